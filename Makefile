@@ -1,0 +1,50 @@
+# Everything a newcomer needs: `make serve`, `make test`. Python 3.11 or newer, and a package index.
+PYTHON ?= python3
+VENV ?= .venv
+CONFIG ?= serve_config.yaml
+BIN := $(VENV)/bin
+
+.PHONY: serve test lint format lock proto clean
+
+serve: $(VENV)/serve.installed
+	@exec $(BIN)/python -m scripts.serve $(CONFIG)
+
+test: $(VENV)/dev.installed
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/dev.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/dev.installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Versions and hashes of everything, for every platform; run it to upgrade.
+lock: $(VENV)/dev.installed
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
+		--custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
+		--custom-compile-command "make lock" --extra dev --constraint requirements.lock pyproject.toml \
+		--output-file requirements-dev.lock
+	echo 'tritonclient[grpc]' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+		--upgrade --custom-compile-command "make lock" - --output-file tests/requirements-tritonclient.lock
+
+proto: $(VENV)/dev.installed
+	$(BIN)/uv run --no-project --with grpcio-tools==1.85.1 python -m grpc_tools.protoc -I . \
+		--python_out=. --pyi_out=. --grpc_python_out=. deployments/protocol/inference.proto
+
+clean:
+	rm -rf $(VENV) .venv-tritonclient build *.egg-info
+
+$(VENV)/serve.installed: requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
+
+$(VENV)/dev.installed: requirements-dev.lock $(VENV)/serve.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	touch $@

@@ -1,0 +1,156 @@
+"""gRPC: the Open Inference Protocol's `inference.GRPCInferenceService`."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from ray.serve.grpc_util import RayServegRPCContext
+
+from deployments import open_inference
+from deployments.ingress import Ingress
+from deployments.protocol import inference_pb2 as pb
+from graph.errors import EnsembleError, InvalidParameter
+
+STATUS = {
+    "invalid_image": grpc.StatusCode.INVALID_ARGUMENT,
+    "image_too_large": grpc.StatusCode.INVALID_ARGUMENT,
+    "unsupported_media_type": grpc.StatusCode.INVALID_ARGUMENT,
+    "invalid_parameter": grpc.StatusCode.INVALID_ARGUMENT,
+    "not_found": grpc.StatusCode.NOT_FOUND,
+    "internal": grpc.StatusCode.INTERNAL,
+    "inference_failed": grpc.StatusCode.INTERNAL,
+    "overloaded": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "not_ready": grpc.StatusCode.UNAVAILABLE,
+    "deadline_exceeded": grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+
+def set_error(context: RayServegRPCContext, error: EnsembleError) -> None:
+    """Answer with the error's status; returned, not raised, or Serve would log a client's mistake with a traceback."""
+    context.set_code(STATUS[error.code])
+    context.set_details(f"{error.code}: {error.message}")
+
+
+class GrpcServer:
+    """Answers the protocol's calls from an ingress; each returns an empty message where it set an error."""
+
+    def __init__(self, ingress: Ingress, class_count: int, is_ready: Callable[[], bool]) -> None:
+        """Set where images go, the number of classes, and whether every member has answered since the start."""
+        self._ingress = ingress
+        self._is_ready = is_ready
+        metadata = open_inference.metadata(class_count)
+        self._metadata = pb.ModelMetadataResponse(
+            name=metadata["name"],
+            versions=metadata["versions"],
+            platform=metadata["platform"],
+            inputs=[pb.ModelMetadataResponse.TensorMetadata(**tensor) for tensor in metadata["inputs"]],
+            outputs=[pb.ModelMetadataResponse.TensorMetadata(**tensor) for tensor in metadata["outputs"]],
+        )
+
+    def server_live(self) -> pb.ServerLiveResponse:
+        """The process answers."""
+        return pb.ServerLiveResponse(live=True)
+
+    def server_ready(self) -> pb.ServerReadyResponse:
+        """Every member has answered once since the start."""
+        return pb.ServerReadyResponse(ready=self._is_ready())
+
+    def server_metadata(self) -> pb.ServerMetadataResponse:
+        """The server's name and version."""
+        return pb.ServerMetadataResponse(name=open_inference.MODEL, version="1")
+
+    def model_ready(self, request: pb.ModelReadyRequest, context: RayServegRPCContext) -> pb.ModelReadyResponse:
+        """Whether the ensemble is ready; NOT_FOUND for another model."""
+        try:
+            open_inference.check_model(request.name, request.version)
+        except EnsembleError as err:
+            set_error(context, err)
+            return pb.ModelReadyResponse()
+        return pb.ModelReadyResponse(ready=self._is_ready())
+
+    def model_metadata(
+        self, request: pb.ModelMetadataRequest, context: RayServegRPCContext
+    ) -> pb.ModelMetadataResponse:
+        """The ensemble's inputs and outputs; NOT_FOUND for another model."""
+        try:
+            open_inference.check_model(request.name, request.version)
+        except EnsembleError as err:
+            set_error(context, err)
+            return pb.ModelMetadataResponse()
+        return self._metadata
+
+    async def model_infer(self, request: pb.ModelInferRequest, context: RayServegRPCContext) -> pb.ModelInferResponse:
+        """Classify the images of a request; raw contents are answered raw, typed contents typed."""
+        try:
+            return await self._infer(request, dict(context.invocation_metadata()).get("traceparent"))
+        except EnsembleError as err:
+            set_error(context, err)
+            return pb.ModelInferResponse()
+
+    async def _infer(self, request: pb.ModelInferRequest, trace_parent: str | None) -> pb.ModelInferResponse:
+        open_inference.check_model(request.model_name, request.model_version)
+        images = _images(request)
+        names = open_inference.check_outputs([output.name for output in request.outputs])
+        parameters = open_inference.check_parameters(
+            {name: _parameter(value) for name, value in request.parameters.items()}
+        )
+        parameters.pop("members", None)
+        outcomes = await self._ingress.classify(images, **parameters, probabilities=True, trace_parent=trace_parent)
+        response = pb.ModelInferResponse(model_name=open_inference.MODEL, model_version="1", id=request.id)
+        for tensor in open_inference.tensors(outcomes, names):
+            output = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+            if request.raw_input_contents:
+                response.raw_output_contents.append(_raw(tensor))
+            else:
+                _fill(output.contents, tensor)
+        return response
+
+
+def _images(request: pb.ModelInferRequest) -> list[bytes]:
+    raw = request.raw_input_contents
+    if raw and len(raw) != len(request.inputs):
+        raise InvalidParameter(f"the request has {len(request.inputs)} inputs but {len(raw)} raw_input_contents")
+    elements = [
+        _split(raw[position]) if raw else list(tensor.contents.bytes_contents)
+        for position, tensor in enumerate(request.inputs)
+    ]
+    open_inference.check_input(
+        [(t.name, t.datatype, list(t.shape), len(e)) for t, e in zip(request.inputs, elements, strict=True)]
+    )
+    return elements[0]
+
+
+def _split(raw: bytes) -> list[bytes]:
+    """BYTES elements of a raw tensor: each is its length, 4 bytes little-endian, and its content."""
+    elements, offset = [], 0
+    while offset < len(raw):
+        end = offset + 4 + int.from_bytes(raw[offset : offset + 4], "little")
+        if offset + 4 > len(raw) or end > len(raw):
+            raise InvalidParameter("raw_input_contents ends within an element; each is a 4-byte length and its bytes")
+        elements.append(raw[offset + 4 : end])
+        offset = end
+    return elements
+
+
+def _parameter(parameter: pb.InferParameter) -> Any:
+    choice = parameter.WhichOneof("parameter_choice")
+    return None if choice is None else getattr(parameter, choice)
+
+
+def _raw(tensor: open_inference.Tensor) -> bytes:
+    if tensor.datatype == "BYTES":
+        encoded = [text.encode() for text in tensor.data]
+        return b"".join(struct.pack("<I", len(element)) + element for element in encoded)
+    return bytes(tensor.data.tobytes())
+
+
+def _fill(contents: pb.InferTensorContents, tensor: open_inference.Tensor) -> None:
+    if tensor.datatype == "BYTES":
+        contents.bytes_contents.extend(text.encode() for text in tensor.data)
+    elif tensor.datatype == "INT64":
+        contents.int64_contents.extend(tensor.data.tolist())
+    else:
+        contents.fp32_contents.extend(tensor.data.ravel().tolist())

@@ -1,0 +1,121 @@
+"""The ingress: admission, deadlines and batching, alike for every protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import numpy as np
+
+from deployments.batcher import Batcher
+from graph.batch import DEADLINE_HINT, Batch, Classification, Request
+from graph.config import IngressSettings
+from graph.errors import DeadlineExceeded, EnsembleError, InvalidParameter, Overloaded
+from graph.tracing import continue_trace
+
+logger = logging.getLogger(__name__)
+
+Graph = Callable[[Batch[list[bytes]]], Awaitable[Batch[list[Classification]]]]
+Outcome = Classification | EnsembleError
+
+
+class Ingress:
+    """Takes encoded images one by one, sends them through the graph in batches, and answers each."""
+
+    def __init__(self, graph: Graph, settings: IngressSettings, class_count: int) -> None:
+        """Set the graph that a batch passes, the limits, and the number of classes that `top_k` can ask for."""
+        self._graph = graph
+        self._class_count = class_count
+        self._in_flight = 0
+        self._batcher: Batcher[tuple[bytes, Request], Outcome] = Batcher(self._run, lambda item: len(item[0]), settings)
+
+    @property
+    def settings(self) -> IngressSettings:
+        """The limits in force."""
+        return self._batcher.settings
+
+    @settings.setter
+    def settings(self, settings: IngressSettings) -> None:
+        self._batcher.settings = settings
+
+    async def classify(
+        self,
+        images: Sequence[bytes],
+        *,
+        top_k: int | None = None,
+        members: bool = False,
+        probabilities: bool = False,
+        timeout_ms: int | None = None,
+        trace_parent: str | None = None,
+    ) -> list[Outcome]:
+        """Classify images together: each one's answer or its own error, in order.
+
+        Args:
+            images: encoded images.
+            top_k: classes to list; default: the labeler's.
+            members: whether to list each member's own answer.
+            probabilities: whether to return the probability of every class.
+            timeout_ms: the deadline, from now; default: the configured one.
+            trace_parent: the caller's W3C `traceparent`.
+
+        Raises:
+            InvalidParameter: `top_k` or `timeout_ms` is out of bounds, or there are too many images.
+            Overloaded: the images would exceed the number admitted; none was classified.
+        """
+        self._check(len(images), top_k, timeout_ms)
+        if self._in_flight + len(images) > self.settings.max_in_flight:
+            raise Overloaded(
+                f"{self._in_flight} images are in flight and at most {self.settings.max_in_flight} are admitted; "
+                f"try again in {self.settings.retry_after_s} s"
+            )
+        timeout_s = (timeout_ms or self.settings.timeout_ms) / 1000
+        deadline = time.time() + timeout_s
+        trace = continue_trace(trace_parent)
+        self._in_flight += len(images)
+        try:
+            futures = [
+                self._batcher.submit((image, Request(trace, deadline, top_k, members, probabilities)))
+                for image in images
+            ]
+            await asyncio.wait(futures, timeout=timeout_s)
+        finally:
+            self._in_flight -= len(images)
+            for future in futures:
+                future.cancel()
+        return [DeadlineExceeded(DEADLINE_HINT) if f.cancelled() else f.result() for f in futures]
+
+    async def warm_up(self) -> None:
+        """Send one image through the graph, so that every member has answered once.
+
+        Raises:
+            EnsembleError: a node failed.
+        """
+        # A BMP needs no encoder: 54 bytes of header and one grey pixel.
+        header = b"BM" + np.array([58, 0, 54, 40, 1, 1], "<u4").tobytes() + np.array([1, 24], "<u2").tobytes()
+        image = header + bytes(24) + b"\x80\x80\x80\x00"
+        [outcome] = await self._run([(image, Request(continue_trace(None)))])
+        if isinstance(outcome, EnsembleError):
+            raise outcome
+
+    def _check(self, count: int, top_k: int | None, timeout_ms: int | None) -> None:
+        if not 1 <= count <= self.settings.max_parts:
+            raise InvalidParameter(f"a request holds 1 to {self.settings.max_parts} images; this one has {count}")
+        if top_k is not None and not 1 <= top_k <= self._class_count:
+            raise InvalidParameter(f"top_k must be between 1 and {self._class_count}, the number of classes")
+        if timeout_ms is not None and not 1 <= timeout_ms <= 3_600_000:
+            raise InvalidParameter("timeout_ms must be between 1 and 3600000")
+
+    async def _run(self, items: Sequence[tuple[bytes, Request]]) -> list[Outcome]:
+        try:
+            batch = await self._graph(Batch([image for image, _ in items], [request for _, request in items]))
+        except Exception as err:
+            # Nothing of a node's failure is the caller's to see: it gets a code and a trace id to look for.
+            logger.exception("the graph failed on a batch of %d", len(items))
+            return [err if isinstance(err, EnsembleError) else EnsembleError(INTERNAL_HINT)] * len(items)
+        answers = iter(batch.payload)
+        return [batch.errors[i] if i in batch.errors else next(answers) for i in range(len(items))]
+
+
+INTERNAL_HINT = "the server failed on this request; its log has the cause"

@@ -1,0 +1,110 @@
+"""The Open Inference Protocol's view of the ensemble: one model, one input, three outputs; the same for JSON and gRPC.
+
+Source: https://github.com/kserve/open-inference-protocol
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graph.batch import Classification
+from graph.errors import EnsembleError, InvalidParameter, NotFound
+
+MODEL = "ensemble"
+PLATFORM = "openvino_ensemble"
+INPUT = "image"
+OUTPUTS = ("label", "index", "probabilities")
+DATATYPES = {"label": "BYTES", "index": "INT64", "probabilities": "FP32"}
+PARAMETERS = frozenset({"top_k", "members", "timeout_ms"})
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An output tensor: `data` is a list of str for BYTES, else an array."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: Any
+
+
+def check_model(name: str, version: str) -> None:
+    """Raise NotFound unless this is the ensemble, without a version or with the only one."""
+    if name != MODEL:
+        raise NotFound(f"there is no model {name!r}; the model is {MODEL!r}")
+    if version not in {"", "1"}:
+        raise NotFound(f"model {MODEL!r} has no version {version!r}; its version is '1'")
+
+
+def check_input(inputs: Sequence[tuple[str, str, Sequence[int], int]]) -> None:
+    """Check the request's inputs, each (name, datatype, shape, number of elements).
+
+    Raises:
+        InvalidParameter: not exactly one input `image` of BYTES whose shape [-1] (or [-1, 1]) matches its elements.
+    """
+    if len(inputs) != 1 or inputs[0][0] != INPUT:
+        raise InvalidParameter(f"the request needs exactly one input, {INPUT!r}; it has {[i[0] for i in inputs]}")
+    _, datatype, shape, count = inputs[0]
+    if datatype != "BYTES":
+        raise InvalidParameter(f"the input {INPUT!r} has datatype BYTES, an encoded image an element; got {datatype!r}")
+    fits = len(shape) in {1, 2} and shape[0] == count and (len(shape) == 1 or shape[1] == 1)
+    if not fits or count == 0:
+        raise InvalidParameter(f"the input {INPUT!r} has shape {list(shape)} but {count} elements; send [{count}]")
+
+
+def check_outputs(names: Sequence[str]) -> tuple[str, ...]:
+    """The outputs to answer: those asked for, or all; raises InvalidParameter for an unknown one."""
+    if unknown := [name for name in names if name not in OUTPUTS]:
+        raise InvalidParameter(f"there is no output {unknown[0]!r}; the outputs are {list(OUTPUTS)}")
+    return tuple(names) or OUTPUTS
+
+
+def check_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that this application knows, checked; others, such as a client's own, are left alone."""
+    known = {name: value for name, value in parameters.items() if name in PARAMETERS}
+    for name, value in known.items():
+        kind = bool if name == "members" else int
+        if type(value) is not kind:
+            raise InvalidParameter(f"parameter {name!r} must be of type {kind.__name__}; got {value!r}")
+    return known
+
+
+def tensors(outcomes: Sequence[Classification | EnsembleError], names: Sequence[str]) -> list[Tensor]:
+    """The outputs for a request's images.
+
+    Raises:
+        EnsembleError: the first image's that failed, since the protocol has no error for a single element.
+    """
+    answers: list[Classification] = []
+    for position, outcome in enumerate(outcomes):
+        if isinstance(outcome, EnsembleError):
+            where = f"image {position}: " if len(outcomes) > 1 else ""
+            raise type(outcome)(f"{where}{outcome.message}")
+        answers.append(outcome)
+    columns = {
+        "label": lambda: [answer.label for answer in answers],
+        "index": lambda: np.array([answer.index for answer in answers], np.int64),
+        "probabilities": lambda: np.stack([a.probabilities for a in answers if a.probabilities is not None]),
+    }
+    result = []
+    for name in names:
+        data = columns[name]()
+        shape = [len(data)] if isinstance(data, list) else list(data.shape)
+        result.append(Tensor(name, DATATYPES[name], shape, data))
+    return result
+
+
+def metadata(class_count: int) -> dict[str, Any]:
+    """The model's metadata as the protocol's JSON has it."""
+    shapes = {"label": [-1], "index": [-1], "probabilities": [-1, class_count]}
+    return {
+        "name": MODEL,
+        "versions": ["1"],
+        "platform": PLATFORM,
+        "inputs": [{"name": INPUT, "datatype": "BYTES", "shape": [-1]}],
+        "outputs": [{"name": name, "datatype": DATATYPES[name], "shape": shapes[name]} for name in OUTPUTS],
+    }

@@ -1,0 +1,195 @@
+"""The predictor: one OpenVINO model, uint8 pixels in, probabilities out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from openvino import opset13
+from openvino.preprocess import PrePostProcessor
+
+from deployments.cpus import available_cpus
+from graph.batch import Batch, Pixels, Probabilities
+from graph.config import MemberConfig
+from graph.errors import ConfigurationError, EnsembleError, InferenceFailed
+from models.repository import Model
+
+logger = logging.getLogger(__name__)
+
+# A row that sums to 1 within this, without negative values, is a distribution already.
+SIMPLEX_TOLERANCE = 1e-3
+
+
+def load(model: Model) -> ov.Model:
+    """Read a model and give it the ensemble's signature: uint8 BGR [N,H,W,C] in, float32 [N,classes] out, N free.
+
+    A model that `scripts/prepare.py` made has it already. Others get layout and type converted, nothing normalized.
+
+    Raises:
+        ConfigurationError: the files are damaged, or the model is no image classifier.
+    """
+    model.verify()
+    try:
+        network = ov.Core().read_model(model.path)
+    except RuntimeError as err:
+        raise ConfigurationError(f"OpenVINO can't read {model.path}: {err}") from err
+    if len(network.inputs) != 1 or len(network.outputs) != 1:
+        raise ConfigurationError(
+            f"model {model.name!r} has {len(network.inputs)} inputs and {len(network.outputs)} outputs; "
+            "a member has one image input and one output of class scores"
+        )
+    shape = network.input(0).get_partial_shape()
+    if shape.rank.is_dynamic or len(shape) != 4:
+        raise ConfigurationError(f"model {model.name!r} takes {shape}; a member takes images of four dimensions")
+    channels_first = shape[3] != 3 and shape[1] == 3
+    if channels_first or network.input(0).get_element_type() != ov.Type.u8:
+        adapter = PrePostProcessor(network)
+        adapter.input().tensor().set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC"))
+        adapter.input().model().set_layout(ov.Layout("NCHW" if channels_first else "NHWC"))
+        network = adapter.build()
+    try:
+        free = network.input(0).get_partial_shape()
+        free[0] = -1
+        network.reshape(free)
+    except RuntimeError:
+        logger.info("model %r keeps its fixed batch size of %s", model.name, network.input(0).get_partial_shape()[0])
+    output = network.output(0).get_partial_shape()
+    if output.rank.is_dynamic or len(output) != 2 or output[1].is_dynamic:
+        raise ConfigurationError(f"model {model.name!r} answers {output}; a member answers [N, classes]")
+    return network
+
+
+def with_softmax(network: ov.Model) -> ov.Model:
+    """The same model with a softmax over the classes at its end."""
+    result = network.get_results()[0]
+    softmax = opset13.softmax(result.input_value(0), axis=1)
+    result.input(0).replace_source_output(softmax.output(0))
+    network.validate_nodes_and_infer_types()
+    return network
+
+
+def input_size(network: ov.Model) -> tuple[int, int] | None:
+    """Height and width that a loaded model takes; None if it takes any."""
+    _, height, width, _ = network.input(0).get_partial_shape()
+    return None if height.is_dynamic or width.is_dynamic else (height.get_length(), width.get_length())
+
+
+def class_count(network: ov.Model) -> int:
+    """The number of classes of a loaded model."""
+    return int(network.output(0).get_partial_shape()[1].get_length())
+
+
+class Predictor:
+    """Runs one member, asynchronously: OpenVINO's threads compute while the event loop goes on."""
+
+    def __init__(self, config: MemberConfig, model: Model, size: tuple[int, int], batch_sizes: tuple[int, ...]) -> None:
+        """Compile the model and warm it up.
+
+        Args:
+            config: the member's threads, streams, hint and cache.
+            model: where the model is.
+            size: height and width of the pixels it will get.
+            batch_sizes: the batch sizes to warm up.
+
+        Raises:
+            ConfigurationError: the model can't be read, is no classifier, or can't run on pixels of that size.
+        """
+        self.name = config.name
+        self.version = model.version
+        network = load(model)
+        self._batch_limit = _fixed_batch(network)
+        self._compile(network, config)
+        try:
+            sample = np.random.default_rng(0).integers(0, 256, (1, *size, 3), np.uint8)
+            scores = self._requests[0].infer({0: sample}, share_outputs=False)[0]
+            if not _is_distribution(scores):
+                self._compile(with_softmax(network), config)
+            for batch_size in batch_sizes:
+                pixels = np.zeros((self._batch_limit or batch_size, *size, 3), np.uint8)
+                for request in self._requests:
+                    request.infer({0: pixels})
+        except RuntimeError as err:
+            raise ConfigurationError(f"model {model.name!r} does not run on pixels of {size}: {err}") from err
+
+    def _compile(self, network: ov.Model, config: MemberConfig) -> None:
+        options: dict[str, Any] = {
+            "PERFORMANCE_HINT": config.performance_hint,
+            "INFERENCE_NUM_THREADS": config.threads or available_cpus(),
+            "ENABLE_CPU_PINNING": config.cpu_pinning,
+        }
+        if config.streams is not None:
+            options["NUM_STREAMS"] = config.streams
+        if config.cache_dir is not None:
+            options["CACHE_DIR"] = str(Path(config.cache_dir))
+        compiled = ov.Core().compile_model(network, "CPU", options)
+        count = compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
+        self._requests = [compiled.create_infer_request() for _ in range(count)]
+        self._idle: asyncio.Queue[ov.InferRequest] = asyncio.Queue()
+        for request in self._requests:
+            self._idle.put_nowait(request)
+
+    async def __call__(self, batch: Batch[Pixels]) -> Batch[Probabilities]:
+        """Pixels, uint8 [N,H,W,3] BGR, to probabilities, float32 [N,C], rows that sum to 1.
+
+        The batch is split evenly over the infer requests that OpenVINO calls optimal. If inference fails, every
+        request of the batch fails with `InferenceFailed`.
+        """
+        start_ns = time.time_ns()
+        batch = batch.unexpired()
+        versions = {**batch.versions, self.name: self.version}
+        try:
+            parts = await asyncio.gather(*(self._infer(part) for part in self._split(batch.payload)))
+            probabilities = np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
+        except RuntimeError:
+            logger.exception("member %r failed on pixels of shape %s", self.name, batch.payload.shape)
+            error: EnsembleError = InferenceFailed(f"member {self.name!r} failed; the server's log has the cause")
+            batch, probabilities = batch.fail(dict.fromkeys(batch.live, error)), np.empty((0, 0), np.float32)
+        batch = Batch(batch.payload, batch.requests, batch.errors, versions, batch.timings)
+        return batch.advance(f"predict {self.name}", start_ns, probabilities)
+
+    def _split(self, pixels: Pixels) -> list[Pixels]:
+        count = len(pixels)
+        if count == 0:
+            return []
+        size = self._batch_limit or -(-count // len(self._requests))
+        return [pixels[first : first + size] for first in range(0, count, size)]
+
+    async def _infer(self, pixels: Pixels) -> Probabilities:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Probabilities] = loop.create_future()
+        rows = len(pixels)
+        if self._batch_limit and rows < self._batch_limit:
+            pixels = np.concatenate([pixels, np.zeros((self._batch_limit - rows, *pixels.shape[1:]), np.uint8)])
+        request = await self._idle.get()
+
+        def finish() -> None:
+            # Runs whether or not the caller still waits: a request goes back only when its inference is over.
+            try:
+                request.wait()
+                scores = np.array(request.get_output_tensor(0).data[:rows], np.float32)
+                if not answer.done():
+                    answer.set_result(scores)
+            except RuntimeError as err:
+                if not answer.done():
+                    answer.set_exception(err)
+            finally:
+                self._idle.put_nowait(request)
+
+        request.set_callback(lambda _: loop.call_soon_threadsafe(finish), None)
+
+        request.start_async({0: pixels}, share_inputs=True)
+        return await answer
+
+
+def _fixed_batch(network: ov.Model) -> int | None:
+    batch = network.input(0).get_partial_shape()[0]
+    return None if batch.is_dynamic else int(batch.get_length())
+
+
+def _is_distribution(scores: Probabilities) -> bool:
+    return bool(scores.min() >= 0 and np.abs(scores.sum(axis=1) - 1).max() <= SIMPLEX_TOLERANCE)

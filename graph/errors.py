@@ -1,0 +1,84 @@
+"""The errors a caller can get, the same over HTTP, gRPC and a Python handle."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class EnsembleError(Exception):
+    """Base of every error that is answered to a caller; `code` is its stable, machine-readable name."""
+
+    code: ClassVar[str] = "internal"
+
+    @property
+    def message(self) -> str:
+        """What went wrong and what to do about it."""
+        return str(self)
+
+    def to_dict(self) -> dict[str, str]:
+        """`{"code": ..., "message": ...}`, the body of every error answer."""
+        return {"code": self.code, "message": self.message}
+
+
+class InvalidImage(EnsembleError):
+    """The bytes are not an image, or only part of one."""
+
+    code = "invalid_image"
+
+
+class ImageTooLarge(EnsembleError):
+    """The image, or the request, exceeds the limit on bytes or on pixels."""
+
+    code = "image_too_large"
+
+
+class UnsupportedMediaType(EnsembleError):
+    """The declared content type is no image."""
+
+    code = "unsupported_media_type"
+
+
+class InvalidParameter(EnsembleError):
+    """A parameter of the request is unknown, malformed or out of bounds."""
+
+    code = "invalid_parameter"
+
+
+class NotFound(EnsembleError):
+    """There is no such path or model."""
+
+    code = "not_found"
+
+
+class MethodNotAllowed(EnsembleError):
+    """The path exists, but not for this HTTP method."""
+
+    code = "method_not_allowed"
+
+
+class Overloaded(EnsembleError):
+    """As many images are in flight as the configuration admits; try again later."""
+
+    code = "overloaded"
+
+
+class NotReady(EnsembleError):
+    """Not every member has answered yet; try again later."""
+
+    code = "not_ready"
+
+
+class DeadlineExceeded(EnsembleError):
+    """The request was not answered within its time."""
+
+    code = "deadline_exceeded"
+
+
+class InferenceFailed(EnsembleError):
+    """A member failed on this input; the server's log has the cause."""
+
+    code = "inference_failed"
+
+
+class ConfigurationError(ValueError):
+    """The configuration, or a model it names, can't be served; the message names the field and the remedy."""

@@ -1,0 +1,136 @@
+"""The model repository: `<root>/<name>/<version>/`, any OpenVINO-readable model, the highest version served.
+
+The layout is Triton's. A version folder holds one model file and, when `scripts/prepare.py` or `scripts/quantize.py`
+made it, a `metadata.json` with classes, input size and the SHA-256 of each file, verified before loading.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graph.errors import ConfigurationError
+
+DEFAULT_ROOT = Path(__file__).resolve().parent
+METADATA = "metadata.json"
+LABELS = "labels.txt"
+MODEL_FILES = ("*.xml", "*.onnx", "*.tflite", "*.pdmodel", "saved_model.pb")
+
+
+@dataclass(frozen=True)
+class Model:
+    """One version of one model on disk.
+
+    Attributes:
+        name: the model's name, the folder below the repository's root.
+        version: a positive integer.
+        path: what OpenVINO reads: the IR's .xml, .onnx, .tflite or .pdmodel, or the SavedModel's folder.
+        metadata: the content of `metadata.json`, empty if there is none.
+    """
+
+    name: str
+    version: int
+    path: Path
+    metadata: dict[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        """The version's folder."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The class names in order of index: from `metadata.json`, else `labels.txt` (a name a line), else None."""
+        if "classes" in self.metadata:
+            return tuple(self.metadata["classes"])
+        file = self.folder / LABELS
+        return tuple(file.read_text(encoding="utf-8").splitlines()) if file.is_file() else None
+
+    @property
+    def crop_ratio(self) -> float | None:
+        """The share of the shorter side that the evaluation crop keeps, if `metadata.json` tells it."""
+        ratio = self.metadata.get("input", {}).get("crop_ratio")
+        return None if ratio is None else float(ratio)
+
+    def verify(self) -> None:
+        """Compare each file with its SHA-256 in `metadata.json`; a model without metadata has nothing to compare.
+
+        Raises:
+            ConfigurationError: a file is missing or differs.
+        """
+        for name, expected in self.metadata.get("sha256", {}).items():
+            file = self.folder / name
+            if not file.is_file():
+                raise ConfigurationError(f"model {self.name!r} version {self.version}: {file} is missing")
+            if sha256(file) != expected:
+                raise ConfigurationError(
+                    f"model {self.name!r} version {self.version}: {name} does not match the SHA-256 in {METADATA}; "
+                    "restore the file, or prepare the model again"
+                )
+
+
+def sha256(file: Path) -> str:
+    """The hexadecimal SHA-256 of a file."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def versions(root: Path, name: str) -> list[int]:
+    """The versions of a model, ascending; empty if there is no such model."""
+    folder = root / name
+    if not folder.is_dir():
+        return []
+    return sorted(int(entry.name) for entry in folder.iterdir() if entry.is_dir() and entry.name.isdecimal())
+
+
+def find(root: Path, name: str, version: int | None = None) -> Model:
+    """Find a model; without a version, the highest.
+
+    Raises:
+        ConfigurationError: no such model or version, no model file in it, or malformed metadata.
+    """
+    available = versions(root, name)
+    if not available:
+        known = sorted(entry.name for entry in root.iterdir() if versions(root, entry.name)) if root.is_dir() else []
+        raise ConfigurationError(f"no model {name!r} in the repository {root}; it has {known or 'none'}")
+    chosen = available[-1] if version is None else version
+    if chosen not in available:
+        raise ConfigurationError(f"model {name!r} has no version {chosen}; it has {available}")
+    folder = root / name / str(chosen)
+    return Model(name, chosen, _model_file(folder), _read_metadata(folder))
+
+
+def write_metadata(folder: Path, metadata: dict[str, Any]) -> None:
+    """Write `metadata.json` with the SHA-256 of every other file in the folder."""
+    digests = {
+        file.relative_to(folder).as_posix(): sha256(file)
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file.name != METADATA
+    }
+    text = json.dumps({**metadata, "sha256": digests}, indent=2, ensure_ascii=False)
+    (folder / METADATA).write_text(text + "\n", encoding="utf-8")
+
+
+def _model_file(folder: Path) -> Path:
+    files = [file for pattern in MODEL_FILES for file in folder.glob(pattern)]
+    if len(files) != 1:
+        raise ConfigurationError(
+            f"{folder} must hold exactly one model ({', '.join(MODEL_FILES)}); found {[f.name for f in files]}"
+        )
+    return folder if files[0].name == "saved_model.pb" else files[0]
+
+
+def _read_metadata(folder: Path) -> dict[str, Any]:
+    file = folder / METADATA
+    if not file.is_file():
+        return {}
+    try:
+        metadata = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as err:
+        raise ConfigurationError(f"{file} is not valid JSON: {err}") from err
+    if not isinstance(metadata, dict):
+        raise ConfigurationError(f"{file} must hold a JSON object")
+    return metadata

@@ -1,0 +1,69 @@
+"""Labelled photographs in a zip file or a folder: `<class>/<name>.jpg`."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png"})
+
+
+class DatasetError(ValueError):
+    """The path holds no labelled images."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Names of the images, `<class>/<file>`, sorted, and where they are."""
+
+    path: Path
+    names: tuple[str, ...]
+
+    @classmethod
+    def open(cls, path: Path) -> Dataset:
+        """List the images of a zip file or a folder.
+
+        Raises:
+            DatasetError: there is no `<class>/*.jpg` (or .jpeg, .png) in `path`.
+        """
+        if path.is_dir():
+            entries = (file.relative_to(path).as_posix() for file in path.rglob("*"))
+        elif path.is_file() and zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                entries = iter(archive.namelist())
+        else:
+            raise DatasetError(f"{path} is neither a folder nor a zip file of <class>/*.jpg")
+        names = sorted(name for name in entries if _is_labelled_image(PurePosixPath(name)))
+        if not names:
+            raise DatasetError(f"{path} holds no <class>/*.jpg")
+        return cls(path, tuple(names))
+
+    def __len__(self) -> int:
+        """The number of images."""
+        return len(self.names)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The class names, sorted."""
+        return tuple(sorted({label(name) for name in self.names}))
+
+    def read(self) -> Iterator[tuple[bytes, str]]:
+        """Each image's encoded bytes and its class name, in the order of `names`."""
+        if self.path.is_dir():
+            for name in self.names:
+                yield (self.path / name).read_bytes(), label(name)
+        else:
+            with zipfile.ZipFile(self.path) as archive:
+                for name in self.names:
+                    yield archive.read(name), label(name)
+
+
+def label(name: str) -> str:
+    """The class of an image: the name of the folder it is in."""
+    return PurePosixPath(name).parent.name
+
+
+def _is_labelled_image(name: PurePosixPath) -> bool:
+    return name.suffix.lower() in SUFFIXES and bool(label(str(name)))

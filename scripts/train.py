@@ -1,0 +1,219 @@
+"""Trains a member of the ensemble: a CIFAR-size ResNet or DenseNet, on a GPU if there is one, else on the CPU.
+
+    python -m scripts.train resnet --data train.zip --checkpoint checkpoints/resnet.pt
+
+Needs the `train` extra (PyTorch). Stops and resumes at any epoch: the same command goes on from the checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from scripts.architectures import ARCHITECTURES, whiten
+from scripts.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What decides the result of a training run, recorded with the model."""
+
+    architecture: str
+    augmentation: str
+    epochs: int
+    seed: int
+    batch_size: int = 256
+    learning_rate: float = 0.2
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    warmup: float = 0.2
+    label_smoothing: float = 0.1
+    translate_px: int = 4
+    cutout_px: int = 10
+    zoom: float = 0.2
+    contrast: float = 0.2
+
+
+def load_images(dataset: Dataset, size: int) -> tuple[Tensor, Tensor]:
+    """Every image as uint8 [N,3,H,W] in BGR order, and its class index as int64 [N]."""
+    index = {name: i for i, name in enumerate(dataset.classes)}
+    images = np.empty((len(dataset), size, size, 3), np.uint8)
+    labels = np.empty(len(dataset), np.int64)
+    for i, (encoded, name) in enumerate(tqdm(dataset.read(), "decode", len(dataset), unit="img", delay=1)):
+        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
+        assert image is not None and image.shape[:2] == (size, size)
+        images[i], labels[i] = image, index[name]
+    return torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)
+
+
+def warp(images: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Zoom and translate each image about its centre with reflected borders; `shift` is in pixels, [N,2]."""
+    theta = torch.zeros(len(images), 2, 3, device=images.device)
+    theta[:, 0, 0] = theta[:, 1, 1] = scale
+    theta[:, :, 2] = shift * 2 / images.shape[-1]
+    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
+
+
+def cutout(images: Tensor, size: int) -> Tensor:
+    """Set one square of `size` pixels, anywhere in each image, to zero (DeVries and Taylor 2017)."""
+    n, _, height, width = images.shape
+    rows = torch.randint(height, (n, 1, 1, 1), device=images.device)
+    columns = torch.randint(width, (n, 1, 1, 1), device=images.device)
+    inside = (torch.arange(height, device=images.device).view(1, 1, -1, 1) - rows).abs() * 2 <= size
+    inside = inside & ((torch.arange(width, device=images.device).view(1, 1, 1, -1) - columns).abs() * 2 <= size)
+    return images.masked_fill(inside, 0.0)
+
+
+def augment(images: Tensor, recipe: Recipe) -> Tensor:
+    """`shift`: translation and cutout; `zoom`: zoom, translation, contrast, brightness and a smaller cutout."""
+    n = len(images)
+    shift = torch.randint(-recipe.translate_px, recipe.translate_px + 1, (n, 2), device=images.device).float()
+    if recipe.augmentation == "shift":
+        return cutout(warp(images, torch.ones(n, device=images.device), shift), recipe.cutout_px)
+    scale = 1 + recipe.zoom * (2 * torch.rand(n, device=images.device) - 1)
+    gain = 1 + recipe.contrast * (2 * torch.rand(n, 1, 1, 1, device=images.device) - 1)
+    offset = recipe.contrast * (2 * torch.rand(n, 1, 1, 1, device=images.device) - 1)
+    return cutout(warp(images, scale, shift) * gain + offset, recipe.cutout_px // 2)
+
+
+def batches(images: Tensor, labels: Tensor, recipe: Recipe, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Shuffled, augmented batches; each image is mirrored in every other epoch (Jordan 2024, arXiv:2404.00498)."""
+    mirror_parity = torch.arange(len(images), device=images.device) * 2654435761 % 97 % 2
+    mirrored = (mirror_parity + epoch) % 2 == 1
+    for rows in torch.randperm(len(images)).to(images.device).split(recipe.batch_size):
+        if len(rows) == recipe.batch_size:
+            batch = images[rows]
+            batch = torch.where(mirrored[rows].view(-1, 1, 1, 1), batch.flip(3), batch)
+            yield augment(batch, recipe), labels[rows]
+
+
+def learning_rate(recipe: Recipe, progress: float) -> float:
+    """Linear up over the warm-up, cosine down to zero; `progress` runs from 0 to 1 over the whole training."""
+    if progress < recipe.warmup:
+        return recipe.learning_rate * max(progress / recipe.warmup, 0.02)
+    return recipe.learning_rate * 0.5 * (1 + math.cos(math.pi * (progress - recipe.warmup) / (1 - recipe.warmup)))
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """Top-1 on normalized images, a fraction."""
+    model.eval()
+    hits = sum(
+        int((model(batch).argmax(1) == truth).sum())
+        for batch, truth in zip(images.split(500), labels.split(500), strict=True)
+    )
+    return hits / len(labels)
+
+
+def train(recipe: Recipe, data: Path, validation: Path | None, size: int, checkpoint: Path) -> None:
+    """Train to the end of the recipe, saving `checkpoint` after every epoch and resuming from it."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dataset = Dataset.open(data)
+    raw, labels = load_images(dataset, size)
+    mean = raw.float().mean((0, 2, 3))
+    std = raw.float().std((0, 2, 3))
+
+    def normalize(pixels: Tensor) -> Tensor:
+        normal = (pixels.float() - mean.view(1, 3, 1, 1)) / std.view(1, 3, 1, 1)
+        return normal.contiguous(memory_format=torch.channels_last).to(device)
+
+    images, labels = normalize(raw), labels.to(device)
+    held_out = None
+    if validation is not None:
+        held_images, held_labels = load_images(Dataset.open(validation), size)
+        held_out = normalize(held_images), held_labels.to(device)
+
+    torch.manual_seed(recipe.seed)
+    model: nn.Sequential = ARCHITECTURES[recipe.architecture](len(dataset.classes))
+    whiten(model, images[:5000].cpu())
+    model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(
+        [p for p in model.parameters() if p.requires_grad],
+        lr=recipe.learning_rate,
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
+        nesterov=True,
+    )
+    first_epoch = 0
+    if checkpoint.exists():
+        saved = torch.load(checkpoint, map_location=device, weights_only=True)
+        if saved["recipe"] != asdict(recipe):
+            raise SystemExit(f"{checkpoint} was made with another recipe: {saved['recipe']}")
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        torch.set_rng_state(saved["rng"].cpu())
+        first_epoch = saved["epoch"]
+
+    steps = len(images) // recipe.batch_size
+    for epoch in range(first_epoch, recipe.epochs):
+        model.train()
+        started, loss_sum = time.monotonic(), 0.0
+        progress_bar = tqdm(total=steps, desc=f"epoch {epoch + 1}/{recipe.epochs}", unit="batch", leave=False)
+        for step, (batch, truth) in enumerate(batches(images, labels, recipe, epoch)):
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(recipe, (epoch * steps + step) / (recipe.epochs * steps))
+            with torch.autocast(device.type, torch.bfloat16):
+                logits = model(batch.contiguous(memory_format=torch.channels_last))
+            loss = F.cross_entropy(logits.float(), truth, label_smoothing=recipe.label_smoothing)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            loss_sum += float(loss)
+            progress_bar.update()
+            progress_bar.set_postfix(loss=f"{loss_sum / (step + 1):.3f}")
+        progress_bar.close()
+        top1 = f", top-1 {accuracy(model, *held_out):.4f}" if held_out else ""
+        seconds = time.monotonic() - started
+        print(f"epoch {epoch + 1}: loss {loss_sum / steps:.4f}{top1}, {seconds:.0f} s", flush=True)
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(
+            {
+                "recipe": asdict(recipe),
+                "classes": list(dataset.classes),
+                "size": size,
+                "mean": mean.tolist(),
+                "std": std.tolist(),
+                "data_sha256": hashlib.sha256(data.read_bytes()).hexdigest() if data.is_file() else None,
+                "epoch": epoch + 1,
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "rng": torch.get_rng_state(),
+            },
+            checkpoint.with_suffix(".tmp"),
+        )
+        checkpoint.with_suffix(".tmp").replace(checkpoint)
+
+
+def main() -> None:
+    """Parse the command line and train."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("architecture", choices=sorted(ARCHITECTURES))
+    parser.add_argument("--data", type=Path, required=True, help="zip or folder of <class>/*.jpg")
+    parser.add_argument("--validation", type=Path, help="zip or folder to print top-1 of after each epoch")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="written every epoch, resumed from")
+    parser.add_argument("--size", type=int, default=32, help="input height and width in pixels")
+    parser.add_argument("--augmentation", choices=("shift", "zoom"), default="shift")
+    parser.add_argument("--epochs", type=int, default=24)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    recipe = Recipe(args.architecture, args.augmentation, args.epochs, args.seed)
+    print(json.dumps(asdict(recipe)))
+    train(recipe, args.data, args.validation, args.size, args.checkpoint)
+
+
+if __name__ == "__main__":
+    main()
