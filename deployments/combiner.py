@@ -12,6 +12,8 @@ from graph.errors import ConfigurationError
 
 # Below this a probability is taken as this, so that one member's zero does not veto a class in the geometric mean.
 SMALLEST = np.float32(1e-7)
+# The mean's part in a majority vote: too small to outweigh a vote, large enough for float32 to tell a tie by.
+TIE_BREAK = np.float32(1e-4)
 
 
 def combine(members: list[Probabilities], weights: list[float], method: str) -> Probabilities:
@@ -40,8 +42,7 @@ def combine(members: list[Probabilities], weights: list[float], method: str) -> 
     votes = np.zeros_like(mean)
     for weight, winners in zip(share, stacked.argmax(axis=2), strict=True):
         votes[np.arange(len(votes)), winners] += weight
-    # The mean decides ties only: it is scaled below the smallest difference that a vote can make.
-    ranked = votes + mean * SMALLEST
+    ranked = votes + mean * TIE_BREAK
     total: Probabilities = ranked / ranked.sum(axis=1, keepdims=True)
     return total
 

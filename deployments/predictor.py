@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 # A row that sums to 1 within this, without negative values, is a distribution already.
 SIMPLEX_TOLERANCE = 1e-3
+UNHEALTHY_AFTER = 3
 
 
 def load(model: Model) -> ov.Model:
@@ -52,12 +53,14 @@ def load(model: Model) -> ov.Model:
         adapter.input().tensor().set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC"))
         adapter.input().model().set_layout(ov.Layout("NCHW" if channels_first else "NHWC"))
         network = adapter.build()
+    fixed = network.input(0).get_partial_shape()
     try:
-        free = network.input(0).get_partial_shape()
-        free[0] = -1
-        network.reshape(free)
+        network.reshape(ov.PartialShape([-1, *list(fixed)[1:]]))
+        keeps_batch = network.output(0).get_partial_shape()[0].is_static
     except RuntimeError:
-        logger.info("model %r keeps its fixed batch size of %s", model.name, network.input(0).get_partial_shape()[0])
+        keeps_batch = True
+    if keeps_batch:
+        network.reshape(fixed)
     output = network.output(0).get_partial_shape()
     if output.rank.is_dynamic or len(output) != 2 or output[1].is_dynamic:
         raise ConfigurationError(f"model {model.name!r} answers {output}; a member answers [N, classes]")
@@ -101,11 +104,12 @@ class Predictor:
         """
         self.name = config.name
         self.version = model.version
+        self._failures = 0
         network = load(model)
         self._batch_limit = _fixed_batch(network)
         self._compile(network, config)
         try:
-            sample = np.random.default_rng(0).integers(0, 256, (1, *size, 3), np.uint8)
+            sample = np.random.default_rng(0).integers(0, 256, (self._batch_limit or 1, *size, 3), np.uint8)
             scores = self._requests[0].infer({0: sample}, share_outputs=False)[0]
             if not _is_distribution(scores):
                 self._compile(with_softmax(network), config)
@@ -145,12 +149,19 @@ class Predictor:
         try:
             parts = await asyncio.gather(*(self._infer(part) for part in self._split(batch.payload)))
             probabilities = np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
+            self._failures = 0
         except RuntimeError:
+            self._failures += 1
             logger.exception("member %r failed on pixels of shape %s", self.name, batch.payload.shape)
             error: EnsembleError = InferenceFailed(f"member {self.name!r} failed; the server's log has the cause")
             batch, probabilities = batch.fail(dict.fromkeys(batch.live, error)), np.empty((0, 0), np.float32)
         batch = Batch(batch.payload, batch.requests, batch.errors, versions, batch.timings)
         return batch.advance(f"predict {self.name}", start_ns, probabilities)
+
+    def check_health(self) -> None:
+        """Raise RuntimeError once several inferences in a row have failed; queues none of its own."""
+        if self._failures >= UNHEALTHY_AFTER:
+            raise RuntimeError(f"member {self.name!r} failed {self._failures} times in a row")
 
     def _split(self, pixels: Pixels) -> list[Pixels]:
         count = len(pixels)
@@ -181,8 +192,11 @@ class Predictor:
                 self._idle.put_nowait(request)
 
         request.set_callback(lambda _: loop.call_soon_threadsafe(finish), None)
-
-        request.start_async({0: pixels}, share_inputs=True)
+        try:
+            request.start_async({0: pixels}, share_inputs=True)
+        except BaseException:
+            self._idle.put_nowait(request)
+            raise
         return await answer
 
 

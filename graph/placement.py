@@ -77,29 +77,33 @@ class LiveSettings:
         self.nodes = nodes
         self._initial = {name: node.settings for name, node in nodes.items() if hasattr(node, "settings")}
         self._started = False
-        self._refused = Counter(
+        self.refused = 0
+        self._refusals = Counter(
             "ensemble_config_refused",
             description="Changes of user_config that were refused; the configuration before went on.",
         )
 
     def apply(self, changes: dict[str, dict[str, Any]]) -> None:
-        """Replace each named node's settings by its initial ones with the changes.
+        """Replace every node's settings by its initial ones with its changes; a node that isn't named has none.
 
         Raises:
             ConfigurationError: a value is refused, and the process is only starting. Later it is logged and counted,
                 because Serve would stop a replica that raised.
         """
         try:
-            accepted = {name: self._validated(name, change) for name, change in changes.items()}
+            complete = {**dict.fromkeys(self._initial, {}), **changes}
+            accepted = {name: self._validated(name, change) for name, change in complete.items()}
         except ConfigurationError as err:
             if not self._started:
                 raise
             logger.error("user_config refused, the one before goes on: %s", err)
-            self._refused.inc()
+            self.refused += 1
+            self._refusals.inc()
             return
         for name, settings in accepted.items():
-            self.nodes[name].settings = settings
-            logger.info("settings of %s: %s", name, settings)
+            if settings != self.nodes[name].settings:
+                self.nodes[name].settings = settings
+                logger.info("settings of %s: %s", name, settings)
         self._started = True
 
     def start(self) -> None:

@@ -1,8 +1,9 @@
 """Trains a member of the ensemble: a CIFAR-size ResNet or DenseNet, on a GPU if there is one, else on the CPU.
 
-    python -m scripts.train resnet --data train.zip --checkpoint checkpoints/resnet.pt
+    python -m scripts.train resnet --data train.zip --checkpoint checkpoints/resnet.pt --output models
 
-Needs the `train` extra (PyTorch). Stops and resumes at any epoch: the same command goes on from the checkpoint.
+Needs the `train` extra (PyTorch). Stops and resumes at any epoch: the same command goes on from the checkpoint. With
+`--output`, the finished model is written into that model repository as version 1, in float16.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -25,6 +27,7 @@ from tqdm import tqdm
 
 from scripts.architectures import ARCHITECTURES, whiten
 from scripts.dataset import Dataset
+from scripts.errors import told_in_one_line
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class Recipe:
     cutout_px: int = 10
     zoom: float = 0.2
     contrast: float = 0.2
+    initialized_from: dict[str, Any] | None = None
 
 
 def load_images(dataset: Dataset, size: int) -> tuple[Tensor, Tensor]:
@@ -119,8 +123,13 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
     return hits / len(labels)
 
 
-def train(recipe: Recipe, data: Path, validation: Path | None, size: int, checkpoint: Path) -> None:
-    """Train to the end of the recipe, saving `checkpoint` after every epoch and resuming from it."""
+def train(
+    recipe: Recipe, data: Path, validation: Path | None, size: int, checkpoint: Path, init: Path | None = None
+) -> None:
+    """Train to the end of the recipe, saving `checkpoint` after every epoch and resuming from it.
+
+    `init` is an earlier run's checkpoint, whose weights a new run begins with.
+    """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dataset = Dataset.open(data)
     raw, labels = load_images(dataset, size)
@@ -149,6 +158,8 @@ def train(recipe: Recipe, data: Path, validation: Path | None, size: int, checkp
         nesterov=True,
     )
     first_epoch = 0
+    if init is not None:
+        model.load_state_dict(torch.load(init, map_location=device, weights_only=True)["model"])
     if checkpoint.exists():
         saved = torch.load(checkpoint, map_location=device, weights_only=True)
         if saved["recipe"] != asdict(recipe):
@@ -209,10 +220,65 @@ def main() -> None:
     parser.add_argument("--augmentation", choices=("shift", "zoom"), default="shift")
     parser.add_argument("--epochs", type=int, default=24)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", type=Path, metavar="REPOSITORY", help="model repository to export to at the end")
+    parser.add_argument("--name", help="the model's name there (default: the architecture's)")
+    parser.add_argument("--replace", action="store_true", help="let an existing version 1 give way")
+    parser.add_argument("--learning-rate", type=float, default=Recipe.learning_rate, help="at its peak")
+    parser.add_argument("--translate", type=int, default=Recipe.translate_px, help="pixels, at most")
+    parser.add_argument("--cutout", type=int, default=Recipe.cutout_px, help="pixels")
+    parser.add_argument("--zoom", type=float, default=Recipe.zoom, help="fraction, at most")
+    parser.add_argument("--contrast", type=float, default=Recipe.contrast, help="fraction, at most")
+    parser.add_argument("--init", type=Path, help="checkpoint of an earlier run to begin with")
     args = parser.parse_args()
-    recipe = Recipe(args.architecture, args.augmentation, args.epochs, args.seed)
+    initial = None
+    if args.init is not None:
+        saved = torch.load(args.init, map_location="cpu", weights_only=True)
+        initial = {**saved["recipe"], "epoch": saved["epoch"]}
+    recipe = Recipe(
+        args.architecture,
+        args.augmentation,
+        args.epochs,
+        args.seed,
+        learning_rate=args.learning_rate,
+        translate_px=args.translate,
+        cutout_px=args.cutout,
+        zoom=args.zoom,
+        contrast=args.contrast,
+        initialized_from=initial,
+    )
+    with told_in_one_line():
+        run(recipe, args)
+
+
+def run(recipe: Recipe, args: argparse.Namespace) -> None:
+    """Train, then export if `args.output` is set.
+
+    Raises:
+        ModelError: version 1 exists already; told before training, not after.
+    """
+    if args.output is None:
+        print(json.dumps(asdict(recipe)))
+        train(recipe, args.data, args.validation, args.size, args.checkpoint, args.init)
+        return
+    # Imported only here: training by itself, on a lent GPU say, needs PyTorch but not OpenVINO.
+    from scripts.export import export
+    from scripts.intermediate import check_free, describe
+
+    name = args.name or recipe.architecture
+    if not args.replace:
+        check_free(args.output, name, 1)
     print(json.dumps(asdict(recipe)))
-    train(recipe, args.data, args.validation, args.size, args.checkpoint)
+    train(recipe, args.data, args.validation, args.size, args.checkpoint, args.init)
+    folder = export(
+        args.checkpoint,
+        args.output,
+        name,
+        data=args.data,
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        validation=args.validation,
+        replace=args.replace,
+    )
+    print(f"wrote {describe(folder)}")
 
 
 if __name__ == "__main__":

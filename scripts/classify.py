@@ -1,0 +1,105 @@
+"""Classifies photographs with a running server and shows the answers as a table.
+
+    python -m scripts.classify photo.jpg ... [--protocol grpc] [--top-k 3] [--members]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from deployments.protocol import inference_pb2 as pb
+from deployments.protocol.inference_pb2_grpc import GRPCInferenceServiceStub
+
+Ask = Callable[[bytes], dict[str, Any]]
+
+
+def over_http(url: str, top_k: int, members: bool) -> Ask:
+    """Ask `POST /classify`."""
+    client = httpx.Client(base_url=url, timeout=60)
+
+    def ask(image: bytes) -> dict[str, Any]:
+        query = {"top_k": top_k, "members": members}
+        answer = client.post("/classify", content=image, params=query)
+        body: dict[str, Any] = answer.json()
+        if "error" in body:
+            raise ValueError(body["error"]["message"])
+        return body
+
+    return ask
+
+
+def over_grpc(address: str, top_k: int) -> Ask:
+    """Ask the Open Inference Protocol's `ModelInfer`, which names the best class and gives all probabilities."""
+    stub = GRPCInferenceServiceStub(grpc.insecure_channel(address))
+
+    def ask(image: bytes) -> dict[str, Any]:
+        request = pb.ModelInferRequest(model_name="ensemble", raw_input_contents=[len(image).to_bytes(4, "little") + image])
+        request.inputs.add(name="image", datatype="BYTES", shape=[1])
+        try:
+            answer = stub.ModelInfer(request, timeout=60)
+        except grpc.RpcError as err:
+            raise ValueError(err.details()) from err
+        label = answer.raw_output_contents[0][4:].decode()
+        probabilities = np.frombuffer(answer.raw_output_contents[2], "<f4")
+        order = np.argsort(-probabilities, kind="stable")[:top_k]
+        top = [{"label": f"class {index}", "probability": float(probabilities[index])} for index in order]
+        return {"top": [{**top[0], "label": label}, *top[1:]]}
+
+    return ask
+
+
+def show(results: dict[str, dict[str, Any] | str], members: bool) -> Table:
+    """A row for each class listed, a line of its own for an error."""
+    table = Table("photograph", "label", "probability", *(["members"] if members else []))
+    for name, answer in results.items():
+        if isinstance(answer, str):
+            table.add_row(name, f"[red]{answer}", "")
+            continue
+        votes = ", ".join(f"{k}: {v['label']} {v['probability']:.3f}" for k, v in answer.get("members", {}).items())
+        for rank, item in enumerate(answer["top"]):
+            row = [name if rank == 0 else "", item["label"], f"{item['probability']:.4f}"]
+            table.add_row(*row, *([votes if rank == 0 else ""] if members else []))
+    return table
+
+
+def main() -> None:
+    """Parse the command line, ask, show."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("photographs", nargs="+", type=Path)
+    parser.add_argument("--protocol", choices=("http", "grpc"), default="http")
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="of the HTTP server")
+    parser.add_argument("--grpc", default="127.0.0.1:9000", help="host:port of the gRPC server")
+    parser.add_argument("--top-k", type=int, default=1)
+    parser.add_argument("--members", action="store_true", help="each member's own answer (HTTP only)")
+    args = parser.parse_args()
+    if args.members and args.protocol == "grpc":
+        parser.error("--members needs --protocol http: the Open Inference Protocol has no place for it")
+    if args.protocol == "http":
+        ask = over_http(args.url, args.top_k, args.members)
+    else:
+        ask = over_grpc(args.grpc, args.top_k)
+    results: dict[str, dict[str, Any] | str] = {}
+    for path in args.photographs:
+        try:
+            results[path.name] = ask(path.read_bytes())
+        except (OSError, ValueError) as err:
+            results[path.name] = str(err)
+        except httpx.TransportError as err:
+            sys.exit(f"no answer from {args.url}: {err}; is the server running (make serve)?")
+    Console().print(show(results, args.members))
+    if any(isinstance(answer, str) for answer in results.values()):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Fixtures for all tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.networks import brightness, constant, one_hot, store
+
+# What a driver of a server under `make serve` needs; Ray reads it when it is imported, so it is set before any test is.
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory):
+    """A repository of three members: two that always answer the same, each its own class, and one that looks."""
+    root = tmp_path_factory.mktemp("repository")
+    store(root, "one", constant(one_hot(1)))
+    store(root, "six", constant(one_hot(6)))
+    store(root, "brightness", brightness())
+    return root
+
+
+@pytest.fixture(scope="session")
+def data():
+    """The folder of photographs and of CIFAR-10, where there is one."""
+    if "ENSEMBLE_DATA" not in os.environ:
+        pytest.skip("ENSEMBLE_DATA is not set")
+    return Path(os.environ["ENSEMBLE_DATA"])

@@ -1,0 +1,110 @@
+import asyncio
+import time
+
+import pytest
+
+from deployments.ingress import Ingress
+from graph.batch import Batch, Classification
+from graph.config import IngressSettings
+from graph.errors import DeadlineExceeded, EnsembleError, InvalidImage, InvalidParameter, Overloaded
+
+
+class Graph:
+    """Answers each image with its own bytes as the label; `bad` fails alone; waits `delay` seconds."""
+
+    def __init__(self, delay=0.0):
+        self.delay = delay
+        self.requests = []
+
+    async def __call__(self, batch):
+        self.requests += batch.requests
+        await asyncio.sleep(self.delay)
+        if b"crash" in batch.payload:
+            raise ZeroDivisionError("a secret of the server")
+        errors = {i: InvalidImage("bad") for i, image in enumerate(batch.payload) if image == b"bad"}
+        batch = batch.fail(errors)
+        answers = [Classification(image.decode(), 0, 1.0, (), None, {}, "") for image in batch.payload]
+        return Batch(answers, batch.requests, batch.errors)
+
+
+def ingress(delay=0.0, **settings):
+    graph = Graph(delay)
+    return Ingress(graph, IngressSettings(**settings), class_count=5), graph
+
+
+async def test_answers_and_errors_keep_their_order():
+    door, _ = ingress()
+    outcomes = await door.classify([b"a", b"bad", b"c"])
+    assert [getattr(outcome, "label", outcome) for outcome in outcomes][::2] == ["a", "c"]
+    assert isinstance(outcomes[1], InvalidImage)
+
+
+async def test_a_request_past_its_deadline_is_answered_then():
+    door, _ = ingress(delay=5)
+    started = time.monotonic()
+    [outcome] = await door.classify([b"a"], timeout_ms=50)
+    assert isinstance(outcome, DeadlineExceeded)
+    assert time.monotonic() - started < 2
+
+
+async def test_the_deadline_travels():
+    door, graph = ingress()
+    await door.classify([b"a"], timeout_ms=2000)
+    assert 0 < graph.requests[0].deadline - time.time() < 2
+
+
+async def test_what_exceeds_admission_is_refused_whole_and_at_once():
+    door, _ = ingress(delay=0.2, max_in_flight=3)
+    admitted = asyncio.create_task(door.classify([b"a", b"b"]))
+    await asyncio.sleep(0.05)
+    with pytest.raises(Overloaded, match="at most 3"):
+        await door.classify([b"c", b"d"])
+    assert [outcome.label for outcome in await door.classify([b"e"])] == ["e"]
+    assert [outcome.label for outcome in await admitted] == ["a", "b"]
+    assert len(await door.classify([b"f", b"g", b"h"])) == 3
+
+
+async def test_a_caller_that_leaves_frees_its_place():
+    door, _ = ingress(delay=5, max_in_flight=1)
+    task = asyncio.create_task(door.classify([b"a"]))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await asyncio.sleep(0)
+    [outcome] = await door.classify([b"b"], timeout_ms=50)
+    assert isinstance(outcome, DeadlineExceeded)
+
+
+async def test_a_failing_graph_tells_nothing_of_its_inside():
+    door, _ = ingress()
+    [outcome] = await door.classify([b"crash"])
+    assert type(outcome) is EnsembleError
+    assert "secret" not in outcome.message
+
+
+@pytest.mark.parametrize("options", [{"top_k": 0}, {"top_k": 6}, {"timeout_ms": 0}, {"timeout_ms": 10**8}])
+async def test_parameters_out_of_bounds(options):
+    door, _ = ingress()
+    with pytest.raises(InvalidParameter, match=next(iter(options))):
+        await door.classify([b"a"], **options)
+
+
+async def test_the_number_of_images_is_bounded():
+    door, _ = ingress(max_parts=2)
+    for count in (0, 3):
+        with pytest.raises(InvalidParameter, match="1 to 2 images"):
+            await door.classify([b"a"] * count)
+
+
+async def test_warm_up_sends_a_picture_that_the_transformer_decodes():
+    from deployments.transformer import decode
+    from graph.config import TransformerSettings
+
+    seen = []
+
+    async def graph(batch):
+        seen.append(decode(batch.payload[0], (4, 4), 1.0, TransformerSettings()))
+        return Batch([Classification("a", 0, 1.0, (), None, {}, "")], batch.requests)
+
+    await Ingress(graph, IngressSettings(), 5).warm_up()
+    assert seen[0].shape == (4, 4, 3)
+    assert seen[0].min() == seen[0].max() == 128
