@@ -97,10 +97,13 @@ class GrpcServer:
         parameters = open_inference.check_parameters(
             {name: _parameter(value) for name, value in request.parameters.items()}
         )
-        parameters.pop("members", None)
-        outcomes = await self._ingress.classify(images, **parameters, probabilities=True, trace_parent=trace_parent)
+        answers = open_inference.succeeded(
+            await self._ingress.classify(images, **parameters, probabilities=True, trace_parent=trace_parent)
+        )
         response = pb.ModelInferResponse(model_name=open_inference.MODEL, model_version="1", id=request.id)
-        for tensor in open_inference.tensors(outcomes, names):
+        for name, value in open_inference.response_parameters(answers, parameters).items():
+            response.parameters[name].string_param = value
+        for tensor in open_inference.tensors(answers, names):
             output = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
             if request.raw_input_contents:
                 response.raw_output_contents.append(_raw(tensor))

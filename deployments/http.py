@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
@@ -146,9 +146,10 @@ class HttpServer:
         images = _images(body)
         names = open_inference.check_outputs([_field(output, "name", str) for output in _list(body, "outputs")])
         parameters = open_inference.check_parameters(_field(body, "parameters", dict, {}))
-        parameters.pop("members", None)
-        outcomes = await self._ingress.classify(
-            images, **parameters, probabilities=True, trace_parent=request.headers.get("traceparent")
+        answers = open_inference.succeeded(
+            await self._ingress.classify(
+                images, **parameters, probabilities=True, trace_parent=request.headers.get("traceparent")
+            )
         )
         outputs = [
             {
@@ -157,9 +158,14 @@ class HttpServer:
                 "shape": tensor.shape,
                 "data": tensor.data if isinstance(tensor.data, list) else tensor.data.ravel().tolist(),
             }
-            for tensor in open_inference.tensors(outcomes, names)
+            for tensor in open_inference.tensors(answers, names)
         ]
-        answer: dict[str, Any] = {"model_name": open_inference.MODEL, "model_version": "1", "outputs": outputs}
+        answer: dict[str, Any] = {
+            "model_name": open_inference.MODEL,
+            "model_version": "1",
+            "parameters": open_inference.response_parameters(answers, parameters),
+            "outputs": outputs,
+        }
         if "id" in body:
             answer["id"] = body["id"]
         return _json(answer)

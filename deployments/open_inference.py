@@ -5,6 +5,7 @@ Source: https://github.com/kserve/open-inference-protocol
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,8 +74,8 @@ def check_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-def tensors(outcomes: Sequence[Classification | EnsembleError], names: Sequence[str]) -> list[Tensor]:
-    """The outputs for a request's images.
+def succeeded(outcomes: Sequence[Classification | EnsembleError]) -> list[Classification]:
+    """The answers to a request's images.
 
     Raises:
         EnsembleError: the first image's that failed, since the protocol has no error for a single element.
@@ -85,17 +86,26 @@ def tensors(outcomes: Sequence[Classification | EnsembleError], names: Sequence[
             where = f"image {position}: " if len(outcomes) > 1 else ""
             raise type(outcome)(f"{where}{outcome.message}")
         answers.append(outcome)
-    columns = {
-        "label": lambda: [answer.label for answer in answers],
-        "index": lambda: np.array([answer.index for answer in answers], np.int64),
-        "probabilities": lambda: np.stack([a.probabilities for a in answers if a.probabilities is not None]),
+    return answers
+
+
+def tensors(answers: Sequence[Classification], names: Sequence[str]) -> list[Tensor]:
+    """The named outputs for a request's answers."""
+    columns: dict[str, Any] = {
+        "label": [answer.label for answer in answers],
+        "index": np.array([answer.index for answer in answers], np.int64),
+        "probabilities": np.stack([a.probabilities for a in answers if a.probabilities is not None]),
     }
-    result = []
-    for name in names:
-        data = columns[name]()
-        shape = [len(data)] if isinstance(data, list) else list(data.shape)
-        result.append(Tensor(name, DATATYPES[name], shape, data))
-    return result
+    shapes = {"label": [len(answers)], "index": [len(answers)], "probabilities": list(columns["probabilities"].shape)}
+    return [Tensor(name, DATATYPES[name], shapes[name], columns[name]) for name in names]
+
+
+def response_parameters(answers: Sequence[Classification], asked: Mapping[str, Any]) -> dict[str, str]:
+    """What the protocol has no tensor for: the trace id, and the answers as JSON if `top_k` or `members` was asked."""
+    parameters = {"trace_id": answers[0].trace_id}
+    if "top_k" in asked or "members" in asked:
+        parameters["classifications"] = json.dumps([answer.to_dict() for answer in answers], ensure_ascii=False)
+    return parameters
 
 
 def metadata(class_count: int) -> dict[str, Any]:

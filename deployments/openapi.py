@@ -76,14 +76,14 @@ PATHS: dict[str, Any] = {
             "operationId": "infer",
             "requestBody": {
                 "required": True,
-                "content": {
-                    "application/json": {"schema": _schema(inputs={"type": "array", "items": _ref("Tensor")})}
-                },
+                "content": {"application/json": {"schema": _schema(inputs={"type": "array", "items": _ref("Tensor")})}},
             },
             "responses": {
                 "200": _json(
                     "The outputs label, index and probabilities",
-                    _schema(model_name=STRING, model_version=STRING, outputs={"type": "array", "items": _ref("Tensor")}),
+                    _schema(
+                        model_name=STRING, model_version=STRING, outputs={"type": "array", "items": _ref("Tensor")}
+                    ),
                 ),
                 **ERRORS,
             },

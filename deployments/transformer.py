@@ -117,7 +117,9 @@ class JpegTransformer:
         outcomes = zip(batch.live, images, strict=True)
         errors = {position: image for position, image in outcomes if isinstance(image, EnsembleError)}
         pixels = [image for image in images if not isinstance(image, EnsembleError)]
-        return batch.fail(errors).advance("decode", start_ns, np.stack(pixels) if pixels else np.empty((0, *self._size, 3), np.uint8))
+        return batch.fail(errors).advance(
+            "decode", start_ns, np.stack(pixels) if pixels else np.empty((0, *self._size, 3), np.uint8)
+        )
 
     def _decode_all(self, encoded: list[bytes]) -> list[Pixels | EnsembleError]:
         return [self._decode(image) for image in encoded]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -119,33 +120,33 @@ class IngressDeployment:
         return await self._http(request)
 
     async def ServerLive(self, request: pb.ServerLiveRequest) -> pb.ServerLiveResponse:  # noqa: N802
-        """gRPC."""
+        """GRPC."""
         return self._grpc.server_live()
 
     async def ServerReady(self, request: pb.ServerReadyRequest) -> pb.ServerReadyResponse:  # noqa: N802
-        """gRPC."""
+        """GRPC."""
         return self._grpc.server_ready()
 
     async def ServerMetadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:  # noqa: N802
-        """gRPC."""
+        """GRPC."""
         return self._grpc.server_metadata()
 
     async def ModelReady(  # noqa: N802
         self, request: pb.ModelReadyRequest, grpc_context: RayServegRPCContext
     ) -> pb.ModelReadyResponse:
-        """gRPC."""
+        """GRPC."""
         return self._grpc.model_ready(request, grpc_context)
 
     async def ModelMetadata(  # noqa: N802
         self, request: pb.ModelMetadataRequest, grpc_context: RayServegRPCContext
     ) -> pb.ModelMetadataResponse:
-        """gRPC."""
+        """GRPC."""
         return self._grpc.model_metadata(request, grpc_context)
 
     async def ModelInfer(  # noqa: N802
         self, request: pb.ModelInferRequest, grpc_context: RayServegRPCContext
     ) -> pb.ModelInferResponse:
-        """gRPC."""
+        """GRPC."""
         return await self._grpc.model_infer(request, grpc_context)
 
 
@@ -229,7 +230,7 @@ def _signatures(models: dict[str, Model]) -> tuple[dict[str, tuple[int, int] | N
     return sizes, {name: class_count(network) for name, network in networks.items()}
 
 
-def _agreed(what: str, values: dict[str, T | None]) -> T | None:
+def _agreed(what: str, values: Mapping[str, T | None]) -> T | None:
     """The value that every member that has one has; raises ConfigurationError, by name, if they differ."""
     given = {name: value for name, value in values.items() if value is not None}
     first = next(iter(given), None)
@@ -248,7 +249,8 @@ def _settings(kind: type[S], config: Schema) -> S:
 
 def _deployment(cls: type, name: str) -> serve.Deployment:
     # Room for more calls than the ingress admits, so that its refusals are answered and not Serve's.
-    return serve.deployment(cls, name=name, max_ongoing_requests=100_000, ray_actor_options={"num_cpus": 0.1})
+    decorate = serve.deployment(name=name, max_ongoing_requests=100_000, ray_actor_options={"num_cpus": 0.1})
+    return decorate(cls)
 
 
 def _placed(name: str, placement: Placement, factory: Factory) -> Application | Factory:

@@ -53,9 +53,7 @@ class MemberConfig(Schema):
     placement: Placement = "separate"
     deployment: str | None = Field(None, description="name of its Serve deployment; default: the name")
     performance_hint: Literal["LATENCY", "THROUGHPUT"] = Field("THROUGHPUT", description="OpenVINO PERFORMANCE_HINT")
-    threads: int | None = Field(
-        None, ge=1, le=1024, description="INFERENCE_NUM_THREADS; default: the container's CPUs"
-    )
+    threads: int | None = Field(None, ge=1, le=1024, description="INFERENCE_NUM_THREADS; default: the container's CPUs")
     streams: int | None = Field(None, ge=1, le=1024, description="NUM_STREAMS; default: OpenVINO's choice for the hint")
     cpu_pinning: bool = Field(False, description="ENABLE_CPU_PINNING; on, two members on one machine share core 0")
     cache_dir: Path | None = Field(None, description="CACHE_DIR for compiled models; default: none")
@@ -107,7 +105,9 @@ class IngressConfig(IngressSettings):
 class EnsembleConfig(Schema):
     """The arguments of `graph.app:build`."""
 
-    model_repository: Path = Field(DEFAULT_ROOT, description="folder of <name>/<version>/; default: the models in the box")
+    model_repository: Path = Field(
+        DEFAULT_ROOT, description="folder of <name>/<version>/; default: the models in the box"
+    )
     transformer: TransformerConfig = TransformerConfig()
     members: tuple[MemberConfig, ...] = Field(min_length=1, max_length=64)
     combiner: CombinerConfig = CombinerConfig()

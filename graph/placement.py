@@ -91,7 +91,7 @@ class LiveSettings:
                 because Serve would stop a replica that raised.
         """
         try:
-            complete = {**dict.fromkeys(self._initial, {}), **changes}
+            complete = {name: changes.get(name, {}) for name in (*self._initial, *changes)}
             accepted = {name: self._validated(name, change) for name, change in complete.items()}
         except ConfigurationError as err:
             if not self._started:

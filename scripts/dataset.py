@@ -29,10 +29,10 @@ class Dataset:
             DatasetError: there is no `<class>/*.jpg` (or .jpeg, .png) in `path`.
         """
         if path.is_dir():
-            entries = (file.relative_to(path).as_posix() for file in path.rglob("*"))
+            entries = [file.relative_to(path).as_posix() for file in path.rglob("*")]
         elif path.is_file() and zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                entries = iter(archive.namelist())
+                entries = archive.namelist()
         else:
             raise DatasetError(f"{path} is neither a folder nor a zip file of <class>/*.jpg")
         names = sorted(name for name in entries if _is_labelled_image(PurePosixPath(name)))

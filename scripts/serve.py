@@ -9,6 +9,7 @@ on, clears away what a killed run left on the ports, waits until every member ha
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import secrets
 import signal
@@ -149,7 +150,9 @@ def wait_until_ready(client: Any, url: str, stop: threading.Event) -> None:
             if status.app_status.status in {"DEPLOY_FAILED", "UNHEALTHY"}:
                 raise ServeError(explain(status))
         if time.monotonic() > give_up:
-            raise ServeError(f"the application was not ready after {READY_TIMEOUT_S:.0f} s; see /tmp/ray/session_latest")
+            raise ServeError(
+                f"the application was not ready after {READY_TIMEOUT_S:.0f} s; see /tmp/ray/session_latest"
+            )
 
 
 def explain(status: Any) -> str:
@@ -158,7 +161,7 @@ def explain(status: Any) -> str:
     for message in messages:
         for line in reversed(message.splitlines()):
             if "ConfigurationError: " in line:
-                return line.partition("ConfigurationError: ")[2]
+                return str(line.partition("ConfigurationError: ")[2])
     return "\n".join(filter(None, messages))
 
 
@@ -187,7 +190,7 @@ def serve(config_file: Path) -> None:
     check_ports((host, port), (host, config.grpc_options.port))
     url = f"http://{host}:{port}"
     with stop_signals() as stop:
-        ray.init(address="local", logging_level="ERROR", log_to_driver=False)
+        ray.init(address="local", logging_level=logging.ERROR, log_to_driver=False)
         try:
             client = api.serve_start(
                 proxy_location=config.proxy_location,

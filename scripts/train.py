@@ -58,7 +58,8 @@ def load_images(dataset: Dataset, size: int) -> tuple[Tensor, Tensor]:
     labels = np.empty(len(dataset), np.int64)
     for i, (encoded, name) in enumerate(tqdm(dataset.read(), "decode", len(dataset), unit="img", delay=1)):
         image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
-        assert image is not None and image.shape[:2] == (size, size)
+        if image is None or image.shape[:2] != (size, size):
+            raise SystemExit(f"{dataset.names[i]} is not an image of {size}x{size} pixels")
         images[i], labels[i] = image, index[name]
     return torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)
 

@@ -102,7 +102,11 @@ async def test_a_failed_inference_is_an_error_of_its_requests_and_then_of_its_he
 async def test_a_model_of_fixed_batch_size(tmp_path):
     image = op.parameter([2, 32, 32, 3], np.uint8)
     flat = op.reshape(op.convert(image, "f32"), np.array([2, 3072]), False)
-    store(tmp_path, "fixed", ov.Model([op.softmax(op.reduce_max(flat, 1, True) * np.ones((1, 3), np.float32), 1)], [image], "f"))
+    store(
+        tmp_path,
+        "fixed",
+        ov.Model([op.softmax(op.reduce_max(flat, 1, True) * np.ones((1, 3), np.float32), 1)], [image], "f"),
+    )
     member = Predictor(MemberConfig(name="fixed"), find(tmp_path, "fixed"), (32, 32), (1, 3))
     answer = await member(batch(1, 2, 3))
     np.testing.assert_allclose(answer.payload, np.full((3, 3), 1 / 3), rtol=1e-5)

@@ -56,7 +56,9 @@ def test_shipped_configurations_are_valid_for_serve_and_for_us(file: Path):
     ensemble = parse(application.args)
     assert config.http_options.host == "127.0.0.1"
     deployments = {deployment.name for deployment in application.deployments}
-    expected = {"Ingress"} | {member.deployment or member.name for member in ensemble.members if member.placement == "separate"}
+    expected = {"Ingress"} | {
+        member.deployment or member.name for member in ensemble.members if member.placement == "separate"
+    }
     for name, node in (
         ("JpegTransformer", ensemble.transformer),
         ("Combiner", ensemble.combiner),

@@ -1,7 +1,7 @@
 """One way to ask over each protocol: `classify(image, **options)` answers ("ok", label) or ("error", code, status)."""
 
-import httpx
 import grpc
+import httpx
 import ray.exceptions
 
 from deployments.protocol import inference_pb2 as pb

@@ -42,7 +42,9 @@ def test_typed_contents_are_answered_typed(stub):
     answer = stub.ModelInfer(infer_request([level(10), level(250)]))
     assert (answer.model_name, answer.id, len(answer.raw_output_contents)) == ("ensemble", "7", 0)
     label, index, probabilities = answer.outputs
-    assert [text.decode() for text in label.contents.bytes_contents] == [CLASSES[i] for i in index.contents.int64_contents]
+    assert [text.decode() for text in label.contents.bytes_contents] == [
+        CLASSES[i] for i in index.contents.int64_contents
+    ]
     received = np.array(probabilities.contents.fp32_contents).reshape(probabilities.shape)
     np.testing.assert_allclose(received, [expected(10), expected(250)], atol=1e-5)
 
@@ -55,8 +57,19 @@ def test_raw_contents_are_answered_raw(stub):
     assert np.frombuffer(answer.raw_output_contents[0], np.int64).tolist() == [probabilities.argmax()]
 
 
-def test_a_callers_trace_is_accepted(stub):
-    assert stub.ModelInfer(infer_request([level(10)]), metadata=[("traceparent", TRACE)]).id == "7"
+def test_a_callers_trace_goes_on(stub):
+    answer = stub.ModelInfer(infer_request([level(10)]), metadata=[("traceparent", TRACE)])
+    assert answer.parameters["trace_id"].string_param == TRACE[3:35]
+    assert "classifications" not in answer.parameters
+
+
+def test_top_k_and_members_are_answered_in_a_parameter(stub):
+    request = infer_request([level(10), level(250)])
+    request.parameters["top_k"].int64_param = 2
+    request.parameters["members"].bool_param = True
+    first, second = json.loads(stub.ModelInfer(request).parameters["classifications"].string_param)
+    assert len(first["top"]) == 2
+    assert second["members"]["brightness"]["label"] == "level7"
 
 
 def bad(**changes):

@@ -82,7 +82,9 @@ def test_a_form_of_one_is_answered_like_a_body(server):
     assert (bad.status_code, bad.json()["error"]["code"]) == (400, "invalid_image")
 
 
-@pytest.mark.parametrize("content_type", ["image/jpeg", "image/png", "image/x-anything", "application/octet-stream", None])
+@pytest.mark.parametrize(
+    "content_type", ["image/jpeg", "image/png", "image/x-anything", "application/octet-stream", None]
+)
 def test_what_the_type_says_does_not_matter_if_it_says_image(server, content_type):
     assert post(server, level(10), content_type).status_code == 200
 
@@ -106,7 +108,12 @@ TABLE = [
     ("a bomb", {"content": pictures.bomb()}, 413, "image_too_large"),
     ("too many bytes", {"content": bytes(11 * 2**20)}, 413, "image_too_large"),
     ("far too many bytes", {"content": bytes(65 * 2**20)}, 413, "image_too_large"),
-    ("no image type", {"content": b"{}", "headers": {"Content-Type": "application/json"}}, 415, "unsupported_media_type"),
+    (
+        "no image type",
+        {"content": b"{}", "headers": {"Content-Type": "application/json"}},
+        415,
+        "unsupported_media_type",
+    ),
     ("top_k of nothing", {"content": level(1), "params": {"top_k": "0"}}, 422, "invalid_parameter"),
     ("top_k of too much", {"content": level(1), "params": {"top_k": "9"}}, 422, "invalid_parameter"),
     ("top_k in words", {"content": level(1), "params": {"top_k": "all"}}, 422, "invalid_parameter"),
@@ -114,8 +121,18 @@ TABLE = [
     ("no time", {"content": level(1), "params": {"timeout_ms": "-1"}}, 422, "invalid_parameter"),
     ("unknown parameter", {"content": level(1), "params": {"topk": "1"}}, 422, "invalid_parameter"),
     ("a form without images", {"data": {"image": "text"}, "files": {"x": b"y"}}, 422, "invalid_parameter"),
-    ("a form that is none", {"content": b"x", "headers": {"Content-Type": "multipart/form-data"}}, 422, "invalid_parameter"),
-    ("a form cut short", {"content": b"--b\r\n", "headers": {"Content-Type": "multipart/form-data; boundary=b"}}, 422, "invalid_parameter"),
+    (
+        "a form that is none",
+        {"content": b"x", "headers": {"Content-Type": "multipart/form-data"}},
+        422,
+        "invalid_parameter",
+    ),
+    (
+        "a form cut short",
+        {"content": b"--b\r\n", "headers": {"Content-Type": "multipart/form-data; boundary=b"}},
+        422,
+        "invalid_parameter",
+    ),
 ]
 
 
