@@ -4,7 +4,7 @@ VENV ?= .venv
 CONFIG ?= serve_config.yaml
 BIN := $(VENV)/bin
 
-.PHONY: serve test lint format lock proto clean
+.PHONY: serve test lint format train lock proto clean
 
 serve: $(VENV)/serve.installed
 	@exec $(BIN)/python -m scripts.serve $(CONFIG)
@@ -20,6 +20,9 @@ lint: $(VENV)/dev.installed
 format: $(VENV)/dev.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# What training needs besides. Without it the tests of training are skipped: PyTorch is large.
+train: $(VENV)/train.installed
 
 # Versions and hashes of everything, for every platform; run it to upgrade.
 lock: $(VENV)/dev.installed
@@ -47,4 +50,8 @@ $(VENV)/serve.installed: requirements.lock pyproject.toml
 
 $(VENV)/dev.installed: requirements-dev.lock $(VENV)/serve.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	touch $@
+
+$(VENV)/train.installed: $(VENV)/dev.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	touch $@

@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -135,7 +135,7 @@ def stop_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def wait_until_ready(client: Any, url: str, stop: threading.Event) -> None:
+def wait_until_ready(status: Callable[[], Any], url: str, stop: threading.Event) -> None:
     """Wait until every member has answered once.
 
     Raises:
@@ -146,18 +146,18 @@ def wait_until_ready(client: Any, url: str, stop: threading.Event) -> None:
         with suppress(httpx.TransportError):
             if httpx.get(f"{url}/v2/health/ready", timeout=5).status_code == 200:
                 return
-        for status in client.list_serve_statuses():
-            if status.app_status.status in {"DEPLOY_FAILED", "UNHEALTHY"}:
-                raise ServeError(explain(status))
+        for application in status().applications.values():
+            if application.status in {"DEPLOY_FAILED", "UNHEALTHY"}:
+                raise ServeError(explain(application))
         if time.monotonic() > give_up:
             raise ServeError(
                 f"the application was not ready after {READY_TIMEOUT_S:.0f} s; see /tmp/ray/session_latest"
             )
 
 
-def explain(status: Any) -> str:
-    """The configuration error in a failed deployment's message, or else the whole of it."""
-    messages = [status.app_status.message, *(deployment.message for deployment in status.deployment_statuses)]
+def explain(application: Any) -> str:
+    """The configuration error in a failed application's messages, or else the whole of them."""
+    messages = [application.message, *(deployment.message for deployment in application.deployments.values())]
     for message in messages:
         for line in reversed(message.splitlines()):
             if "ConfigurationError: " in line:
@@ -199,7 +199,7 @@ def serve(config_file: Path) -> None:
                 global_logging_config=config.logging_config,
             )
             client.deploy_apps(config, _blocking=False)
-            wait_until_ready(client, url, stop)
+            wait_until_ready(ray_serve.status, url, stop)
             if not stop.is_set():
                 print(
                     f"Ready. Try:\n\n    curl -H 'Content-Type: image/jpeg' --data-binary @{SAMPLE} {url}/classify\n\n"

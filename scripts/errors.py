@@ -1,0 +1,26 @@
+"""The mistakes that a command's user can make, told in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from graph.errors import ConfigurationError, EnsembleError
+from scripts.dataset import DatasetError
+
+
+class ScriptError(ValueError):
+    """What was asked can't be done; the message says why and what to do instead."""
+
+
+class ModelError(ScriptError):
+    """A model can't become a member of the ensemble, or a version of it can't be written."""
+
+
+@contextmanager
+def told_in_one_line() -> Iterator[None]:
+    """Turn the user's mistakes into `error: ...` on stderr and exit status 1; bugs keep their traceback."""
+    try:
+        yield
+    except (ScriptError, ConfigurationError, EnsembleError, DatasetError) as err:
+        raise SystemExit("error: " + " ".join(str(err).split())) from err

@@ -1,0 +1,109 @@
+"""Exports what `scripts/train.py` trained: a checkpoint becomes a version of the model repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+import torch
+
+from models.repository import Model
+from scripts.accuracy import computed_in, predict, provenance, top1, truth
+from scripts.architectures import ARCHITECTURES
+from scripts.dataset import Dataset
+from scripts.errors import ModelError
+from scripts.intermediate import bake, input_metadata, write_version
+
+# The checkpoint's images are as large as the model's input: nothing is cut away.
+CROP_RATIO = 1.0
+
+
+def to_openvino(checkpoint: dict[str, Any]) -> ov.Model:
+    """A checkpoint of `scripts/train.py` as a network with the ensemble's signature.
+
+    Raises:
+        ModelError: the weights don't fit the architecture of the checkpoint's recipe.
+    """
+    classes, size = len(checkpoint["classes"]), checkpoint["size"]
+    model = ARCHITECTURES[checkpoint["recipe"]["architecture"]](classes)
+    try:
+        model.load_state_dict(checkpoint["model"])
+    except RuntimeError as err:
+        raise ModelError(f"the checkpoint's weights are those of another architecture: {err}") from err
+    network = ov.convert_model(model.eval(), example_input=torch.zeros(2, 3, size, size))
+    return bake(
+        network,
+        size=(size, size),
+        mean=checkpoint["mean"],
+        scale=checkpoint["std"],
+        channel_order="BGR",
+        layout="NCHW",
+    )
+
+
+def export(
+    checkpoint: Path,
+    repository: Path,
+    name: str,
+    *,
+    data: Path,
+    device: str,
+    validation: Path | None = None,
+    replace: bool = False,
+) -> Path:
+    """Write a checkpoint as version 1 of a model, in float16.
+
+    Args:
+        checkpoint: made by `scripts/train.py`.
+        repository: the root of the model repository.
+        name: the model's name there.
+        data: what it was trained on; only the name is recorded, the SHA-256 is in the checkpoint.
+        device: where this run computed, `cpu` or `cuda`, for the metadata.
+        validation: a dataset to measure the written model on.
+        replace: whether an existing version 1 gives way.
+
+    Returns:
+        The version's folder.
+
+    Raises:
+        ModelError: the version exists and `replace` is false, or the checkpoint doesn't fit its recipe.
+        ScriptError: the classes of `validation` are not the model's.
+    """
+    saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    metadata = {
+        "precision": "FP16",
+        "classes": saved["classes"],
+        "input": input_metadata((saved["size"], saved["size"]), CROP_RATIO),
+        "source": {
+            "tool": "scripts.train",
+            "recipe": saved["recipe"],
+            "epochs": saved["epoch"],
+            "mean_bgr": saved["mean"],
+            "std_bgr": saved["std"],
+            "data": data.name,
+            "sha256": saved["data_sha256"],
+            "torch": torch.__version__,
+            "openvino": ov.__version__,
+            "device": device,
+        },
+    }
+
+    def measure(model: Model) -> dict[str, Any]:
+        if validation is None:
+            return {}
+        dataset = Dataset.open(validation)
+        labels = truth(dataset, model)
+        score = {"top1": top1(predict([model], dataset)[0], labels), "images": len(dataset)}
+        return {"accuracy": {**score, "computed_in": computed_in(), **provenance(dataset)}}
+
+    return write_version(
+        to_openvino(saved),
+        repository,
+        name,
+        1,
+        metadata,
+        compress_to_fp16=True,
+        replace=replace,
+        check=measure,
+    )

@@ -1,0 +1,100 @@
+"""A torchvision model by its name, with official or with random weights, as an OpenVINO network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.error import URLError
+
+import openvino as ov
+
+from scripts.errors import ModelError
+
+Weights = Literal["default", "random"]
+
+IMAGENET_SIZE = (224, 224)
+IMAGENET_CROP_RATIO = 0.875
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A network and what is known about its input; mean and standard deviation of pixels scaled to 0 to 1, RGB.
+
+    Attributes:
+        network: float32 [N,3,H,W] in, logits [N,classes] out.
+        origin: how it was made, for `metadata.json`.
+        labels: the class names, if the weights come with any.
+        size: height and width, pixels.
+        crop_ratio: share of the shorter side that the evaluation crop keeps.
+        mean: by channel.
+        std: by channel.
+    """
+
+    network: ov.Model
+    origin: dict[str, Any]
+    labels: tuple[str, ...] | None = None
+    size: tuple[int, int] = IMAGENET_SIZE
+    crop_ratio: float = IMAGENET_CROP_RATIO
+    mean: tuple[float, ...] = field(default=IMAGENET_MEAN)
+    std: tuple[float, ...] = field(default=IMAGENET_STD)
+
+
+def get(name: str, weights: Weights) -> Pretrained:
+    """Make a torchvision model.
+
+    Args:
+        name: `resnet50`, `densenet169`; with `default` weights any of torchvision's classifiers.
+        weights: `default` for torchvision's official ones, their SHA-256 compared with the 8 digits in the file name;
+            `random` for none, which takes neither torchvision nor a network.
+
+    Raises:
+        ModelError: PyTorch or torchvision is missing, there is no such model, or its weights can't be had.
+    """
+    try:
+        import torch
+    except ImportError as err:
+        raise ModelError("torchvision models need PyTorch: pip install 'ensemble-serving[train]'") from err
+    if weights == "default":
+        return _official(name, torch.zeros(2, 3, *IMAGENET_SIZE))
+    from scripts.imagenet import ARCHITECTURES, random_model
+
+    if name not in ARCHITECTURES:
+        raise ModelError(f"no model {name!r} with random weights; there are {', '.join(sorted(ARCHITECTURES))}")
+    network = ov.convert_model(random_model(name, SEED), example_input=torch.zeros(2, 3, *IMAGENET_SIZE))
+    return Pretrained(network, {"model": name, "weights": "random", "seed": SEED, "torch": torch.__version__})
+
+
+def _official(name: str, example: Any) -> Pretrained:
+    try:
+        import torchvision
+    # RuntimeError is what a torchvision built for another PyTorch raises.
+    except (ImportError, RuntimeError) as err:
+        raise ModelError(
+            f"--weights default needs a torchvision that fits the installed PyTorch ({err}); install the "
+            "pair that PyTorch's site names, or pass --weights random"
+        ) from err
+    models = torchvision.models
+    known = models.list_models(module=models)
+    if name not in known:
+        raise ModelError(f"no model {name!r} in torchvision; it has {', '.join(known)}")
+    weights = models.get_model_weights(name).DEFAULT
+    model = models.get_model(name)
+    try:
+        model.load_state_dict(weights.get_state_dict(progress=True, check_hash=True))
+    except (URLError, OSError, RuntimeError) as err:
+        raise ModelError(f"can't get the weights {weights.url}: {err}; --weights random needs no network") from err
+    recipe = weights.transforms()
+    (crop,), (resize,) = recipe.crop_size, recipe.resize_size
+    origin = {"model": name, "weights": str(weights), "url": weights.url, "torchvision": torchvision.__version__}
+    return Pretrained(
+        ov.convert_model(model.eval(), example_input=example),
+        origin,
+        tuple(weights.meta["categories"]),
+        (crop, crop),
+        crop / resize,
+        tuple(recipe.mean),
+        tuple(recipe.std),
+    )

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from scripts.dataset import Dataset, DatasetError
+
+
+def write_folder(root: Path) -> Path:
+    for name in ("dog/2.jpg", "cat/1.JPG", "cat/0.png", "cat/notes.txt", "stray.jpg"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(name.encode())
+    return root
+
+
+def test_a_folder_lists_labelled_images_sorted(tmp_path: Path) -> None:
+    dataset = Dataset.open(write_folder(tmp_path))
+    assert dataset.names == ("cat/0.png", "cat/1.JPG", "dog/2.jpg")
+    assert dataset.classes == ("cat", "dog")
+    assert len(dataset) == 3
+    assert list(dataset.read()) == [(b"cat/0.png", "cat"), (b"cat/1.JPG", "cat"), (b"dog/2.jpg", "dog")]
+
+
+def test_a_zip_file_reads_like_its_folder(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "folder")
+    with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
+        for file in folder.rglob("*.*"):
+            archive.write(file, file.relative_to(folder))
+    assert list(Dataset.open(tmp_path / "images.zip").read()) == list(Dataset.open(folder).read())
+
+
+def test_the_class_is_the_innermost_folder(tmp_path: Path) -> None:
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    (tmp_path / "train" / "cat" / "1.jpg").touch()
+    assert Dataset.open(tmp_path).classes == ("cat",)
+
+
+def test_what_holds_no_labelled_images_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "stray.jpg").touch()
+    with pytest.raises(DatasetError, match="holds no"):
+        Dataset.open(tmp_path)
+    with pytest.raises(DatasetError, match="neither a folder nor a zip"):
+        Dataset.open(tmp_path / "stray.jpg")
+    with pytest.raises(DatasetError, match="neither a folder nor a zip"):
+        Dataset.open(tmp_path / "missing.zip")

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from models.repository import find, versions  # noqa: E402
+from scripts import train as command  # noqa: E402
+from scripts.accuracy import predict  # noqa: E402
+from scripts.architectures import ARCHITECTURES  # noqa: E402
+from scripts.dataset import Dataset  # noqa: E402
+from scripts.errors import ModelError  # noqa: E402
+from scripts.export import export  # noqa: E402
+from scripts.train import Recipe, accuracy, load_images, train  # noqa: E402
+from tests.scripts.tiny import Draw  # noqa: E402
+
+# PyTorch calls its own tracer deprecated; OpenVINO's converter uses it.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+
+COUNTS = {"cat": 20, "dog": 20}
+
+
+@dataclass(frozen=True)
+class SmallBatches(Recipe):
+    batch_size: int = 16
+
+
+def recipe(epochs: int, architecture: str = "resnet") -> Recipe:
+    return SmallBatches(architecture, "shift", epochs, seed=1)
+
+
+def test_training_resumes_with_the_epoch_after(
+    tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, checkpoint = draw(COUNTS, (32, 32)), tmp_path / "checkpoint.pt"
+
+    def stop_half_way(_: Recipe, progress: float) -> float:
+        if progress >= 0.5:
+            raise KeyboardInterrupt
+        return 0.01
+
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "learning_rate", stop_half_way)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe(2), data, None, 32, checkpoint)
+    assert torch.load(checkpoint, weights_only=True)["epoch"] == 1
+    assert "epoch 1: loss" in capsys.readouterr().out
+
+    train(recipe(2), data, data, 32, checkpoint)
+    assert torch.load(checkpoint, weights_only=True)["epoch"] == 2
+    printed = capsys.readouterr().out
+    assert "epoch 2: loss" in printed
+    assert "top-1" in printed
+    assert "epoch 1" not in printed
+
+    with pytest.raises(SystemExit, match="another recipe"):
+        train(recipe(3), data, None, 32, checkpoint)
+
+
+@pytest.mark.parametrize("architecture", ["resnet", "densenet"])
+def test_the_exported_model_answers_as_pytorch_does(tmp_path: Path, draw: Draw, architecture: str) -> None:
+    data, checkpoint = draw(COUNTS, (32, 32)), tmp_path / "checkpoint.pt"
+    train(recipe(1, architecture), data, None, 32, checkpoint)
+    export(checkpoint, tmp_path / "repository", "m", data=data, device="cpu", validation=data)
+    model = find(tmp_path / "repository", "m", 1)
+    dataset = Dataset.open(data)
+
+    saved = torch.load(checkpoint, weights_only=True)
+    network = ARCHITECTURES[architecture](2)
+    network.load_state_dict(saved["model"])
+    pixels, labels = load_images(dataset, 32)
+    normal = (pixels - torch.tensor(saved["mean"]).view(3, 1, 1)) / torch.tensor(saved["std"]).view(3, 1, 1)
+    with torch.no_grad():
+        expected = network.eval()(normal).softmax(1).numpy()
+    # Wide enough for bfloat16, in which OpenVINO computes where the CPU can.
+    np.testing.assert_allclose(predict([model], dataset)[0], expected, atol=0.05)
+
+    assert model.metadata["precision"] == "FP16"
+    assert model.metadata["source"]["recipe"]["seed"] == 1
+    assert model.metadata["source"]["epochs"] == 1
+    assert model.labels == ("cat", "dog")
+    assert abs(model.metadata["accuracy"]["top1"] - 100 * accuracy(network, normal, labels)) <= 5
+
+    with pytest.raises(ModelError, match="version 1"):
+        export(checkpoint, tmp_path / "repository", "m", data=data, device="cpu")
+
+
+def test_an_existing_version_is_told_before_training(
+    tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "repository" / "resnet" / "1").mkdir(parents=True)
+    checkpoint = tmp_path / "checkpoint.pt"
+    flags = ["--data", draw(COUNTS, (32, 32)), "--checkpoint", checkpoint, "--output", tmp_path / "repository"]
+    monkeypatch.setattr(sys, "argv", ["train", "resnet", *map(str, flags)])
+    with pytest.raises(SystemExit, match="error: model 'resnet' has a version 1"):
+        command.main()
+    assert not checkpoint.exists()
+
+
+def test_the_command_exports_a_finished_checkpoint(tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, checkpoint = draw(COUNTS, (32, 32)), tmp_path / "checkpoint.pt"
+    monkeypatch.setattr(command, "Recipe", SmallBatches)
+    flags = ["--data", data, "--checkpoint", checkpoint, "--epochs", "1"]
+    for more in ([], ["--output", tmp_path / "repository", "--name", "mine"]):
+        monkeypatch.setattr(sys, "argv", ["train", "densenet", *map(str, [*flags, *more])])
+        command.main()
+    assert versions(tmp_path / "repository", "mine") == [1]
