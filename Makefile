@@ -25,14 +25,13 @@ format: $(VENV)/dev.installed
 train: $(VENV)/train.installed
 
 # Versions and hashes of everything, for every platform; run it to upgrade.
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--custom-compile-command "make lock"
+
 lock: $(VENV)/dev.installed
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
-		--custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
-		--custom-compile-command "make lock" --extra dev --constraint requirements.lock pyproject.toml \
-		--output-file requirements-dev.lock
-	echo 'tritonclient[grpc]' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-		--upgrade --custom-compile-command "make lock" - --output-file tests/requirements-tritonclient.lock
+	$(COMPILE) --upgrade --extra dev pyproject.toml --output-file requirements-dev.lock
+	$(COMPILE) --upgrade --constraint requirements-dev.lock pyproject.toml --output-file requirements.lock
+	echo 'tritonclient[grpc]' | $(COMPILE) --upgrade - --output-file tests/requirements-tritonclient.lock
 
 proto: $(VENV)/dev.installed
 	$(BIN)/uv run --no-project --with grpcio-tools==1.85.1 python -m grpc_tools.protoc -I . \

@@ -61,6 +61,23 @@ class Head(nn.Sequential):
         super().__init__(nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 
 
+class Mirrored(nn.Module):
+    """A trained classifier that looks at each image and at its mirror image, and averages the logits.
+
+    Twice the arithmetic; on CIFAR-10 worth about half a point of top-1 (measured: README.md). Both views go through
+    in one batch, so that the weights are stored once.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N,C,H,W] to [N,classes]."""
+        logits = self.model(torch.cat([x, x.flip(3)]))
+        return logits.view(2, -1, logits.shape[1]).mean(0)
+
+
 def stem() -> list[nn.Module]:
     """The whitening convolution (initialized by `whiten`) and its activation: [N,3,H,W] to [N,24,H-1,W-1]."""
     return [nn.Conv2d(3, STEM_CHANNELS, 2), nn.SiLU()]

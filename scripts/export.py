@@ -10,7 +10,7 @@ import torch
 
 from models.repository import Model
 from scripts.accuracy import computed_in, predict, provenance, top1, truth
-from scripts.architectures import ARCHITECTURES
+from scripts.architectures import ARCHITECTURES, Mirrored
 from scripts.dataset import Dataset
 from scripts.errors import ModelError
 from scripts.intermediate import bake, input_metadata, write_version
@@ -19,8 +19,8 @@ from scripts.intermediate import bake, input_metadata, write_version
 CROP_RATIO = 1.0
 
 
-def to_openvino(checkpoint: dict[str, Any]) -> ov.Model:
-    """A checkpoint of `scripts/train.py` as a network with the ensemble's signature.
+def to_openvino(checkpoint: dict[str, Any], *, mirror: bool) -> ov.Model:
+    """A checkpoint of `scripts/train.py` as a network with the ensemble's signature; `mirror` adds the mirrored view.
 
     Raises:
         ModelError: the weights don't fit the architecture of the checkpoint's recipe.
@@ -31,7 +31,9 @@ def to_openvino(checkpoint: dict[str, Any]) -> ov.Model:
         model.load_state_dict(checkpoint["model"])
     except RuntimeError as err:
         raise ModelError(f"the checkpoint's weights are those of another architecture: {err}") from err
-    network = ov.convert_model(model.eval(), example_input=torch.zeros(2, 3, size, size))
+    network = ov.convert_model(
+        (Mirrored(model) if mirror else model).eval(), example_input=torch.zeros(2, 3, size, size)
+    )
     return bake(
         network,
         size=(size, size),
@@ -51,6 +53,7 @@ def export(
     device: str,
     validation: Path | None = None,
     replace: bool = False,
+    mirror: bool = False,
 ) -> Path:
     """Write a checkpoint as version 1 of a model, in float16.
 
@@ -62,6 +65,7 @@ def export(
         device: where this run computed, `cpu` or `cuda`, for the metadata.
         validation: a dataset to measure the written model on.
         replace: whether an existing version 1 gives way.
+        mirror: whether the model also looks at each image's mirror image.
 
     Returns:
         The version's folder.
@@ -79,6 +83,7 @@ def export(
             "tool": "scripts.train",
             "recipe": saved["recipe"],
             "epochs": saved["epoch"],
+            "mirrored": mirror,
             "mean_bgr": saved["mean"],
             "std_bgr": saved["std"],
             "data": data.name,
@@ -98,7 +103,7 @@ def export(
         return {"accuracy": {**score, "computed_in": computed_in(), **provenance(dataset)}}
 
     return write_version(
-        to_openvino(saved),
+        to_openvino(saved, mirror=mirror),
         repository,
         name,
         1,

@@ -223,6 +223,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, metavar="REPOSITORY", help="model repository to export to at the end")
     parser.add_argument("--name", help="the model's name there (default: the architecture's)")
+    parser.add_argument("--mirror", action="store_true", help="export a model that also looks at the mirror image")
     parser.add_argument("--replace", action="store_true", help="let an existing version 1 give way")
     parser.add_argument("--learning-rate", type=float, default=Recipe.learning_rate, help="at its peak")
     parser.add_argument("--translate", type=int, default=Recipe.translate_px, help="pixels, at most")
@@ -278,6 +279,7 @@ def run(recipe: Recipe, args: argparse.Namespace) -> None:
         device="cuda" if torch.cuda.is_available() else "cpu",
         validation=args.validation,
         replace=args.replace,
+        mirror=args.mirror,
     )
     print(f"wrote {describe(folder)}")
 
