@@ -8,8 +8,8 @@ is free: a lone request leaves at once, and what arrives while the graph is busy
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from typing import Generic, TypeVar
 
 from graph.config import IngressSettings
@@ -27,16 +27,22 @@ class Batcher(Generic[T, R]):
         """Set what a batch is given to (one result an item, in order), an item's bytes, and the limits."""
         self._run = run
         self._size = size
-        self._pending: deque[tuple[T, asyncio.Future[R]]] = deque()
+        self._pending: dict[asyncio.Future[R], T] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.settings = settings
+
+    @property
+    def waiting(self) -> int:
+        """The number of items that no batch has taken yet."""
+        return len(self._pending)
 
     def submit(self, item: T) -> asyncio.Future[R]:
         """Add an item; the future is its result. Cancelling it takes an item that waits out of its batch."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
-        self._pending.append((item, future))
+        self._pending[future] = item
+        future.add_done_callback(lambda done: self._pending.pop(done, None))
         if len(self._pending) >= self.settings.max_batch_size:
             self._dispatch()
         elif self._timer is None:
@@ -49,36 +55,38 @@ class Batcher(Generic[T, R]):
             self._timer.cancel()
             self._timer = None
         while self._pending and len(self._running) < self.settings.max_concurrent_batches:
-            if batch := self._cut():
-                task = asyncio.create_task(self._process(batch))
-                self._running.add(task)
-                task.add_done_callback(self._finished)
+            # In a context of its own: in a request's, Serve would cancel the whole batch when that one client leaves.
+            task = asyncio.get_running_loop().create_task(self._process(self._cut()), context=Context())
+            self._running.add(task)
+            task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         self._dispatch()
 
-    def _cut(self) -> list[tuple[T, asyncio.Future[R]]]:
-        batch: list[tuple[T, asyncio.Future[R]]] = []
+    def _cut(self) -> dict[asyncio.Future[R], T]:
+        batch: dict[asyncio.Future[R], T] = {}
         total = 0
-        while self._pending and len(batch) < self.settings.max_batch_size:
-            item, future = self._pending[0]
-            if future.done():
-                self._pending.popleft()
-                continue
+        for future, item in self._pending.items():
             total += self._size(item)
-            if batch and total > self.settings.max_batch_bytes:
+            if len(batch) == self.settings.max_batch_size or (batch and total > self.settings.max_batch_bytes):
                 break
-            batch.append(self._pending.popleft())
+            batch[future] = item
+        for future in batch:
+            del self._pending[future]
         return batch
 
-    async def _process(self, batch: list[tuple[T, asyncio.Future[R]]]) -> None:
+    async def _process(self, batch: dict[asyncio.Future[R], T]) -> None:
         try:
-            results = await self._run([item for item, _ in batch])
-            for (_, future), result in zip(batch, results, strict=True):
+            results = await self._run(list(batch.values()))
+            for future, result in zip(batch, results, strict=True):
                 if not future.done():
                     future.set_result(result)
         except Exception as err:
-            for _, future in batch:
+            for future in batch:
                 if not future.done():
                     future.set_exception(err)
+        finally:
+            # Whatever happened, nobody waits for ever.
+            for future in batch:
+                future.cancel()

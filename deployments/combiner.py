@@ -71,13 +71,15 @@ class Combiner:
         """
         start_ns = time.time_ns()
         aligned = _align(list(outputs.values()))
+        first = aligned[0]
+        if not first.live:
+            return first.advance("combine", start_ns, np.empty((0, 0), np.float32))
         counts = {name: batch.payload.shape[1] for name, batch in zip(outputs, aligned, strict=True)}
         if len(set(counts.values())) > 1:
             raise ConfigurationError(f"members disagree on the number of classes: {counts}")
         payloads = [batch.payload for batch in aligned]
         weights = self.settings.weights or self._own_weights
         combined = combine(payloads, [weights.get(name, 0.0) for name in outputs], self.settings.method)
-        first = aligned[0]
         for name, payload in zip(outputs, payloads, strict=True):
             winners = payload.argmax(axis=1)
             for row, position in enumerate(first.live):

@@ -103,6 +103,8 @@ class HttpServer:
 
     async def _classify(self, request: Request) -> Response:
         options = _query(request)
+        # Before a byte of the body is read.
+        self._ingress.check_room()
         media_type = _media_type(request.headers)
         if media_type == "multipart/form-data":
             images = await self._parts(request)
@@ -142,8 +144,10 @@ class HttpServer:
             await form.close()
 
     async def _infer(self, request: Request) -> Response:
+        self._ingress.check_room()
         body = await _json_object(request, self._ingress.settings.max_request_bytes)
         images = _images(body)
+        identifier = _field(body, "id", str, "")
         names = open_inference.check_outputs([_field(output, "name", str) for output in _list(body, "outputs")])
         parameters = open_inference.check_parameters(_field(body, "parameters", dict, {}))
         answers = open_inference.succeeded(
@@ -166,8 +170,8 @@ class HttpServer:
             "parameters": open_inference.response_parameters(answers, parameters),
             "outputs": outputs,
         }
-        if "id" in body:
-            answer["id"] = body["id"]
+        if identifier:
+            answer["id"] = identifier
         return _json(answer)
 
     async def _live(self, _: Request) -> Response:
@@ -204,7 +208,7 @@ class BoundedParser(MultiPartParser):
 
 
 def _json(content: Any, status: int = 200) -> Response:
-    body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+    body = json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
     return Response(body, status, media_type="application/json")
 
 

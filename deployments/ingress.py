@@ -29,6 +29,7 @@ class Ingress:
         self._graph = graph
         self._class_count = class_count
         self._in_flight = 0
+        self._in_flight_bytes = 0
         self._batcher: Batcher[tuple[bytes, Request], Outcome] = Batcher(self._run, lambda item: len(item[0]), settings)
 
     @property
@@ -65,15 +66,13 @@ class Ingress:
             Overloaded: the images would exceed the number admitted; none was classified.
         """
         self._check(len(images), top_k, timeout_ms)
-        if self._in_flight + len(images) > self.settings.max_in_flight:
-            raise Overloaded(
-                f"{self._in_flight} images are in flight and at most {self.settings.max_in_flight} are admitted; "
-                f"try again in {self.settings.retry_after_s} s"
-            )
+        size = sum(map(len, images))
+        self.check_room(len(images), size)
         timeout_s = (timeout_ms or self.settings.timeout_ms) / 1000
         deadline = time.time() + timeout_s
         trace = continue_trace(trace_parent)
         self._in_flight += len(images)
+        self._in_flight_bytes += size
         try:
             futures = [
                 self._batcher.submit((image, Request(trace, deadline, top_k, members, probabilities)))
@@ -82,9 +81,20 @@ class Ingress:
             await asyncio.wait(futures, timeout=timeout_s)
         finally:
             self._in_flight -= len(images)
+            self._in_flight_bytes -= size
             for future in futures:
                 future.cancel()
         return [DeadlineExceeded(DEADLINE_HINT) if f.cancelled() else f.result() for f in futures]
+
+    def check_room(self, images: int = 1, size: int = 0) -> None:
+        """Raise Overloaded if so many more images, of so many bytes together, exceed what is admitted."""
+        full = self._in_flight + images > self.settings.max_in_flight
+        if full or self._in_flight_bytes + size > self.settings.max_in_flight_bytes:
+            raise Overloaded(
+                f"{self._in_flight} images of {self._in_flight_bytes} bytes are in flight; at most "
+                f"{self.settings.max_in_flight} of {self.settings.max_in_flight_bytes} bytes are admitted; "
+                f"try again in {self.settings.retry_after_s} s"
+            )
 
     async def warm_up(self) -> None:
         """Send one image through the graph, so that every member has answered once.
@@ -108,10 +118,21 @@ class Ingress:
             raise InvalidParameter("timeout_ms must be between 1 and 3600000")
 
     async def _run(self, items: Sequence[tuple[bytes, Request]]) -> list[Outcome]:
+        deadlines = [request.deadline for _, request in items if request.deadline is not None]
+        patience = max(deadlines) - time.time() if len(deadlines) == len(items) else None
         try:
-            batch = await self._graph(Batch([image for image, _ in items], [request for _, request in items]))
+            # A pass that hangs would hold its place for ever, while nobody waits for it any more.
+            async with asyncio.timeout(patience):
+                batch = await self._graph(Batch([image for image, _ in items], [request for _, request in items]))
+        except TimeoutError:
+            return [DeadlineExceeded(DEADLINE_HINT)] * len(items)
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            logger.exception("a call to a node was cancelled")
+            return [EnsembleError(INTERNAL_HINT)] * len(items)
         except Exception as err:
-            # Nothing of a node's failure is the caller's to see: it gets a code and a trace id to look for.
+            # Nothing of a node's failure is the caller's to see: it gets a code, the log the cause.
             logger.exception("the graph failed on a batch of %d", len(items))
             return [err if isinstance(err, EnsembleError) else EnsembleError(INTERNAL_HINT)] * len(items)
         answers = iter(batch.payload)

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 # A row that sums to 1 within this, without negative values, is a distribution already.
 SIMPLEX_TOLERANCE = 1e-3
 UNHEALTHY_AFTER = 3
+# Up to this many batch sizes are warmed up one by one, of more only the powers of two and the largest.
+MOST_WARMED = 32
 
 
 def load(model: Model) -> ov.Model:
@@ -90,14 +92,14 @@ def class_count(network: ov.Model) -> int:
 class Predictor:
     """Runs one member, asynchronously: OpenVINO's threads compute while the event loop goes on."""
 
-    def __init__(self, config: MemberConfig, model: Model, size: tuple[int, int], batch_sizes: tuple[int, ...]) -> None:
+    def __init__(self, config: MemberConfig, model: Model, size: tuple[int, int], max_batch_size: int) -> None:
         """Compile the model and warm it up.
 
         Args:
             config: the member's threads, streams, hint and cache.
             model: where the model is.
             size: height and width of the pixels it will get.
-            batch_sizes: the batch sizes to warm up.
+            max_batch_size: the largest batch that it will get; each part that one may be split into is warmed up.
 
         Raises:
             ConfigurationError: the model can't be read, is no classifier, or can't run on pixels of that size.
@@ -113,7 +115,7 @@ class Predictor:
             scores = self._requests[0].infer({0: sample}, share_outputs=False)[0]
             if not _is_distribution(scores):
                 self._compile(with_softmax(network), config)
-            for batch_size in batch_sizes:
+            for batch_size in self._part_sizes(max_batch_size):
                 pixels = np.zeros((self._batch_limit or batch_size, *size, 3), np.uint8)
                 for request in self._requests:
                     request.infer({0: pixels})
@@ -157,6 +159,11 @@ class Predictor:
             batch, probabilities = batch.fail(dict.fromkeys(batch.live, error)), np.empty((0, 0), np.float32)
         batch = Batch(batch.payload, batch.requests, batch.errors, versions, batch.timings)
         return batch.advance(f"predict {self.name}", start_ns, probabilities)
+
+    def _part_sizes(self, max_batch_size: int) -> list[int]:
+        largest = -(-max_batch_size // len(self._requests))
+        every = range(1, largest + 1)
+        return [size for size in every if largest <= MOST_WARMED or size == largest or size & (size - 1) == 0]
 
     def check_health(self) -> None:
         """Raise RuntimeError once several inferences in a row have failed; queues none of its own."""

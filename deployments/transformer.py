@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import cv2
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from deployments.cpus import available_cpus
 from graph.batch import Batch, Pixels
 from graph.config import TransformerSettings
 from graph.errors import EnsembleError, ImageTooLarge, InvalidImage
 
+logger = logging.getLogger(__name__)
+
 # Pillow reads the headers here, and its own pixel limit would answer before ours.
 Image.MAX_IMAGE_PIXELS = None
 
+# What both Pillow and OpenCV read.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 REDUCED_JPEG = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2}
 
 
@@ -43,9 +48,10 @@ def decode(encoded: bytes, size: tuple[int, int], crop_ratio: float, limits: Tra
     """
     check_size(encoded, limits)
     try:
-        with Image.open(io.BytesIO(encoded)) as header:
+        with Image.open(io.BytesIO(encoded), formats=FORMATS) as header:
             (width, height), is_jpeg = header.size, header.format in {"JPEG", "MPO"}
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as err:
+    # Pillow's plugins raise what their parsers do, not one type.
+    except Exception as err:
         raise InvalidImage("the body is not an image; send a JPEG, PNG, WebP, BMP, GIF or TIFF file") from err
     if width * height > limits.max_image_pixels:
         raise ImageTooLarge(
@@ -129,3 +135,7 @@ class JpegTransformer:
             return decode(encoded, self._size, self._crop_ratio, self.settings)
         except EnsembleError as err:
             return err.with_traceback(None)
+        except Exception:
+            # Another image's answer must not hang on what this one has found.
+            logger.exception("failed to decode an image of %d bytes", len(encoded))
+            return InvalidImage("the image can't be decoded; send it in another format")

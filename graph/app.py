@@ -92,11 +92,11 @@ class IngressDeployment:
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Apply a changed `user_config`: the ingress' settings, and under `nodes` those of inline nodes, by name."""
         own = {name: value for name, value in user_config.items() if name != "nodes"}
-        self._settings.apply({"Ingress": own, **user_config.get("nodes", {})})
+        nodes = user_config.get("nodes", {})
+        self._settings.apply({"Ingress": own, **(nodes if isinstance(nodes, dict) else {"nodes": nodes})})
 
     def check_health(self) -> None:
         """Raise if an inline node says that it can't work any more."""
-        self._settings.start()
         for node in self._nodes.values():
             check_health(node)
 
@@ -172,7 +172,6 @@ def build(args: dict[str, Any]) -> Application:
     crop_ratio = config.transformer.crop_ratio or _agreed(
         "crop ratio", {name: model.crop_ratio for name, model in models.items()}
     )
-    batch_sizes = tuple(range(1, config.ingress.max_batch_size + 1))
     return _deployment(IngressDeployment, "Ingress").bind(
         _settings(IngressSettings, config.ingress),
         _placed(
@@ -190,7 +189,7 @@ def build(args: dict[str, Any]) -> Application:
             member.name: _placed(
                 deployment_name(member),
                 member.placement,
-                partial(Predictor, member, models[member.name], size, batch_sizes),
+                partial(Predictor, member, models[member.name], size, config.ingress.max_batch_size),
             )
             for member in config.members
         },

@@ -16,6 +16,8 @@ from models.repository import DEFAULT_ROOT
 
 Placement = Literal["separate", "inline"]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Edge = Annotated[int, Field(ge=1, le=8192)]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 MIB = 1024 * 1024
 
 
@@ -36,7 +38,7 @@ class TransformerConfig(TransformerSettings):
     """The JPEG transformer."""
 
     placement: Placement = "separate"
-    size: tuple[int, int] | None = Field(None, description="height and width, pixels; default: what the members take")
+    size: tuple[Edge, Edge] | None = Field(None, description="height and width, pixels; default: what the members take")
     crop_ratio: float | None = Field(
         None, gt=0, le=1, description="share of the shorter side that the centre crop keeps; default: the models', or 1"
     )
@@ -46,12 +48,12 @@ class TransformerConfig(TransformerSettings):
 class MemberConfig(Schema):
     """One model of the ensemble. A third member is one more entry."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64, description="its name in every answer")
-    model: str | None = Field(None, description="folder in the model repository; default: the name")
+    name: str = Field(pattern=NAME, max_length=64, description="its name in every answer")
+    model: str | None = Field(None, pattern=NAME, description="folder in the model repository; default: the name")
     version: int | None = Field(None, ge=1, description="model version; default: the highest")
     weight: Weight = Field(1.0, description="share in the combination, relative to the other members'")
     placement: Placement = "separate"
-    deployment: str | None = Field(None, description="name of its Serve deployment; default: the name")
+    deployment: str | None = Field(None, pattern=NAME, description="name of its Serve deployment; default: the name")
     performance_hint: Literal["LATENCY", "THROUGHPUT"] = Field("THROUGHPUT", description="OpenVINO PERFORMANCE_HINT")
     threads: int | None = Field(None, ge=1, le=1024, description="INFERENCE_NUM_THREADS; default: the container's CPUs")
     streams: int | None = Field(None, ge=1, le=1024, description="NUM_STREAMS; default: OpenVINO's choice for the hint")
@@ -92,10 +94,11 @@ class IngressSettings(Schema):
     batch_wait_ms: float = Field(0.0, ge=0, le=10_000, description="wait for a batch to fill while the graph is idle")
     max_concurrent_batches: int = Field(2, ge=1, le=1024, description="passes through the graph at a time")
     max_in_flight: int = Field(256, ge=1, le=100_000, description="admitted images; one more is refused with 503")
+    max_in_flight_bytes: int = Field(256 * MIB, ge=1024, le=1024 * 1024 * MIB, description="theirs together, bytes")
     retry_after_s: int = Field(1, ge=1, le=3600, description="Retry-After of a refusal, seconds")
     timeout_ms: int = Field(30_000, ge=1, le=3_600_000, description="deadline of a request that doesn't say")
     max_parts: int = Field(64, ge=1, le=10_000, description="images in one request")
-    max_request_bytes: int = Field(64 * MIB, ge=1024, le=1024 * MIB, description="body of one request, bytes")
+    max_request_bytes: int = Field(32 * MIB, ge=1024, le=1024 * MIB, description="body of one request, bytes")
 
 
 class IngressConfig(IngressSettings):
@@ -118,7 +121,7 @@ class EnsembleConfig(Schema):
     def _names_are_unique(self) -> Self:
         names = [member.name for member in self.members]
         deployments = [deployment_name(member) for member in self.members]
-        for kind, values in (("name", names), ("deployment", [*deployments, *RESERVED])):
+        for kind, values in (("name", [*names, *RESERVED]), ("deployment", [*deployments, *RESERVED])):
             if twice := sorted({value for value in values if values.count(value) > 1}):
                 raise ValueError(f"members: the {kind} {twice[0]!r} is used twice")
         check_weights(self.combiner.weights or {member.name: member.weight for member in self.members}, names)

@@ -39,7 +39,6 @@ class NodeDeployment:
 
     def check_health(self) -> None:
         """Raise if the node says that it can't work any more."""
-        self._settings.start()
         check_health(self.node)
 
 
@@ -70,33 +69,29 @@ def check_health(node: Any) -> None:
 
 
 class LiveSettings:
-    """Applies `user_config` to the nodes of a process, all of it or, once started, none."""
+    """Applies `user_config` to the nodes of a process: all of it or none."""
 
     def __init__(self, nodes: dict[str, Any]) -> None:
         """Set the nodes, by name; each with a `settings` attribute has some."""
         self.nodes = nodes
-        self._initial = {name: node.settings for name, node in nodes.items() if hasattr(node, "settings")}
-        self._started = False
         self.refused = 0
+        self._initial = {name: node.settings for name, node in nodes.items() if hasattr(node, "settings")}
         self._refusals = Counter(
             "ensemble_config_refused",
             description="Changes of user_config that were refused; the configuration before went on.",
         )
 
-    def apply(self, changes: dict[str, dict[str, Any]]) -> None:
+    def apply(self, changes: dict[str, Any]) -> None:
         """Replace every node's settings by its initial ones with its changes; a node that isn't named has none.
 
-        Raises:
-            ConfigurationError: a value is refused, and the process is only starting. Later it is logged and counted,
-                because Serve would stop a replica that raised.
+        A bad value is logged and counted and the settings before go on. It is not raised: Serve would stop a replica
+        that serves well, and could start no other one while the value stands.
         """
         try:
             complete = {name: changes.get(name, {}) for name in (*self._initial, *changes)}
             accepted = {name: self._validated(name, change) for name, change in complete.items()}
         except ConfigurationError as err:
-            if not self._started:
-                raise
-            logger.error("user_config refused, the one before goes on: %s", err)
+            logger.error("user_config refused, the settings before go on: %s", err)
             self.refused += 1
             self._refusals.inc()
             return
@@ -104,13 +99,8 @@ class LiveSettings:
             if settings != self.nodes[name].settings:
                 self.nodes[name].settings = settings
                 logger.info("settings of %s: %s", name, settings)
-        self._started = True
 
-    def start(self) -> None:
-        """From now on a bad value is refused rather than raised."""
-        self._started = True
-
-    def _validated(self, name: str, change: dict[str, Any]) -> Schema:
+    def _validated(self, name: str, change: Any) -> Schema:
         if name not in self._initial:
             raise ConfigurationError(f"{name} takes no user_config; those that do: {sorted(self._initial)}")
         initial = self._initial[name]

@@ -44,7 +44,7 @@ def predict(models: Sequence[Model], dataset: Dataset) -> list[Probabilities]:
 async def _predict(models: Sequence[Model], dataset: Dataset) -> list[Probabilities]:
     shapes = [input_shape(model) for model in models]
     members = [
-        Predictor(MemberConfig(name=model.name), model, size, ())
+        Predictor(MemberConfig(name=model.name), model, size, 1)
         for model, (size, _) in zip(models, shapes, strict=True)
     ]
     parts: list[list[Probabilities]] = [[] for _ in models]

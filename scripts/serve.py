@@ -49,6 +49,7 @@ FAST_MODE = {
     "OMP_NUM_THREADS": "1",
 }
 TOKEN_FILE = Path.home() / ".ray" / "auth_token"
+HAPROXY_CONFIG = os.environ.get("RAY_SERVE_HAPROXY_CONFIG_FILE_LOC", "/tmp/haproxy-serve/haproxy.cfg")  # noqa: S108
 READY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 25.0
 SAMPLE = Path(__file__).resolve().parent.parent / "tests" / "cat.jpg"
@@ -77,11 +78,12 @@ def leftovers() -> Iterator[tuple[int, str]]:
         try:
             if folder.stat().st_uid != os.getuid():
                 continue
-            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-            if ("haproxy" in command and "-serve" in command) or command.startswith("ray::"):
+            command = (folder / "cmdline").read_bytes().decode(errors="replace").strip("\0").split("\0")
+            is_proxy = Path(command[0]).name == "haproxy" and HAPROXY_CONFIG in command
+            if is_proxy or command[0].startswith("ray::"):
                 pid = int(folder.name)
                 if not any("raylet" in name for name in ancestors(pid)):
-                    yield pid, command
+                    yield pid, " ".join(command)
         except OSError:
             continue
 
@@ -224,7 +226,7 @@ def main() -> None:
     args = parser.parse_args()
     try:
         serve(args.config)
-    except (ServeError, ConfigurationError, OSError, ValueError) as err:
+    except (ServeError, ConfigurationError, OSError, ValueError, yaml.YAMLError) as err:
         sys.exit(f"{args.config}: {err}")
 
 

@@ -1,4 +1,5 @@
 import asyncio
+from contextvars import ContextVar
 
 import pytest
 
@@ -119,3 +120,44 @@ async def test_nothing_is_lost_under_churn(count):
 
     assert await asyncio.gather(*(caller(item) for item in range(count))) == [item * 2 for item in range(count)]
     assert max(map(len, recorder.batches)) <= 7
+
+
+async def test_a_batch_runs_in_no_requests_context():
+    """Serve cancels what was called in a request's context when its client leaves; neighbours must not suffer."""
+    request = ContextVar("request", default=None)
+    seen = []
+
+    async def run(items):
+        seen.append(request.get())
+        await asyncio.sleep(0)
+        return items
+
+    door = Batcher(run, lambda _: 1, IngressSettings(max_batch_size=2, max_concurrent_batches=1))
+
+    async def caller(item):
+        request.set(item)
+        return await door.submit(item)
+
+    await asyncio.gather(*(caller(item) for item in range(1, 6)))
+    assert seen == [None, None, None]
+
+
+async def test_a_batch_that_is_cancelled_leaves_nobody_waiting():
+    async def run(_):
+        raise asyncio.CancelledError
+
+    door = Batcher(run, lambda _: 1, IngressSettings())
+    outcomes = await asyncio.wait_for(asyncio.gather(door.submit(1), door.submit(2), return_exceptions=True), 1)
+    assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError] * 2
+
+
+async def test_items_that_nobody_waits_for_are_let_go():
+    door, recorder = batcher(max_concurrent_batches=1)
+    first = door.submit(1)
+    await settle()
+    for future in [door.submit(item) for item in range(100)]:
+        future.cancel()
+    await settle()
+    assert door.waiting == 0
+    recorder.gate.set()
+    await first

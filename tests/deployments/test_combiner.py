@@ -73,3 +73,12 @@ async def test_members_that_disagree_on_classes_are_named():
 def test_bad_weights_are_refused(weights):
     with pytest.raises(ConfigurationError, match="weights"):
         Combiner(CombinerSettings(weights=weights), {"a": 1.0, "b": 1.0})
+
+
+async def test_a_member_that_failed_on_everything_leaves_its_own_error():
+    requests = [Request(""), Request("")]
+    error = InferenceFailed("x")
+    failed = Batch(np.empty((0, 0), np.float32), requests, errors={0: error, 1: error})
+    batch = await Combiner(CombinerSettings(), {"a": 1.0, "b": 1.0})({"a": failed, "b": Batch(B, requests)})
+    assert batch.errors == {0: error, 1: error}
+    assert len(batch.payload) == 0

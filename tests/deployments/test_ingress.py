@@ -108,3 +108,30 @@ async def test_warm_up_sends_a_picture_that_the_transformer_decodes():
     await Ingress(graph, IngressSettings(), 5).warm_up()
     assert seen[0].shape == (4, 4, 3)
     assert seen[0].min() == seen[0].max() == 128
+
+
+async def test_a_pass_that_hangs_gives_its_place_back():
+    door, graph = ingress(delay=3600, max_concurrent_batches=1)
+    [outcome] = await door.classify([b"a"], timeout_ms=50)
+    assert isinstance(outcome, DeadlineExceeded)
+    graph.delay = 0
+    [outcome] = await door.classify([b"b"], timeout_ms=5000)
+    assert outcome.label == "b"
+
+
+async def test_a_node_call_that_is_cancelled_is_an_error_and_not_silence():
+    async def graph(_):
+        raise asyncio.CancelledError
+
+    [outcome] = await asyncio.wait_for(Ingress(graph, IngressSettings(), 5).classify([b"a"]), 2)
+    assert type(outcome) is EnsembleError
+
+
+async def test_admission_counts_bytes_too():
+    door, _ = ingress(delay=0.2, max_in_flight_bytes=1024)
+    admitted = asyncio.create_task(door.classify([b"a" * 1000]))
+    await asyncio.sleep(0.05)
+    with pytest.raises(Overloaded, match="1024 bytes"):
+        await door.classify([b"b" * 100])
+    assert len(await admitted) == 1
+    assert len(await door.classify([b"b" * 1024])) == 1

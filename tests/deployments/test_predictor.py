@@ -15,9 +15,9 @@ from tests.networks import brightness, constant, heavy, one_hot, store
 from tests.pictures import grey
 
 
-def predictor(repository, name, batch_sizes=(1, 4), **config):
+def predictor(repository, name, max_batch_size=4, **config):
     member = MemberConfig(name=name, **config)
-    return Predictor(member, find(repository, name), (32, 32), batch_sizes)
+    return Predictor(member, find(repository, name), (32, 32), max_batch_size)
 
 
 def pixels(*levels):
@@ -53,7 +53,7 @@ async def test_many_batches_at_once_are_not_mixed(repository):
 
 async def test_the_event_loop_goes_on_while_a_model_computes(tmp_path):
     store(tmp_path, "heavy", heavy())
-    member = Predictor(MemberConfig(name="heavy"), find(tmp_path, "heavy"), (32, 32), (64,))
+    member = Predictor(MemberConfig(name="heavy"), find(tmp_path, "heavy"), (32, 32), 64)
     turns = 0
 
     async def count_turns():
@@ -107,7 +107,7 @@ async def test_a_model_of_fixed_batch_size(tmp_path):
         "fixed",
         ov.Model([op.softmax(op.reduce_max(flat, 1, True) * np.ones((1, 3), np.float32), 1)], [image], "f"),
     )
-    member = Predictor(MemberConfig(name="fixed"), find(tmp_path, "fixed"), (32, 32), (1, 3))
+    member = Predictor(MemberConfig(name="fixed"), find(tmp_path, "fixed"), (32, 32), 3)
     answer = await member(batch(1, 2, 3))
     np.testing.assert_allclose(answer.payload, np.full((3, 3), 1 / 3), rtol=1e-5)
 
@@ -117,7 +117,7 @@ async def test_a_float_nchw_model_is_fed_as_it_wants(tmp_path):
     store(tmp_path, "nchw", ov.Model([op.reduce_mean(image, np.array([2, 3]), False)], [image], "n"))
     picture = np.zeros((1, 32, 32, 3), np.uint8)
     picture[..., 2] = 9
-    member = Predictor(MemberConfig(name="nchw"), find(tmp_path, "nchw"), (32, 32), (1,))
+    member = Predictor(MemberConfig(name="nchw"), find(tmp_path, "nchw"), (32, 32), 1)
     answer = await member(Batch(picture, [Request("")]))
     assert answer.payload[0].argmax() == 2
 
@@ -146,4 +146,4 @@ def test_an_unreadable_file_is_refused(tmp_path):
 def test_pixels_of_another_size_are_refused_at_start(tmp_path):
     store(tmp_path, "m", constant([0.5, 0.5], size=64))
     with pytest.raises(ConfigurationError, match="does not run"):
-        Predictor(MemberConfig(name="m"), find(tmp_path, "m"), (32, 32), (1,))
+        Predictor(MemberConfig(name="m"), find(tmp_path, "m"), (32, 32), 1)

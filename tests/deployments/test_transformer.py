@@ -152,3 +152,22 @@ async def test_expired_requests_are_not_decoded(monkeypatch):
     transformer = JpegTransformer(LIMITS, (16, 16), 1.0, threads=1)
     batch = await transformer(Batch([pictures.jpeg()], [Request("", deadline=time.time() - 1)]))
     assert isinstance(batch.errors[0], DeadlineExceeded)
+
+
+def test_a_header_that_a_parser_trips_over_is_an_error_of_the_image():
+    with pytest.raises(InvalidImage):
+        decoded(b"DDS " + (124).to_bytes(4, "little") + bytes(72) + b"\x04\0\0\0ABCD" + bytes(40))
+
+
+async def test_an_unforeseen_failure_is_the_images_own(monkeypatch):
+    import deployments.transformer as module
+
+    def trip(encoded, *_):
+        if encoded == b"trip":
+            raise ZeroDivisionError
+        return np.zeros((16, 16, 3), np.uint8)
+
+    monkeypatch.setattr(module, "decode", trip)
+    transformer = JpegTransformer(LIMITS, (16, 16), 1.0, threads=1)
+    batch = await transformer(Batch([b"a", b"trip", b"b"], [Request("") for _ in range(3)]))
+    assert {position: type(error) for position, error in batch.errors.items()} == {1: InvalidImage}

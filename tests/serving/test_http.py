@@ -107,7 +107,7 @@ TABLE = [
     ("no bytes", {"content": b""}, 400, "invalid_image"),
     ("a bomb", {"content": pictures.bomb()}, 413, "image_too_large"),
     ("too many bytes", {"content": bytes(11 * 2**20)}, 413, "image_too_large"),
-    ("far too many bytes", {"content": bytes(65 * 2**20)}, 413, "image_too_large"),
+    ("far too many bytes", {"content": bytes(33 * 2**20)}, 413, "image_too_large"),
     (
         "no image type",
         {"content": b"{}", "headers": {"Content-Type": "application/json"}},
@@ -190,6 +190,7 @@ GOOD = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [base64.b64e
         ({"inputs": [{**GOOD, "shape": [2]}]}, 422, "invalid_parameter"),
         ({"inputs": [{**GOOD, "data": ["%%"]}]}, 422, "invalid_parameter"),
         ({"inputs": [{**GOOD, "data": [1]}]}, 422, "invalid_parameter"),
+        ({"inputs": [GOOD], "id": 7}, 422, "invalid_parameter"),
         ({"inputs": [GOOD], "outputs": [{"name": "logits"}]}, 422, "invalid_parameter"),
         ({"inputs": [GOOD], "parameters": {"top_k": "x"}}, 422, "invalid_parameter"),
         ({"inputs": [{**GOOD, "data": [base64.b64encode(b"no image").decode()]}]}, 400, "invalid_image"),
@@ -199,6 +200,12 @@ def test_errors_of_infer(server, body, status, code):
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     answer = httpx.post(f"{server.url}/v2/models/ensemble/infer", content=content)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+def test_an_id_of_half_a_character_comes_back(server):
+    body = json.dumps({"inputs": [GOOD], "id": "\ud800"})
+    answer = httpx.post(f"{server.url}/v2/models/ensemble/infer", content=body)
+    assert (answer.status_code, json.loads(answer.content)["id"]) == (200, "\ud800")
 
 
 def test_documentation(server):

@@ -1,7 +1,9 @@
 """What must be alike over HTTP, gRPC and a handle."""
 
+import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -136,7 +138,37 @@ def test_a_handle_gives_a_classification_and_typed_errors(handle):
     assert isinstance(caught.value, InvalidImage)
 
 
-def test_nothing_is_logged_as_a_failure_for_a_clients_mistake(server, client):
-    client.classify(b"no image")
-    assert "Traceback" not in server.log()
-    assert httpx.get(f"{server.url}/v2/health/ready").status_code == 200
+def test_a_clients_mistake_is_not_logged_as_the_servers(server):
+    """But for the handle, whose error must be raised, and Serve logs what is raised."""
+    logs = list(Path("/tmp/ray/session_latest/logs/serve").glob("replica_ensemble_Ingress_*.log"))
+    assert logs
+
+    def tracebacks():
+        return sum(log.read_text().count("Traceback") for log in logs)
+
+    before = tracebacks()
+    for client in (Http(server), Grpc(server)):
+        assert client.classify(b"no image")[0] == "error"
+        assert client.classify(level(1), top_k=9)[0] == "error"
+        client.close()
+    # An error makes Serve flush its log.
+    server.reconfigure({"max_batch_size": 0})
+    assert eventually(lambda: any("user_config refused" in log.read_text() for log in logs))
+    server.reconfigure({})
+    assert tracebacks() == before
+
+
+def test_a_client_that_leaves_takes_nobody_along(server):
+    """Impatient clients share batches with patient ones."""
+    image = pictures.jpeg(1500, 2000)
+
+    def leave(_):
+        with contextlib.suppress(httpx.TransportError), httpx.Client() as client:
+            client.post(f"{server.url}/classify", content=image, timeout=httpx.Timeout(0.02, connect=5))
+
+    with ThreadPoolExecutor(16) as pool:
+        leaving = [pool.submit(leave, i) for i in range(60)]
+        staying = [pool.submit(post, server, level(250)) for _ in range(60)]
+        assert {future.result().status_code for future in staying} == {200}
+        for future in leaving:
+            future.result()

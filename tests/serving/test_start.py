@@ -65,7 +65,7 @@ def test_the_token_is_on_and_private(repository):
     ("change", "message"),
     [
         ({"ingress": {"max_batch_size": 0}}, "ingress.max_batch_size"),
-        ({"members": [{"name": "seven"}]}, "no model 'seven'"),
+        ({"members": ["seven"]}, "no model 'seven'"),
     ],
 )
 def test_a_bad_configuration_ends_the_start_and_names_the_field(repository, tmp_path, change, message):
