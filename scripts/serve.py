@@ -49,7 +49,8 @@ FAST_MODE = {
     "OMP_NUM_THREADS": "1",
 }
 TOKEN_FILE = Path.home() / ".ray" / "auth_token"
-HAPROXY_CONFIG = os.environ.get("RAY_SERVE_HAPROXY_CONFIG_FILE_LOC", "/tmp/haproxy-serve/haproxy.cfg")  # noqa: S108
+# Where Serve writes the configuration of its HAProxy.
+HAPROXY_FOLDER = Path(os.environ.get("RAY_SERVE_HAPROXY_CONFIG_FILE_LOC", "/tmp/haproxy-serve/haproxy.cfg")).parent  # noqa: S108
 READY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 25.0
 SAMPLE = Path(__file__).resolve().parent.parent / "tests" / "cat.jpg"
@@ -79,7 +80,8 @@ def leftovers() -> Iterator[tuple[int, str]]:
             if folder.stat().st_uid != os.getuid():
                 continue
             command = (folder / "cmdline").read_bytes().decode(errors="replace").strip("\0").split("\0")
-            is_proxy = Path(command[0]).name == "haproxy" and HAPROXY_CONFIG in command
+            serves = any(Path(argument).is_relative_to(HAPROXY_FOLDER) for argument in command[1:])
+            is_proxy = Path(command[0]).name == "haproxy" and serves
             if is_proxy or command[0].startswith("ray::"):
                 pid = int(folder.name)
                 if not any("raylet" in name for name in ancestors(pid)):

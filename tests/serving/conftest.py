@@ -1,13 +1,12 @@
 """Servers that the tests of this folder share: one with every node separate, one with every node inline."""
 
-import os
-
 import pytest
+from ray import serve
 
-from tests.serving.server import Server, config
+from tests.serving.server import Server, config, driver
 
 
-@pytest.fixture(scope="session", params=["separate", "inline"])
+@pytest.fixture(scope="package", params=["separate", "inline"])
 def server(request, repository):
     with Server(config(repository, request.param)) as running:
         yield running
@@ -16,12 +15,5 @@ def server(request, repository):
 @pytest.fixture
 def handle(server):
     """A handle to the application, from a driver of its own."""
-    import ray
-    from ray import serve
-
-    assert os.environ["RAY_AUTH_MODE"] == "token"
-    ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
-    try:
+    with driver():
         yield serve.get_app_handle("ensemble")
-    finally:
-        ray.shutdown()

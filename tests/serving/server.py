@@ -6,10 +6,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import ray
 import yaml
+from ray.serve.context import _set_global_client
 
 from tests.conftest import ROOT
 
@@ -104,6 +107,18 @@ class Server:
             self.stopped_in = time.monotonic() - started
             self._log.close()
             self._folder.cleanup()
+
+
+@contextmanager
+def driver():
+    """A Ray driver in this process, connected to the server's cluster."""
+    ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+        # Serve remembers the controller of the cluster that it spoke to last.
+        _set_global_client(None)
 
 
 def eventually(check, seconds=30):

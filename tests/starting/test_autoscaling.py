@@ -4,11 +4,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import ray
 from ray import serve
 
 from tests.networks import heavy, store
-from tests.serving.server import Server, config, eventually, post
+from tests.serving.server import Server, config, driver, eventually, post
 from tests.serving.test_http import level
 
 # Serve's own pace is 10 s and 30 s for the metrics, 30 s and 600 s for the delays.
@@ -29,12 +28,8 @@ def scaling(tmp_path):
         "Ingress": {"autoscaling_config": {**FAST, "target_ongoing_requests": 2}},
         "heavy": {"autoscaling_config": {**FAST, "target_ongoing_requests": 0.5}},
     }
-    with Server(config(tmp_path, "separate", members=["heavy"], deployments=deployments)) as running:
-        ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
-        try:
-            yield running
-        finally:
-            ray.shutdown()
+    with Server(config(tmp_path, "separate", members=["heavy"], deployments=deployments)) as running, driver():
+        yield running
 
 
 def running_replicas(deployment):
