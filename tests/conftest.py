@@ -21,11 +21,3 @@ def repository(tmp_path_factory):
     store(root, "six", constant(one_hot(6)))
     store(root, "brightness", brightness())
     return root
-
-
-@pytest.fixture(scope="session")
-def data():
-    """The folder of photographs and of CIFAR-10, where there is one."""
-    if "ENSEMBLE_DATA" not in os.environ:
-        pytest.skip("ENSEMBLE_DATA is not set")
-    return Path(os.environ["ENSEMBLE_DATA"])
