@@ -47,7 +47,6 @@ STATUS = {
 }
 # "application/octet-stream" says nothing about what it is, and many clients send it for a file they don't know.
 UNDECLARED = frozenset({"", "application/octet-stream"})
-QUERY = frozenset({"top_k", "members", "timeout_ms"})
 FORM_OVERHEAD_BYTES = 64 * 1024
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -231,8 +230,8 @@ def _query(request: Request) -> dict[str, Any]:
     query = request.query_params
     if not query:
         return {}
-    if unknown := sorted(set(query) - QUERY):
-        raise InvalidParameter(f"there is no parameter {unknown[0]!r}; there are {sorted(QUERY)}")
+    if unknown := sorted(set(query) - open_inference.PARAMETERS):
+        raise InvalidParameter(f"there is no parameter {unknown[0]!r}; there are {sorted(open_inference.PARAMETERS)}")
     options: dict[str, Any] = {}
     for name in ("top_k", "timeout_ms"):
         if name in query:
@@ -272,7 +271,7 @@ async def _part(value: UploadFile | str) -> bytes | EnsembleError:
     if isinstance(value, str):
         return InvalidParameter("the part 'image' is a text field; send the file itself, with a filename")
     try:
-        _check_media_type((value.content_type or "").partition(";")[0].strip().lower())
+        _check_media_type(_media_type(value.headers))
     except UnsupportedMediaType as err:
         return err
     return await value.read()

@@ -91,13 +91,17 @@ def succeeded(outcomes: Sequence[Classification | EnsembleError]) -> list[Classi
 
 def tensors(answers: Sequence[Classification], names: Sequence[str]) -> list[Tensor]:
     """The named outputs for a request's answers."""
-    columns: dict[str, Any] = {
-        "label": [answer.label for answer in answers],
-        "index": np.array([answer.index for answer in answers], np.int64),
-        "probabilities": np.stack([a.probabilities for a in answers if a.probabilities is not None]),
-    }
-    shapes = {"label": [len(answers)], "index": [len(answers)], "probabilities": list(columns["probabilities"].shape)}
-    return [Tensor(name, DATATYPES[name], shapes[name], columns[name]) for name in names]
+    return [_tensor(name, answers) for name in names]
+
+
+def _tensor(name: str, answers: Sequence[Classification]) -> Tensor:
+    if name == "label":
+        return Tensor(name, DATATYPES[name], [len(answers)], [answer.label for answer in answers])
+    if name == "index":
+        data = np.array([answer.index for answer in answers], np.int64)
+    else:
+        data = np.stack([answer.probabilities for answer in answers if answer.probabilities is not None])
+    return Tensor(name, DATATYPES[name], list(data.shape), data)
 
 
 def response_parameters(answers: Sequence[Classification], asked: Mapping[str, Any]) -> dict[str, str]:

@@ -120,33 +120,33 @@ class IngressDeployment:
         return await self._http(request)
 
     async def ServerLive(self, request: pb.ServerLiveRequest) -> pb.ServerLiveResponse:  # noqa: N802
-        """GRPC."""
+        """The protocol's call of that name."""
         return self._grpc.server_live()
 
     async def ServerReady(self, request: pb.ServerReadyRequest) -> pb.ServerReadyResponse:  # noqa: N802
-        """GRPC."""
+        """The protocol's call of that name."""
         return self._grpc.server_ready()
 
     async def ServerMetadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:  # noqa: N802
-        """GRPC."""
+        """The protocol's call of that name."""
         return self._grpc.server_metadata()
 
     async def ModelReady(  # noqa: N802
         self, request: pb.ModelReadyRequest, grpc_context: RayServegRPCContext
     ) -> pb.ModelReadyResponse:
-        """GRPC."""
+        """The protocol's call of that name."""
         return self._grpc.model_ready(request, grpc_context)
 
     async def ModelMetadata(  # noqa: N802
         self, request: pb.ModelMetadataRequest, grpc_context: RayServegRPCContext
     ) -> pb.ModelMetadataResponse:
-        """GRPC."""
+        """The protocol's call of that name."""
         return self._grpc.model_metadata(request, grpc_context)
 
     async def ModelInfer(  # noqa: N802
         self, request: pb.ModelInferRequest, grpc_context: RayServegRPCContext
     ) -> pb.ModelInferResponse:
-        """GRPC."""
+        """The protocol's call of that name."""
         return await self._grpc.model_infer(request, grpc_context)
 
 
@@ -173,7 +173,7 @@ def build(args: dict[str, Any]) -> Application:
         "crop ratio", {name: model.crop_ratio for name, model in models.items()}
     )
     return _deployment(IngressDeployment, "Ingress").bind(
-        _settings(IngressSettings, config.ingress),
+        config.ingress,
         _placed(
             "JpegTransformer",
             config.transformer.placement,

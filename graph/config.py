@@ -101,10 +101,6 @@ class IngressSettings(Schema):
     max_request_bytes: int = Field(32 * MIB, ge=1024, le=1024 * MIB, description="body of one request, bytes")
 
 
-class IngressConfig(IngressSettings):
-    """The ingress."""
-
-
 class EnsembleConfig(Schema):
     """The arguments of `graph.app:build`."""
 
@@ -115,7 +111,7 @@ class EnsembleConfig(Schema):
     members: tuple[MemberConfig, ...] = Field(min_length=1, max_length=64)
     combiner: CombinerConfig = CombinerConfig()
     labeler: LabelerConfig = LabelerConfig()
-    ingress: IngressConfig = IngressConfig()
+    ingress: IngressSettings = IngressSettings()
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:

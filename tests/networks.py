@@ -1,7 +1,5 @@
 """Small models that tests write into a repository of their own."""
 
-import json
-
 import numpy as np
 import openvino as ov
 from openvino import opset13 as op
@@ -45,11 +43,6 @@ def one_hot(index, peak=0.8, classes=len(CLASSES)):
     """A distribution with `peak` on one class."""
     rest = (1 - peak) / (classes - 1)
     return [peak if i == index else rest for i in range(classes)]
-
-
-def read_json(path):
-    """A JSON file's content."""
-    return json.loads(path.read_text())
 
 
 def heavy(layers=12, size=32, classes=len(CLASSES)):
