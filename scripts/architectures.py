@@ -19,13 +19,19 @@ STEM_CHANNELS = 24
 
 
 class ConvBlock(nn.Sequential):
-    """Convolution, optional 2x2 max pooling, batch norm and SiLU."""
+    """Convolution, optional 2x2 max pooling, batch norm without a learnt scale, and SiLU.
+
+    A 3x3 convolution with enough output channels begins by handing its input on.
+    """
 
     def __init__(self, channels_in: int, channels_out: int, kernel: int = 3, *, pool: bool = False) -> None:
         layers: list[nn.Module] = [nn.Conv2d(channels_in, channels_out, kernel, padding=kernel // 2, bias=False)]
         if pool:
             layers.append(nn.MaxPool2d(2))
-        super().__init__(*layers, nn.BatchNorm2d(channels_out), nn.SiLU())
+        super().__init__(*layers, nn.BatchNorm2d(channels_out, momentum=0.4), nn.SiLU())
+        if kernel == 3 and channels_out >= channels_in:
+            nn.init.dirac_(self[0].weight[:channels_in])
+        self[-2].weight.requires_grad_(False)
 
 
 class ResidualBlock(nn.Module):
@@ -54,11 +60,19 @@ class DenseBlock(nn.Module):
         return x
 
 
-class Head(nn.Sequential):
-    """Global max pooling and a linear layer to the classes' logits."""
+class Head(nn.Module):
+    """Global max pooling and a linear layer, without bias, to the classes' logits."""
 
     def __init__(self, channels: int, classes: int) -> None:
-        super().__init__(nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+        super().__init__()
+        self.pool = nn.AdaptiveMaxPool2d(1)
+        self.linear = nn.Linear(channels, classes, bias=False)
+        self.scale = 1 / channels
+        nn.init.normal_(self.linear.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N,C,H,W] to [N,classes]."""
+        return self.linear(self.pool(x).flatten(1)) * self.scale
 
 
 class Mirrored(nn.Module):
@@ -84,21 +98,21 @@ def stem() -> list[nn.Module]:
 
 
 def resnet(classes: int) -> nn.Sequential:
-    """Three stages of one residual block each: 86 MMAC at 32x32, 1.9 million parameters."""
+    """Three stages of one residual block each: 120 MMAC at 32x32, 2.5 million parameters."""
     layers, channels = stem(), STEM_CHANNELS
-    for width in (64, 128, 256):
+    for width in (64, 192, 256):
         layers += [ConvBlock(channels, width, pool=True), ResidualBlock(width)]
         channels = width
     return nn.Sequential(*layers, Head(channels, classes))
 
 
 def densenet(classes: int) -> nn.Sequential:
-    """Three dense blocks of four layers with 1x1 transitions between: 61 MMAC at 32x32, 1.1 million parameters."""
+    """Three dense blocks of three layers with 1x1 transitions between: 94 MMAC at 32x32, 2 million parameters."""
     layers = [*stem(), ConvBlock(STEM_CHANNELS, 64, pool=True)]
     channels = 64
-    for growth, transition in ((28, 96), (48, 160), (80, None)):
-        layers.append(DenseBlock(channels, 4, growth))
-        channels += 4 * growth
+    for growth, transition in ((48, 128), (96, 192), (128, None)):
+        layers.append(DenseBlock(channels, 3, growth))
+        channels += 3 * growth
         if transition is not None:
             layers.append(ConvBlock(channels, transition, kernel=1, pool=True))
             channels = transition

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -28,6 +27,7 @@ from tqdm import tqdm
 from scripts.architectures import ARCHITECTURES, whiten
 from scripts.dataset import Dataset
 from scripts.errors import told_in_one_line
+from scripts.muon import Muon
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,18 @@ class Recipe:
     augmentation: str
     epochs: int
     seed: int
-    batch_size: int = 256
-    learning_rate: float = 0.2
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    warmup: float = 0.2
-    label_smoothing: float = 0.1
-    translate_px: int = 4
-    cutout_px: int = 10
-    zoom: float = 0.2
-    contrast: float = 0.2
+    batch_size: int = 2000
+    learning_rate: float = 0.24
+    momentum: float = 0.6
+    bias_learning_rate: float = 0.053
+    head_learning_rate: float = 0.67
+    sgd_momentum: float = 0.85
+    weight_decay: float = 2e-6
+    label_smoothing: float = 0.2
+    translate_px: int = 3
+    cutout_px: int = 6
+    zoom: float = 0.1
+    contrast: float = 0.1
     initialized_from: dict[str, Any] | None = None
 
 
@@ -99,18 +101,36 @@ def batches(images: Tensor, labels: Tensor, recipe: Recipe, epoch: int) -> Itera
     """Shuffled, augmented batches; each image is mirrored in every other epoch (Jordan 2024, arXiv:2404.00498)."""
     mirror_parity = torch.arange(len(images), device=images.device) * 2654435761 % 97 % 2
     mirrored = (mirror_parity + epoch) % 2 == 1
-    for rows in torch.randperm(len(images)).to(images.device).split(recipe.batch_size):
-        if len(rows) == recipe.batch_size:
+    size = min(recipe.batch_size, len(images))
+    for rows in torch.randperm(len(images)).to(images.device).split(size):
+        if len(rows) == size:
             batch = images[rows]
             batch = torch.where(mirrored[rows].view(-1, 1, 1, 1), batch.flip(3), batch)
             yield augment(batch, recipe), labels[rows]
 
 
-def learning_rate(recipe: Recipe, progress: float) -> float:
-    """Linear up over the warm-up, cosine down to zero; `progress` runs from 0 to 1 over the whole training."""
-    if progress < recipe.warmup:
-        return recipe.learning_rate * max(progress / recipe.warmup, 0.02)
-    return recipe.learning_rate * 0.5 * (1 + math.cos(math.pi * (progress - recipe.warmup) / (1 - recipe.warmup)))
+def optimizers(model: nn.Sequential, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Muon for the convolutions, SGD for biases and the head; the loss is a sum over the batch, which scales SGD's."""
+    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    decay = recipe.weight_decay * recipe.batch_size
+    groups = [
+        {
+            "params": [parameter for parameter in learnt if parameter.ndim == dimensions],
+            "lr": rate,
+            "weight_decay": decay / rate,
+        }
+        for dimensions, rate in ((1, recipe.bias_learning_rate), (2, recipe.head_learning_rate))
+    ]
+    convolutions = [parameter for parameter in learnt if parameter.ndim == 4]
+    return [
+        Muon(convolutions, recipe.learning_rate, recipe.momentum),
+        torch.optim.SGD(groups, momentum=recipe.sgd_momentum, nesterov=True),
+    ]
+
+
+def decay(progress: float) -> float:
+    """The learning rates' factor, linear from 1 to 0; `progress` runs from 0 to 1 over the whole training."""
+    return 1 - progress
 
 
 @torch.no_grad()
@@ -151,13 +171,8 @@ def train(
     model: nn.Sequential = ARCHITECTURES[recipe.architecture](len(dataset.classes))
     whiten(model, images[:5000].cpu())
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = torch.optim.SGD(
-        [p for p in model.parameters() if p.requires_grad],
-        lr=recipe.learning_rate,
-        momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
-        nesterov=True,
-    )
+    updates = optimizers(model, recipe)
+    peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in updates]
     first_epoch = 0
     if init is not None:
         model.load_state_dict(torch.load(init, map_location=device, weights_only=True)["model"])
@@ -166,25 +181,29 @@ def train(
         if saved["recipe"] != asdict(recipe):
             raise SystemExit(f"{checkpoint} was made with another recipe: {saved['recipe']}")
         model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
+        for optimizer, state in zip(updates, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
         torch.set_rng_state(saved["rng"].cpu())
         first_epoch = saved["epoch"]
 
-    steps = len(images) // recipe.batch_size
+    steps = max(1, len(images) // recipe.batch_size)
     for epoch in range(first_epoch, recipe.epochs):
         model.train()
         started, loss_sum = time.monotonic(), 0.0
         progress_bar = tqdm(total=steps, desc=f"epoch {epoch + 1}/{recipe.epochs}", unit="batch", leave=False)
         for step, (batch, truth) in enumerate(batches(images, labels, recipe, epoch)):
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(recipe, (epoch * steps + step) / (recipe.epochs * steps))
+            factor = decay((epoch * steps + step) / (recipe.epochs * steps))
+            for optimizer, rates in zip(updates, peaks, strict=True):
+                for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate * factor
             with torch.autocast(device.type, torch.bfloat16):
                 logits = model(batch.contiguous(memory_format=torch.channels_last))
-            loss = F.cross_entropy(logits.float(), truth, label_smoothing=recipe.label_smoothing)
-            optimizer.zero_grad()
+            loss = F.cross_entropy(logits.float(), truth, label_smoothing=recipe.label_smoothing, reduction="sum")
+            model.zero_grad()
             loss.backward()
-            optimizer.step()
-            loss_sum += float(loss)
+            for optimizer in updates:
+                optimizer.step()
+            loss_sum += float(loss) / len(batch)
             progress_bar.update()
             progress_bar.set_postfix(loss=f"{loss_sum / (step + 1):.3f}")
         progress_bar.close()
@@ -202,7 +221,7 @@ def train(
                 "data_sha256": hashlib.sha256(data.read_bytes()).hexdigest() if data.is_file() else None,
                 "epoch": epoch + 1,
                 "model": model.state_dict(),
-                "optimizer": optimizer.state_dict(),
+                "optimizers": [optimizer.state_dict() for optimizer in updates],
                 "rng": torch.get_rng_state(),
             },
             checkpoint.with_suffix(".tmp"),
@@ -225,7 +244,9 @@ def main() -> None:
     parser.add_argument("--name", help="the model's name there (default: the architecture's)")
     parser.add_argument("--mirror", action="store_true", help="export a model that also looks at the mirror image")
     parser.add_argument("--replace", action="store_true", help="let an existing version 1 give way")
-    parser.add_argument("--learning-rate", type=float, default=Recipe.learning_rate, help="at its peak")
+    parser.add_argument(
+        "--learning-rate", type=float, default=Recipe.learning_rate, help="of the convolutions, at first"
+    )
     parser.add_argument("--translate", type=int, default=Recipe.translate_px, help="pixels, at most")
     parser.add_argument("--cutout", type=int, default=Recipe.cutout_px, help="pixels")
     parser.add_argument("--zoom", type=float, default=Recipe.zoom, help="fraction, at most")

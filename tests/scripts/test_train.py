@@ -39,13 +39,13 @@ def test_training_resumes_with_the_epoch_after(
 ) -> None:
     data, checkpoint = draw(COUNTS, (32, 32)), tmp_path / "checkpoint.pt"
 
-    def stop_half_way(_: Recipe, progress: float) -> float:
+    def stop_half_way(progress: float) -> float:
         if progress >= 0.5:
             raise KeyboardInterrupt
         return 0.01
 
     with monkeypatch.context() as patch:
-        patch.setattr(command, "learning_rate", stop_half_way)
+        patch.setattr(command, "decay", stop_half_way)
         with pytest.raises(KeyboardInterrupt):
             train(recipe(2), data, None, 32, checkpoint)
     assert torch.load(checkpoint, weights_only=True)["epoch"] == 1
