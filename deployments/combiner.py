@@ -72,8 +72,16 @@ class Combiner:
         start_ns = time.time_ns()
         aligned = _align(list(outputs.values()))
         first = aligned[0]
+        merged = Batch(
+            first.payload,
+            first.requests,
+            first.errors,
+            {name: version for batch in aligned for name, version in batch.versions.items()},
+            # What came before the members, every one of their batches has.
+            [*first.timings, *(timing for batch in aligned[1:] for timing in batch.timings[-1:])],
+        )
         if not first.live:
-            return first.advance("combine", start_ns, np.empty((0, 0), np.float32))
+            return merged.advance("combine", start_ns, np.empty((0, 0), np.float32))
         counts = {name: batch.payload.shape[1] for name, batch in zip(outputs, aligned, strict=True)}
         if len(set(counts.values())) > 1:
             raise ConfigurationError(f"members disagree on the number of classes: {counts}")
@@ -84,13 +92,6 @@ class Combiner:
             winners = payload.argmax(axis=1)
             for row, position in enumerate(first.live):
                 first.requests[position].votes[name] = int(winners[row]), float(payload[row, winners[row]])
-        merged = Batch(
-            combined,
-            first.requests,
-            first.errors,
-            {name: version for batch in aligned for name, version in batch.versions.items()},
-            [timing for batch in aligned for timing in batch.timings],
-        )
         return merged.advance("combine", start_ns, combined)
 
 

@@ -13,6 +13,7 @@ from deployments import open_inference
 from deployments.ingress import Ingress
 from deployments.protocol import inference_pb2 as pb
 from graph.errors import EnsembleError, InvalidParameter
+from graph.tracing import Trace
 
 STATUS = {
     "invalid_image": grpc.StatusCode.INVALID_ARGUMENT,
@@ -26,6 +27,8 @@ STATUS = {
     "not_ready": grpc.StatusCode.UNAVAILABLE,
     "deadline_exceeded": grpc.StatusCode.DEADLINE_EXCEEDED,
 }
+# https://opentelemetry.io/docs/specs/semconv/rpc/
+CALL = {"rpc.system.name": "grpc", "rpc.method": "inference.GRPCInferenceService/ModelInfer"}
 
 
 def set_error(context: RayServegRPCContext, error: EnsembleError) -> None:
@@ -84,13 +87,18 @@ class GrpcServer:
 
     async def model_infer(self, request: pb.ModelInferRequest, context: RayServegRPCContext) -> pb.ModelInferResponse:
         """Classify the images of a request; raw contents are answered raw, typed contents typed."""
-        try:
-            return await self._infer(request, dict(context.invocation_metadata()).get("traceparent"))
-        except EnsembleError as err:
-            set_error(context, err)
-            return pb.ModelInferResponse()
+        with self._ingress.observer.call("grpc", dict(context.invocation_metadata()), CALL) as call:
+            try:
+                response = await self._infer(request, call.trace)
+                call.attributes["rpc.response.status_code"] = grpc.StatusCode.OK.name
+            except EnsembleError as err:
+                call.fail(err)
+                call.attributes["rpc.response.status_code"] = STATUS[err.code].name
+                set_error(context, err)
+                response = pb.ModelInferResponse()
+            return response
 
-    async def _infer(self, request: pb.ModelInferRequest, trace_parent: str | None) -> pb.ModelInferResponse:
+    async def _infer(self, request: pb.ModelInferRequest, trace: Trace) -> pb.ModelInferResponse:
         open_inference.check_model(request.model_name, request.model_version)
         images = _images(request)
         names = open_inference.check_outputs([output.name for output in request.outputs])
@@ -98,7 +106,7 @@ class GrpcServer:
             {name: _parameter(value) for name, value in request.parameters.items()}
         )
         answers = open_inference.succeeded(
-            await self._ingress.classify(images, **parameters, probabilities=True, trace_parent=trace_parent)
+            await self._ingress.classify(images, **parameters, probabilities=True, trace=trace)
         )
         response = pb.ModelInferResponse(model_name=open_inference.MODEL, model_version="1", id=request.id)
         for name, value in open_inference.response_parameters(answers, parameters).items():

@@ -29,6 +29,7 @@ from graph.errors import (
     NotReady,
     UnsupportedMediaType,
 )
+from graph.tracing import Trace
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ UNDECLARED = frozenset({"", "application/octet-stream"})
 FORM_OVERHEAD_BYTES = 64 * 1024
 
 Handler = Callable[[Request], Awaitable[Response]]
+ImagesHandler = Callable[[Request, Trace], Awaitable[Response]]
 
 
 class HttpServer:
@@ -61,37 +63,52 @@ class HttpServer:
         self._is_ready = is_ready
         self._metadata = open_inference.metadata(class_count)
         self._routes: dict[str, tuple[str, Handler]] = {
-            "/classify": ("POST", self._classify),
+            "/classify": ("POST", self._observed(self._classify)),
             "/v2": ("GET", self._server_metadata),
             "/v2/health/live": ("GET", self._live),
             "/v2/health/ready": ("GET", self._ready),
             "/v2/models/ensemble": ("GET", self._model_metadata),
             "/v2/models/ensemble/ready": ("GET", self._ready),
-            "/v2/models/ensemble/infer": ("POST", self._infer),
+            "/v2/models/ensemble/infer": ("POST", self._observed(self._infer)),
             "/docs": ("GET", self._docs),
             "/openapi.json": ("GET", self._openapi),
         }
 
     async def __call__(self, request: Request) -> Response:
         """Dispatch a request; every error, foreseen or not, is answered as JSON."""
-        try:
-            return await self._handler(request)(request)
-        except EnsembleError as err:
-            return self._error(err)
-        except ClientDisconnect:
-            return Response(status_code=499)
-        except Exception:
-            logger.exception("failed on %s %s", request.method, request.url.path)
-            return self._error(EnsembleError(INTERNAL_HINT))
-
-    def _handler(self, request: Request) -> Handler:
         path = request.scope["path"]
         if path not in self._routes:
-            raise NotFound(f"there is no {path}; see /docs for what there is")
-        method, handler = self._routes[path]
+            return self._error(NotFound(f"there is no {path}; see /docs for what there is"))
+        method, answer = self._routes[path]
         if request.method != method and not (request.method == "HEAD" and method == "GET"):
-            raise MethodNotAllowed(f"{path} takes {method}, not {request.method}")
-        return handler
+            return self._error(MethodNotAllowed(f"{path} takes {method}, not {request.method}"))
+        return await answer(request)
+
+    def _observed(self, handler: ImagesHandler) -> Handler:
+        """A handler of images whose calls are followed, and whose every error is answered as JSON."""
+
+        async def answer(request: Request) -> Response:
+            path = request.scope["path"]
+            known = {"http.request.method": request.method, "http.route": path, "url.path": path, "url.scheme": "http"}
+            with self._ingress.observer.call("http", request.headers, known) as call:
+                try:
+                    response = await handler(request, call.trace)
+                except EnsembleError as err:
+                    call.fail(err)
+                    response = self._error(err)
+                except ClientDisconnect:
+                    call.outcome = "cancelled"
+                    response = Response(status_code=499)
+                except Exception:
+                    logger.exception("failed on %s %s", request.method, path)
+                    error = EnsembleError(INTERNAL_HINT)
+                    call.fail(error)
+                    response = self._error(error)
+                call.attributes["http.response.status_code"] = response.status_code
+                response.headers["traceresponse"] = call.trace.parent
+                return response
+
+        return answer
 
     def _error(self, error: EnsembleError) -> Response:
         status = STATUS[error.code]
@@ -100,7 +117,7 @@ class HttpServer:
             response.headers["Retry-After"] = str(self._ingress.settings.retry_after_s)
         return response
 
-    async def _classify(self, request: Request) -> Response:
+    async def _classify(self, request: Request, trace: Trace) -> Response:
         options = _query(request)
         # Before a byte of the body is read.
         self._ingress.check_room()
@@ -111,11 +128,7 @@ class HttpServer:
             _check_media_type(media_type)
             images = [await _body(request, self._ingress.settings.max_request_bytes)]
         sent = [image for image in images if isinstance(image, bytes)]
-        answers = iter(
-            await self._ingress.classify(sent, **options, trace_parent=request.headers.get("traceparent"))
-            if sent
-            else ()
-        )
+        answers = iter(await self._ingress.classify(sent, **options, trace=trace) if sent else ())
         outcomes: list[Outcome] = [next(answers) if isinstance(image, bytes) else image for image in images]
         if len(outcomes) > 1:
             return _json({"results": [_result(outcome) for outcome in outcomes]})
@@ -142,7 +155,7 @@ class HttpServer:
         finally:
             await form.close()
 
-    async def _infer(self, request: Request) -> Response:
+    async def _infer(self, request: Request, trace: Trace) -> Response:
         self._ingress.check_room()
         body = await _json_object(request, self._ingress.settings.max_request_bytes)
         images = _images(body)
@@ -150,9 +163,7 @@ class HttpServer:
         names = open_inference.check_outputs([_field(output, "name", str) for output in _list(body, "outputs")])
         parameters = open_inference.check_parameters(_field(body, "parameters", dict, {}))
         answers = open_inference.succeeded(
-            await self._ingress.classify(
-                images, **parameters, probabilities=True, trace_parent=request.headers.get("traceparent")
-            )
+            await self._ingress.classify(images, **parameters, probabilities=True, trace=trace)
         )
         outputs = [
             {
@@ -178,7 +189,7 @@ class HttpServer:
 
     async def _ready(self, _: Request) -> Response:
         if not self._is_ready():
-            raise NotReady("not every member has answered yet; try again later")
+            return self._error(NotReady("not every member has answered yet; try again later"))
         return _json({"name": open_inference.MODEL, "ready": True})
 
     async def _server_metadata(self, _: Request) -> Response:

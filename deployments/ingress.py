@@ -10,27 +10,30 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 
 from deployments.batcher import Batcher
+from deployments.observer import Observer
 from graph.batch import DEADLINE_HINT, Batch, Classification, Request
 from graph.config import IngressSettings
 from graph.errors import DeadlineExceeded, EnsembleError, InvalidParameter, Overloaded
-from graph.tracing import continue_trace
+from graph.tracing import Passage, Trace, continue_trace
 
 logger = logging.getLogger(__name__)
 
 Graph = Callable[[Batch[list[bytes]]], Awaitable[Batch[list[Classification]]]]
 Outcome = Classification | EnsembleError
+Item = tuple[bytes, Request, Passage]
 
 
 class Ingress:
     """Takes encoded images one by one, sends them through the graph in batches, and answers each."""
 
-    def __init__(self, graph: Graph, settings: IngressSettings, class_count: int) -> None:
-        """Set the graph that a batch passes, the limits, and the number of classes that `top_k` can ask for."""
+    def __init__(self, graph: Graph, settings: IngressSettings, class_count: int, observer: Observer) -> None:
+        """Set the graph that a batch passes, the limits, the number of classes, and who follows calls and batches."""
         self._graph = graph
+        self.observer = observer
         self._class_count = class_count
         self._in_flight = 0
         self._in_flight_bytes = 0
-        self._batcher: Batcher[tuple[bytes, Request], Outcome] = Batcher(self._run, lambda item: len(item[0]), settings)
+        self._batcher: Batcher[Item, Outcome] = Batcher(self._run, lambda item: len(item[0]), settings)
 
     @property
     def settings(self) -> IngressSettings:
@@ -49,7 +52,7 @@ class Ingress:
         members: bool = False,
         probabilities: bool = False,
         timeout_ms: int | None = None,
-        trace_parent: str | None = None,
+        trace: Trace | None = None,
     ) -> list[Outcome]:
         """Classify images together: each one's answer or its own error, in order.
 
@@ -59,7 +62,7 @@ class Ingress:
             members: whether to list each member's own answer.
             probabilities: whether to return the probability of every class.
             timeout_ms: the deadline, from now; default: the configured one.
-            trace_parent: the caller's W3C `traceparent`.
+            trace: the call's trace; default: a new one, not sampled.
 
         Raises:
             InvalidParameter: `top_k` or `timeout_ms` is out of bounds, or there are too many images.
@@ -70,12 +73,19 @@ class Ingress:
         self.check_room(len(images), size)
         timeout_s = (timeout_ms or self.settings.timeout_ms) / 1000
         deadline = time.time() + timeout_s
-        trace = continue_trace(trace_parent)
+        trace = trace or Trace(continue_trace(None))
+        queued_ns = time.time_ns()
         self._in_flight += len(images)
         self._in_flight_bytes += size
         try:
             futures = [
-                self._batcher.submit((image, Request(trace, deadline, top_k, members, probabilities)))
+                self._batcher.submit(
+                    (
+                        image,
+                        Request(trace.parent, deadline, top_k, members, probabilities),
+                        Passage(trace, queued_ns, len(image)),
+                    )
+                )
                 for image in images
             ]
             await asyncio.wait(futures, timeout=timeout_s)
@@ -105,9 +115,9 @@ class Ingress:
         # A BMP needs no encoder: 54 bytes of header and one grey pixel.
         header = b"BM" + np.array([58, 0, 54, 40, 1, 1], "<u4").tobytes() + np.array([1, 24], "<u2").tobytes()
         image = header + bytes(24) + b"\x80\x80\x80\x00"
-        [outcome] = await self._run([(image, Request(continue_trace(None)))])
-        if isinstance(outcome, EnsembleError):
-            raise outcome
+        batch = await self._pass(Batch([image], [Request(continue_trace(None))]))
+        if batch.errors:
+            raise batch.errors[0]
 
     def _check(self, count: int, top_k: int | None, timeout_ms: int | None) -> None:
         if not 1 <= count <= self.settings.max_parts:
@@ -117,26 +127,36 @@ class Ingress:
         if timeout_ms is not None and not 1 <= timeout_ms <= 3_600_000:
             raise InvalidParameter("timeout_ms must be between 1 and 3600000")
 
-    async def _run(self, items: Sequence[tuple[bytes, Request]]) -> list[Outcome]:
-        deadlines = [request.deadline for _, request in items if request.deadline is not None]
-        patience = max(deadlines) - time.time() if len(deadlines) == len(items) else None
+    async def _run(self, items: Sequence[Item]) -> list[Outcome]:
+        start_ns = time.time_ns()
+        batch = await self._pass(Batch([image for image, _, _ in items], [request for _, request, _ in items]))
+        # Once the answers are on their way; and should it fail, they are.
+        passages = [passage for _, _, passage in items]
+        asyncio.get_running_loop().call_later(0, self.observer.batch, passages, start_ns, batch)
+        answers = iter(batch.payload)
+        return [batch.errors[i] if i in batch.errors else next(answers) for i in range(len(items))]
+
+    async def _pass(self, images: Batch[list[bytes]]) -> Batch[list[Classification]]:
+        """The graph's answer; if it gives none, a batch in which every request has the error."""
+        deadlines = [request.deadline for request in images.requests if request.deadline is not None]
+        patience = max(deadlines) - time.time() if len(deadlines) == len(images.requests) else None
+        error: EnsembleError = EnsembleError(INTERNAL_HINT)
         try:
             # A pass that hangs would hold its place for ever, while nobody waits for it any more.
             async with asyncio.timeout(patience):
-                batch = await self._graph(Batch([image for image, _ in items], [request for _, request in items]))
+                return await self._graph(images)
         except TimeoutError:
-            return [DeadlineExceeded(DEADLINE_HINT)] * len(items)
+            error = DeadlineExceeded(DEADLINE_HINT)
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
             logger.exception("a call to a node was cancelled")
-            return [EnsembleError(INTERNAL_HINT)] * len(items)
         except Exception as err:
             # Nothing of a node's failure is the caller's to see: it gets a code, the log the cause.
-            logger.exception("the graph failed on a batch of %d", len(items))
-            return [err if isinstance(err, EnsembleError) else EnsembleError(INTERNAL_HINT)] * len(items)
-        answers = iter(batch.payload)
-        return [batch.errors[i] if i in batch.errors else next(answers) for i in range(len(items))]
+            logger.exception("the graph failed on a batch of %d", len(images.requests))
+            if isinstance(err, EnsembleError):
+                error = err
+        return Batch([], images.requests, dict.fromkeys(range(len(images.requests)), error))
 
 
 INTERNAL_HINT = "the server failed on this request; its log has the cause"

@@ -14,7 +14,7 @@ from openvino import opset13
 from openvino.preprocess import PrePostProcessor
 
 from deployments.cpus import available_cpus
-from graph.batch import Batch, Pixels, Probabilities
+from graph.batch import AttributeValue, Batch, Pixels, Probabilities
 from graph.config import MemberConfig
 from graph.errors import ConfigurationError, EnsembleError, InferenceFailed
 from models.repository import Model
@@ -105,6 +105,7 @@ class Predictor:
             ConfigurationError: the model can't be read, is no classifier, or can't run on pixels of that size.
         """
         self.name = config.name
+        self.model = model.name
         self.version = model.version
         self._failures = 0
         network = load(model)
@@ -148,17 +149,22 @@ class Predictor:
         start_ns = time.time_ns()
         batch = batch.unexpired()
         versions = {**batch.versions, self.name: self.version}
+        attributes: dict[str, AttributeValue] = {
+            "ensemble.model.name": self.model,
+            "ensemble.model.version": self.version,
+        }
         try:
             parts = await asyncio.gather(*(self._infer(part) for part in self._split(batch.payload)))
-            probabilities = np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
+            probabilities = np.concatenate([scores for scores, _ in parts]) if parts else np.empty((0, 0), np.float32)
             self._failures = 0
+            attributes |= _durations(start_ns, [began_ns for _, began_ns in parts])
         except RuntimeError:
             self._failures += 1
             logger.exception("member %r failed on pixels of shape %s", self.name, batch.payload.shape)
             error: EnsembleError = InferenceFailed(f"member {self.name!r} failed; the server's log has the cause")
             batch, probabilities = batch.fail(dict.fromkeys(batch.live, error)), np.empty((0, 0), np.float32)
         batch = Batch(batch.payload, batch.requests, batch.errors, versions, batch.timings)
-        return batch.advance(f"predict {self.name}", start_ns, probabilities)
+        return batch.advance(f"predict {self.name}", start_ns, probabilities, attributes)
 
     def _part_sizes(self, max_batch_size: int) -> list[int]:
         largest = -(-max_batch_size // len(self._requests))
@@ -177,13 +183,15 @@ class Predictor:
         size = self._batch_limit or -(-count // len(self._requests))
         return [pixels[first : first + size] for first in range(0, count, size)]
 
-    async def _infer(self, pixels: Pixels) -> Probabilities:
+    async def _infer(self, pixels: Pixels) -> tuple[Probabilities, int]:
+        """The scores, and when inference began, nanoseconds since the epoch: before that it waited for a request."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Probabilities] = loop.create_future()
         rows = len(pixels)
         if self._batch_limit and rows < self._batch_limit:
             pixels = np.concatenate([pixels, np.zeros((self._batch_limit - rows, *pixels.shape[1:]), np.uint8)])
         request = await self._idle.get()
+        began_ns = time.time_ns()
 
         def finish() -> None:
             # Runs whether or not the caller still waits: a request goes back only when its inference is over.
@@ -204,7 +212,14 @@ class Predictor:
         except BaseException:
             self._idle.put_nowait(request)
             raise
-        return await answer
+        return await answer, began_ns
+
+
+def _durations(start_ns: int, began_ns: list[int]) -> dict[str, float]:
+    """Queue wait, until the first part's inference began, and inference, from then on; milliseconds."""
+    now = time.time_ns()
+    first = min(began_ns, default=now)
+    return {"ensemble.queue_wait_ms": (first - start_ns) / 1e6, "ensemble.inference_ms": (now - first) / 1e6}
 
 
 def _fixed_batch(network: ov.Model) -> int | None:

@@ -7,6 +7,8 @@ import io
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
 
 import cv2
 import numpy as np
@@ -27,7 +29,38 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF
 REDUCED_JPEG = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2}
 
 
-def decode(encoded: bytes, size: tuple[int, int], crop_ratio: float, limits: TransformerSettings) -> Pixels:
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What an image file declares: its width and height in pixels, and whether it is a JPEG."""
+
+    width: int
+    height: int
+    is_jpeg: bool
+
+
+def inspect(encoded: bytes, limits: TransformerSettings) -> Header:
+    """Read an image's header.
+
+    Raises:
+        InvalidImage: no image.
+        ImageTooLarge: over the limit on bytes or on declared pixels.
+    """
+    check_size(encoded, limits)
+    try:
+        with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+            header = Header(*image.size, image.format in {"JPEG", "MPO"})
+    # Pillow's plugins raise what their parsers do, not one type.
+    except Exception as err:
+        raise InvalidImage("the body is not an image; send a JPEG, PNG, WebP, BMP, GIF or TIFF file") from err
+    if header.width * header.height > limits.max_image_pixels:
+        raise ImageTooLarge(
+            f"the image declares {header.width} x {header.height} pixels; "
+            f"at most {limits.max_image_pixels} in all are accepted"
+        )
+    return header
+
+
+def decode(encoded: bytes, header: Header, size: tuple[int, int], crop_ratio: float) -> Pixels:
     """Decode an image, resize it keeping its aspect and crop the centre: the standard evaluation transform.
 
     EXIF orientation is honoured, grey becomes colour, alpha is dropped. A JPEG much larger than `size` is decoded at
@@ -35,31 +68,19 @@ def decode(encoded: bytes, size: tuple[int, int], crop_ratio: float, limits: Tra
 
     Args:
         encoded: the file's bytes, any format that OpenCV decodes.
+        header: what `inspect` found in it.
         size: height and width of the result, pixels.
         crop_ratio: share of the shorter side that stays; 0.875 is ImageNet's 224 of 256.
-        limits: the most bytes and declared pixels, checked before a pixel is decoded.
 
     Returns:
         BGR pixels, uint8 [height, width, 3].
 
     Raises:
-        InvalidImage: no image, or only part of one.
-        ImageTooLarge: over a limit.
+        InvalidImage: only part of an image.
     """
-    check_size(encoded, limits)
-    try:
-        with Image.open(io.BytesIO(encoded), formats=FORMATS) as header:
-            (width, height), is_jpeg = header.size, header.format in {"JPEG", "MPO"}
-    # Pillow's plugins raise what their parsers do, not one type.
-    except Exception as err:
-        raise InvalidImage("the body is not an image; send a JPEG, PNG, WebP, BMP, GIF or TIFF file") from err
-    if width * height > limits.max_image_pixels:
-        raise ImageTooLarge(
-            f"the image declares {width} x {height} pixels; at most {limits.max_image_pixels} in all are accepted"
-        )
     flags = cv2.IMREAD_COLOR
-    if is_jpeg:
-        spare = min(width, height) * crop_ratio / max(size)
+    if header.is_jpeg:
+        spare = min(header.width, header.height) * crop_ratio / max(size)
         flags = next((flag for factor, flag in REDUCED_JPEG.items() if spare >= factor), flags)
     try:
         image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
@@ -119,20 +140,25 @@ class JpegTransformer:
                 for first in range(0, len(batch.payload), chunk)
             )
         )
-        images = [image for part in results for image in part]
-        outcomes = zip(batch.live, images, strict=True)
-        errors = {position: image for position, image in outcomes if isinstance(image, EnsembleError)}
-        pixels = [image for image in images if not isinstance(image, EnsembleError)]
+        errors, pixels = {}, []
+        for position, outcome in zip(batch.live, chain.from_iterable(results), strict=True):
+            if isinstance(outcome, EnsembleError):
+                errors[position] = outcome
+            else:
+                image, header = outcome
+                pixels.append(image)
+                batch.requests[position].image_size = header.width, header.height
         return batch.fail(errors).advance(
             "decode", start_ns, np.stack(pixels) if pixels else np.empty((0, *self._size, 3), np.uint8)
         )
 
-    def _decode_all(self, encoded: list[bytes]) -> list[Pixels | EnsembleError]:
+    def _decode_all(self, encoded: list[bytes]) -> list[tuple[Pixels, Header] | EnsembleError]:
         return [self._decode(image) for image in encoded]
 
-    def _decode(self, encoded: bytes) -> Pixels | EnsembleError:
+    def _decode(self, encoded: bytes) -> tuple[Pixels, Header] | EnsembleError:
         try:
-            return decode(encoded, self._size, self._crop_ratio, self.settings)
+            header = inspect(encoded, self.settings)
+            return decode(encoded, header, self._size, self._crop_ratio), header
         except EnsembleError as err:
             return err.with_traceback(None)
         except Exception:

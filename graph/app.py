@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -20,9 +21,11 @@ from deployments.grpc import GrpcServer
 from deployments.http import HttpServer
 from deployments.ingress import Ingress
 from deployments.labeler import Labeler
+from deployments.observer import Observer
 from deployments.predictor import Predictor, class_count, input_size, load
 from deployments.protocol import inference_pb2 as pb
 from deployments.transformer import JpegTransformer
+from graph import exporters
 from graph.batch import Classification
 from graph.config import (
     CombinerSettings,
@@ -38,7 +41,9 @@ from graph.config import (
 )
 from graph.ensemble import Ensemble
 from graph.errors import ConfigurationError, EnsembleError
+from graph.metrics import report_state
 from graph.placement import Factory, LiveSettings, NodeDeployment, check_health, place
+from graph.tracing import ROOT, Tracing
 from models.repository import Model, find
 
 logger = logging.getLogger("ray.serve")
@@ -61,12 +66,14 @@ class IngressDeployment:
         combiner: Where,
         labeler: Where,
         classes: int,
+        services: dict[str, str],
     ) -> None:
-        """Place the nodes: each is a handle, or made here."""
+        """Place the nodes: each is a handle, or made here. `services` has the trace's service name of each."""
         graph = Ensemble(
             place(transformer), {name: place(where) for name, where in members.items()}, place(combiner), place(labeler)
         )
-        self._ingress = Ingress(graph, settings, classes)
+        self._observer = Observer(Tracing(exporters.from_environment(), services))
+        self._ingress = Ingress(graph, settings, classes, self._observer)
         self._nodes = {
             "Ingress": self._ingress,
             "JpegTransformer": graph.transformer,
@@ -78,6 +85,7 @@ class IngressDeployment:
         self._ready = False
         self._http = HttpServer(self._ingress, classes, lambda: self._ready)
         self._grpc = GrpcServer(self._ingress, classes, lambda: self._ready)
+        report_state(self._nodes)
         self._warm_up = asyncio.get_event_loop().create_task(self._warm_up_until_ready())
 
     async def _warm_up_until_ready(self) -> None:
@@ -100,20 +108,35 @@ class IngressDeployment:
         for node in self._nodes.values():
             check_health(node)
 
+    def __del__(self) -> None:
+        """Serve calls this when it stops the replica: the last spans go out."""
+        if hasattr(self, "_observer"):
+            self._observer.close()
+
     async def classify(
-        self, image: bytes, *, top_k: int | None = None, members: bool = False, timeout_ms: int | None = None
+        self,
+        image: bytes,
+        *,
+        top_k: int | None = None,
+        members: bool = False,
+        timeout_ms: int | None = None,
+        traceparent: str | None = None,
     ) -> Classification:
-        """Classify one encoded image; for callers with a handle.
+        """Classify one encoded image; for callers with a handle. A W3C `traceparent` continues the caller's trace.
 
         Raises:
             EnsembleError: as over HTTP and gRPC.
         """
         if not isinstance(image, bytes):
             raise TypeError(f"image must be bytes, the content of an image file; got {type(image).__name__}")
-        [outcome] = await self._ingress.classify([image], top_k=top_k, members=members, timeout_ms=timeout_ms)
-        if isinstance(outcome, EnsembleError):
-            raise outcome
-        return outcome
+        headers = {} if traceparent is None else {"traceparent": traceparent}
+        with self._observer.call("handle", headers, {}) as call:
+            [outcome] = await self._ingress.classify(
+                [image], top_k=top_k, members=members, timeout_ms=timeout_ms, trace=call.trace
+            )
+            if isinstance(outcome, EnsembleError):
+                raise outcome
+            return outcome
 
     async def __call__(self, request: Request) -> Response:
         """HTTP."""
@@ -212,6 +235,13 @@ def build(args: dict[str, Any]) -> Application:
             ),
         ),
         classes,
+        {
+            ROOT: os.environ.get("OTEL_SERVICE_NAME") or "Ingress",
+            "decode": "JpegTransformer",
+            **{f"predict {member.name}": deployment_name(member) for member in config.members},
+            "combine": "Combiner",
+            "label": "Labeler",
+        },
     )
 
 

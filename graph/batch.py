@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -15,6 +17,9 @@ from graph.errors import DeadlineExceeded, EnsembleError
 Pixels = NDArray[np.uint8]
 Probabilities = NDArray[np.float32]
 
+AttributeValue = str | int | float
+NO_ATTRIBUTES: Mapping[str, AttributeValue] = {}
+PROCESS = socket.gethostname(), os.getpid()
 DEADLINE_HINT = "the deadline passed before the image was classified; allow more time or send fewer at once"
 
 P = TypeVar("P", bound="Sequence[object] | NDArray[np.generic]")
@@ -32,6 +37,7 @@ class Request:
         members: whether the answer lists each member's own most probable class.
         probabilities: whether the answer carries the probability of every class.
         votes: each member's most probable class, (index, probability); the combiner sets it.
+        image_size: width and height of the image, pixels; the transformer sets it.
     """
 
     trace_parent: str
@@ -40,15 +46,28 @@ class Request:
     members: bool = False
     probabilities: bool = False
     votes: dict[str, tuple[int, float]] = field(default_factory=dict)
+    image_size: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)
 class Timing:
-    """When a node worked on a batch, nanoseconds since the epoch."""
+    """What a node notes of its work on a batch, for the traces.
+
+    Attributes:
+        node: what it did, such as `predict resnet`.
+        start_ns: when it began, nanoseconds since the epoch.
+        end_ns: when it was done.
+        failed: the positions of the requests that had an error by then.
+        attributes: what else is worth knowing, by OpenTelemetry's names.
+        process: the host and the process id that it runs in.
+    """
 
     node: str
     start_ns: int
     end_ns: int
+    failed: tuple[int, ...] = ()
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    process: tuple[str, int] = PROCESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +93,11 @@ class Batch(Generic[P]):
         """The position in `requests` of each payload row."""
         return [position for position in range(len(self.requests)) if position not in self.errors]
 
-    def advance(self, node: str, start_ns: int, payload: Q) -> Batch[Q]:
+    def advance(
+        self, node: str, start_ns: int, payload: Q, attributes: Mapping[str, AttributeValue] = NO_ATTRIBUTES
+    ) -> Batch[Q]:
         """The batch after a node's work, which began at `start_ns`, with that node's output as payload."""
-        timing = Timing(node, start_ns, time.time_ns())
+        timing = Timing(node, start_ns, time.time_ns(), tuple(self.errors), attributes)
         return Batch(payload, self.requests, self.errors, self.versions, [*self.timings, timing])
 
     def fail(self, errors: dict[int, EnsembleError]) -> Batch[P]:

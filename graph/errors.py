@@ -9,6 +9,7 @@ class EnsembleError(Exception):
     """Base of every error that is answered to a caller; `code` is its stable, machine-readable name."""
 
     code: ClassVar[str] = "internal"
+    is_fault: ClassVar[bool] = True
 
     @property
     def message(self) -> str:
@@ -20,37 +21,43 @@ class EnsembleError(Exception):
         return {"code": self.code, "message": self.message}
 
 
-class InvalidImage(EnsembleError):
+class ClientMistake(EnsembleError):
+    """Base of what the caller did wrong; every other error is a fault on the server's side."""
+
+    is_fault = False
+
+
+class InvalidImage(ClientMistake):
     """The bytes are not an image, or only part of one."""
 
     code = "invalid_image"
 
 
-class ImageTooLarge(EnsembleError):
+class ImageTooLarge(ClientMistake):
     """The image, or the request, exceeds the limit on bytes or on pixels."""
 
     code = "image_too_large"
 
 
-class UnsupportedMediaType(EnsembleError):
+class UnsupportedMediaType(ClientMistake):
     """The declared content type is no image."""
 
     code = "unsupported_media_type"
 
 
-class InvalidParameter(EnsembleError):
+class InvalidParameter(ClientMistake):
     """A parameter of the request is unknown, malformed or out of bounds."""
 
     code = "invalid_parameter"
 
 
-class NotFound(EnsembleError):
+class NotFound(ClientMistake):
     """There is no such path or model."""
 
     code = "not_found"
 
 
-class MethodNotAllowed(EnsembleError):
+class MethodNotAllowed(ClientMistake):
     """The path exists, but not for this HTTP method."""
 
     code = "method_not_allowed"

@@ -13,6 +13,7 @@ from ray.serve.metrics import Counter
 from graph.config import Schema, describe
 from graph.ensemble import Node
 from graph.errors import ConfigurationError
+from graph.metrics import report_state
 
 logger = logging.getLogger("ray.serve")
 
@@ -27,6 +28,7 @@ class NodeDeployment:
         """Make the node here, in the replica."""
         self.node = factory()
         self._settings = LiveSettings({name: self.node})
+        report_state({name: self.node})
 
     async def __call__(self, batch: Any) -> Any:
         """Whatever the node takes and returns."""

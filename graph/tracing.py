@@ -1,12 +1,42 @@
-"""Trace context: the W3C `traceparent` that a request brings, or a new one."""
+"""Traces: one per request, made at the ingress from what each node notes on the batch.
+
+A node knows nothing of OpenTelemetry. It notes when it worked on a batch (`graph.batch.Timing`), and when the batch is
+back the ingress turns these notes into spans, each under its node's service name. So a trace is whole or not there at
+all, whichever process a node runs in; nodes pay nothing for it; and one place exports and flushes.
+
+Names: https://opentelemetry.io/docs/specs/semconv/; what the conventions don't know is under `ensemble.`.
+"""
 
 from __future__ import annotations
 
 import re
 import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import Sampler
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from graph.batch import PROCESS, AttributeValue, Batch, Timing
 
 # Source: https://www.w3.org/TR/trace-context/#traceparent-header
 TRACE_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
+ROOT = "classify"
+BATCH = "batch"
+QUEUE = "queue"
+DECODE = "decode"
+SCOPE = InstrumentationScope("ensemble-serving")
+PROPAGATOR = TraceContextTextMapPropagator()
+IDS = RandomIdGenerator()
+OK = Status()
 
 
 def continue_trace(trace_parent: str | None) -> str:
@@ -19,3 +49,173 @@ def continue_trace(trace_parent: str | None) -> str:
 def trace_id(trace_parent: str) -> str:
     """The trace id of a valid `traceparent`, 32 hexadecimal digits."""
     return trace_parent[3:35]
+
+
+@dataclass(slots=True)
+class Trace:
+    """The trace of one request.
+
+    Attributes:
+        parent: the `traceparent` that the request's nodes continue.
+        span: the root span; None if the trace is not sampled.
+    """
+
+    parent: str
+    span: Span | None = None
+
+    def end(self, attributes: Mapping[str, AttributeValue], fault: str | None) -> None:
+        """End the root span; `fault` says what went wrong on the server's side, if something did."""
+        if self.span is not None:
+            self.span.set_attributes(attributes)
+            if fault is not None:
+                self.span.set_status(Status(StatusCode.ERROR, fault))
+            self.span.end()
+
+
+@dataclass(slots=True)
+class Passage:
+    """One image's way through the graph.
+
+    Attributes:
+        trace: its request's.
+        queued_ns: when it began to wait for a batch, nanoseconds since the epoch.
+        size: its encoded bytes' number.
+    """
+
+    trace: Trace
+    queued_ns: int
+    size: int
+
+
+class Tracing:
+    """Makes the spans of requests and batches, and hands them to a span processor of the SDK."""
+
+    def __init__(
+        self, processor: SpanProcessor | None, services: Mapping[str, str], sampler: Sampler | None = None
+    ) -> None:
+        """Set where spans go, and the service names.
+
+        Args:
+            processor: where spans go; None for no tracing at all.
+            services: the service name of each node by what it notes, such as `predict resnet`, and of the root,
+                `classify`.
+            sampler: decides at the root for the whole trace; default: `OTEL_TRACES_SAMPLER`'s, which follows the
+                caller's decision and samples everything else.
+        """
+        self._services = services
+        self._resources: dict[tuple[str, tuple[str, int]], Resource] = {}
+        self._processor = processor
+        if processor is not None:
+            provider = TracerProvider(sampler, self._resource(ROOT, PROCESS), shutdown_on_exit=False)
+            provider.add_span_processor(processor)
+            self._tracer = provider.get_tracer(SCOPE.name)
+
+    def begin(
+        self, trace_parent: str | None, trace_state: str | None, attributes: Mapping[str, AttributeValue]
+    ) -> Trace:
+        """Begin a request's trace, or continue the caller's.
+
+        Args:
+            trace_parent: the caller's W3C `traceparent`, if any.
+            trace_state: its `tracestate`.
+            attributes: what is known of the request.
+        """
+        if self._processor is None:
+            return Trace(continue_trace(trace_parent))
+        carrier = {"traceparent": trace_parent or "", "tracestate": trace_state or ""}
+        caller = PROPAGATOR.extract(carrier, Context())
+        span = self._tracer.start_span(ROOT, caller, kind=SpanKind.SERVER, attributes=attributes)
+        context = span.get_span_context()
+        parent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+        return Trace(parent, span if span.is_recording() else None)
+
+    def record(self, passages: Sequence[Passage], start_ns: int, batch: Batch[Any]) -> None:
+        """Make the spans of a batch that is back: its own, linked to its requests, and those of each request.
+
+        Args:
+            passages: one per request of the batch, in order.
+            start_ns: when the batch left the queue, nanoseconds since the epoch.
+            batch: what the graph answered.
+        """
+        # Several images of one request may be in the batch: one set of spans tells of them.
+        roots: dict[int, tuple[SpanContext, int]] = {}
+        for position, passage in enumerate(passages):
+            if passage.trace.span is not None:
+                root = passage.trace.span.get_span_context()
+                roots.setdefault(root.span_id, (root, position))
+        if not roots:
+            return
+        size: dict[str, AttributeValue] = {"ensemble.batch.size": len(passages)}
+        requests = [root for root, _ in roots.values()]
+        own = self._emit(BATCH, requests[0], start_ns, time.time_ns(), size, links=map(Link, requests))
+        back = (Link(own),)
+        for root, position in roots.values():
+            passage = passages[position]
+            self._emit(QUEUE, root, passage.queued_ns, start_ns, {"ensemble.image.size": passage.size}, links=back)
+            stop = next((timing.end_ns for timing in batch.timings if position in timing.failed), None)
+            for timing in batch.timings:
+                # What comes after the node in which a request failed, it had no part in.
+                if stop is None or timing.start_ns < stop:
+                    self._emit_node(timing, root, position, batch, size)
+
+    def _emit_node(
+        self, timing: Timing, root: SpanContext, position: int, batch: Batch[Any], size: Mapping[str, AttributeValue]
+    ) -> None:
+        attributes = {**timing.attributes, **size}
+        if timing.node == DECODE and (pixels := batch.requests[position].image_size) is not None:
+            attributes |= {"ensemble.image.width": pixels[0], "ensemble.image.height": pixels[1]}
+        status = OK
+        if position in timing.failed:
+            error = batch.errors[position]
+            attributes |= {"error.type": error.code, "error.message": error.message}
+            status = Status(StatusCode.ERROR, error.message)
+        self._emit(timing.node, root, timing.start_ns, timing.end_ns, attributes, status=status, where=timing.process)
+
+    def _emit(
+        self,
+        name: str,
+        parent: SpanContext,
+        start_ns: int,
+        end_ns: int,
+        attributes: Mapping[str, AttributeValue],
+        *,
+        links: Iterable[Link] = (),
+        status: Status = OK,
+        where: tuple[str, int] = PROCESS,
+    ) -> SpanContext:
+        # Made whole, for it is over: a tracer's span that is started and ended costs four times as much.
+        context = SpanContext(parent.trace_id, IDS.generate_span_id(), False, TraceFlags(TraceFlags.SAMPLED))
+        span = ReadableSpan(
+            name,
+            context,
+            parent,
+            self._resource(name, where),
+            attributes,
+            links=tuple(links),
+            status=status,
+            start_time=start_ns,
+            end_time=end_ns,
+            instrumentation_scope=SCOPE,
+        )
+        assert self._processor is not None
+        self._processor.on_end(span)
+        return context
+
+    def _resource(self, name: str, where: tuple[str, int]) -> Resource:
+        service = self._services.get(name, self._services[ROOT])
+        if (service, where) not in self._resources:
+            self._resources[service, where] = Resource.create(
+                {
+                    "service.name": service,
+                    "service.namespace": "ensemble",
+                    "service.instance.id": f"{where[0]}:{where[1]}",
+                    "host.name": where[0],
+                    "process.pid": where[1],
+                }
+            )
+        return self._resources[service, where]
+
+    def shutdown(self) -> None:
+        """Export what waits, then stop."""
+        if self._processor is not None:
+            self._processor.shutdown()

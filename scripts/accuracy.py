@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from deployments.predictor import Predictor, input_size, load
-from deployments.transformer import decode
+from deployments.transformer import decode, inspect
 from graph.batch import Batch, Pixels, Probabilities, Request
 from graph.config import MemberConfig, TransformerSettings
 from graph.errors import EnsembleError
@@ -80,7 +80,7 @@ def decode_all(names: Sequence[str], encoded: Sequence[bytes], size: tuple[int, 
     pixels = np.empty((len(encoded), *size, 3), np.uint8)
     for row, (name, image) in enumerate(zip(names, encoded, strict=True)):
         try:
-            pixels[row] = decode(image, size, crop_ratio, limits)
+            pixels[row] = decode(image, inspect(image, limits), size, crop_ratio)
         except EnsembleError as err:
             raise ScriptError(f"{name}: {err}") from err
     return pixels

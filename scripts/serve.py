@@ -43,6 +43,8 @@ FAST_MODE = {
     # Serve's default of 5 s fails a start beside one busy core.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "120",
     "RAY_SERVE_HAPROXY_STARTUP_TIMEOUT_S": "120",
+    # The mode holds back 1,000 lines of a replica's log, for the access log's sake, which is off here.
+    "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1",
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
     # OpenVINO and OpenCV have threads of their own; numpy needs none.

@@ -4,9 +4,13 @@ import time
 import pytest
 
 from deployments.ingress import Ingress
+from deployments.observer import Observer
 from graph.batch import Batch, Classification
 from graph.config import IngressSettings
 from graph.errors import DeadlineExceeded, EnsembleError, InvalidImage, InvalidParameter, Overloaded
+from graph.tracing import Tracing
+
+OBSERVER = Observer(Tracing(None, {}))
 
 
 class Graph:
@@ -29,7 +33,7 @@ class Graph:
 
 def ingress(delay=0.0, **settings):
     graph = Graph(delay)
-    return Ingress(graph, IngressSettings(**settings), class_count=5), graph
+    return Ingress(graph, IngressSettings(**settings), 5, OBSERVER), graph
 
 
 async def test_answers_and_errors_keep_their_order():
@@ -96,16 +100,17 @@ async def test_the_number_of_images_is_bounded():
 
 
 async def test_warm_up_sends_a_picture_that_the_transformer_decodes():
-    from deployments.transformer import decode
+    from deployments.transformer import decode, inspect
     from graph.config import TransformerSettings
 
     seen = []
 
     async def graph(batch):
-        seen.append(decode(batch.payload[0], (4, 4), 1.0, TransformerSettings()))
+        header = inspect(batch.payload[0], TransformerSettings())
+        seen.append(decode(batch.payload[0], header, (4, 4), 1.0))
         return Batch([Classification("a", 0, 1.0, (), None, {}, "")], batch.requests)
 
-    await Ingress(graph, IngressSettings(), 5).warm_up()
+    await Ingress(graph, IngressSettings(), 5, OBSERVER).warm_up()
     assert seen[0].shape == (4, 4, 3)
     assert seen[0].min() == seen[0].max() == 128
 
@@ -123,7 +128,7 @@ async def test_a_node_call_that_is_cancelled_is_an_error_and_not_silence():
     async def graph(_):
         raise asyncio.CancelledError
 
-    [outcome] = await asyncio.wait_for(Ingress(graph, IngressSettings(), 5).classify([b"a"]), 2)
+    [outcome] = await asyncio.wait_for(Ingress(graph, IngressSettings(), 5, OBSERVER).classify([b"a"]), 2)
     assert type(outcome) is EnsembleError
 
 

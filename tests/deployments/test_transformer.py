@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from deployments.transformer import JpegTransformer, decode
+from deployments.transformer import JpegTransformer, decode, inspect
 from graph.batch import Batch, Request
 from graph.config import TransformerSettings
 from graph.errors import DeadlineExceeded, ImageTooLarge, InvalidImage
@@ -14,7 +14,7 @@ LIMITS = TransformerSettings()
 
 
 def decoded(encoded, size=(32, 32), crop_ratio=1.0, limits=LIMITS):
-    return decode(encoded, size, crop_ratio, limits)
+    return decode(encoded, inspect(encoded, limits), size, crop_ratio)
 
 
 def test_a_picture_of_the_right_size_stays_as_it_is():
@@ -167,6 +167,7 @@ async def test_an_unforeseen_failure_is_the_images_own(monkeypatch):
             raise ZeroDivisionError
         return np.zeros((16, 16, 3), np.uint8)
 
+    monkeypatch.setattr(module, "inspect", lambda *_: module.Header(16, 16, False))
     monkeypatch.setattr(module, "decode", trip)
     transformer = JpegTransformer(LIMITS, (16, 16), 1.0, threads=1)
     batch = await transformer(Batch([b"a", b"trip", b"b"], [Request("") for _ in range(3)]))

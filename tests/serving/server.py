@@ -57,8 +57,9 @@ def config(repository, placement, *, members=("one", "six", "brightness"), deplo
 class Server:
     """Starts on entry, stops by SIGINT on exit, which must take less than 30 s and leave no port in use."""
 
-    def __init__(self, content):
+    def __init__(self, content, **environment):
         self.content = content
+        self.environment = environment
         self.url = f"http://127.0.0.1:{HTTP_PORT}"
         self.grpc = f"127.0.0.1:{GRPC_PORT}"
 
@@ -68,7 +69,8 @@ class Server:
         self._file.write_text(yaml.safe_dump(self.content))
         self._log = (Path(self._folder.name) / "log").open("w+")
         command = [sys.executable, "-m", "scripts.serve", str(self._file)]
-        self.process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT, cwd=ROOT)
+        environment = {**os.environ, **self.environment}
+        self.process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT, cwd=ROOT, env=environment)
         give_up = time.monotonic() + 240
         while "Ready." not in self.log():
             if self.process.poll() is not None or time.monotonic() > give_up:
