@@ -131,6 +131,8 @@ class Predictor:
         }
         if config.streams is not None:
             options["NUM_STREAMS"] = config.streams
+        if config.inference_precision is not None:
+            options["INFERENCE_PRECISION_HINT"] = config.inference_precision
         if config.cache_dir is not None:
             options["CACHE_DIR"] = str(Path(config.cache_dir))
         compiled = ov.Core().compile_model(network, "CPU", options)

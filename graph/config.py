@@ -57,6 +57,9 @@ class MemberConfig(Schema):
     performance_hint: Literal["LATENCY", "THROUGHPUT"] = Field("THROUGHPUT", description="OpenVINO PERFORMANCE_HINT")
     threads: int | None = Field(None, ge=1, le=1024, description="INFERENCE_NUM_THREADS; default: the container's CPUs")
     streams: int | None = Field(None, ge=1, le=1024, description="NUM_STREAMS; default: OpenVINO's choice for the hint")
+    inference_precision: Literal["f32", "bf16", "f16"] | None = Field(
+        None, description="INFERENCE_PRECISION_HINT of what is not int8; default: OpenVINO's choice for the CPU"
+    )
     cpu_pinning: bool = Field(False, description="ENABLE_CPU_PINNING; on, two members on one machine share core 0")
     cache_dir: Path | None = Field(None, description="CACHE_DIR for compiled models; default: none")
 

@@ -54,6 +54,7 @@ TOKEN_FILE = Path.home() / ".ray" / "auth_token"
 # Where Serve writes the configuration of its HAProxy.
 HAPROXY_FOLDER = Path(os.environ.get("RAY_SERVE_HAPROXY_CONFIG_FILE_LOC", "/tmp/haproxy-serve/haproxy.cfg")).parent  # noqa: S108
 READY_TIMEOUT_S = 300.0
+SETTLED_S = 1.0
 STOP_TIMEOUT_S = 25.0
 SAMPLE = Path(__file__).resolve().parent.parent / "tests" / "cat.jpg"
 
@@ -161,6 +162,21 @@ def wait_until_ready(status: Callable[[], Any], url: str, stop: threading.Event)
             )
 
 
+def wait_until_settled(stop: threading.Event) -> None:
+    """Wait until Serve has left HAProxy's configuration alone for a while: each reload cuts the connections kept open.
+
+    It reloads once more when the first replica has answered already.
+    """
+
+    def settles_in() -> float:
+        # A folder for each node; those of earlier runs stay.
+        changed = max((file.stat().st_mtime for file in HAPROXY_FOLDER.glob("*/haproxy.cfg")), default=0.0)
+        return changed + SETTLED_S - time.time()
+
+    while (rest := settles_in()) > 0 and not stop.wait(rest):
+        pass
+
+
 def explain(application: Any) -> str:
     """The configuration error in a failed application's messages, or else the whole of them."""
     messages = [application.message, *(deployment.message for deployment in application.deployments.values())]
@@ -206,6 +222,7 @@ def serve(config_file: Path) -> None:
             )
             client.deploy_apps(config, _blocking=False)
             wait_until_ready(ray_serve.status, url, stop)
+            wait_until_settled(stop)
             if not stop.is_set():
                 print(
                     f"Ready. Try:\n\n    curl -H 'Content-Type: image/jpeg' --data-binary @{SAMPLE} {url}/classify\n\n"

@@ -1,0 +1,191 @@
+"""A light load generator: a closed loop of clients, each with a connection of its own, in this process.
+
+    python -m scripts.load http://127.0.0.1:8000/classify photographs/*.jpg --clients 8 --seconds 5
+
+Prints a line of JSON. A client sends its next request when it has the answer to the last. Anything but 200 (or OK) is
+counted as an error, and no latency is taken of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+import numpy as np
+
+from deployments.protocol import inference_pb2 as pb
+from deployments.protocol import inference_pb2_grpc
+
+PATIENCE_S = 60.0
+
+
+class Tally:
+    """What a run has seen, from the end of the warm-up to the end of the run."""
+
+    def __init__(self, warm_up_s: float, seconds: float) -> None:
+        """Set the times, seconds from now."""
+        self.begin = time.perf_counter() + warm_up_s
+        self.end = self.begin + seconds
+        self.latencies: list[float] = []
+        self.errors = 0
+        self.first_error = ""
+
+    def add(self, started: float, error: str | None) -> bool:
+        """Count an answer; whether the run goes on."""
+        now = time.perf_counter()
+        if error is not None:
+            self.errors += 1
+            self.first_error = self.first_error or error
+        elif self.begin <= now <= self.end:
+            self.latencies.append(now - started)
+        return now < self.end
+
+
+class HttpClient(asyncio.Protocol):
+    """One keep-alive connection; a hand-written parser, since a client library costs more than a fast server."""
+
+    def __init__(self, requests: Iterator[bytes], tally: Tally) -> None:
+        """Set the requests to send, complete with their headers, and where answers are counted."""
+        self._requests = requests
+        self._tally = tally
+        self._received = bytearray()
+        self._expected = -1
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._send()
+
+    def _send(self) -> None:
+        self._started = time.perf_counter()
+        self._transport.write(next(self._requests))
+
+    def data_received(self, data: bytes) -> None:
+        """Collect an answer; when it is whole, count it and ask again."""
+        self._received += data
+        if self._expected < 0:
+            head = self._received.find(b"\r\n\r\n")
+            if head < 0:
+                return
+            headers = bytes(self._received[:head]).lower().split(b"\r\n")
+            length = next((int(h[15:]) for h in headers if h.startswith(b"content-length:")), 0)
+            self._expected = head + 4 + length
+        if len(self._received) < self._expected:
+            return
+        ok = self._received[9:12] == b"200"
+        error = None if ok else self._received[: self._expected].decode("latin-1")
+        self._received.clear()
+        self._expected = -1
+        if self._tally.add(self._started, error):
+            self._send()
+        else:
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end, ours or the server's."""
+        if time.perf_counter() < self._tally.end:
+            self._tally.add(self._started, f"the server closed the connection: {exc}")
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+async def http(url: str, images: Sequence[bytes], clients: int, tally: Tally) -> None:
+    """Load an HTTP server with images, each the body of a POST."""
+    parts = urlsplit(url)
+    requests = [
+        f"POST {parts.path or '/'} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: image/jpeg\r\n"
+        f"Content-Length: {len(image)}\r\n\r\n".encode()
+        + image
+        for image in images
+    ]
+    loop = asyncio.get_running_loop()
+    done = []
+    for client in range(clients):
+        order = itertools.cycle(requests[client % len(requests) :] + requests[: client % len(requests)])
+        _, protocol = await loop.create_connection(
+            lambda order=order: HttpClient(order, tally),  # type: ignore[misc]
+            parts.hostname or "127.0.0.1",
+            parts.port or 80,
+        )
+        done.append(protocol.done)
+    await asyncio.wait(done, timeout=tally.end - time.perf_counter() + PATIENCE_S)
+
+
+async def open_inference(target: str, images: Sequence[bytes], clients: int, tally: Tally) -> None:
+    """Load a gRPC server with the Open Inference Protocol, images as raw contents."""
+    requests = []
+    for image in images:
+        request = pb.ModelInferRequest(model_name="ensemble")
+        request.inputs.add(name="image", datatype="BYTES", shape=[1])
+        request.raw_input_contents.append(len(image).to_bytes(4, "little") + image)
+        requests.append(request)
+
+    async def client(number: int) -> None:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(target, options) as channel:
+            stub = inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+            for position in itertools.count(number):
+                started = time.perf_counter()
+                error = None
+                try:
+                    await stub.ModelInfer(requests[position % len(requests)], timeout=PATIENCE_S)
+                except grpc.aio.AioRpcError as err:
+                    error = f"{err.code()}: {err.details()}"
+                if not tally.add(started, error):
+                    return
+
+    await asyncio.gather(*(client(number) for number in range(clients)))
+
+
+def run(url: str, images: Sequence[bytes], clients: int, seconds: float, warm_up_s: float) -> dict[str, Any]:
+    """Load a server and report: requests/s, milliseconds of latency at the median and the 99th percentile, CPU.
+
+    Args:
+        url: `http://host:port/path` or `grpc://host:port`.
+        images: encoded images, sent in turn.
+        clients: how many ask at a time.
+        seconds: how long it is measured.
+        warm_up_s: how long before that.
+    """
+    tally = Tally(warm_up_s, seconds)
+    load = open_inference if url.startswith("grpc://") else http
+    started = time.process_time()
+    asyncio.run(load(url.removeprefix("grpc://"), images, clients, tally))
+    cpu = time.process_time() - started
+    latencies = np.array(tally.latencies or [float("nan")]) * 1000
+    return {
+        "requests": len(tally.latencies),
+        "requests_per_s": len(tally.latencies) / seconds,
+        "p50_ms": float(np.percentile(latencies, 50)),
+        "p99_ms": float(np.percentile(latencies, 99)),
+        "cpu_s": cpu * seconds / (seconds + warm_up_s),
+        "errors": tally.errors,
+        "first_error": tally.first_error[:300],
+    }
+
+
+def main() -> None:
+    """Parse the command line and load."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("url", help="http://host:port/path or grpc://host:port")
+    parser.add_argument("images", type=Path, nargs="+")
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--warm-up", type=float, default=1, help="seconds that are not counted")
+    args = parser.parse_args()
+    images = [path.read_bytes() for path in args.images]
+    print(json.dumps(run(args.url, images, args.clients, args.seconds, args.warm_up)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""The ensemble on plain Ray Serve: a deployment for each step, chained by handles as Ray's own pages do."""
+
+import argparse
+import signal
+from typing import Any
+
+import cv2
+import numpy as np
+import openvino as ov
+import ray
+from ray import serve
+from ray.serve.config import HTTPOptions
+from ray.serve.handle import DeploymentHandle
+from starlette.requests import Request
+
+# Serve as it comes, but for the reservation: six times one CPU would never start on two.
+deployment = serve.deployment(ray_actor_options={"num_cpus": 0.1})
+
+
+@deployment
+class Transformer:
+    def __init__(self, size: tuple[int, int]) -> None:
+        self.size = size
+
+    def __call__(self, encoded: bytes) -> Any:
+        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
+        return cv2.resize(image, (self.size[1], self.size[0]), interpolation=cv2.INTER_AREA)[None]
+
+
+@deployment
+class Predictor:
+    def __init__(self, path: str, precision_hint: str, threads: int) -> None:
+        options = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": threads,
+            "ENABLE_CPU_PINNING": False,
+        }
+        if precision_hint:
+            options["INFERENCE_PRECISION_HINT"] = precision_hint
+        self.model = ov.Core().compile_model(path, "CPU", options)
+
+    def __call__(self, pixels: Any) -> Any:
+        return self.model(pixels)[0]
+
+
+@deployment
+class Combiner:
+    def __call__(self, *scores: Any) -> Any:
+        return np.mean(scores, axis=0)
+
+
+@deployment
+class Labeler:
+    def __call__(self, scores: Any) -> dict[str, Any]:
+        index = int(scores[0].argmax())
+        return {"label": str(index), "index": index, "probability": float(scores[0, index])}
+
+
+@deployment
+class Ingress:
+    def __init__(
+        self,
+        transformer: DeploymentHandle[Any],
+        predictors: list[DeploymentHandle[Any]],
+        combiner: DeploymentHandle[Any],
+        labeler: DeploymentHandle[Any],
+    ) -> None:
+        self.transformer, self.predictors, self.combiner, self.labeler = transformer, predictors, combiner, labeler
+
+    async def __call__(self, request: Request) -> Any:
+        pixels = self.transformer.remote(await request.body())
+        scores = [predictor.remote(pixels) for predictor in self.predictors]
+        return await self.labeler.remote(self.combiner.remote(*scores))
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--size", type=int, nargs=2, required=True)
+    parser.add_argument("--precision-hint", default="")
+    parser.add_argument("models", nargs="+")
+    args = parser.parse_args()
+    ray.init(address="local", log_to_driver=False)
+    serve.start(http_options=HTTPOptions(host="127.0.0.1", port=args.port))
+    predictors = [
+        Predictor.options(name=f"Predictor{i}").bind(path, args.precision_hint, 1) for i, path in enumerate(args.models)
+    ]
+    serve.run(
+        Ingress.bind(Transformer.bind(tuple(args.size)), predictors, Combiner.bind(), Labeler.bind()),
+        route_prefix="/classify",
+    )
+    signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    serve.shutdown()
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()
