@@ -58,6 +58,7 @@ class HttpClient(asyncio.Protocol):
         self._tally = tally
         self._received = bytearray()
         self._expected = -1
+        self._chunked = False
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -78,9 +79,10 @@ class HttpClient(asyncio.Protocol):
             if head < 0:
                 return
             headers = bytes(self._received[:head]).lower().split(b"\r\n")
-            length = next((int(h[15:]) for h in headers if h.startswith(b"content-length:")), 0)
-            self._expected = head + 4 + length
-        if len(self._received) < self._expected:
+            length = next((int(h[15:]) for h in headers if h.startswith(b"content-length:")), None)
+            self._chunked = length is None
+            self._expected = head + 4 + (length or 0)
+        if len(self._received) < self._expected or (self._chunked and not self._received.endswith(b"\r\n0\r\n\r\n")):
             return
         ok = self._received[9:12] == b"200"
         error = None if ok else self._received[: self._expected].decode("latin-1")

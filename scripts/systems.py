@@ -26,9 +26,11 @@ from scripts.errors import ScriptError
 from scripts.workloads import CACHE, ROOT, Placement, Workload
 
 HTTP_PORT, GRPC_PORT = 18100, 19100
-READY_TIMEOUT_S, STOP_TIMEOUT_S = 300.0, 60.0
+READY_TIMEOUT_S, STOP_TIMEOUT_S = 120.0, 60.0
 WARM_UP_S = 1.0
 PEERS = Path(__file__).resolve().parent / "peers"
+# A peer's file has the name of the package that it needs, which Python would find in the file's folder first.
+UNSHADOWED = ("-P",)
 # The same builds in a peer's environment as here.
 SHARED = ("openvino", "opencv-python-headless", "numpy")
 
@@ -192,9 +194,19 @@ def _peer(system: System, workload: Workload) -> list[str]:
     file = PEERS / f"{system.name}.py"
     python = _environment(file)
     if system.name == "mosec":
-        return [python, str(file), "--address", "127.0.0.1", "--port", str(HTTP_PORT), "--path", "/classify"]
+        return [
+            python,
+            *UNSHADOWED,
+            str(file),
+            "--address",
+            "127.0.0.1",
+            "--port",
+            str(HTTP_PORT),
+            "--path",
+            "/classify",
+        ]
     size = ["--size", *map(str, workload.size), "--precision-hint", workload.precision or ""]
-    return [python, str(file), "--port", str(HTTP_PORT), *size, *map(str, workload.models)]
+    return [python, *UNSHADOWED, str(file), "--port", str(HTTP_PORT), *size, *map(str, workload.models)]
 
 
 def _environment(file: Path) -> str:

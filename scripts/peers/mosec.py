@@ -4,16 +4,12 @@
 """The ensemble behind mosec: a stage of two processes that decode, and one that infers in dynamic batches."""
 
 import os
-import sys
 from typing import Any
 
 import cv2
 import numpy as np
 import openvino as ov
-
-# This file has the name of the package that it needs.
-sys.path = [path for path in sys.path if not path.endswith("peers")]
-from mosec import Server, ValidationError, Worker  # noqa: E402
+from mosec import Server, ValidationError, Worker
 
 # mosec has a command line of its own, so what is ours comes by the environment.
 SIZE = tuple(int(edge) for edge in os.environ["PEER_SIZE"].split(","))
@@ -56,6 +52,6 @@ class Infer(Worker):
 
 if __name__ == "__main__":
     server = Server()
-    server.append_worker(Decode, num=2)
-    server.append_worker(Infer, num=1, max_batch_size=MAX_BATCH_SIZE, max_wait_time=MAX_WAIT_MS)
+    server.append_worker(Decode, num=2, route="/classify")
+    server.append_worker(Infer, num=1, max_batch_size=MAX_BATCH_SIZE, max_wait_time=MAX_WAIT_MS, route="/classify")
     server.run()
