@@ -163,18 +163,21 @@ def wait_until_ready(status: Callable[[], Any], url: str, stop: threading.Event)
 
 
 def wait_until_settled(stop: threading.Event) -> None:
-    """Wait until Serve has left HAProxy's configuration alone for a while: each reload cuts the connections kept open.
+    """Wait until HAProxy, if it is on, sends requests straight to a replica, and has done so for a while.
 
-    It reloads once more when the first replica has answered already.
+    Until then the first answers come by way of Serve's own proxy, and each change of the configuration reloads HAProxy,
+    which cuts the connections that clients keep open.
     """
-
-    def settles_in() -> float:
+    if os.environ["RAY_SERVE_ENABLE_HA_PROXY"] != "1":
+        return
+    give_up = time.monotonic() + READY_TIMEOUT_S
+    while not stop.wait(0.1) and time.monotonic() < give_up:
         # A folder for each node; those of earlier runs stay.
-        changed = max((file.stat().st_mtime for file in HAPROXY_FOLDER.glob("*/haproxy.cfg")), default=0.0)
-        return changed + SETTLED_S - time.time()
-
-    while (rest := settles_in()) > 0 and not stop.wait(rest):
-        pass
+        file = max(HAPROXY_FOLDER.glob("*/haproxy.cfg"), key=lambda path: path.stat().st_mtime, default=None)
+        if file is not None and "server SERVE_REPLICA" in file.read_text(encoding="utf-8"):
+            rest = file.stat().st_mtime + SETTLED_S - time.time()
+            if rest <= 0 or stop.wait(rest):
+                return
 
 
 def explain(application: Any) -> str:
