@@ -98,6 +98,10 @@ class Running:
                 total += process.memory_full_info().pss
         return total / 1e6
 
+    def replicas(self, deployment: str) -> list[psutil.Process]:
+        """The processes that run a deployment's replicas."""
+        return [p for p in self._tree() if f"ServeReplica:ensemble:{deployment}" in " ".join(_command(p))]
+
     def load(self, workload: Workload, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
         """What `scripts/load.py` measures, in a process of its own, and what the server used meanwhile.
 
@@ -127,11 +131,18 @@ class Running:
         }
 
 
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
 @contextmanager
 def running(
     system: System,
     workload: Workload,
-    changes: Mapping[str, Any] | None = None,
+    edit: Callable[[dict[str, Any]], None] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Running]:
     """Start a system, wait until it answers, and stop it at the end.
@@ -139,16 +150,14 @@ def running(
     Args:
         system: the server.
         workload: what it serves.
-        changes: of our configuration's `args`, merged over it; for trying levers.
+        edit: changes our configuration, for trying levers.
         environment: more of it.
 
     Raises:
         ScriptError: it did not start.
     """
     with tempfile.TemporaryDirectory() as temporary:
-        command = (
-            _ours(system, workload, changes or {}, Path(temporary)) if system.placement else _peer(system, workload)
-        )
+        command = _ours(system, workload, edit, Path(temporary)) if system.placement else _peer(system, workload)
         log = Path(temporary) / "log"
         peer = {
             "PEER_MODELS": os.pathsep.join(map(str, workload.models)),
@@ -170,24 +179,13 @@ def running(
             _stop(process)
 
 
-def _ours(system: System, workload: Workload, changes: Mapping[str, Any], folder: Path) -> list[str]:
+def _ours(system: System, workload: Workload, edit: Callable[[dict[str, Any]], None] | None, folder: Path) -> list[str]:
     assert system.placement is not None
     config = workload.config(system.placement, HTTP_PORT, GRPC_PORT)
-    _merge(config["applications"][0]["args"], changes)
+    if edit is not None:
+        edit(config)
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     return [sys.executable, "-m", "scripts.serve", str(folder / "config.yaml")]
-
-
-def _merge(into: Any, changes: Mapping[str, Any]) -> None:
-    """Set fields; under `members` they are those of every member."""
-    for name, value in changes.items():
-        if name == "members":
-            for member in into["members"]:
-                member.update(value)
-        elif isinstance(value, Mapping):
-            into.setdefault(name, {}).update(value)
-        else:
-            into[name] = value
 
 
 def _peer(system: System, workload: Workload) -> list[str]:

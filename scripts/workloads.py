@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -171,7 +172,8 @@ def imagenet_models() -> Path:
             continue
         with tempfile.TemporaryDirectory() as temporary:
             # Calibration takes labelled folders; with random weights any label does.
-            (Path(temporary) / "photographs").symlink_to(photographs("large")[0].parent.resolve())
+            shutil.copytree(photographs("large")[0].parent, Path(temporary) / "photographs")
+            shutil.rmtree(root / name, ignore_errors=True)
             flags = ["--weights", "random", "--name", name, "--repository", str(root), "--int8", "--data", temporary]
             command = [sys.executable, "-m", "scripts.prepare", IMAGENET_NAMES[name], *flags]
             if subprocess.run([*command, "--samples", "32"], cwd=ROOT).returncode != 0:  # noqa: S603

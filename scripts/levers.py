@@ -1,0 +1,325 @@
+"""What each lever gives: this application with one thing changed, against the same as it comes, side by side.
+
+    python -m scripts.levers --markdown levers.md
+
+A default runs before and after every two changed ones; a ratio is requests/s against the mean of its neighbours. What
+a server need not be started for (decoding, serialization, FastAPI) is timed in this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import pickle
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fastapi import FastAPI, Query, Request
+from rich.console import Console
+from rich.table import Table
+from starlette.types import Message
+from tqdm import tqdm
+
+from deployments.http import HttpServer
+from deployments.ingress import Ingress
+from deployments.observer import Observer
+from deployments.transformer import decode, inspect
+from graph.batch import Batch, Classification, ClassProbability
+from graph.config import IngressSettings, TransformerSettings
+from graph.tracing import Tracing
+from scripts.errors import told_in_one_line
+from scripts.systems import OURS, Running, System, running
+from scripts.workloads import IMAGENET_SIZE, Placement, workload
+
+SYSTEMS = {system.placement: system for system in OURS}
+HEADINGS = ("lever, against the default", "workload", "placement", "clients", "requests/s", "ratio")
+MICRO_S = 1.0
+
+Edit = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Lever:
+    """One change of the default: of its configuration, of the environment, or of the processes once they run."""
+
+    name: str
+    edit: Edit | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    after: Callable[[Running], None] | None = None
+
+
+DEFAULT = Lever("default")
+
+
+def args(**changes: Mapping[str, Any]) -> Edit:
+    """Change fields of the application's arguments; under `members`, of every member."""
+
+    def edit(config: dict[str, Any]) -> None:
+        own = config["applications"][0]["args"]
+        for name, fields in changes.items():
+            for target in own["members"] if name == "members" else [own.setdefault(name, {})]:
+                target.update(fields)
+
+    return edit
+
+
+def inline(*nodes: str) -> Edit:
+    """Place light nodes in the ingress."""
+
+    def edit(config: dict[str, Any]) -> None:
+        args(**{node: {"placement": "inline"} for node in nodes})(config)
+        application = config["applications"][0]
+        gone = {"JpegTransformer", "Combiner", "Labeler"}
+        application["deployments"] = [d for d in application["deployments"] if d["name"] not in gone]
+
+    return edit
+
+
+def replicas(count: int) -> Edit:
+    """So many copies of the whole graph, the threads split among them."""
+
+    def edit(config: dict[str, Any]) -> None:
+        args(members={"threads": 1})(config)
+        [ingress] = config["applications"][0]["deployments"]
+        ingress.update(num_replicas=count, ray_actor_options={"num_cpus": 0.5})
+
+    return edit
+
+
+def access_log(config: dict[str, Any]) -> None:
+    """Turn Serve's access log on."""
+    config["logging_config"]["enable_access_log"] = True
+
+
+def pin(server: Running) -> None:
+    """Each member's replica on a core of its own."""
+    for core, deployment in enumerate(("ResNet", "DenseNet")):
+        for process in server.replicas(deployment):
+            for thread in process.threads():
+                os.sched_setaffinity(thread.id, {core})
+
+
+ONE_BY_ONE = args(ingress={"max_batch_size": 1, "max_concurrent_batches": 32})
+# (workload, placement, clients): the levers tried there.
+TRIED: dict[tuple[str, Placement, int], list[Lever]] = {
+    ("trivial", "separate", 32): [
+        Lever("no batching at the door", ONE_BY_ONE),
+        Lever("transformer, combiner, labeler inline", inline("transformer", "combiner", "labeler")),
+        Lever("no HAProxy", environment={"RAY_SERVE_ENABLE_HA_PROXY": "0"}),
+        Lever(
+            "neither HAProxy nor throughput mode",
+            environment={"RAY_SERVE_ENABLE_HA_PROXY": "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"},
+        ),
+        Lever("calls by reference, not by value", environment={"RAY_SERVE_USE_GRPC_BY_DEFAULT": "0"}),
+        Lever("access log on", access_log),
+        Lever("garbage collector not frozen", environment={"RAY_SERVE_FREEZE_GC_ON_STARTUP": "0"}),
+        Lever("four passes at a time, not two", args(ingress={"max_concurrent_batches": 4})),
+    ],
+    ("embedded", "colocated", 32): [
+        Lever("no batching at the door", ONE_BY_ONE),
+        Lever("traces of every request, to a file", environment={"OTEL_TRACES_EXPORTER": "file"}),
+    ],
+    ("embedded", "separate", 32): [
+        Lever("traces of every request, to a file", environment={"OTEL_TRACES_EXPORTER": "file"}),
+        Lever("two threads a member, not one", args(members={"threads": 2})),
+    ],
+    ("imagenet", "colocated", 8): [
+        Lever("one stream a member", args(members={"streams": 1})),
+        Lever("LATENCY hint, so one request", args(members={"performance_hint": "LATENCY"})),
+        Lever("OpenVINO's own pinning", args(members={"cpu_pinning": True})),
+        Lever("two replicas of one thread a member", replicas(2)),
+    ],
+    ("imagenet", "separate", 8): [
+        Lever("members pinned to a core each", after=pin),
+        Lever("two threads a member, not one", args(members={"threads": 2})),
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a lever gave."""
+
+    name: str
+    workload: str
+    placement: str
+    clients: int | None
+    requests_per_s: float | None
+    ratio: float
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its text in the table."""
+        rate = "" if self.requests_per_s is None else f"{self.requests_per_s:,.0f}"
+        return self.name, self.workload, self.placement, str(self.clients or ""), rate, f"{self.ratio:.2f}"
+
+
+def measure(name: str, placement: Placement, clients: int, levers: Sequence[Lever], seconds: float) -> list[Result]:
+    """The levers of one workload and placement, defaults between them."""
+    load = workload(name, "int8")
+    system: System = replace(SYSTEMS[placement], protocols=("http",))
+
+    def rate(lever: Lever) -> float:
+        with running(system, load, lever.edit, lever.environment) as server:
+            if lever.after is not None:
+                lever.after(server)
+            return float(server.load(load, "http", clients, seconds)["requests_per_s"])
+
+    results = []
+    before = rate(DEFAULT)
+    for first in range(0, len(levers), 2):
+        pair = levers[first : first + 2]
+        rates = [rate(lever) for lever in pair]
+        after = rate(DEFAULT)
+        around = (before + after) / 2
+        results += [
+            Result(lever.name, name, placement, clients, value, value / around)
+            for lever, value in zip(pair, rates, strict=True)
+        ]
+        before = after
+    return results
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds that it takes once, the median over a second."""
+    work()
+    taken, end = [], time.perf_counter() + MICRO_S
+    while time.perf_counter() < end:
+        started = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken)
+
+
+def in_process() -> list[Result]:
+    """The levers that need no server; the ratio is of speeds."""
+    results = []
+    limits = TransformerSettings()
+    for name, size in (("embedded", (32, 32)), ("imagenet", IMAGENET_SIZE)):
+        images = [path.read_bytes() for path in workload(name, "int8").images]
+        headers = [inspect(image, limits) for image in images]
+
+        def decode_all(scaled: bool, images: Any = images, headers: Any = headers, size: Any = size) -> None:
+            for image, header in zip(images, headers, strict=True):
+                decode(image, replace(header, is_jpeg=header.is_jpeg and scaled), size, 0.875)
+
+        ratio = timed(lambda work=decode_all: work(True)) / timed(lambda work=decode_all: work(False))  # type: ignore[misc]
+        results.append(Result("JPEGs decoded whole, not scaled", name, "in process", None, None, ratio))
+    pixels = np.zeros((8, *IMAGENET_SIZE, 3), np.uint8)
+
+    def carry(array: Any) -> None:
+        pickle.loads(pickle.dumps(array, protocol=5))  # noqa: S301
+
+    floats = pixels.astype(np.float32)
+    ratio = timed(lambda: carry(pixels)) / timed(lambda: carry(floats))
+    results.append(
+        Result("float32 on the edges, not uint8 (serialization alone)", "imagenet", "in process", None, None, ratio)
+    )
+    results.append(
+        Result(
+            "FastAPI in the hot path (the request's way to the ingress alone)",
+            "trivial",
+            "in process",
+            None,
+            None,
+            asyncio.run(fastapi_ratio()),
+        )
+    )
+    return results
+
+
+async def fastapi_ratio() -> float:
+    """Requests/s of a FastAPI route with our parameters, against our dispatch; the ingress answers at once."""
+    best = ClassProbability("cat", 3, 0.9)
+    answer = Classification("cat", 3, 0.9, (best,), None, {"resnet": 2, "densenet": 2}, "0" * 32)
+
+    async def graph(batch: Batch[list[bytes]]) -> Batch[list[Classification]]:
+        return Batch([answer] * len(batch.requests), batch.requests)
+
+    ingress = Ingress(graph, IngressSettings(), 10, Observer(Tracing(None, {})))
+    server = HttpServer(ingress, 10, lambda: True)
+    app = FastAPI()
+
+    @app.post("/classify")
+    async def classify(
+        request: Request,
+        top_k: int | None = Query(None, ge=1),
+        members: bool = False,
+        timeout_ms: int | None = Query(None, ge=1),
+    ) -> dict[str, Any]:
+        [outcome] = await ingress.classify([await request.body()], top_k=top_k, members=members, timeout_ms=timeout_ms)
+        assert isinstance(outcome, Classification)
+        return outcome.to_dict()
+
+    body = bytes(15_000)
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "path": "/classify",
+        "raw_path": b"/classify",
+        "query_string": b"",
+        "headers": [(b"host", b"x"), (b"content-type", b"image/jpeg"), (b"content-length", b"15000")],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 8000),
+        "scheme": "http",
+        "root_path": "",
+    }
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        assert message.get("status", 200) == 200
+
+    async def ours() -> None:
+        response = await server(Request(dict(scope), receive))
+        await response(dict(scope), receive, send)
+
+    async def rate(call: Callable[[], Any]) -> float:
+        count, end = 0, time.perf_counter() + MICRO_S
+        while time.perf_counter() < end:
+            await call()
+            count += 1
+        return count / MICRO_S
+
+    rates = [(await rate(lambda: app(dict(scope), receive, send)), await rate(ours)) for _ in range(3)]
+    return statistics.median(theirs / own for theirs, own in rates)
+
+
+def main() -> None:
+    """Parse the command line and try every lever."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=4, help="of each measurement")
+    parser.add_argument("--only", help="levers whose workload and placement hold this text, as 'imagenet colocated'")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--markdown", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    with told_in_one_line():
+        chosen = {key: levers for key, levers in TRIED.items() if (options.only or "") in f"{key[0]} {key[1]}"}
+        results = [] if options.only else in_process()
+        for (name, placement, clients), levers in tqdm(chosen.items(), "levers", unit="group"):
+            results += measure(name, placement, clients, levers, options.seconds)
+        table = Table()
+        for heading in HEADINGS:
+            table.add_column(heading)
+        for result in results:
+            table.add_row(*result.cells)
+        Console(width=None if sys.stdout.isatty() else 150).print(table)
+        if options.json is not None:
+            options.json.write_text(json.dumps([vars(r) for r in results], indent=1) + "\n", encoding="utf-8")
+        if options.markdown is not None:
+            lines = [HEADINGS, ["---"] * 3 + ["---:"] * 3, *(result.cells for result in results)]
+            options.markdown.write_text("".join(f"| {' | '.join(line)} |\n" for line in lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
