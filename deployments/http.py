@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse, Response
 
 from deployments import open_inference
 from deployments.ingress import INTERNAL_HINT, Ingress, Outcome
+from deployments.observer import Call
 from deployments.openapi import DOCS, OPENAPI
 from graph.errors import (
     EnsembleError,
@@ -29,7 +30,6 @@ from graph.errors import (
     NotReady,
     UnsupportedMediaType,
 )
-from graph.tracing import Trace
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ UNDECLARED = frozenset({"", "application/octet-stream"})
 FORM_OVERHEAD_BYTES = 64 * 1024
 
 Handler = Callable[[Request], Awaitable[Response]]
-ImagesHandler = Callable[[Request, Trace], Awaitable[Response]]
+ImagesHandler = Callable[[Request, Call], Awaitable[Response]]
 
 
 class HttpServer:
@@ -92,7 +92,7 @@ class HttpServer:
             known = {"http.request.method": request.method, "http.route": path, "url.path": path, "url.scheme": "http"}
             with self._ingress.observer.call("http", request.headers, known) as call:
                 try:
-                    response = await handler(request, call.trace)
+                    response = await handler(request, call)
                 except EnsembleError as err:
                     call.fail(err)
                     response = self._error(err)
@@ -117,7 +117,7 @@ class HttpServer:
             response.headers["Retry-After"] = str(self._ingress.settings.retry_after_s)
         return response
 
-    async def _classify(self, request: Request, trace: Trace) -> Response:
+    async def _classify(self, request: Request, call: Call) -> Response:
         options = _query(request)
         # Before a byte of the body is read.
         self._ingress.check_room()
@@ -128,9 +128,12 @@ class HttpServer:
             _check_media_type(media_type)
             images = [await _body(request, self._ingress.settings.max_request_bytes)]
         sent = [image for image in images if isinstance(image, bytes)]
-        answers = iter(await self._ingress.classify(sent, **options, trace=trace) if sent else ())
+        answers = iter(await self._ingress.classify(sent, **options, trace=call.trace) if sent else ())
         outcomes: list[Outcome] = [next(answers) if isinstance(image, bytes) else image for image in images]
         if len(outcomes) > 1:
+            failed = [outcome for outcome in outcomes if isinstance(outcome, EnsembleError)]
+            if failed:
+                call.fail(next((error for error in failed if error.is_fault), failed[0]))
             return _json({"results": [_result(outcome) for outcome in outcomes]})
         if isinstance(outcomes[0], EnsembleError):
             raise outcomes[0]
@@ -155,7 +158,7 @@ class HttpServer:
         finally:
             await form.close()
 
-    async def _infer(self, request: Request, trace: Trace) -> Response:
+    async def _infer(self, request: Request, call: Call) -> Response:
         self._ingress.check_room()
         body = await _json_object(request, self._ingress.settings.max_request_bytes)
         images = _images(body)
@@ -163,7 +166,7 @@ class HttpServer:
         names = open_inference.check_outputs([_field(output, "name", str) for output in _list(body, "outputs")])
         parameters = open_inference.check_parameters(_field(body, "parameters", dict, {}))
         answers = open_inference.succeeded(
-            await self._ingress.classify(images, **parameters, probabilities=True, trace=trace)
+            await self._ingress.classify(images, **parameters, probabilities=True, trace=call.trace)
         )
         outputs = [
             {

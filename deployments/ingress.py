@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 Graph = Callable[[Batch[list[bytes]]], Awaitable[Batch[list[Classification]]]]
 Outcome = Classification | EnsembleError
+OBSERVE_AFTER_S = 0.005
 Item = tuple[bytes, Request, Passage]
 
 
@@ -132,7 +133,8 @@ class Ingress:
         batch = await self._pass(Batch([image for image, _, _ in items], [request for _, request, _ in items]))
         # Once the answers are on their way; and should it fail, they are.
         passages = [passage for _, _, passage in items]
-        asyncio.get_running_loop().call_later(0, self.observer.batch, passages, start_ns, batch)
+        loop = asyncio.get_running_loop()
+        loop.call_later(OBSERVE_AFTER_S, self.observer.batch, passages, start_ns, time.time_ns(), batch)
         answers = iter(batch.payload)
         return [batch.errors[i] if i in batch.errors else next(answers) for i in range(len(items))]
 

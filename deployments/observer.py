@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from graph.batch import AttributeValue, Batch, Classification
+from graph.batch import MOST_TOLD, AttributeValue, Batch, Classification
 from graph.errors import EnsembleError
 from graph.metrics import Metrics
 from graph.tracing import Passage, Trace, Tracing
@@ -33,9 +33,9 @@ class Call:
     def fail(self, error: EnsembleError) -> None:
         """Note the error that the call is answered with."""
         self.outcome = error.code
-        self.attributes |= {"error.type": error.code, "error.message": error.message}
+        self.attributes |= {"error.type": error.code, "error.message": error.message[:MOST_TOLD]}
         if error.is_fault:
-            self.fault = error.message
+            self.fault = error.message[:MOST_TOLD]
 
 
 class Observer:
@@ -78,9 +78,11 @@ class Observer:
             trace.end(call.attributes, call.fault)
             self._metrics.request(protocol, call.outcome, time.perf_counter() - started)
 
-    def batch(self, passages: Sequence[Passage], start_ns: int, batch: Batch[list[Classification]]) -> None:
-        """Follow a batch that is back; `start_ns` is when it left, nanoseconds since the epoch."""
-        self._tracing.record(passages, start_ns, batch)
+    def batch(
+        self, passages: Sequence[Passage], start_ns: int, end_ns: int, batch: Batch[list[Classification]]
+    ) -> None:
+        """Follow a batch that left the queue at `start_ns` and was back at `end_ns`, nanoseconds since the epoch."""
+        self._tracing.record(passages, start_ns, end_ns, batch)
         self._metrics.batch(batch, (start_ns - min(passage.queued_ns for passage in passages)) / 1e9)
 
     def close(self) -> None:

@@ -18,6 +18,8 @@ Pixels = NDArray[np.uint8]
 Probabilities = NDArray[np.float32]
 
 AttributeValue = str | int | float
+# Characters of an error's message in a trace: it may quote what a client sent.
+MOST_TOLD = 200
 NO_ATTRIBUTES: Mapping[str, AttributeValue] = {}
 PROCESS = socket.gethostname(), os.getpid()
 DEADLINE_HINT = "the deadline passed before the image was classified; allow more time or send fewer at once"
@@ -57,7 +59,7 @@ class Timing:
         node: what it did, such as `predict resnet`.
         start_ns: when it began, nanoseconds since the epoch.
         end_ns: when it was done.
-        failed: the positions of the requests that had an error by then.
+        failed: the requests that had an error by then, by position: its code and the beginning of its message.
         attributes: what else is worth knowing, by OpenTelemetry's names.
         process: the host and the process id that it runs in.
     """
@@ -65,7 +67,7 @@ class Timing:
     node: str
     start_ns: int
     end_ns: int
-    failed: tuple[int, ...] = ()
+    failed: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     process: tuple[str, int] = PROCESS
 
@@ -97,7 +99,8 @@ class Batch(Generic[P]):
         self, node: str, start_ns: int, payload: Q, attributes: Mapping[str, AttributeValue] = NO_ATTRIBUTES
     ) -> Batch[Q]:
         """The batch after a node's work, which began at `start_ns`, with that node's output as payload."""
-        timing = Timing(node, start_ns, time.time_ns(), tuple(self.errors), attributes)
+        failed = {position: (error.code, error.message[:MOST_TOLD]) for position, error in self.errors.items()}
+        timing = Timing(node, start_ns, time.time_ns(), failed, attributes)
         return Batch(payload, self.requests, self.errors, self.versions, [*self.timings, timing])
 
     def fail(self, errors: dict[int, EnsembleError]) -> Batch[P]:

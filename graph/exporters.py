@@ -23,7 +23,10 @@ logger = logging.getLogger("ray.serve")
 FOLDER = Path("traces")
 MIB = 1024 * 1024
 FILE_DELAY_MS = 200.0
-MAX_FILE_BYTES = 32 * MIB
+MAX_FILE_BYTES = 16 * MIB
+MAX_FILES = 8
+# A request is about eight spans; the SDK's 2,048 would be a quarter of a second of them, and what exceeds it is lost.
+QUEUED_SPANS = 32_768
 # OTLP's span kinds, https://github.com/open-telemetry/opentelemetry-proto; the SDK's enumeration begins one lower.
 OTLP_KIND_OFFSET = 1
 
@@ -49,7 +52,8 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> SpanProcess
         raise ConfigurationError(f"OTEL_TRACES_EXPORTER: {name!r} is none of {[*make, 'none']}")
     # A file is there to be looked at now; what goes over the network waits for the SDK's 5 s.
     delay_ms = FILE_DELAY_MS if name == "file" and "OTEL_BSP_SCHEDULE_DELAY" not in environment else None
-    return BatchSpanProcessor(Reporting(make[name](), name), schedule_delay_millis=delay_ms)
+    queue = None if "OTEL_BSP_MAX_QUEUE_SIZE" in environment else QUEUED_SPANS
+    return BatchSpanProcessor(Reporting(make[name](), name), queue, schedule_delay_millis=delay_ms)
 
 
 def _otlp(environment: Mapping[str, str]) -> SpanExporter:
@@ -76,8 +80,7 @@ class Reporting(SpanExporter):
         self._exporter = exporter
         self._name = name
         self._failing = False
-        for library in ("opentelemetry.exporter.otlp", "opentelemetry.sdk._shared_internal"):
-            logging.getLogger(library).setLevel(logging.CRITICAL)
+        logging.getLogger("opentelemetry.exporter.otlp").setLevel(logging.CRITICAL)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Export spans; what can't be exported is lost, and the service goes on."""
@@ -106,13 +109,16 @@ class Reporting(SpanExporter):
 class FileSpanExporter(SpanExporter):
     """Writes OTLP JSON lines, one `TracesData` for each export, a file for each process.
 
-    The file is bounded: when full it becomes `<name>.old.jsonl`, in the place of the one before.
+    The file is bounded: when full it becomes `<name>.old.jsonl`, in the place of the one before. So is the folder: of
+    the files that earlier processes left, a new one keeps the latest few.
     Source: https://opentelemetry.io/docs/specs/otel/protocol/file-exporter/
     """
 
     def __init__(self, folder: Path, max_bytes: int = MAX_FILE_BYTES) -> None:
         """Make the folder, and set the size of a file at which a new one is begun."""
         folder.mkdir(parents=True, exist_ok=True)
+        for old in sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)[: -MAX_FILES + 1]:
+            old.unlink(missing_ok=True)
         self._path = (folder / f"{os.getpid()}.jsonl").resolve()
         self._max_bytes = max_bytes
         logger.info("traces are written to %s", self._path)
@@ -126,6 +132,7 @@ class FileSpanExporter(SpanExporter):
         line = json.dumps(traces_data(spans), separators=(",", ":")) + "\n"
         if self._path.exists() and self._path.stat().st_size + len(line) > self._max_bytes:
             self._path.replace(self._path.with_suffix(".old.jsonl"))
+        self._path.parent.mkdir(exist_ok=True)
         with self._path.open("a", encoding="utf-8") as stream:
             stream.write(line)
         return SpanExportResult.SUCCESS

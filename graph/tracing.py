@@ -1,17 +1,19 @@
 """Traces: one per request, made at the ingress from what each node notes on the batch.
 
 A node knows nothing of OpenTelemetry. It notes when it worked on a batch (`graph.batch.Timing`), and when the batch is
-back the ingress turns these notes into spans, each under its node's service name. So a trace is whole or not there at
-all, whichever process a node runs in; nodes pay nothing for it; and one place exports and flushes.
+back the ingress turns these notes into spans, each under its node's service name. So the decision to sample is made in
+one place for the whole trace, whichever processes its nodes run in; nodes pay nothing for it; and one place exports and
+flushes.
 
 Names: https://opentelemetry.io/docs/specs/semconv/; what the conventions don't know is under `ensemble.`.
 """
 
 from __future__ import annotations
 
+import itertools
+import logging
 import re
-import secrets
-import time
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,22 +30,25 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from graph.batch import PROCESS, AttributeValue, Batch, Timing
 
 # Source: https://www.w3.org/TR/trace-context/#traceparent-header
-TRACE_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
+TRACE_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 ROOT = "classify"
 BATCH = "batch"
 QUEUE = "queue"
 DECODE = "decode"
+SHUTDOWN_S = 5.0
 SCOPE = InstrumentationScope("ensemble-serving")
 PROPAGATOR = TraceContextTextMapPropagator()
 IDS = RandomIdGenerator()
 OK = Status()
+# It would log every malformed `tracestate`, in the client's words.
+logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
 
 
 def continue_trace(trace_parent: str | None) -> str:
     """The caller's `traceparent` if it is a valid one, else a new one, not sampled."""
     if trace_parent is not None and TRACE_PARENT.fullmatch(trace_parent):
         return trace_parent
-    return f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-00"
+    return f"00-{IDS.generate_trace_id():032x}-{IDS.generate_span_id():016x}-00"
 
 
 def trace_id(trace_parent: str) -> str:
@@ -129,46 +134,55 @@ class Tracing:
         parent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
         return Trace(parent, span if span.is_recording() else None)
 
-    def record(self, passages: Sequence[Passage], start_ns: int, batch: Batch[Any]) -> None:
+    def record(self, passages: Sequence[Passage], start_ns: int, end_ns: int, batch: Batch[Any]) -> None:
         """Make the spans of a batch that is back: its own, linked to its requests, and those of each request.
 
         Args:
             passages: one per request of the batch, in order.
             start_ns: when the batch left the queue, nanoseconds since the epoch.
+            end_ns: when it was back.
             batch: what the graph answered.
         """
         # Several images of one request may be in the batch: one set of spans tells of them.
-        roots: dict[int, tuple[SpanContext, int]] = {}
+        roots: dict[int, tuple[SpanContext, list[int]]] = {}
         for position, passage in enumerate(passages):
             if passage.trace.span is not None:
                 root = passage.trace.span.get_span_context()
-                roots.setdefault(root.span_id, (root, position))
+                roots.setdefault(root.span_id, (root, []))[1].append(position)
         if not roots:
             return
         size: dict[str, AttributeValue] = {"ensemble.batch.size": len(passages)}
         requests = [root for root, _ in roots.values()]
-        own = self._emit(BATCH, requests[0], start_ns, time.time_ns(), size, links=map(Link, requests))
+        own = self._emit(BATCH, requests[0], start_ns, end_ns, size, links=map(Link, requests))
         back = (Link(own),)
-        for root, position in roots.values():
-            passage = passages[position]
-            self._emit(QUEUE, root, passage.queued_ns, start_ns, {"ensemble.image.size": passage.size}, links=back)
-            stop = next((timing.end_ns for timing in batch.timings if position in timing.failed), None)
-            for timing in batch.timings:
-                # What comes after the node in which a request failed, it had no part in.
-                if stop is None or timing.start_ns < stop:
-                    self._emit_node(timing, root, position, batch, size)
+        for root, positions in roots.values():
+            first = passages[positions[0]]
+            self._emit(QUEUE, root, first.queued_ns, start_ns, {"ensemble.image.size": first.size}, links=back)
+            gone: set[int] = set()
+            for stage, timings in itertools.groupby(batch.timings, _stage):
+                # In what comes after the stage in which an image failed, it has no part.
+                taking_part = [position for position in positions if position not in gone]
+                for timing in timings if taking_part else ():
+                    self._emit_node(timing, stage, root, taking_part, batch, size)
+                    gone.update(timing.failed)
 
     def _emit_node(
-        self, timing: Timing, root: SpanContext, position: int, batch: Batch[Any], size: Mapping[str, AttributeValue]
+        self,
+        timing: Timing,
+        stage: int,
+        root: SpanContext,
+        positions: list[int],
+        batch: Batch[Any],
+        size: Mapping[str, AttributeValue],
     ) -> None:
         attributes = {**timing.attributes, **size}
-        if timing.node == DECODE and (pixels := batch.requests[position].image_size) is not None:
+        pixels = batch.requests[positions[0]].image_size
+        if stage == 0 and pixels is not None:
             attributes |= {"ensemble.image.width": pixels[0], "ensemble.image.height": pixels[1]}
         status = OK
-        if position in timing.failed:
-            error = batch.errors[position]
-            attributes |= {"error.type": error.code, "error.message": error.message}
-            status = Status(StatusCode.ERROR, error.message)
+        if failure := next((timing.failed[position] for position in positions if position in timing.failed), None):
+            attributes |= {"error.type": failure[0], "error.message": failure[1]}
+            status = Status(StatusCode.ERROR, failure[1])
         self._emit(timing.node, root, timing.start_ns, timing.end_ns, attributes, status=status, where=timing.process)
 
     def _emit(
@@ -216,6 +230,13 @@ class Tracing:
         return self._resources[service, where]
 
     def shutdown(self) -> None:
-        """Export what waits, then stop."""
+        """Export what waits, then stop; without a collector, give up after a while."""
         if self._processor is not None:
-            self._processor.shutdown()
+            last = threading.Thread(target=self._processor.shutdown, name="last spans", daemon=True)
+            last.start()
+            last.join(SHUTDOWN_S)
+
+
+def _stage(timing: Timing) -> int:
+    """Decoding, the members side by side, combining, labelling."""
+    return {DECODE: 0, "combine": 2, "label": 3}.get(timing.node, 1)

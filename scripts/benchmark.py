@@ -87,6 +87,7 @@ class Limit:
         """Set what is measured."""
         self._command = [sys.executable, "-m", "scripts.limit", *map(str, load.models)]
         self._command += ["--images", *map(str, load.images), "--size", *map(str, load.size)]
+        self._command += ["--crop-ratio", str(load.crop_ratio)]
         self._command += ["--clients", *map(str, clients), "--seconds", str(seconds)]
         if load.precision is not None:
             self._command += ["--precision", load.precision]

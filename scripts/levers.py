@@ -255,9 +255,12 @@ async def fastapi_ratio() -> float:
         members: bool = False,
         timeout_ms: int | None = Query(None, ge=1),
     ) -> dict[str, Any]:
-        [outcome] = await ingress.classify([await request.body()], top_k=top_k, members=members, timeout_ms=timeout_ms)
-        assert isinstance(outcome, Classification)
-        return outcome.to_dict()
+        with ingress.observer.call("http", request.headers, {}) as call:
+            [outcome] = await ingress.classify(
+                [await request.body()], top_k=top_k, members=members, timeout_ms=timeout_ms, trace=call.trace
+            )
+            assert isinstance(outcome, Classification)
+            return outcome.to_dict()
 
     body = bytes(15_000)
     scope = {

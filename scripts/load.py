@@ -59,6 +59,7 @@ class HttpClient(asyncio.Protocol):
         self._received = bytearray()
         self._expected = -1
         self._chunked = False
+        self._asked = False
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -69,6 +70,7 @@ class HttpClient(asyncio.Protocol):
 
     def _send(self) -> None:
         self._started = time.perf_counter()
+        self._asked = True
         self._transport.write(next(self._requests))
 
     def data_received(self, data: bytes) -> None:
@@ -88,6 +90,7 @@ class HttpClient(asyncio.Protocol):
         error = None if ok else self._received[: self._expected].decode("latin-1")
         self._received.clear()
         self._expected = -1
+        self._asked = False
         if self._tally.add(self._started, error):
             self._send()
         else:
@@ -95,7 +98,7 @@ class HttpClient(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, ours or the server's."""
-        if time.perf_counter() < self._tally.end:
+        if self._asked:
             self._tally.add(self._started, f"the server closed the connection: {exc}")
         if not self.done.done():
             self.done.set_result(None)
@@ -120,7 +123,9 @@ async def http(url: str, images: Sequence[bytes], clients: int, tally: Tally) ->
             parts.port or 80,
         )
         done.append(protocol.done)
-    await asyncio.wait(done, timeout=tally.end - time.perf_counter() + PATIENCE_S)
+    _, silent = await asyncio.wait(done, timeout=tally.end - time.perf_counter() + PATIENCE_S)
+    for _ in silent:
+        tally.add(tally.end, f"no answer within {PATIENCE_S:.0f} s")
 
 
 async def open_inference(target: str, images: Sequence[bytes], clients: int, tally: Tally) -> None:

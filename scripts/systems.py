@@ -23,6 +23,7 @@ import psutil
 import yaml
 
 from scripts.errors import ScriptError
+from scripts.serve import ServeError, check_ports
 from scripts.workloads import CACHE, ROOT, Placement, Workload
 
 HTTP_PORT, GRPC_PORT = 18100, 19100
@@ -112,9 +113,11 @@ class Running:
         command = [sys.executable, "-m", "scripts.load", url, *map(str, workload.images)]
         command += ["--clients", str(clients), "--seconds", str(seconds), "--warm-up", str(WARM_UP_S)]
         before = self.cpu_s()
-        printed = subprocess.run(command, capture_output=True, check=True).stdout  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
+        if done.returncode != 0:
+            raise ScriptError(f"the load could not be sent: {done.stderr[-1000:]}")
         used = sum(after - before.get(pid, 0.0) for pid, after in self.cpu_s().items())
-        result: dict[str, Any] = json.loads(printed)
+        result: dict[str, Any] = json.loads(done.stdout)
         if result["errors"] or not result["requests"]:
             raise ScriptError(
                 f"{result['errors']} requests failed, {result['requests']} did not: {result['first_error']}"
@@ -158,6 +161,10 @@ def running(
     """
     with tempfile.TemporaryDirectory() as temporary:
         command = _ours(system, workload, edit, Path(temporary)) if system.placement else _peer(system, workload)
+        try:
+            check_ports(("127.0.0.1", HTTP_PORT), ("127.0.0.1", GRPC_PORT))
+        except ServeError as err:
+            raise ScriptError(str(err)) from err
         log = Path(temporary) / "log"
         peer = {
             "PEER_MODELS": os.pathsep.join(map(str, workload.models)),

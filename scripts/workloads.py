@@ -62,6 +62,11 @@ class Workload:
         """Each member's file."""
         return [find(self.repository, name, self.version).path for name in MEMBERS]
 
+    @property
+    def crop_ratio(self) -> float:
+        """The share of the shorter side that the members' centre crop keeps."""
+        return find(self.repository, MEMBERS[0], self.version).crop_ratio or 1.0
+
     def config(self, placement: Placement, port: int, grpc_port: int) -> dict[str, Any]:
         """The shipped configuration of a placement, with these models and ports."""
         config: dict[str, Any] = yaml.safe_load(CONFIGS[placement].read_text(encoding="utf-8"))
@@ -99,7 +104,8 @@ def photographs(kind: Literal["small", "large"]) -> tuple[Path, ...]:
     Raises:
         ScriptError: there are none.
     """
-    folder = CACHE / f"photographs-{kind}"
+    source = "data" if "ENSEMBLE_DATA" in os.environ else "scikit-image"
+    folder = CACHE / f"photographs-{kind}-{source}"
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=_made(CACHE)) as temporary:
             for number, image in enumerate(_originals()):
@@ -122,6 +128,7 @@ def _originals() -> list[Any]:
         except ImportError as err:
             raise ScriptError("set ENSEMBLE_DATA to a folder with photos/, or pip install scikit-image") from err
         images = [cv2.cvtColor(image, cv2.COLOR_RGB2BGR) for image in (pictures.astronaut(), pictures.cat())]
+    images = [image for image in images if image is not None]
     if not images:
         raise ScriptError(f"there are no photographs in {data}/photos")
     return images

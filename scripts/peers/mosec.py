@@ -14,7 +14,8 @@ from mosec import Server, ValidationError, Worker
 # mosec has a command line of its own, so what is ours comes by the environment.
 SIZE = tuple(int(edge) for edge in os.environ["PEER_SIZE"].split(","))
 MODELS = os.environ["PEER_MODELS"].split(os.pathsep)
-OPTIONS = {"PERFORMANCE_HINT": "THROUGHPUT"}
+# One batch at a time, so every thread for it.
+OPTIONS = {"PERFORMANCE_HINT": "LATENCY"}
 if os.environ["PEER_PRECISION_HINT"]:
     OPTIONS["INFERENCE_PRECISION_HINT"] = os.environ["PEER_PRECISION_HINT"]
 MAX_BATCH_SIZE = 16

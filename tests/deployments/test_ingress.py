@@ -140,3 +140,24 @@ async def test_admission_counts_bytes_too():
         await door.classify([b"b" * 100])
     assert len(await admitted) == 1
     assert len(await door.classify([b"b" * 1024])) == 1
+
+
+async def test_answers_go_out_before_spans_and_metrics_are_made():
+    order = []
+
+    class Late(Observer):
+        def batch(self, passages, start_ns, end_ns, batch):
+            assert start_ns < end_ns <= time.time_ns()
+            order.append(f"observed {len(passages)}")
+            raise ZeroDivisionError("an observer's failure is nobody else's")
+
+    async def ask(name):
+        [outcome] = await door.classify([name])
+        order.append(outcome.label)
+
+    door = Ingress(Graph(), IngressSettings(), 5, Late(Tracing(None, {})))
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    await asyncio.gather(ask(b"a"), ask(b"b"))
+    await asyncio.sleep(0.05)
+    assert sorted(order[:2]) == ["a", "b"]
+    assert order[2:] == ["observed 2"]

@@ -132,3 +132,22 @@ def test_the_exporter_that_the_environment_names(environment, kind, tmp_path, mo
 def test_an_unknown_exporter_is_refused(environment, said):
     with pytest.raises(ConfigurationError, match=said):
         from_environment(environment)
+
+
+def test_a_burst_fits_the_queue(tmp_path, monkeypatch):
+    monkeypatch.setattr(exporters, "FOLDER", tmp_path)
+    processor = from_environment({"OTEL_TRACES_EXPORTER": "file", "OTEL_BSP_SCHEDULE_DELAY": "60000"})
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    tracer = provider.get_tracer("ensemble-serving")
+    for number in range(5_000):
+        tracer.start_span(str(number)).end()
+    processor.shutdown()
+    assert sum(path.read_text().count('"traceId"') for path in tmp_path.iterdir()) == 5_000
+
+
+def test_only_the_latest_files_of_earlier_processes_stay(tmp_path, spans):
+    for number in range(20):
+        (tmp_path / f"{number}.jsonl").touch()
+    FileSpanExporter(tmp_path).export(spans)
+    assert len(list(tmp_path.iterdir())) == exporters.MAX_FILES

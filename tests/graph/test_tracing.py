@@ -28,7 +28,17 @@ def test_a_valid_trace_goes_on():
 
 
 @pytest.mark.parametrize(
-    "bad", [None, "", "x", VALID.upper(), VALID[:-1], "ff" + VALID[2:], VALID.replace("b7ad6b7169203331", "0" * 16)]
+    "bad",
+    [
+        None,
+        "",
+        "x",
+        VALID.upper(),
+        VALID[:-1],
+        VALID + "-more",
+        "ff" + VALID[2:],
+        VALID.replace("b7ad6b7169203331", "0" * 16),
+    ],
 )
 def test_anything_else_begins_a_new_one(bad):
     first, second = continue_trace(bad), continue_trace(bad)
@@ -47,26 +57,27 @@ def tracing(exporter):
 
 
 def passed(traces, failures=None):
-    """A batch of the traces' requests that has passed the graph; `failures` is {position: (node, error)}."""
+    """A batch of the traces' requests that has passed the graph; `failures` is [(position, node, error)]."""
     start = time.time_ns()
-    failures = failures or {}
-    order = list(SERVICES)[1:]
+    failures = failures or []
 
-    def failed_by(node):
-        return tuple(p for p, (at, _) in failures.items() if at == node or order.index(at) < order.index("predict a"))
+    def failed_by(*nodes):
+        return {p: (error.code, error.message) for p, node, error in failures if node in nodes}
 
     timings = [
         Timing("decode", start + 1 * MS, start + 2 * MS, failed_by("decode")),
-        Timing("predict a", start + 3 * MS, start + 6 * MS, failed_by("predict a"), {"ensemble.model.version": 2}),
-        Timing("predict b", start + 3 * MS, start + 5 * MS, failed_by("predict b")),
-        Timing("combine", start + 7 * MS, start + 8 * MS, tuple(failures), process=("elsewhere", 7)),
-        Timing("label", start + 8 * MS, start + 9 * MS, tuple(failures)),
+        Timing(
+            "predict a", start + 3 * MS, start + 6 * MS, failed_by("decode", "predict a"), {"ensemble.model.version": 2}
+        ),
+        Timing("predict b", start + 3 * MS, start + 5 * MS, failed_by("decode", "predict b")),
+        Timing("combine", start + 7 * MS, start + 8 * MS, failed_by(*SERVICES), process=("elsewhere", 7)),
+        Timing("label", start + 8 * MS, start + 9 * MS, failed_by(*SERVICES)),
     ]
     requests = [Request(trace.parent) for trace in traces]
     if requests:
         requests[0].image_size = 40, 30
-    batch = Batch([], requests, {p: error for p, (_, error) in failures.items()}, timings=timings)
-    return [Passage(trace, start - 5 * MS, 100) for trace in traces], start, batch
+    batch = Batch([], requests, {p: error for p, _, error in failures}, timings=timings)
+    return [Passage(trace, start - 5 * MS, 100) for trace in traces], start, start + 10 * MS, batch
 
 
 def by_trace(exporter, trace):
@@ -149,7 +160,11 @@ def test_the_sampler_is_the_standard_variables(exporter, monkeypatch):
 
 def test_a_request_that_fails_has_its_error_where_it_failed_and_nothing_after(tracing, exporter):
     traces = [tracing.begin(None, None, {}) for _ in range(3)]
-    failures = {0: ("decode", InvalidImage("no image")), 1: ("predict a", InferenceFailed("it broke"))}
+    failures = [
+        (0, "decode", InvalidImage("no image")),
+        (1, "predict a", InferenceFailed("a broke")),
+        (1, "predict b", InferenceFailed("b broke")),
+    ]
     tracing.record(*passed(traces, failures))
     for trace in traces:
         trace.end({}, None)
@@ -157,10 +172,20 @@ def test_a_request_that_fails_has_its_error_where_it_failed_and_nothing_after(tr
     assert "predict a" not in first
     assert first["decode"].status.status_code is StatusCode.ERROR
     assert first["decode"].attributes["error.type"] == "invalid_image"
-    assert second["predict a"].attributes["error.type"] == "inference_failed"
-    assert second["predict b"].status.status_code is StatusCode.UNSET
+    for name in "ab":
+        assert second[f"predict {name}"].attributes["error.type"] == "inference_failed"
+        assert second[f"predict {name}"].attributes["error.message"] == f"{name} broke"
     assert "combine" not in second
     assert "label" in third
+
+
+def test_of_several_images_of_one_request_the_failure_shows_and_the_rest_goes_on(tracing, exporter):
+    trace = tracing.begin(None, None, {})
+    tracing.record(*passed([trace, trace], [(0, "decode", InvalidImage("no image"))]))
+    trace.end({}, None)
+    spans = by_trace(exporter, trace)
+    assert spans["decode"].attributes["error.type"] == "invalid_image"
+    assert spans["label"].status.status_code is StatusCode.UNSET
 
 
 def test_a_fault_marks_the_root(tracing, exporter):

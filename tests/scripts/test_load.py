@@ -1,8 +1,10 @@
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from scripts import load
 from scripts.load import run
 
 
@@ -61,3 +63,12 @@ def test_an_answer_that_is_not_200_is_an_error(server):
 def test_nobody_there():
     with pytest.raises(OSError, match=r"refused|Connect call failed"):
         run("http://127.0.0.1:1/classify", [b"a"], clients=1, seconds=0.1, warm_up_s=0)
+
+
+def test_a_client_that_gets_no_answer_is_an_error(monkeypatch):
+    monkeypatch.setattr(load, "PATIENCE_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        result = run(url, [b"a"], clients=2, seconds=0.1, warm_up_s=0)
+    assert result["errors"] == 2
+    assert "no answer" in result["first_error"]
