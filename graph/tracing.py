@@ -40,6 +40,7 @@ SCOPE = InstrumentationScope("ensemble-serving")
 PROPAGATOR = TraceContextTextMapPropagator()
 IDS = RandomIdGenerator()
 OK = Status()
+SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 # It would log every malformed `tracestate`, in the client's words.
 logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
 
@@ -152,6 +153,8 @@ class Tracing:
         if not roots:
             return
         size: dict[str, AttributeValue] = {"ensemble.batch.size": len(passages)}
+        # Most attributes are the same for every request of the batch: one mapping, so that exporters encode it once.
+        shared = {timing.node: {**timing.attributes, **size} for timing in batch.timings}
         requests = [root for root, _ in roots.values()]
         own = self._emit(BATCH, requests[0], start_ns, end_ns, size, links=map(Link, requests))
         back = (Link(own),)
@@ -163,7 +166,7 @@ class Tracing:
                 # In what comes after the stage in which an image failed, it has no part.
                 taking_part = [position for position in positions if position not in gone]
                 for timing in timings if taking_part else ():
-                    self._emit_node(timing, stage, root, taking_part, batch, size)
+                    self._emit_node(timing, stage, root, taking_part, batch, shared[timing.node])
                     gone.update(timing.failed)
 
     def _emit_node(
@@ -173,15 +176,14 @@ class Tracing:
         root: SpanContext,
         positions: list[int],
         batch: Batch[Any],
-        size: Mapping[str, AttributeValue],
+        attributes: dict[str, AttributeValue],
     ) -> None:
-        attributes = {**timing.attributes, **size}
         pixels = batch.requests[positions[0]].image_size
         if stage == 0 and pixels is not None:
-            attributes |= {"ensemble.image.width": pixels[0], "ensemble.image.height": pixels[1]}
+            attributes = {**attributes, "ensemble.image.width": pixels[0], "ensemble.image.height": pixels[1]}
         status = OK
         if failure := next((timing.failed[position] for position in positions if position in timing.failed), None):
-            attributes |= {"error.type": failure[0], "error.message": failure[1]}
+            attributes = {**attributes, "error.type": failure[0], "error.message": failure[1]}
             status = Status(StatusCode.ERROR, failure[1])
         self._emit(timing.node, root, timing.start_ns, timing.end_ns, attributes, status=status, where=timing.process)
 
@@ -198,7 +200,7 @@ class Tracing:
         where: tuple[str, int] = PROCESS,
     ) -> SpanContext:
         # Made whole, for it is over: a tracer's span that is started and ended costs four times as much.
-        context = SpanContext(parent.trace_id, IDS.generate_span_id(), False, TraceFlags(TraceFlags.SAMPLED))
+        context = SpanContext(parent.trace_id, IDS.generate_span_id(), False, SAMPLED)
         span = ReadableSpan(
             name,
             context,
