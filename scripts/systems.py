@@ -199,17 +199,7 @@ def _peer(system: System, workload: Workload) -> list[str]:
     file = PEERS / f"{system.name}.py"
     python = _environment(file)
     if system.name == "mosec":
-        return [
-            python,
-            *UNSHADOWED,
-            str(file),
-            "--address",
-            "127.0.0.1",
-            "--port",
-            str(HTTP_PORT),
-            "--path",
-            "/classify",
-        ]
+        return [python, *UNSHADOWED, str(file), "--address", "127.0.0.1", "--port", str(HTTP_PORT)]
     size = ["--size", *map(str, workload.size), "--precision-hint", workload.precision or ""]
     return [python, *UNSHADOWED, str(file), "--port", str(HTTP_PORT), *size, *map(str, workload.models)]
 
