@@ -99,6 +99,11 @@ def _read(source: str, args: argparse.Namespace) -> pretrained.Pretrained:
         network = ov.Core().read_model(path) if path.suffix == ".xml" else ov.convert_model(path)
     # convert_model raises its own error type, and plain Exception for a format that it doesn't know.
     except Exception as err:
+        if path.suffix == ".json":
+            raise ModelError(
+                f"OpenVINO can't read {source}; if that is PaddlePaddle's, save it with FLAGS_enable_pir_api=0 in the "
+                "environment, which makes a .pdmodel"
+            ) from err
         raise ModelError(f"OpenVINO can't read {source}; it reads {', '.join(READABLE)}, SavedModel: {err}") from err
     size = static_size(network, args.layout)
     if size is None and args.size is None:

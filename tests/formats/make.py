@@ -1,0 +1,60 @@
+"""Writes the classifiers beside it, the same one in each framework's own format; the tests only read what it wrote.
+
+    python make.py tensorflow     # saved_model/ and classifier.tflite, made by TensorFlow 2.21
+    python make.py paddle         # inference.pdmodel and inference.pdiparams, made by PaddlePaddle 3.3
+
+Each takes float32 images of 8x8 pixels, normalizes nothing, and answers float32 [N,3] probabilities: a 3x3
+convolution of stride 2 without padding, ReLU, the mean over the image, a matrix, softmax.
+"""
+
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).parent
+FILTERS = 0.3 * np.sin(np.arange(3 * 3 * 3 * 4, dtype=np.float32)).reshape(3, 3, 3, 4)  # height, width, in, out
+MATRIX = 2 * np.cos(np.arange(4 * 3, dtype=np.float32)).reshape(4, 3)
+
+
+def tensorflow() -> None:
+    import tensorflow as tf
+
+    class Classifier(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, 8, 8, 3], tf.float32, "image")])
+        def __call__(self, image):
+            features = tf.nn.relu(tf.nn.conv2d(image, FILTERS, 2, "VALID"))
+            return tf.nn.softmax(tf.reduce_mean(features, [1, 2]) @ MATRIX)
+
+    tf.saved_model.save(Classifier(), HERE / "saved_model")
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(HERE / "saved_model"))
+    (HERE / "classifier.tflite").write_bytes(converter.convert())
+
+
+def paddle() -> None:
+    os.environ["FLAGS_enable_pir_api"] = "0"  # noqa: SIM112  # else it writes .json, which OpenVINO can't read
+    import paddle
+    from paddle.nn import functional
+
+    class Classifier(paddle.nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.convolution = paddle.nn.Conv2D(3, 4, 3, stride=2, bias_attr=False)
+            self.convolution.weight.set_value(FILTERS.transpose(3, 2, 0, 1).copy())
+            self.linear = paddle.nn.Linear(4, 3, bias_attr=False)
+            self.linear.weight.set_value(MATRIX)
+
+        def forward(self, image):
+            return functional.softmax(self.linear(functional.relu(self.convolution(image)).mean(axis=[2, 3])))
+
+    # Else the file names the folders of the machine that it was made on.
+    traceback.extract_stack = lambda *_, **__: [traceback.FrameSummary(Path(__file__).name, 1, "paddle")] * 9
+    signature = [paddle.static.InputSpec([-1, 3, 8, 8], "float32", "image")]
+    paddle.jit.save(Classifier(), str(HERE / "inference"), input_spec=signature)
+    (HERE / "inference.pdiparams.info").unlink()  # for training on
+
+
+if __name__ == "__main__":
+    {"tensorflow": tensorflow, "paddle": paddle}[sys.argv[1]]()
