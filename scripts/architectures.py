@@ -28,7 +28,7 @@ class ConvBlock(nn.Sequential):
         layers: list[nn.Module] = [nn.Conv2d(channels_in, channels_out, kernel, padding=kernel // 2, bias=False)]
         if pool:
             layers.append(nn.MaxPool2d(2))
-        super().__init__(*layers, nn.BatchNorm2d(channels_out, momentum=0.4), nn.SiLU())
+        super().__init__(*layers, nn.BatchNorm2d(channels_out, momentum=0.12), nn.SiLU())
         if kernel == 3 and channels_out >= channels_in:
             nn.init.dirac_(self[0].weight[:channels_in])
         self[-2].weight.requires_grad_(False)

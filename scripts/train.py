@@ -9,8 +9,10 @@ Needs the `train` extra (PyTorch). Stops and resumes at any epoch: the same comm
 from __future__ import annotations
 
 import argparse
+import ctypes
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -29,6 +31,9 @@ from scripts.dataset import Dataset
 from scripts.errors import told_in_one_line
 from scripts.muon import Muon
 
+# glibc's numbers for `mallopt`.
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -39,6 +44,7 @@ class Recipe:
     epochs: int
     seed: int
     batch_size: int = 2000
+    forward_batch_size: int = 500  # what goes through the network at once; batch norm sees no more
     learning_rate: float = 0.24
     momentum: float = 0.6
     bias_learning_rate: float = 0.053
@@ -128,6 +134,20 @@ def optimizers(model: nn.Sequential, recipe: Recipe) -> list[torch.optim.Optimiz
     ]
 
 
+def sum_gradients(model: nn.Module, images: Tensor, labels: Tensor, recipe: Recipe) -> float:
+    """Add the gradients of a batch, a part that fits a CPU's caches at a time; returns the loss summed over images."""
+    total = 0.0
+    for part, truth in zip(
+        images.split(recipe.forward_batch_size), labels.split(recipe.forward_batch_size), strict=True
+    ):
+        with torch.autocast(part.device.type, torch.bfloat16):
+            logits = model(part.contiguous(memory_format=torch.channels_last))
+        loss = F.cross_entropy(logits.float(), truth, label_smoothing=recipe.label_smoothing, reduction="sum")
+        loss.backward()
+        total += float(loss)
+    return total
+
+
 def decay(progress: float) -> float:
     """The learning rates' factor, linear from 1 to 0; `progress` runs from 0 to 1 over the whole training."""
     return 1 - progress
@@ -196,14 +216,11 @@ def train(
             for optimizer, rates in zip(updates, peaks, strict=True):
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate * factor
-            with torch.autocast(device.type, torch.bfloat16):
-                logits = model(batch.contiguous(memory_format=torch.channels_last))
-            loss = F.cross_entropy(logits.float(), truth, label_smoothing=recipe.label_smoothing, reduction="sum")
             model.zero_grad()
-            loss.backward()
+            loss = sum_gradients(model, batch, truth, recipe)
             for optimizer in updates:
                 optimizer.step()
-            loss_sum += float(loss) / len(batch)
+            loss_sum += loss / len(batch)
             progress_bar.update()
             progress_bar.set_postfix(loss=f"{loss_sum / (step + 1):.3f}")
         progress_bar.close()
@@ -227,6 +244,13 @@ def train(
             checkpoint.with_suffix(".tmp"),
         )
         checkpoint.with_suffix(".tmp").replace(checkpoint)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc use large blocks again, not return them to the kernel; on a CPU that took a fifth of the time."""
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
+        library.mallopt(M_MMAP_MAX, 0)
+        library.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def main() -> None:
@@ -269,6 +293,7 @@ def main() -> None:
         contrast=args.contrast,
         initialized_from=initial,
     )
+    keep_freed_memory()
     with told_in_one_line():
         run(recipe, args)
 

@@ -34,6 +34,19 @@ def recipe(epochs: int, architecture: str = "resnet") -> Recipe:
     return SmallBatches(architecture, "shift", epochs, seed=1)
 
 
+def test_a_batch_in_parts_has_the_gradient_of_the_whole() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 4 * 4, 5))
+    images, labels = torch.randn(7, 3, 4, 4), torch.arange(7) % 5
+    expected = torch.nn.functional.cross_entropy(model(images), labels, label_smoothing=0.2, reduction="sum")
+    (gradient,) = torch.autograd.grad(expected, [model[1].weight])
+    parts = Recipe("resnet", "shift", 1, seed=1, forward_batch_size=3)
+    loss = command.sum_gradients(model, images, labels, parts)
+    assert loss == pytest.approx(float(expected.detach()), rel=0.02)
+    # bfloat16 inside.
+    torch.testing.assert_close(model[1].weight.grad, gradient, atol=0.05, rtol=0.05)
+
+
 def test_training_resumes_with_the_epoch_after(
     tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
