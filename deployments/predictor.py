@@ -46,6 +46,7 @@ def load(model: Model) -> ov.Model:
             f"model {model.name!r} has {len(network.inputs)} inputs and {len(network.outputs)} outputs; "
             "a member has one image input and one output of class scores"
         )
+    drop_output_quantization(network)
     shape = network.input(0).get_partial_shape()
     if shape.rank.is_dynamic or len(shape) != 4:
         raise ConfigurationError(f"model {model.name!r} takes {shape}; a member takes images of four dimensions")
@@ -76,6 +77,14 @@ def with_softmax(network: ov.Model) -> ov.Model:
     result.input(0).replace_source_output(softmax.output(0))
     network.validate_nodes_and_infer_types()
     return network
+
+
+def drop_output_quantization(network: ov.Model) -> None:
+    """Let an int8 model answer its softmax itself: rounded to 8 bits, the classes need not sum to 1."""
+    result = network.get_results()[0]
+    last = result.input_value(0).get_node()
+    if last.get_type_name() == "FakeQuantize" and last.input_value(0).get_node().get_type_name() == "Softmax":
+        result.input(0).replace_source_output(last.input_value(0))
 
 
 def input_size(network: ov.Model) -> tuple[int, int] | None:

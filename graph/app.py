@@ -193,7 +193,7 @@ def build(args: dict[str, Any]) -> Application:
     if labels is not None and len(labels) != classes:
         raise ConfigurationError(f"the models have {classes} classes but {len(labels)} labels")
     crop_ratio = config.transformer.crop_ratio or _agreed(
-        "crop ratio", {name: model.crop_ratio for name, model in models.items()}
+        "crop ratio (transformer.crop_ratio overrides it)", {name: model.crop_ratio for name, model in models.items()}
     )
     return _deployment(IngressDeployment, "Ingress").bind(
         config.ingress,

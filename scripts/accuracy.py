@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from deployments.predictor import Predictor, input_size, load
-from deployments.transformer import decode, inspect
 from graph.batch import Batch, Pixels, Probabilities, Request
-from graph.config import MemberConfig, TransformerSettings
-from graph.errors import EnsembleError
+from graph.config import MemberConfig
 from models.repository import Model, sha256
-from scripts.dataset import Dataset, label
+from scripts.dataset import Dataset, decode, label
 from scripts.errors import ScriptError
 
 Truth = NDArray[np.int64]
@@ -75,15 +73,8 @@ def input_shape(model: Model) -> tuple[tuple[int, int], float]:
 
 
 def decode_all(names: Sequence[str], encoded: Sequence[bytes], size: tuple[int, int], crop_ratio: float) -> Pixels:
-    """Images to uint8 BGR [N,H,W,3], as the server does it; a bad one raises ScriptError with its name."""
-    limits = TransformerSettings()
-    pixels = np.empty((len(encoded), *size, 3), np.uint8)
-    for row, (name, image) in enumerate(zip(names, encoded, strict=True)):
-        try:
-            pixels[row] = decode(image, inspect(image, limits), size, crop_ratio)
-        except EnsembleError as err:
-            raise ScriptError(f"{name}: {err}") from err
-    return pixels
+    """Images to uint8 BGR [N,height,width,3]; see `scripts.dataset.decode`."""
+    return np.stack([decode(*image, size, crop_ratio) for image in zip(names, encoded, strict=True)])
 
 
 def truth(dataset: Dataset, model: Model) -> Truth:
@@ -95,6 +86,10 @@ def truth(dataset: Dataset, model: Model) -> Truth:
     if model.labels is None:
         raise ScriptError(f"model {model.name!r} has no labels; prepare it with --labels")
     index = {name: position for position, name in enumerate(model.labels)}
+    if twice := [name for name in dataset.classes if model.labels.count(name) > 1]:
+        raise ScriptError(
+            f"model {model.name!r} has several classes named {twice[0]!r}; prepare it with other --labels"
+        )
     if unknown := [name for name in dataset.classes if name not in index]:
         raise ScriptError(
             f"{dataset.path} has the class {unknown[0]!r}, which is none of the {len(index)} classes of model "

@@ -1,8 +1,8 @@
 """The CIFAR-size ResNet and DenseNet that `scripts/train.py` trains.
 
 Both start with a whitening convolution on 2x2 patches and halve the resolution at once, because on a CPU the
-accuracy per second of training is decided at the early, large feature maps. Every convolution is followed by its own
-batch norm, so that both fold into one operation at inference and quantize well.
+accuracy per second of training is decided at the early, large feature maps. Every later convolution has a batch norm of
+its own behind it, so that both fold into one operation at inference and quantize well.
 
 Sources: residual blocks, He et al. 2015 (arXiv:1512.03385); dense blocks, Huang et al. 2016 (arXiv:1608.06993), here
 with the activation after the convolution; whitening stem, Jordan 2024 (arXiv:2404.00498).
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 STEM_CHANNELS = 24
+# Pixels; of a smaller image three poolings leave nothing.
+SMALLEST = 9
 
 
 class ConvBlock(nn.Sequential):
@@ -78,8 +80,8 @@ class Head(nn.Module):
 class Mirrored(nn.Module):
     """A trained classifier that looks at each image and at its mirror image, and averages the logits.
 
-    Twice the arithmetic; on CIFAR-10 worth about half a point of top-1 (measured: README.md). Both views go through
-    in one batch, so that the weights are stored once.
+    Twice the arithmetic, for half a point to one of top-1 on CIFAR-10. Both views go through in one batch, so that the
+    weights are stored once.
     """
 
     def __init__(self, model: nn.Module) -> None:

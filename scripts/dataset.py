@@ -1,4 +1,4 @@
-"""Labelled photographs in a zip file or a folder: `<class>/<name>.jpg`."""
+"""Labelled photographs in a zip file or a folder, `<class>/<name>.jpg`, decoded by the code that serves them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from deployments import transformer
+from graph.batch import Pixels
+from graph.config import TransformerSettings
+from graph.errors import EnsembleError
+from scripts.errors import DatasetError, ScriptError
+
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png"})
-
-
-class DatasetError(ValueError):
-    """The path holds no labelled images."""
+LIMITS = TransformerSettings()
 
 
 @dataclass(frozen=True)
@@ -65,5 +68,15 @@ def label(name: str) -> str:
     return PurePosixPath(name).parent.name
 
 
+def decode(name: str, encoded: bytes, size: tuple[int, int], crop_ratio: float) -> Pixels:
+    """An image to uint8 BGR [height,width,3], as the server does it; a bad one raises ScriptError with its name."""
+    try:
+        return transformer.decode(encoded, transformer.inspect(encoded, LIMITS), size, crop_ratio)
+    except EnsembleError as err:
+        raise ScriptError(f"{name}: {err}") from err
+
+
 def _is_labelled_image(name: PurePosixPath) -> bool:
-    return name.suffix.lower() in SUFFIXES and bool(label(str(name)))
+    # macOS and Jupyter leave folders and files beside the images that look like them.
+    hidden = any(part.startswith(".") or part == "__MACOSX" for part in name.parts)
+    return name.suffix.lower() in SUFFIXES and bool(label(str(name))) and not hidden

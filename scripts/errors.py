@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from graph.errors import ConfigurationError, EnsembleError
-from scripts.dataset import DatasetError
 
 
 class ScriptError(ValueError):
     """What was asked can't be done; the message says why and what to do instead."""
+
+
+class DatasetError(ScriptError):
+    """The path holds no labelled images."""
 
 
 class ModelError(ScriptError):
@@ -22,5 +27,12 @@ def told_in_one_line() -> Iterator[None]:
     """Turn the user's mistakes into `error: ...` on stderr and exit status 1; bugs keep their traceback."""
     try:
         yield
-    except (ScriptError, ConfigurationError, EnsembleError, DatasetError) as err:
+    except (ScriptError, ConfigurationError, EnsembleError, OSError, zipfile.BadZipFile) as err:
         raise SystemExit("error: " + " ".join(str(err).split())) from err
+
+
+def positive(text: str) -> int:
+    """The type of a flag that is 1 or more."""
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value

@@ -19,10 +19,11 @@ from rich.console import Console
 
 from deployments.combiner import combine
 from graph.errors import ConfigurationError
-from models.repository import DEFAULT_ROOT, Model, find, versions
+from models.repository import DEFAULT_ROOT, find, versions
 from scripts.accuracy import predict, top1, truth
 from scripts.dataset import Dataset
-from scripts.errors import ScriptError, told_in_one_line
+from scripts.errors import ScriptError, positive, told_in_one_line
+from scripts.intermediate import precision
 from scripts.report import ENSEMBLE, Score, gain, markdown, plot, table, to_json
 from scripts.served import ask
 
@@ -100,11 +101,6 @@ def evaluate_served(url: str, repository: Path, dataset: Dataset, connections: i
     return [*members, ensemble], [gain(ensemble, members)]
 
 
-def precision(model: Model) -> str:
-    """The precision in the model's metadata, or `unknown`."""
-    return str(model.metadata.get("precision", UNKNOWN))
-
-
 def default_data() -> Path | None:
     """CIFAR-10's test set below `$ENSEMBLE_DATA`, if that is set."""
     root = os.environ.get("ENSEMBLE_DATA")
@@ -144,23 +140,26 @@ def main() -> None:
     )
     parser.add_argument("--members", nargs="+", default=[], metavar="NAME", help="default: all of the repository")
     parser.add_argument("--repository", type=Path, default=DEFAULT_ROOT, help="default: the models in the box")
-    parser.add_argument("--method", choices=METHODS, default="mean", help="how the ensembles combine (default: mean)")
+    parser.add_argument("--method", choices=METHODS, help="how the ensembles combine (default: mean)")
     parser.add_argument("--url", help="measure this server instead, e.g. http://127.0.0.1:8000")
-    parser.add_argument("--connections", type=int, default=16, help="requests in flight, with --url (default: 16)")
+    parser.add_argument("--connections", type=positive, default=16, help="requests in flight, with --url (default: 16)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table as Markdown")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a list of name, precision, top1 (%%), images")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a bar chart, .svg or .png")
     args = parser.parse_args()
     if args.data is None:
         parser.error("--data is required where ENSEMBLE_DATA is not set")
-    if args.connections < 1:
-        parser.error("--connections must be 1 or more")
+    if args.url and (args.members or args.method):
+        parser.error("--members and --method are the server's with --url")
+    for file in (args.markdown, args.json, args.plot):
+        if file is not None and not file.parent.is_dir():
+            parser.error(f"there is no folder {file.parent} to write {file.name} to")
     with told_in_one_line():
         dataset = Dataset.open(args.data)
         if args.url:
             scores, sentences = evaluate_served(args.url, args.repository, dataset, args.connections)
         else:
-            scores, sentences = evaluate(args.repository, args.members, dataset, args.method)
+            scores, sentences = evaluate(args.repository, args.members, dataset, args.method or "mean")
         console = Console()
         console.print(table(scores))
         for sentence in sentences:

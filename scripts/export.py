@@ -50,7 +50,6 @@ def export(
     name: str,
     *,
     data: Path,
-    device: str,
     validation: Path | None = None,
     replace: bool = False,
     mirror: bool = False,
@@ -62,7 +61,6 @@ def export(
         repository: the root of the model repository.
         name: the model's name there.
         data: what it was trained on; only the name is recorded, the SHA-256 is in the checkpoint.
-        device: where this run computed, `cpu` or `cuda`, for the metadata.
         validation: a dataset to measure the written model on.
         replace: whether an existing version 1 gives way.
         mirror: whether the model also looks at each image's mirror image.
@@ -88,9 +86,9 @@ def export(
             "std_bgr": saved["std"],
             "data": data.name,
             "sha256": saved["data_sha256"],
-            "torch": torch.__version__,
+            "torch": saved["torch"],
+            "device": saved["device"],
             "openvino": ov.__version__,
-            "device": device,
         },
     }
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +15,8 @@ import openvino as ov
 from openvino.passes import ConstantFolding, Manager
 from openvino.preprocess import ColorFormat, PrePostProcessor
 
-from deployments.predictor import with_softmax
+from deployments.predictor import drop_output_quantization, with_softmax
+from graph.config import NAME
 from models.repository import METADATA, Model, versions, write_metadata
 from scripts.errors import ModelError
 
@@ -61,6 +65,7 @@ def bake(
     if rank.is_static and rank.get_length() != 4:
         raise ModelError(f"the model takes {network.input(0).get_partial_shape()}; a member takes images, [N,H,W,3]")
     _reshape(network, size, layout)
+    drop_output_quantization(network)
     if not _ends_in_softmax(network):
         network = with_softmax(network)
     adapter = PrePostProcessor(network)
@@ -114,13 +119,39 @@ def input_metadata(size: tuple[int, int], crop_ratio: float) -> dict[str, Any]:
     }
 
 
-def check_free(repository: Path, name: str, version: int) -> None:
+def stored_precision(model: Model) -> str:
+    """What most of a model's weights are stored in: `FP32`, `FP16`, or `INT8` for 8 bits or fewer.
+
+    Raises:
+        ModelError: OpenVINO can't read the model.
+    """
+    try:
+        network = ov.Core().read_model(model.path)
+    except RuntimeError as err:
+        raise ModelError(f"OpenVINO can't read {model.path}: {err}") from err
+    bits: Counter[int] = Counter()
+    for node in network.get_ordered_ops():
+        if node.get_type_name() == "Constant":
+            bits[node.get_output_element_type(0).bitwidth] += prod(node.get_output_shape(0))
+    most = bits.most_common(1)[0][0] if bits else 32
+    return "INT8" if most <= 8 else "FP16" if most == 16 else "FP32"
+
+
+def precision(model: Model) -> str:
+    """`FP32`, `FP16` or `INT8`: what the metadata says the weights are stored in, else what they are."""
+    return str(model.metadata.get("precision") or stored_precision(model))
+
+
+def check_name(name: str) -> None:
+    """Raise ModelError if a configuration couldn't name such a model."""
+    if not re.fullmatch(NAME, name):
+        raise ModelError(f"--name {name!r}: use letters, digits, dots, dashes and underscores")
+
+
+def check_free(repository: Path, name: str, version: int, hint: str = "choose another name or version") -> None:
     """Raise ModelError if that version exists."""
     if version in versions(repository, name):
-        raise ModelError(
-            f"model {name!r} has a version {version} in {repository} already; choose another name or version, "
-            "or pass --replace"
-        )
+        raise ModelError(f"model {name!r} has a version {version} in {repository} already; {hint}")
 
 
 def write_version(

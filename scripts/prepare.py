@@ -6,15 +6,14 @@
     python -m scripts.prepare saved_model/ --name mine --size 224 224 --layout NHWC --no-normalize
 
 SOURCE is a file or folder that OpenVINO reads (.onnx, .tflite, .pdmodel, IR .xml, TensorFlow SavedModel), or the name
-of a torchvision model, which needs PyTorch (the `train` extra). `--weights default` needs torchvision as well: it
-downloads the official weights and compares them with the first 8 digits of their SHA-256, which are part of
-torchvision's file names. `--weights random` downloads nothing; it is for measuring speed.
+of a torchvision model, which needs the `train` extra (PyTorch and torchvision). `--weights default` downloads the
+official weights and compares their SHA-256 with its first 8 digits, which are part of torchvision's file names.
+`--weights random` downloads nothing; it is for measuring speed.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,11 +21,18 @@ import openvino as ov
 
 from models.repository import DEFAULT_ROOT, sha256
 from scripts import pretrained, quantize
-from scripts.errors import ModelError, ScriptError, told_in_one_line
-from scripts.intermediate import bake, describe, input_metadata, static_size, write_version
+from scripts.errors import ModelError, ScriptError, positive, told_in_one_line
+from scripts.intermediate import (
+    bake,
+    check_name,
+    describe,
+    input_metadata,
+    static_size,
+    stored_precision,
+    write_version,
+)
 
 READABLE = (".onnx", ".tflite", ".pdmodel", ".xml", ".pb")
-NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 WHITE = 255
 
 
@@ -44,8 +50,7 @@ def prepare(source: str, args: argparse.Namespace) -> Path:
         ModelError: the source can't be read, or can't become a member.
         ScriptError: a flag is missing or doesn't fit the model.
     """
-    if not re.fullmatch(NAME, args.name):
-        raise ScriptError(f"--name {args.name!r}: use letters, digits, dots, dashes and underscores")
+    check_name(args.name)
     model = _read(source, args)
     size = tuple(args.size) if args.size else model.size
     mean, std = args.mean or model.mean, args.std or model.std
@@ -66,7 +71,6 @@ def prepare(source: str, args: argparse.Namespace) -> Path:
     if labels is not None and len(labels) != classes:
         raise ScriptError(f"the model has {classes} classes, but there are {len(labels)} labels")
     metadata = {
-        "precision": args.precision,
         **({"classes": list(labels)} if labels else {}),
         "input": input_metadata(size, crop_ratio),
         "source": {
@@ -79,8 +83,16 @@ def prepare(source: str, args: argparse.Namespace) -> Path:
             "openvino": ov.__version__,
         },
     }
-    compress = args.precision == "FP16"
-    return write_version(network, args.repository, args.name, args.version, metadata, compress_to_fp16=compress)
+    return write_version(
+        network,
+        args.repository,
+        args.name,
+        args.version,
+        metadata,
+        compress_to_fp16=args.precision == "FP16",
+        # Not what was asked for: weights that come in float16 or int8 stay so.
+        check=lambda written: {"precision": stored_precision(written)},
+    )
 
 
 def _read(source: str, args: argparse.Namespace) -> pretrained.Pretrained:
@@ -150,9 +162,11 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--channel-order", choices=("RGB", "BGR"), default="RGB", help="default: RGB")
     result.add_argument("--layout", choices=("NCHW", "NHWC"), default="NCHW", help="default: NCHW")
     result.add_argument("--crop-ratio", type=float, help="share that the centre crop keeps (default: 0.875)")
-    result.add_argument("--precision", choices=("FP16", "FP32"), default="FP16", help="of the weights (default: FP16)")
+    result.add_argument(
+        "--precision", choices=("FP16", "FP32"), default="FP16", help="of float32 weights (default: FP16)"
+    )
     result.add_argument("--repository", type=Path, default=DEFAULT_ROOT, help="default: the models in the box")
-    result.add_argument("--version", type=int, help="default: the next free one")
+    result.add_argument("--version", type=positive, help="default: the next free one")
     result.add_argument("--int8", action="store_true", help="quantize it as well, into the next version")
     result.add_argument("--data", type=Path, help="images to calibrate --int8 on, zip or folder of <class>/*.jpg")
     quantize.add_arguments(result)

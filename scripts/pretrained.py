@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import re
 from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
-from urllib.error import URLError
+from urllib.parse import urlparse
 
 import openvino as ov
 
+from models.repository import sha256
 from scripts.errors import ModelError
 
 Weights = Literal["default", "random"]
@@ -81,14 +86,22 @@ def _official(name: str, example: Any) -> Pretrained:
     if name not in known:
         raise ModelError(f"no model {name!r} in torchvision; it has {', '.join(known)}")
     weights = models.get_model_weights(name).DEFAULT
-    model = models.get_model(name)
+    digest = _download(weights.url)
+    # torchvision's builder knows the names of old weights, but unpickles what it reads unless PyTorch is told not to.
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     try:
-        model.load_state_dict(weights.get_state_dict(progress=True, check_hash=True))
-    except (URLError, OSError, RuntimeError) as err:
-        raise ModelError(f"can't get the weights {weights.url}: {err}; --weights random needs no network") from err
+        model = models.get_model(name, weights=weights)
+    except (pickle.UnpicklingError, RuntimeError) as err:
+        raise ModelError(f"the weights {weights.url} don't fit this torchvision: {err}") from err
     recipe = weights.transforms()
     (crop,), (resize,) = recipe.crop_size, recipe.resize_size
-    origin = {"model": name, "weights": str(weights), "url": weights.url, "torchvision": torchvision.__version__}
+    origin = {
+        "model": name,
+        "weights": str(weights),
+        "url": weights.url,
+        "sha256": digest,
+        "torchvision": torchvision.__version__,
+    }
     return Pretrained(
         ov.convert_model(model.eval(), example_input=example),
         origin,
@@ -98,3 +111,26 @@ def _official(name: str, example: Any) -> Pretrained:
         tuple(recipe.mean),
         tuple(recipe.std),
     )
+
+
+def _download(url: str) -> str:
+    """Put a file where torchvision looks for it, unless it is there; returns its SHA-256.
+
+    Raises:
+        ModelError: it can't be had, or doesn't begin with the digits in its name.
+    """
+    import torch
+
+    name = PurePosixPath(urlparse(url).path).name
+    file = Path(torch.hub.get_dir()) / "checkpoints" / name
+    try:
+        if not file.is_file():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            torch.hub.download_url_to_file(url, str(file))
+        digest = sha256(file)
+    except OSError as err:
+        raise ModelError(f"can't get the weights {url}: {err}; --weights random needs no network") from err
+    told = re.search(r"-([0-9a-f]{8,})\.", name)
+    if told is None or not digest.startswith(told[1]):
+        raise ModelError(f"{file} is damaged: its SHA-256 {digest} doesn't begin as its name says; delete it")
+    return digest

@@ -3,8 +3,8 @@
     python -m scripts.quantize resnet --data train.zip --validation test.zip --repository models
 
 Needs the `quantize` extra (NNCF). Calibration and validation images are decoded by the server's own code. Refused are
-versions that lost more top-1 than `--max-drop` points, and versions whose weights did not shrink: NNCF then found
-nothing to quantize, and the model would be no faster.
+versions that lost more top-1 than `--max-drop` points, and versions whose weights did not shrink by half (a tenth of
+that is allowed for scales and biases): NNCF then found nothing to quantize, and the model would be no faster.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from graph.batch import Pixels
 from models.repository import DEFAULT_ROOT, Model, find, versions
 from scripts.accuracy import computed_in, decode_all, input_shape, predict, provenance, sample, top1, truth, without
 from scripts.dataset import Dataset
-from scripts.errors import ModelError, ScriptError, told_in_one_line
-from scripts.intermediate import describe, fold, input_metadata, write_version
+from scripts.errors import ModelError, ScriptError, positive, told_in_one_line
+from scripts.intermediate import describe, fold, input_metadata, precision, write_version
 
 Preset = Literal["mixed", "performance"]
 
-# Int8 weights are 1/2 of float16 and 1/4 of float32; the rest is for scales, biases and layers that stay in float.
+# Int8 weights are 1/2 of float16 and 1/4 of float32; what is more is for scales, biases and layers that stay in float.
 LARGEST_SHARE = {"FP16": 0.55, "FP32": 0.30}
 MOST_HELD_OUT = 5000
 
@@ -71,7 +71,7 @@ def quantize(repository: Path, name: str, version: int | None, settings: Quantiz
         DatasetError: a path holds no labelled images.
     """
     source = find(repository, name, version or _highest_float(repository, name))
-    if source.metadata.get("precision") == "INT8":
+    if precision(source) == "INT8":
         raise ModelError(f"version {source.version} of {name!r} is int8 already; name a float one by --version")
     images = Dataset.open(settings.data)
     calibration = sample(images, settings.samples)
@@ -135,12 +135,6 @@ def compare(source: Model, quantized: Model, validation: Dataset, max_drop: floa
     return {"accuracy": {**accuracy, **provenance(validation)}}
 
 
-def precision(model: Model) -> str:
-    """`FP16` or `FP32`: what the weights are stored in; models without metadata count as float32."""
-    told = str(model.metadata.get("precision", "FP32"))
-    return told if told in LARGEST_SHARE else "FP32"
-
-
 def weight_bytes(model: Model) -> int:
     """The size of a model's weights: of the IR's .bin, else of the file, or of the SavedModel's files together."""
     if model.path.is_dir():
@@ -151,7 +145,7 @@ def weight_bytes(model: Model) -> int:
 
 def _highest_float(repository: Path, name: str) -> int | None:
     models = [find(repository, name, version) for version in versions(repository, name)]
-    return max((model.version for model in models if model.metadata.get("precision") != "INT8"), default=None)
+    return max((model.version for model in models if precision(model) != "INT8"), default=None)
 
 
 def _validation(source: Model, images: Dataset, calibration: Dataset, path: Path | None) -> Dataset | None:
@@ -194,7 +188,7 @@ def _to_int8(network: ov.Model, pixels: Pixels, preset: Preset) -> tuple[ov.Mode
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `Quantization`, which `scripts.prepare` has as well."""
-    parser.add_argument("--samples", type=_positive, default=500, help="images to calibrate on (default: 500)")
+    parser.add_argument("--samples", type=positive, default=500, help="images to calibrate on (default: 500)")
     parser.add_argument("--validation", type=Path, help="zip or folder to measure top-1 on (default: rest of --data)")
     parser.add_argument("--max-drop", type=float, default=0.3, help="most top-1 to lose, points (default: 0.3)")
     parser.add_argument("--preset", choices=("mixed", "performance"), default="mixed")
@@ -205,17 +199,11 @@ def from_arguments(args: argparse.Namespace) -> Quantization:
     return Quantization(args.data, args.samples, args.validation, args.max_drop, args.preset)
 
 
-def _positive(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
-
-
 def main() -> None:
     """Parse the command line and quantize."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="model of the repository")
-    parser.add_argument("--version", type=_positive, help="version to quantize (default: the highest float one)")
+    parser.add_argument("--version", type=positive, help="version to quantize (default: the highest float one)")
     parser.add_argument("--data", type=Path, required=True, help="zip or folder of <class>/*.jpg to calibrate on")
     parser.add_argument("--repository", type=Path, default=DEFAULT_ROOT, help="default: the models in the box")
     add_arguments(parser)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 from tqdm import tqdm
@@ -59,7 +60,7 @@ async def _ask(url: str, dataset: Dataset, connections: int) -> Answers:
     # The workers take their images from one generator, so that a large dataset is never in memory as a whole.
     images = dataset.read()
     with tqdm(total=len(dataset), desc="evaluate", unit="img", leave=False) as progress:
-        async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
+        async with _client(url) as client:
 
             async def work() -> None:
                 for encoded, label in images:
@@ -75,7 +76,14 @@ async def _ask(url: str, dataset: Dataset, connections: int) -> Answers:
     return answers
 
 
-async def _classify(client: httpx.AsyncClient, encoded: bytes) -> dict[str, object]:
+def _client(url: str) -> httpx.AsyncClient:
+    try:
+        return httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S)
+    except httpx.InvalidURL as err:
+        raise ScriptError(f"--url {url}: {err}") from err
+
+
+async def _classify(client: httpx.AsyncClient, encoded: bytes) -> Any:
     for _ in range(MOST_REFUSALS):
         try:
             response = await client.post(
@@ -86,17 +94,19 @@ async def _classify(client: httpx.AsyncClient, encoded: bytes) -> dict[str, obje
         if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
             await asyncio.sleep(float(response.headers.get("Retry-After", 1)))
             continue
-        if response.is_error:
+        if response.status_code != httpx.codes.OK:
             raise ScriptError(f"{client.base_url} answered {response.status_code}: {response.text[:200]}")
-        answer: dict[str, object] = response.json()
-        return answer
+        try:
+            return response.json()
+        except ValueError:
+            return response.text
     raise ScriptError(f"{client.base_url} refused an image {MOST_REFUSALS} times; ask with fewer --connections")
 
 
-def _count(answers: Answers, answer: dict[str, object], label: str) -> None:
-    members, versions = answer.get("members"), answer.get("model_versions")
-    if not isinstance(members, dict) or not isinstance(versions, dict):
+def _count(answers: Answers, answer: Any, label: str) -> None:
+    if not isinstance(answer, dict) or not {"label", "members", "model_versions"} <= answer.keys():
         raise ScriptError(f"an answer without members or model_versions: {str(answer)[:200]}; is this the ensemble?")
+    members, versions = answer["members"], answer["model_versions"]
     if answers.versions and answers.versions != versions:
         raise ScriptError(f"the served versions changed on the way, from {answers.versions} to {versions}; start again")
     answers.versions = versions

@@ -10,25 +10,29 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 from tqdm import tqdm
 
-from scripts.architectures import ARCHITECTURES, whiten
-from scripts.dataset import Dataset
-from scripts.errors import told_in_one_line
+from models.repository import sha256
+from scripts.dataset import Dataset, decode
+from scripts.errors import ScriptError, positive, told_in_one_line
+
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor, nn
+except ImportError as err:
+    raise SystemExit("error: training needs PyTorch: make train, or pip install 'ensemble-serving[train]'") from err
+
+from scripts.architectures import ARCHITECTURES, SMALLEST, whiten
 from scripts.muon import Muon
 
 # glibc's numbers for `mallopt`.
@@ -56,19 +60,29 @@ class Recipe:
     cutout_px: int = 6
     zoom: float = 0.1
     contrast: float = 0.1
-    initialized_from: dict[str, Any] | None = None
 
 
-def load_images(dataset: Dataset, size: int) -> tuple[Tensor, Tensor]:
-    """Every image as uint8 [N,3,H,W] in BGR order, and its class index as int64 [N]."""
-    index = {name: i for i, name in enumerate(dataset.classes)}
+def load_images(dataset: Dataset, size: int, classes: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Decode a dataset as the server does.
+
+    Args:
+        dataset: the images; of those that aren't square the centre is taken.
+        size: height and width to resize them to, pixels.
+        classes: the class names in order of index.
+
+    Returns:
+        Every image as uint8 [N,3,size,size] in BGR order, and its class index as int64 [N].
+
+    Raises:
+        ScriptError: a class is none of `classes`, or an image can't be decoded.
+    """
+    index = {name: i for i, name in enumerate(classes)}
+    if unknown := [name for name in dataset.classes if name not in index]:
+        raise ScriptError(f"{dataset.path} has the class {unknown[0]!r}, which is none of {', '.join(classes)}")
     images = np.empty((len(dataset), size, size, 3), np.uint8)
     labels = np.empty(len(dataset), np.int64)
     for i, (encoded, name) in enumerate(tqdm(dataset.read(), "decode", len(dataset), unit="img", delay=1)):
-        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
-        if image is None or image.shape[:2] != (size, size):
-            raise SystemExit(f"{dataset.names[i]} is not an image of {size}x{size} pixels")
-        images[i], labels[i] = image, index[name]
+        images[i], labels[i] = decode(dataset.names[i], encoded, (size, size), 1.0), index[name]
     return torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)
 
 
@@ -84,15 +98,15 @@ def warp(images: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 def cutout(images: Tensor, size: int) -> Tensor:
     """Set one square of `size` pixels, anywhere in each image, to zero (DeVries and Taylor 2017)."""
     n, _, height, width = images.shape
-    rows = torch.randint(height, (n, 1, 1, 1), device=images.device)
-    columns = torch.randint(width, (n, 1, 1, 1), device=images.device)
-    inside = (torch.arange(height, device=images.device).view(1, 1, -1, 1) - rows).abs() * 2 <= size
-    inside = inside & ((torch.arange(width, device=images.device).view(1, 1, 1, -1) - columns).abs() * 2 <= size)
-    return images.masked_fill(inside, 0.0)
+    above = torch.arange(height, device=images.device).view(1, 1, -1, 1)
+    left = torch.arange(width, device=images.device).view(1, 1, 1, -1)
+    rows = above - torch.randint(height, (n, 1, 1, 1), device=images.device) + size // 2
+    columns = left - torch.randint(width, (n, 1, 1, 1), device=images.device) + size // 2
+    return images.masked_fill((rows >= 0) & (rows < size) & (columns >= 0) & (columns < size), 0.0)
 
 
 def augment(images: Tensor, recipe: Recipe) -> Tensor:
-    """`shift`: translation and cutout; `zoom`: zoom, translation, contrast, brightness and a smaller cutout."""
+    """Translation and cutout; with `zoom` also zoom, contrast and brightness."""
     n = len(images)
     shift = torch.randint(-recipe.translate_px, recipe.translate_px + 1, (n, 2), device=images.device).float()
     if recipe.augmentation == "shift":
@@ -100,7 +114,7 @@ def augment(images: Tensor, recipe: Recipe) -> Tensor:
     scale = 1 + recipe.zoom * (2 * torch.rand(n, device=images.device) - 1)
     gain = 1 + recipe.contrast * (2 * torch.rand(n, 1, 1, 1, device=images.device) - 1)
     offset = recipe.contrast * (2 * torch.rand(n, 1, 1, 1, device=images.device) - 1)
-    return cutout(warp(images, scale, shift) * gain + offset, recipe.cutout_px // 2)
+    return cutout(warp(images, scale, shift) * gain + offset, recipe.cutout_px)
 
 
 def batches(images: Tensor, labels: Tensor, recipe: Recipe, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -164,16 +178,25 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
     return hits / len(labels)
 
 
-def train(
-    recipe: Recipe, data: Path, validation: Path | None, size: int, checkpoint: Path, init: Path | None = None
-) -> None:
+def train(recipe: Recipe, data: Path, validation: Path | None, size: int, checkpoint: Path) -> None:
     """Train to the end of the recipe, saving `checkpoint` after every epoch and resuming from it.
 
-    `init` is an earlier run's checkpoint, whose weights a new run begins with.
+    Raises:
+        ScriptError: the checkpoint was made with another recipe, other data or another size; or see `load_images`.
+        DatasetError: a path holds no labelled images.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dataset = Dataset.open(data)
-    raw, labels = load_images(dataset, size)
+    begun = {
+        "recipe": asdict(recipe),
+        "classes": list(dataset.classes),
+        "size": size,
+        "data_sha256": sha256(data) if data.is_file() else None,
+    }
+    saved = _resume(checkpoint, begun, device)
+    # The smaller first, so that a class that isn't the model's is told at once.
+    held = load_images(Dataset.open(validation), size, dataset.classes) if validation is not None else None
+    raw, labels = load_images(dataset, size, dataset.classes)
     mean = raw.float().mean((0, 2, 3))
     std = raw.float().std((0, 2, 3))
 
@@ -182,28 +205,21 @@ def train(
         return normal.contiguous(memory_format=torch.channels_last).to(device)
 
     images, labels = normalize(raw), labels.to(device)
-    held_out = None
-    if validation is not None:
-        held_images, held_labels = load_images(Dataset.open(validation), size)
-        held_out = normalize(held_images), held_labels.to(device)
+    held_out = None if held is None else (normalize(held[0]), held[1].to(device))
 
     torch.manual_seed(recipe.seed)
     model: nn.Sequential = ARCHITECTURES[recipe.architecture](len(dataset.classes))
-    whiten(model, images[:5000].cpu())
+    # Every so many, because they are sorted by class.
+    whiten(model, images[:: max(1, len(images) // 5000)].cpu())
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     updates = optimizers(model, recipe)
     peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in updates]
     first_epoch = 0
-    if init is not None:
-        model.load_state_dict(torch.load(init, map_location=device, weights_only=True)["model"])
-    if checkpoint.exists():
-        saved = torch.load(checkpoint, map_location=device, weights_only=True)
-        if saved["recipe"] != asdict(recipe):
-            raise SystemExit(f"{checkpoint} was made with another recipe: {saved['recipe']}")
+    if saved is not None:
         model.load_state_dict(saved["model"])
         for optimizer, state in zip(updates, saved["optimizers"], strict=True):
             optimizer.load_state_dict(state)
-        torch.set_rng_state(saved["rng"].cpu())
+        _set_random_state(saved["random"])
         first_epoch = saved["epoch"]
 
     steps = max(1, len(images) // recipe.batch_size)
@@ -230,20 +246,47 @@ def train(
         checkpoint.parent.mkdir(parents=True, exist_ok=True)
         torch.save(
             {
-                "recipe": asdict(recipe),
-                "classes": list(dataset.classes),
-                "size": size,
+                **begun,
                 "mean": mean.tolist(),
                 "std": std.tolist(),
-                "data_sha256": hashlib.sha256(data.read_bytes()).hexdigest() if data.is_file() else None,
+                "torch": str(torch.__version__),
+                "device": device.type,
                 "epoch": epoch + 1,
                 "model": model.state_dict(),
                 "optimizers": [optimizer.state_dict() for optimizer in updates],
-                "rng": torch.get_rng_state(),
+                "random": _random_state(),
             },
             checkpoint.with_suffix(".tmp"),
         )
         checkpoint.with_suffix(".tmp").replace(checkpoint)
+
+
+def _resume(checkpoint: Path, begun: dict[str, Any], device: torch.device) -> dict[str, Any] | None:
+    """What an earlier run saved, None if there is none; raises ScriptError if that run began with something else."""
+    if not checkpoint.exists():
+        return None
+    try:
+        saved: dict[str, Any] = torch.load(checkpoint, map_location=device, weights_only=True)
+    # Over what isn't a checkpoint, PyTorch stumbles with errors of any type.
+    except Exception as err:
+        raise ScriptError(f"{checkpoint} is no checkpoint of scripts.train: {err!r}") from err
+    for what, value in begun.items():
+        if saved.get(what) != value:
+            raise ScriptError(
+                f"{checkpoint} was made with another {what.replace('_', ' ')}: {saved.get(what)}, not {value}; "
+                "name another file by --checkpoint"
+            )
+    return saved
+
+
+def _random_state() -> list[Tensor]:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
+
+
+def _set_random_state(state: list[Tensor]) -> None:
+    torch.set_rng_state(state[0].cpu())
+    if torch.cuda.is_available():
+        torch.cuda.set_rng_state_all([part.cpu() for part in state[1:]])
 
 
 def keep_freed_memory() -> None:
@@ -260,9 +303,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="zip or folder of <class>/*.jpg")
     parser.add_argument("--validation", type=Path, help="zip or folder to print top-1 of after each epoch")
     parser.add_argument("--checkpoint", type=Path, required=True, help="written every epoch, resumed from")
-    parser.add_argument("--size", type=int, default=32, help="input height and width in pixels")
+    parser.add_argument("--size", type=int, default=32, help="height and width to resize images to, pixels")
     parser.add_argument("--augmentation", choices=("shift", "zoom"), default="shift")
-    parser.add_argument("--epochs", type=int, default=24)
+    parser.add_argument("--epochs", type=positive, default=24)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, metavar="REPOSITORY", help="model repository to export to at the end")
     parser.add_argument("--name", help="the model's name there (default: the architecture's)")
@@ -275,12 +318,9 @@ def main() -> None:
     parser.add_argument("--cutout", type=int, default=Recipe.cutout_px, help="pixels")
     parser.add_argument("--zoom", type=float, default=Recipe.zoom, help="fraction, at most")
     parser.add_argument("--contrast", type=float, default=Recipe.contrast, help="fraction, at most")
-    parser.add_argument("--init", type=Path, help="checkpoint of an earlier run to begin with")
     args = parser.parse_args()
-    initial = None
-    if args.init is not None:
-        saved = torch.load(args.init, map_location="cpu", weights_only=True)
-        initial = {**saved["recipe"], "epoch": saved["epoch"]}
+    if args.size < SMALLEST:
+        parser.error(f"--size must be {SMALLEST} or more")
     recipe = Recipe(
         args.architecture,
         args.augmentation,
@@ -291,7 +331,6 @@ def main() -> None:
         cutout_px=args.cutout,
         zoom=args.zoom,
         contrast=args.contrast,
-        initialized_from=initial,
     )
     keep_freed_memory()
     with told_in_one_line():
@@ -302,27 +341,28 @@ def run(recipe: Recipe, args: argparse.Namespace) -> None:
     """Train, then export if `args.output` is set.
 
     Raises:
-        ModelError: version 1 exists already; told before training, not after.
+        ModelError: version 1 exists already, or the name can't be a model's; told before training, not after.
+        ScriptError: see `train`.
     """
     if args.output is None:
         print(json.dumps(asdict(recipe)))
-        train(recipe, args.data, args.validation, args.size, args.checkpoint, args.init)
+        train(recipe, args.data, args.validation, args.size, args.checkpoint)
         return
     # Imported only here: training by itself, on a lent GPU say, needs PyTorch but not OpenVINO.
     from scripts.export import export
-    from scripts.intermediate import check_free, describe
+    from scripts.intermediate import check_free, check_name, describe
 
     name = args.name or recipe.architecture
+    check_name(name)
     if not args.replace:
-        check_free(args.output, name, 1)
+        check_free(args.output, name, 1, "name another by --name, or pass --replace")
     print(json.dumps(asdict(recipe)))
-    train(recipe, args.data, args.validation, args.size, args.checkpoint, args.init)
+    train(recipe, args.data, args.validation, args.size, args.checkpoint)
     folder = export(
         args.checkpoint,
         args.output,
         name,
         data=args.data,
-        device="cuda" if torch.cuda.is_available() else "cpu",
         validation=args.validation,
         replace=args.replace,
         mirror=args.mirror,

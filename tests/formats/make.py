@@ -1,6 +1,6 @@
 """Writes the classifiers beside it, the same one in each framework's own format; the tests only read what it wrote.
 
-    python make.py tensorflow     # saved_model/ and classifier.tflite, made by TensorFlow 2.21
+    python make.py tensorflow     # saved_model/, classifier.tflite and int8.tflite, made by TensorFlow 2.21
     python make.py paddle         # inference.pdmodel and inference.pdiparams, made by PaddlePaddle 3.3
 
 Each takes float32 images of 8x8 pixels, normalizes nothing, and answers float32 [N,3] probabilities: a 3x3
@@ -31,6 +31,11 @@ def tensorflow() -> None:
     tf.saved_model.save(Classifier(), HERE / "saved_model")
     converter = tf.lite.TFLiteConverter.from_saved_model(str(HERE / "saved_model"))
     (HERE / "classifier.tflite").write_bytes(converter.convert())
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+    normalized = np.random.default_rng(0).uniform(-2.1, 2.6, (50, 1, 8, 8, 3)).astype(np.float32)
+    converter.representative_dataset = lambda: ([image] for image in normalized)
+    (HERE / "int8.tflite").write_bytes(converter.convert())
 
 
 def paddle() -> None:

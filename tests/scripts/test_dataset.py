@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from scripts.dataset import Dataset, DatasetError
+from scripts.dataset import Dataset
+from scripts.errors import DatasetError
 
 
 def write_folder(root: Path) -> Path:
-    for name in ("dog/2.jpg", "cat/1.JPG", "cat/0.png", "cat/notes.txt", "stray.jpg"):
+    hidden = ("cat/._1.JPG", ".ipynb_checkpoints/2.jpg", "__MACOSX/cat/1.JPG")
+    for name in ("dog/2.jpg", "cat/1.JPG", "cat/0.png", "cat/notes.txt", "stray.jpg", *hidden):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(name.encode())
     return root

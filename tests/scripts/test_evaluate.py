@@ -73,6 +73,13 @@ def test_a_model_without_labels_is_an_error(tmp_path: Path, draw: Draw) -> None:
         evaluate(tmp_path / "repository", [], Dataset.open(draw(COUNTS)))
 
 
+def test_a_name_of_two_classes_is_an_error(tmp_path: Path, draw: Draw) -> None:
+    add(tmp_path / "repository", "m", constant(BIRDS), "FP16", labels=["crane", "cat", "crane"])
+    evaluate(tmp_path / "repository", [], Dataset.open(draw({"cat": 1})))
+    with pytest.raises(ScriptError, match="several classes named 'crane'"):
+        evaluate(tmp_path / "repository", [], Dataset.open(draw({"cat": 1, "crane": 1})))
+
+
 def test_a_damaged_image_is_named(repository: Path, tmp_path: Path) -> None:
     (tmp_path / "images" / "cat").mkdir(parents=True)
     (tmp_path / "images" / "cat" / "bad.jpg").write_bytes(b"no image")
@@ -86,11 +93,14 @@ class Server(BaseHTTPRequestHandler):
     requests = 0
     label = "cat"
     full_every = 3
+    page = False
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         type(self).requests += 1
-        if self.path != "/classify?members=true" or self.headers["Content-Type"] != "image/jpeg":
+        if self.page:
+            self._answer(200, None)
+        elif self.path != "/classify?members=true" or self.headers["Content-Type"] != "image/jpeg":
             self._answer(400, {"error": self.path})
         elif self.requests % self.full_every == 0:
             self._answer(503, {"error": {"code": "overloaded"}})
@@ -100,7 +110,7 @@ class Server(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, body: object) -> None:
         self.send_response(status)
-        content = json.dumps(body).encode()
+        content = json.dumps(body).encode() if body else b"<html>welcome</html>"
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Retry-After", "0")
         self.end_headers()
@@ -145,6 +155,11 @@ def test_a_server_that_is_no_ensemble_is_told(server: tuple[str, type[Server]], 
         evaluate_served(url + "/nowhere", repository, dataset, 1)
     with pytest.raises(ScriptError, match="is it serving"):
         evaluate_served("http://127.0.0.1:9", repository, dataset, 2)
+    with pytest.raises(ScriptError, match="--url http://127"):
+        evaluate_served("http://127.0.0.1:port", repository, dataset, 2)
+    handler.page = True
+    with pytest.raises(ScriptError, match="is this the ensemble"):
+        evaluate_served(url, repository, dataset, 1)
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
@@ -173,9 +188,18 @@ def test_the_plot_is_written(
     assert start == (b"<?xml" if suffix == "svg" else b"\x89PNG\r")
 
 
-def test_mistakes_end_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_mistakes_end_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match=r"error: .*missing\.zip is neither a folder nor a zip"):
         run(monkeypatch, "--data", tmp_path / "missing.zip")
+    for flags, message in (
+        (["--url", "http://127.0.0.1:9", "--method", "mean"], "are the server's"),
+        (["--json", tmp_path / "missing" / "t.json"], "no folder"),
+    ):
+        with pytest.raises(SystemExit):
+            run(monkeypatch, "--data", tmp_path, *flags)
+        assert message in capsys.readouterr().err
     monkeypatch.delenv("ENSEMBLE_DATA", raising=False)
     with pytest.raises(SystemExit) as caught:
         run(monkeypatch)

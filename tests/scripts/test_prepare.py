@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -10,7 +12,7 @@ from openvino import opset13
 
 from deployments.predictor import load
 from graph.errors import ConfigurationError
-from models.repository import find, versions
+from models.repository import find, sha256, versions
 from scripts import prepare
 from scripts.errors import ModelError, ScriptError
 from scripts.intermediate import bake, write_version
@@ -149,6 +151,12 @@ def test_an_ir_becomes_a_member(source: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(answers.sum(axis=1), 1, atol=1e-5)
 
 
+def test_weights_that_come_in_float16_stay_so(tmp_path: Path) -> None:
+    ov.save_model(convolutions(), tmp_path / "half.xml", compress_to_fp16=True)
+    run(tmp_path / "half.xml", "--name", "m", "--precision", "FP32", "--repository", tmp_path / "repository")
+    assert find(tmp_path / "repository", "m").metadata["precision"] == "FP16"
+
+
 def test_float16_takes_half_of_float32(source: Path, tmp_path: Path) -> None:
     for precision in ("FP16", "FP32"):
         run(source, "--name", precision, "--precision", precision, "--repository", tmp_path / "repository")
@@ -247,7 +255,74 @@ def test_the_architectures_have_the_published_parameters(name: str, parameters: 
     pytest.importorskip("torch")
     from scripts.imagenet import ARCHITECTURES
 
-    assert sum(parameter.numel() for parameter in ARCHITECTURES[name]().parameters()) == parameters
+    network = ARCHITECTURES[name]()
+    assert sum(parameter.numel() for parameter in network.parameters()) == parameters
+    if name == "resnet50":
+        # Version 1.5: it halves the resolution in the 3x3 convolutions, not in the 1x1 before.
+        strides = [layer.stride for layer in network.modules() if getattr(layer, "kernel_size", None) == (3, 3)]
+        assert strides.count((2, 2)) == 3
+
+
+class Torchvision:
+    """The little of torchvision that is asked, around a network of one layer; builders load by PyTorch's hub."""
+
+    __version__ = "0"
+
+    def __init__(self, url: str) -> None:
+        self.models = self
+        self.weights = SimpleNamespace(
+            url=url,
+            meta={"categories": LABELS},
+            transforms=lambda: SimpleNamespace(crop_size=[224], resize_size=[256], mean=[0.5] * 3, std=[0.25] * 3),
+        )
+
+    def list_models(self, module: object) -> list[str]:
+        return ["one_layer"]
+
+    def get_model_weights(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(DEFAULT=self.weights)
+
+    def get_model(self, name: str, weights: SimpleNamespace) -> Any:
+        import torch
+
+        network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 3))
+        network.load_state_dict(torch.hub.load_state_dict_from_url(weights.url, check_hash=True))
+        return network
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_official_weights_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path))
+    monkeypatch.setenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "0")
+    weights = {"2.weight": torch.eye(3), "2.bias": torch.zeros(3)}
+    torch.save(weights, tmp_path / "weights")
+    digest = sha256(tmp_path / "weights")
+    served = tmp_path / f"one_layer-{digest[:8]}.pth"
+    (tmp_path / "weights").rename(served)
+    monkeypatch.setitem(sys.modules, "torchvision", Torchvision(served.as_uri()))
+    flags = ("one_layer", "--weights", "default", "--name", "m", "--repository", tmp_path / "repository")
+    run(*flags)
+    model = find(tmp_path / "repository", "m")
+    assert model.metadata["source"]["sha256"] == digest
+    assert model.metadata["source"]["mean"] == [0.5] * 3
+    assert model.labels == LABELS
+    blue = np.zeros((1, 224, 224, 3), np.uint8)
+    blue[..., 0] = 255
+    assert infer(load(model), blue).argmax() == 2
+
+    downloaded = tmp_path / "checkpoints" / served.name
+    downloaded.write_bytes(b"x" + downloaded.read_bytes()[1:])
+    with pytest.raises(ModelError, match="is damaged"):
+        run(*flags)
+    # A file whose digits are right, but which runs code when it is unpickled.
+    torch.save({"2.weight": print}, tmp_path / "weights")
+    served = tmp_path / f"one_layer-{sha256(tmp_path / 'weights')[:8]}.pth"
+    (tmp_path / "weights").rename(served)
+    monkeypatch.setitem(sys.modules, "torchvision", Torchvision(served.as_uri()))
+    with pytest.raises(ModelError, match="weights_only"):
+        run(*flags)
+    assert versions(tmp_path / "repository", "m") == [1]
 
 
 # PyTorch calls its own tracer deprecated; OpenVINO's converter uses it.

@@ -44,7 +44,9 @@ def test_int8_is_smaller_and_answers_alike(tmp_path: Path, draw: Draw, precision
     assert int8.metadata["accuracy"]["images"] == 28
     assert quantize.weight_bytes(int8) <= largest * quantize.weight_bytes(source)
     before, after = predict([source, int8], Dataset.open(data))
-    assert 0 < np.abs(before - after).max() < 0.1
+    assert np.abs(before - after).max() > 0
+    # What differs from image to image, differs likewise.
+    assert np.corrcoef((before - before.mean(0)).ravel(), (after - after.mean(0)).ravel())[0, 1] > 0.9
 
 
 def test_what_did_not_shrink_is_refused(tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,6 +81,17 @@ def test_an_int8_version_is_not_quantized_again(tmp_path: Path, draw: Draw) -> N
     add(tmp_path, "m", constant([1, 0, 0]), "INT8")
     with pytest.raises(ModelError, match="is int8 already"):
         quantize.quantize(tmp_path, "m", None, Quantization(draw(COUNTS)))
+
+
+@pytest.mark.parametrize(("compress", "precision"), [(True, "FP16"), (False, "FP32")])
+def test_without_metadata_the_weights_tell_their_precision(
+    tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch, compress: bool, precision: str
+) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    ov.save_model(baked(), tmp_path / "m" / "1" / "model.xml", compress_to_fp16=compress)
+    replace_nncf(monkeypatch, baked())
+    with pytest.raises(ModelError, match=f"of the {precision} ones"):
+        quantize.quantize(tmp_path, "m", None, Quantization(draw({"photos": 2}), samples=2))
 
 
 def test_strange_validation_images_are_refused(tmp_path: Path, draw: Draw) -> None:

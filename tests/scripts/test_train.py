@@ -14,7 +14,7 @@ from scripts import train as command  # noqa: E402
 from scripts.accuracy import predict  # noqa: E402
 from scripts.architectures import ARCHITECTURES  # noqa: E402
 from scripts.dataset import Dataset  # noqa: E402
-from scripts.errors import ModelError  # noqa: E402
+from scripts.errors import ModelError, ScriptError  # noqa: E402
 from scripts.export import export  # noqa: E402
 from scripts.train import Recipe, load_images, train  # noqa: E402
 from tests.scripts.tiny import Draw  # noqa: E402
@@ -71,8 +71,39 @@ def test_training_resumes_with_the_epoch_after(
     assert "top-1" in printed
     assert "epoch 1" not in printed
 
-    with pytest.raises(SystemExit, match="another recipe"):
+    with pytest.raises(ScriptError, match="another recipe"):
         train(recipe(3), data, None, 32, checkpoint)
+    other = draw({"cat": 20, "dog": 20, "eel": 1}, (32, 32), "other.zip")
+    with pytest.raises(ScriptError, match="another classes"):
+        train(recipe(2), other, None, 32, checkpoint)
+    with pytest.raises(ScriptError, match="another size"):
+        train(recipe(2), data, None, 40, checkpoint)
+
+
+def test_strange_validation_images_are_told_before_training(tmp_path: Path, draw: Draw) -> None:
+    strange = draw({"dog": 1, "eel": 1}, (32, 32), "strange.zip")
+    with pytest.raises(ScriptError, match="the class 'eel', which is none of cat, dog"):
+        train(recipe(1), draw(COUNTS, (32, 32)), strange, 32, tmp_path / "checkpoint.pt")
+
+
+def test_a_file_that_is_no_checkpoint_is_told(tmp_path: Path, draw: Draw) -> None:
+    (tmp_path / "checkpoint.pt").write_text("hello")
+    with pytest.raises(ScriptError, match="no checkpoint"):
+        train(recipe(1), draw(COUNTS, (32, 32)), None, 32, tmp_path / "checkpoint.pt")
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 9])
+def test_cutout_takes_a_square_of_its_size(size: int) -> None:
+    torch.manual_seed(0)
+    cut = (command.cutout(torch.ones(200, 3, 32, 32), size) == 0).sum((2, 3))
+    assert cut.max() == size * size  # fewer at the border
+    assert (cut[:, :1] == cut).all()
+
+
+def test_photographs_of_any_size_are_trained_on(draw: Draw) -> None:
+    images, labels = load_images(Dataset.open(draw({"cat": 1, "dog": 2}, (50, 70))), 32, ("bird", "cat", "dog"))
+    assert images.shape == (3, 3, 32, 32)
+    assert labels.tolist() == [1, 2, 2]
 
 
 @pytest.mark.parametrize(("architecture", "mirror"), [("resnet", False), ("densenet", True)])
@@ -81,14 +112,14 @@ def test_the_exported_model_answers_as_pytorch_does(
 ) -> None:
     data, checkpoint = draw(COUNTS, (32, 32)), tmp_path / "checkpoint.pt"
     train(recipe(1, architecture), data, None, 32, checkpoint)
-    export(checkpoint, tmp_path / "repository", "m", data=data, device="cpu", validation=data, mirror=mirror)
+    export(checkpoint, tmp_path / "repository", "m", data=data, validation=data, mirror=mirror)
     model = find(tmp_path / "repository", "m", 1)
     dataset = Dataset.open(data)
 
     saved = torch.load(checkpoint, weights_only=True)
     network = ARCHITECTURES[architecture](2)
     network.load_state_dict(saved["model"])
-    pixels, labels = load_images(dataset, 32)
+    pixels, labels = load_images(dataset, 32, saved["classes"])
     normal = (pixels - torch.tensor(saved["mean"]).view(3, 1, 1)) / torch.tensor(saved["std"]).view(3, 1, 1)
     with torch.no_grad():
         logits = network.eval()(normal)
@@ -103,10 +134,11 @@ def test_the_exported_model_answers_as_pytorch_does(
     assert model.metadata["source"]["epochs"] == 1
     assert model.labels == ("cat", "dog")
     assert model.metadata["source"]["mirrored"] is mirror
+    assert model.metadata["source"]["device"] == saved["device"]
     assert abs(model.metadata["accuracy"]["top1"] - 100 * (expected.argmax(1) == labels.numpy()).mean()) <= 5
 
     with pytest.raises(ModelError, match="version 1"):
-        export(checkpoint, tmp_path / "repository", "m", data=data, device="cpu")
+        export(checkpoint, tmp_path / "repository", "m", data=data)
 
 
 def test_an_existing_version_is_told_before_training(
@@ -116,7 +148,10 @@ def test_an_existing_version_is_told_before_training(
     checkpoint = tmp_path / "checkpoint.pt"
     flags = ["--data", draw(COUNTS, (32, 32)), "--checkpoint", checkpoint, "--output", tmp_path / "repository"]
     monkeypatch.setattr(sys, "argv", ["train", "resnet", *map(str, flags)])
-    with pytest.raises(SystemExit, match="error: model 'resnet' has a version 1"):
+    with pytest.raises(SystemExit, match=r"error: model 'resnet' has a version 1 .* pass --replace"):
+        command.main()
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--name", "my model"])
+    with pytest.raises(SystemExit, match="error: --name 'my model'"):
         command.main()
     assert not checkpoint.exists()
 
