@@ -18,6 +18,7 @@ Placement = Literal["separate", "inline"]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Edge = Annotated[int, Field(ge=1, le=8192)]
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+LONGEST_NAME = 64
 MIB = 1024 * 1024
 
 
@@ -48,7 +49,7 @@ class TransformerConfig(TransformerSettings):
 class MemberConfig(Schema):
     """One model of the ensemble. A third member is one more entry."""
 
-    name: str = Field(pattern=NAME, max_length=64, description="its name in every answer")
+    name: str = Field(pattern=NAME, max_length=LONGEST_NAME, description="its name in every answer")
     model: str | None = Field(None, pattern=NAME, description="folder in the model repository; default: the name")
     version: int | None = Field(None, ge=1, description="model version; default: the highest")
     weight: Weight = Field(1.0, description="share in the combination, relative to the other members'")

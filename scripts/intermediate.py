@@ -16,7 +16,7 @@ from openvino.passes import ConstantFolding, Manager
 from openvino.preprocess import ColorFormat, PrePostProcessor
 
 from deployments.predictor import drop_output_quantization, with_softmax
-from graph.config import NAME
+from graph.config import LONGEST_NAME, NAME
 from models.repository import METADATA, Model, versions, write_metadata
 from scripts.errors import ModelError
 
@@ -26,6 +26,7 @@ Layout = Literal["NCHW", "NHWC"]
 # What may stand between a model's softmax and its output without changing the values.
 TRANSPARENT = frozenset({"Convert", "Reshape", "Squeeze"})
 
+PRECISIONS = ("FP32", "FP16", "INT8")
 MODEL = "model.xml"
 WEIGHTS = "model.bin"
 
@@ -139,13 +140,14 @@ def stored_precision(model: Model) -> str:
 
 def precision(model: Model) -> str:
     """`FP32`, `FP16` or `INT8`: what the metadata says the weights are stored in, else what they are."""
-    return str(model.metadata.get("precision") or stored_precision(model))
+    told = model.metadata.get("precision")
+    return told if told in PRECISIONS else stored_precision(model)
 
 
 def check_name(name: str) -> None:
     """Raise ModelError if a configuration couldn't name such a model."""
-    if not re.fullmatch(NAME, name):
-        raise ModelError(f"--name {name!r}: use letters, digits, dots, dashes and underscores")
+    if not re.fullmatch(NAME, name) or len(name) > LONGEST_NAME:
+        raise ModelError(f"--name {name!r}: use at most {LONGEST_NAME} letters, digits, dots, dashes and underscores")
 
 
 def check_free(repository: Path, name: str, version: int, hint: str = "choose another name or version") -> None:

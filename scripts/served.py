@@ -104,9 +104,11 @@ async def _classify(client: httpx.AsyncClient, encoded: bytes) -> Any:
 
 
 def _count(answers: Answers, answer: Any, label: str) -> None:
-    if not isinstance(answer, dict) or not {"label", "members", "model_versions"} <= answer.keys():
+    members, versions = (
+        (answer.get("members"), answer.get("model_versions")) if isinstance(answer, dict) else (None, None)
+    )
+    if not isinstance(members, dict) or not isinstance(versions, dict):
         raise ScriptError(f"an answer without members or model_versions: {str(answer)[:200]}; is this the ensemble?")
-    members, versions = answer["members"], answer["model_versions"]
     if answers.versions and answers.versions != versions:
         raise ScriptError(f"the served versions changed on the way, from {answers.versions} to {versions}; start again")
     answers.versions = versions

@@ -35,6 +35,8 @@ except ImportError as err:
 from scripts.architectures import ARCHITECTURES, SMALLEST, whiten
 from scripts.muon import Muon
 
+# Of 5,000 images of 32x32: enough for the statistics of 2x2 patches.
+WHITENING_PIXELS = 5000 * 32 * 32
 # glibc's numbers for `mallopt`.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
@@ -210,7 +212,7 @@ def train(recipe: Recipe, data: Path, validation: Path | None, size: int, checkp
     torch.manual_seed(recipe.seed)
     model: nn.Sequential = ARCHITECTURES[recipe.architecture](len(dataset.classes))
     # Every so many, because they are sorted by class.
-    whiten(model, images[:: max(1, len(images) // 5000)].cpu())
+    whiten(model, images[:: -(-images[:, 0].numel() // WHITENING_PIXELS)].cpu())
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     updates = optimizers(model, recipe)
     peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in updates]
