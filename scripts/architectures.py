@@ -27,13 +27,12 @@ class ConvBlock(nn.Sequential):
     """
 
     def __init__(self, channels_in: int, channels_out: int, kernel: int = 3, *, pool: bool = False) -> None:
-        layers: list[nn.Module] = [nn.Conv2d(channels_in, channels_out, kernel, padding=kernel // 2, bias=False)]
-        if pool:
-            layers.append(nn.MaxPool2d(2))
-        super().__init__(*layers, nn.BatchNorm2d(channels_out, momentum=0.12), nn.SiLU())
+        convolution = nn.Conv2d(channels_in, channels_out, kernel, padding=kernel // 2, bias=False)
         if kernel == 3 and channels_out >= channels_in:
-            nn.init.dirac_(self[0].weight[:channels_in])
-        self[-2].weight.requires_grad_(False)
+            nn.init.dirac_(convolution.weight[:channels_in])
+        norm = nn.BatchNorm2d(channels_out, momentum=0.12)
+        norm.weight.requires_grad_(False)
+        super().__init__(convolution, *([nn.MaxPool2d(2)] if pool else []), norm, nn.SiLU())
 
 
 class ResidualBlock(nn.Module):
