@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any
 
 import httpx
 from tqdm import tqdm
@@ -83,7 +82,7 @@ def _client(url: str) -> httpx.AsyncClient:
         raise ScriptError(f"--url {url}: {err}") from err
 
 
-async def _classify(client: httpx.AsyncClient, encoded: bytes) -> Any:
+async def _classify(client: httpx.AsyncClient, encoded: bytes) -> dict[str, object]:
     for _ in range(MOST_REFUSALS):
         try:
             response = await client.post(
@@ -97,16 +96,17 @@ async def _classify(client: httpx.AsyncClient, encoded: bytes) -> Any:
         if response.status_code != httpx.codes.OK:
             raise ScriptError(f"{client.base_url} answered {response.status_code}: {response.text[:200]}")
         try:
-            return response.json()
+            answer = response.json()
         except ValueError:
-            return response.text
+            answer = None
+        if not isinstance(answer, dict):
+            raise ScriptError(f"{client.base_url} answered {response.text[:200]!r}; is this the ensemble?")
+        return answer
     raise ScriptError(f"{client.base_url} refused an image {MOST_REFUSALS} times; ask with fewer --connections")
 
 
-def _count(answers: Answers, answer: Any, label: str) -> None:
-    members, versions = (
-        (answer.get("members"), answer.get("model_versions")) if isinstance(answer, dict) else (None, None)
-    )
+def _count(answers: Answers, answer: dict[str, object], label: str) -> None:
+    members, versions = answer.get("members"), answer.get("model_versions")
     if not isinstance(members, dict) or not isinstance(versions, dict):
         raise ScriptError(f"an answer without members or model_versions: {str(answer)[:200]}; is this the ensemble?")
     if answers.versions and answers.versions != versions:

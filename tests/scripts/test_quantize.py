@@ -44,7 +44,7 @@ def test_int8_is_smaller_and_answers_alike(tmp_path: Path, draw: Draw, precision
     assert int8.metadata["accuracy"]["images"] == 28
     assert quantize.weight_bytes(int8) <= largest * quantize.weight_bytes(source)
     before, after = predict([source, int8], Dataset.open(data))
-    assert np.abs(before - after).max() > 0
+    assert 0 < np.abs(before - after).max() < 0.1
     # What differs from image to image, differs likewise.
     assert np.corrcoef((before - before.mean(0)).ravel(), (after - after.mean(0)).ravel())[0, 1] > 0.9
 
