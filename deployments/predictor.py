@@ -164,18 +164,20 @@ class Predictor:
             "ensemble.model.name": self.model,
             "ensemble.model.version": self.version,
         }
+        end_ns = None
         try:
             parts = await asyncio.gather(*(self._infer(part) for part in self._split(batch.payload)))
             probabilities = np.concatenate([scores for scores, _ in parts]) if parts else np.empty((0, 0), np.float32)
             self._failures = 0
-            attributes |= _durations(start_ns, [began_ns for _, began_ns in parts])
+            end_ns = time.time_ns()
+            attributes |= _durations(start_ns, [began_ns for _, began_ns in parts], end_ns)
         except RuntimeError:
             self._failures += 1
             logger.exception("member %r failed on pixels of shape %s", self.name, batch.payload.shape)
             error: EnsembleError = InferenceFailed(f"member {self.name!r} failed; the server's log has the cause")
             batch, probabilities = batch.fail(dict.fromkeys(batch.live, error)), np.empty((0, 0), np.float32)
         batch = Batch(batch.payload, batch.requests, batch.errors, versions, batch.timings)
-        return batch.advance(f"predict {self.name}", start_ns, probabilities, attributes)
+        return batch.advance(f"predict {self.name}", start_ns, probabilities, attributes, end_ns)
 
     def _part_sizes(self, max_batch_size: int) -> list[int]:
         largest = -(-max_batch_size // len(self._requests))
@@ -226,11 +228,10 @@ class Predictor:
         return await answer, began_ns
 
 
-def _durations(start_ns: int, began_ns: list[int]) -> dict[str, float]:
+def _durations(start_ns: int, began_ns: list[int], end_ns: int) -> dict[str, float]:
     """Queue wait, until the first part's inference began, and inference, from then on; milliseconds."""
-    now = time.time_ns()
-    first = min(began_ns, default=now)
-    return {"ensemble.queue_wait_ms": (first - start_ns) / 1e6, "ensemble.inference_ms": (now - first) / 1e6}
+    first = min(began_ns, default=end_ns)
+    return {"ensemble.queue_wait_ms": (first - start_ns) / 1e6, "ensemble.inference_ms": (end_ns - first) / 1e6}
 
 
 def _fixed_batch(network: ov.Model) -> int | None:

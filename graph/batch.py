@@ -96,11 +96,16 @@ class Batch(Generic[P]):
         return [position for position in range(len(self.requests)) if position not in self.errors]
 
     def advance(
-        self, node: str, start_ns: int, payload: Q, attributes: Mapping[str, AttributeValue] = NO_ATTRIBUTES
+        self,
+        node: str,
+        start_ns: int,
+        payload: Q,
+        attributes: Mapping[str, AttributeValue] = NO_ATTRIBUTES,
+        end_ns: int | None = None,
     ) -> Batch[Q]:
-        """The batch after a node's work, which began at `start_ns`, with that node's output as payload."""
+        """The batch after a node's work, from `start_ns` to `end_ns` (None: now); its payload is the output."""
         failed = {position: (error.code, error.message[:MOST_TOLD]) for position, error in self.errors.items()}
-        timing = Timing(node, start_ns, time.time_ns(), failed, attributes)
+        timing = Timing(node, start_ns, end_ns or time.time_ns(), failed, attributes)
         return Batch(payload, self.requests, self.errors, self.versions, [*self.timings, timing])
 
     def fail(self, errors: dict[int, EnsembleError]) -> Batch[P]:
