@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -53,14 +54,22 @@ class Dataset:
         return tuple(sorted({label(name) for name in self.names}))
 
     def read(self) -> Iterator[tuple[bytes, str]]:
-        """Each image's encoded bytes and its class name, in the order of `names`."""
+        """Each image's encoded bytes and its class name, in the order of `names`.
+
+        Raises:
+            DatasetError: an image can't be taken out of the zip file: it is encrypted, damaged or packed unusually.
+        """
         if self.path.is_dir():
             for name in self.names:
                 yield (self.path / name).read_bytes(), label(name)
         else:
             with zipfile.ZipFile(self.path) as archive:
                 for name in self.names:
-                    yield archive.read(name), label(name)
+                    try:
+                        encoded = archive.read(name)
+                    except (RuntimeError, zipfile.BadZipFile, zlib.error) as err:
+                        raise DatasetError(f"{self.path}: {name}: {err}") from err
+                    yield encoded, label(name)
 
 
 def label(name: str) -> str:

@@ -47,3 +47,21 @@ def test_what_holds_no_labelled_images_is_refused(tmp_path: Path) -> None:
         Dataset.open(tmp_path / "stray.jpg")
     with pytest.raises(DatasetError, match="neither a folder nor a zip"):
         Dataset.open(tmp_path / "missing.zip")
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "message"),
+    [(8, 1, "encrypted"), (10, 99, "compression"), (16, 7, "CRC")],
+    ids=["encrypted", "packed unusually", "damaged"],
+)
+def test_what_cannot_be_unpacked_is_told(tmp_path: Path, offset: int, value: int, message: str) -> None:
+    path = tmp_path / "images.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("cat/1.jpg", b"picture")
+    content = bytearray(path.read_bytes())
+    # Fields of the archive's directory and, two bytes before those, of the file's own header.
+    content[content.index(b"PK\1\2") + offset] = value
+    content[offset - 2] = value
+    path.write_bytes(content)
+    with pytest.raises(DatasetError, match=f"cat/1.jpg: .*{message}"):
+        list(Dataset.open(path).read())
