@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
-from scripts.errors import ScriptError, told_in_one_line
+from scripts.errors import ScriptError, check_writable, told_in_one_line
 from scripts.systems import PEERS, System, named, running
 from scripts.workloads import Placement, Workload, workload
 
@@ -112,8 +112,8 @@ Key = tuple[str, Placement | None, str | None, int]
 
 def run(
     load: Workload, systems: Sequence[System], limit: Limit | None, clients: Sequence[int], seconds: float, rounds: int
-) -> list[Row]:
-    """Measure, round by round, and take the medians.
+) -> Iterator[list[Row]]:
+    """Measure, round by round: after each system, the medians of what there is so far.
 
     Raises:
         ScriptError: a system did not start, or a request failed.
@@ -138,8 +138,10 @@ def run(
                 samples[key].append(sample)
             before = after
             steps.update()
+            yield [Row(load.name, *key, **_medians(found)) for key, found in samples.items()]
+        if not systems:
+            yield [Row(load.name, *key, **_medians(found)) for key, found in samples.items()]
     steps.close()
-    return [Row(load.name, *key, **_medians(found)) for key, found in samples.items()]
 
 
 def _limit(limit: Limit | None, samples: dict[Key, list[dict[str, float]]]) -> dict[int, dict[str, float]]:
@@ -201,6 +203,24 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     plt.close(figure)
 
 
+def report(rows: Sequence[Row], checks: Sequence[dict[str, Any]], args: argparse.Namespace) -> None:
+    """Print the rows, and write the files that were asked for."""
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    console.print(table(rows))
+    for check in checks:
+        share = check["limit_per_s"] / check["benchmark_app_per_s"]
+        print(
+            f"{Path(check['model']).parent.parent.name} alone: {check['limit_per_s']:.0f}/s here, "
+            f"{check['benchmark_app_per_s']:.0f}/s by benchmark_app ({share:.2f})"
+        )
+    if args.json is not None:
+        args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+    if args.markdown is not None:
+        args.markdown.write_text(markdown(rows), encoding="utf-8")
+    if args.plot is not None:
+        plot(rows, args.plot)
+
+
 def _name(row: Row) -> str:
     return (
         " ".join(part for part in (row.system, row.placement, row.protocol) if part and row.system == "ours")
@@ -224,25 +244,19 @@ def main() -> None:
     args = parser.parse_args()
     if min(args.rounds, args.seconds, *args.clients) <= 0:
         parser.error("--rounds, --seconds and --clients must be above 0")
+    check_writable(parser, args.json, args.markdown, args.plot)
     with told_in_one_line():
         systems = named(args.systems)
         load = workload(args.workload, args.precision)
         limit = Limit(load, args.clients, args.seconds) if "limit" in args.systems else None
-        rows = run(load, systems, limit, args.clients, args.seconds, args.rounds)
-        console = Console(width=None if sys.stdout.isatty() else 150)
-        console.print(table(rows))
-        for check in limit.checks if limit else ():
-            share = check["limit_per_s"] / check["benchmark_app_per_s"]
-            print(
-                f"{Path(check['model']).parent.parent.name} alone: {check['limit_per_s']:.0f}/s here, "
-                f"{check['benchmark_app_per_s']:.0f}/s by benchmark_app ({share:.2f})"
-            )
-        if args.json is not None:
-            args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
-        if args.markdown is not None:
-            args.markdown.write_text(markdown(rows), encoding="utf-8")
-        if args.plot is not None:
-            plot(rows, args.plot)
+        rows: list[Row] = []
+        try:
+            for so_far in run(load, systems, limit, args.clients, args.seconds, args.rounds):
+                rows = so_far
+        finally:
+            # Of what ends early, what was measured.
+            if rows:
+                report(rows, limit.checks if limit else (), args)
 
 
 if __name__ == "__main__":

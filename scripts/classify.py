@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import grpc
 import httpx
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from deployments.protocol import inference_pb2 as pb
 from deployments.protocol.inference_pb2_grpc import GRPCInferenceServiceStub
@@ -59,16 +60,18 @@ def over_grpc(address: str, top_k: int, members: bool) -> Ask:
     return ask
 
 
-def show(results: dict[str, dict[str, Any] | str], members: bool) -> Table:
+def show(results: Sequence[tuple[Path, dict[str, Any] | str]], members: bool) -> Table:
     """A row for each class listed, a line of its own for an error."""
     table = Table("photograph", "label", "probability", *(["members"] if members else []))
-    for name, answer in results.items():
+    for path, answer in results:
+        # As text, because what a file is called may look like markup.
+        name = Text(str(path))
         if isinstance(answer, str):
-            table.add_row(name, f"[red]{answer}", "")
+            table.add_row(name, Text(answer, "red"), "")
             continue
         votes = ", ".join(f"{k}: {v['label']} {v['probability']:.3f}" for k, v in answer.get("members", {}).items())
         for rank, item in enumerate(answer["top"]):
-            row = [name if rank == 0 else "", item["label"], f"{item['probability']:.4f}"]
+            row: list[Text | str] = [name if rank == 0 else "", Text(item["label"]), f"{item['probability']:.4f}"]
             table.add_row(*row, *([votes if rank == 0 else ""] if members else []))
     return table
 
@@ -87,16 +90,17 @@ def main() -> None:
         ask = over_http(args.url, args.top_k, args.members)
     else:
         ask = over_grpc(args.grpc, args.top_k, args.members)
-    results: dict[str, dict[str, Any] | str] = {}
+    results: list[tuple[Path, dict[str, Any] | str]] = []
     for path in args.photographs:
         try:
-            results[path.name] = ask(path.read_bytes())
+            results.append((path, ask(path.read_bytes())))
         except (OSError, ValueError) as err:
-            results[path.name] = str(err)
+            results.append((path, str(err)))
         except httpx.TransportError as err:
-            sys.exit(f"no answer from {args.url}: {err}; is the server running (make serve)?")
+            results.append((path, f"no answer from {args.url}: {err}; is the server running (make serve)?"))
+            break
     Console().print(show(results, args.members))
-    if any(isinstance(answer, str) for answer in results.values()):
+    if any(isinstance(answer, str) for _, answer in results):
         sys.exit(1)
 
 

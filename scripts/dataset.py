@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -57,19 +57,21 @@ class Dataset:
         """Each image's encoded bytes and its class name, in the order of `names`.
 
         Raises:
-            DatasetError: an image can't be taken out of the zip file: it is encrypted, damaged or packed unusually.
+            DatasetError: an image can't be read, or in a zip file is encrypted, damaged or packed unusually.
         """
         if self.path.is_dir():
-            for name in self.names:
-                yield (self.path / name).read_bytes(), label(name)
+            yield from self._each(lambda name: (self.path / name).read_bytes())
         else:
             with zipfile.ZipFile(self.path) as archive:
-                for name in self.names:
-                    try:
-                        encoded = archive.read(name)
-                    except (RuntimeError, zipfile.BadZipFile, zlib.error) as err:
-                        raise DatasetError(f"{self.path}: {name}: {err}") from err
-                    yield encoded, label(name)
+                yield from self._each(archive.read)
+
+    def _each(self, read: Callable[[str], bytes]) -> Iterator[tuple[bytes, str]]:
+        for name in self.names:
+            try:
+                encoded = read(name)
+            except (OSError, RuntimeError, zipfile.BadZipFile, zlib.error) as err:
+                raise DatasetError(f"{self.path}: {name}: {err}") from err
+            yield encoded, label(name)
 
 
 def label(name: str) -> str:

@@ -6,6 +6,7 @@ import argparse
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from graph.errors import ConfigurationError, EnsembleError
 
@@ -29,6 +30,13 @@ def told_in_one_line() -> Iterator[None]:
         yield
     except (ScriptError, ConfigurationError, EnsembleError, OSError, zipfile.BadZipFile) as err:
         raise SystemExit("error: " + " ".join(str(err).split())) from err
+
+
+def check_writable(parser: argparse.ArgumentParser, *files: Path | None) -> None:
+    """End with a usage error if a file that is written at the end has no folder: told before the work, not after."""
+    for file in files:
+        if file is not None and not file.parent.is_dir():
+            parser.error(f"there is no folder {file.parent} to write {file.name} to")
 
 
 def positive(text: str) -> int:

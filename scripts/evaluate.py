@@ -22,7 +22,7 @@ from graph.errors import ConfigurationError
 from models.repository import DEFAULT_ROOT, find, versions
 from scripts.accuracy import predict, top1, truth
 from scripts.dataset import Dataset
-from scripts.errors import ScriptError, positive, told_in_one_line
+from scripts.errors import ScriptError, check_writable, positive, told_in_one_line
 from scripts.intermediate import precision
 from scripts.report import ENSEMBLE, Score, gain, markdown, plot, table, to_json
 from scripts.served import ask
@@ -151,9 +151,7 @@ def main() -> None:
         parser.error("--data is required where ENSEMBLE_DATA is not set")
     if args.url and (args.members or args.method):
         parser.error("--members and --method are the server's with --url")
-    for file in (args.markdown, args.json, args.plot):
-        if file is not None and not file.parent.is_dir():
-            parser.error(f"there is no folder {file.parent} to write {file.name} to")
+    check_writable(parser, args.markdown, args.json, args.plot)
     with told_in_one_line():
         dataset = Dataset.open(args.data)
         if args.url:

@@ -17,7 +17,7 @@ from openvino.preprocess import ColorFormat, PrePostProcessor
 
 from deployments.predictor import drop_output_quantization, with_softmax
 from graph.config import LONGEST_NAME, NAME
-from models.repository import METADATA, Model, versions, write_metadata
+from models.repository import METADATA, Model, find, versions, write_metadata
 from scripts.errors import ModelError
 
 Color = Literal["RGB", "BGR"]
@@ -148,6 +148,17 @@ def check_name(name: str) -> None:
     """Raise ModelError if a configuration couldn't name such a model."""
     if not re.fullmatch(NAME, name) or len(name) > LONGEST_NAME:
         raise ModelError(f"--name {name!r}: use at most {LONGEST_NAME} letters, digits, dots, dashes and underscores")
+
+
+def check_replaceable(repository: Path, name: str, version: int) -> None:
+    """Raise ModelError if another version was quantized from this one: it would go on with the old weights."""
+    for other in versions(repository, name):
+        source = find(repository, name, other).metadata.get("source", {})
+        if source.get("tool") == "scripts.quantize" and source.get("version") == version:
+            raise ModelError(
+                f"version {other} of {name!r} was quantized from version {version} and would stay as it is; delete "
+                f"{repository / name / str(other)}, and quantize again after replacing"
+            )
 
 
 def check_free(repository: Path, name: str, version: int, hint: str = "choose another name or version") -> None:

@@ -35,7 +35,7 @@ from deployments.transformer import decode, inspect
 from graph.batch import Batch, Classification, ClassProbability
 from graph.config import IngressSettings, TransformerSettings
 from graph.tracing import Tracing
-from scripts.errors import told_in_one_line
+from scripts.errors import ScriptError, check_writable, told_in_one_line
 from scripts.systems import OURS, Running, System, running
 from scripts.workloads import IMAGENET_SIZE, Placement, workload
 
@@ -306,22 +306,34 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE")
     options = parser.parse_args()
+    check_writable(parser, options.json, options.markdown)
     with told_in_one_line():
         chosen = {key: levers for key, levers in TRIED.items() if (options.only or "") in f"{key[0]} {key[1]}"}
+        if not chosen:
+            names = sorted({f"{name} {placement}" for name, placement, _ in TRIED})
+            raise ScriptError(f"--only {options.only!r} is in none of {', '.join(names)}")
         results = [] if options.only else in_process()
-        for (name, placement, clients), levers in tqdm(chosen.items(), "levers", unit="group"):
-            results += measure(name, placement, clients, levers, options.seconds)
-        table = Table()
-        for heading in HEADINGS:
-            table.add_column(heading)
-        for result in results:
-            table.add_row(*result.cells)
-        Console(width=None if sys.stdout.isatty() else 150).print(table)
-        if options.json is not None:
-            options.json.write_text(json.dumps([vars(r) for r in results], indent=1) + "\n", encoding="utf-8")
-        if options.markdown is not None:
-            lines = [HEADINGS, ["---"] * 3 + ["---:"] * 3, *(result.cells for result in results)]
-            options.markdown.write_text("".join(f"| {' | '.join(line)} |\n" for line in lines), encoding="utf-8")
+        try:
+            for (name, placement, clients), levers in tqdm(chosen.items(), "levers", unit="group"):
+                results += measure(name, placement, clients, levers, options.seconds)
+        finally:
+            # Of what ends early, what was measured.
+            report(results, options)
+
+
+def report(results: list[Result], options: argparse.Namespace) -> None:
+    """Print the results, and write the files that were asked for."""
+    table = Table()
+    for heading in HEADINGS:
+        table.add_column(heading)
+    for result in results:
+        table.add_row(*result.cells)
+    Console(width=None if sys.stdout.isatty() else 150).print(table)
+    if options.json is not None:
+        options.json.write_text(json.dumps([vars(r) for r in results], indent=1) + "\n", encoding="utf-8")
+    if options.markdown is not None:
+        lines = [HEADINGS, ["---"] * 3 + ["---:"] * 3, *(result.cells for result in results)]
+        options.markdown.write_text("".join(f"| {' | '.join(line)} |\n" for line in lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

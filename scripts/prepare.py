@@ -1,7 +1,6 @@
 """Brings a model into the repository, its preprocessing baked in, whatever framework it comes from.
 
-    python -m scripts.prepare resnet50 --weights default --name resnet
-    python -m scripts.prepare resnet50 --weights random --name resnet
+    python -m scripts.prepare resnet50 --weights default --name resnet50
     python -m scripts.prepare classifier.onnx --name mine --labels labels.txt --mean 0.5 0.5 0.5 --std 0.5 0.5 0.5
     python -m scripts.prepare saved_model/ --name mine --size 224 224 --layout NHWC --no-normalize
 
@@ -53,7 +52,9 @@ def prepare(source: str, args: argparse.Namespace) -> Path:
     check_name(args.name)
     model = _read(source, args)
     size = tuple(args.size) if args.size else model.size
-    mean, std = args.mean or model.mean, args.std or model.std
+    # A member of three channels in the other order has its means in the other order, too.
+    order = slice(None, None, -1 if args.channel_order == "BGR" else 1)
+    mean, std = args.mean or model.mean[order], args.std or model.std[order]
     if args.no_normalize:
         mean, std = (0.0, 0.0, 0.0), (1 / WHITE,) * 3
     _check_flags(mean, std, args)
@@ -156,8 +157,10 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--weights", choices=("default", "random"), help="of a torchvision model")
     result.add_argument("--labels", type=Path, metavar="FILE", help="class names, one a line, in order of index")
     result.add_argument("--size", type=int, nargs=2, metavar=("HEIGHT", "WIDTH"), help="default: the model's own")
-    _per_channel(result, "--mean", "of pixels scaled to 0 to 1 (default: the weights', else ImageNet's)")
-    _per_channel(result, "--std", "likewise; both in the order of --channel-order")
+    _per_channel(
+        result, "--mean", "of pixels scaled to 0 to 1, in --channel-order (default: the weights', else ImageNet's)"
+    )
+    _per_channel(result, "--std", "likewise")
     result.add_argument("--no-normalize", action="store_true", help="the model takes pixels from 0 to 255 as they are")
     result.add_argument("--channel-order", choices=("RGB", "BGR"), default="RGB", help="default: RGB")
     result.add_argument("--layout", choices=("NCHW", "NHWC"), default="NCHW", help="default: NCHW")

@@ -63,7 +63,7 @@ def get(name: str, weights: Weights) -> Pretrained:
     except ImportError as err:
         raise ModelError("torchvision models need PyTorch: pip install 'ensemble-serving[train]'") from err
     if weights == "default":
-        return _official(name, torch.zeros(2, 3, *IMAGENET_SIZE))
+        return _official(name)
     from scripts.imagenet import ARCHITECTURES, random_model
 
     if name not in ARCHITECTURES:
@@ -72,8 +72,9 @@ def get(name: str, weights: Weights) -> Pretrained:
     return Pretrained(network, {"model": name, "weights": "random", "seed": SEED, "torch": torch.__version__})
 
 
-def _official(name: str, example: Any) -> Pretrained:
+def _official(name: str) -> Pretrained:
     try:
+        import torch
         import torchvision
     # RuntimeError is what a torchvision built for another PyTorch raises.
     except (ImportError, RuntimeError) as err:
@@ -103,7 +104,7 @@ def _official(name: str, example: Any) -> Pretrained:
         "torchvision": torchvision.__version__,
     }
     return Pretrained(
-        ov.convert_model(model.eval(), example_input=example),
+        ov.convert_model(model.eval(), example_input=torch.zeros(2, 3, crop, crop)),
         origin,
         tuple(weights.meta["categories"]),
         (crop, crop),

@@ -19,7 +19,7 @@ import openvino as ov
 
 from deployments.predictor import load
 from graph.batch import Pixels
-from models.repository import DEFAULT_ROOT, Model, find, versions
+from models.repository import DEFAULT_ROOT, LABELS, METADATA, Model, find, versions
 from scripts.accuracy import computed_in, decode_all, input_shape, predict, provenance, sample, top1, truth, without
 from scripts.dataset import Dataset
 from scripts.errors import ModelError, ScriptError, positive, told_in_one_line
@@ -136,11 +136,15 @@ def compare(source: Model, quantized: Model, validation: Dataset, max_drop: floa
 
 
 def weight_bytes(model: Model) -> int:
-    """The size of a model's weights: of the IR's .bin, else of the file, or of the SavedModel's files together."""
-    if model.path.is_dir():
-        return sum(file.stat().st_size for file in model.path.rglob("*") if file.is_file())
+    """The size of a model's weights: of the IR's .bin, else of all files of the version but metadata and labels.
+
+    Other formats keep their weights in the model's file or beside it (PaddlePaddle; ONNX with external data).
+    """
     weights = model.path.with_suffix(".bin")
-    return (weights if weights.is_file() else model.path).stat().st_size
+    if weights.is_file():
+        return weights.stat().st_size
+    files = (file for file in model.folder.rglob("*") if file.is_file())
+    return sum(file.stat().st_size for file in files if file.name not in (METADATA, LABELS))
 
 
 def _highest_float(repository: Path, name: str) -> int | None:

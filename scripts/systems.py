@@ -19,12 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import yaml
 
 from scripts.errors import ScriptError
 from scripts.serve import ServeError, check_ports
 from scripts.workloads import CACHE, ROOT, Placement, Workload
+
+try:
+    import psutil
+except ImportError as err:
+    raise SystemExit("error: benchmarks need psutil: pip install 'ensemble-serving[benchmark]'") from err
 
 HTTP_PORT, GRPC_PORT = 18100, 19100
 READY_TIMEOUT_S, STOP_TIMEOUT_S = 120.0, 60.0
@@ -214,13 +218,16 @@ def _environment(file: Path) -> str:
     dependencies = tomllib.loads(block)["dependencies"]
     folder = (CACHE / "environments" / file.stem).resolve()
     python = folder / "bin" / "python"
-    if not (folder / "complete").exists():
+    wanted = [f"{name}=={importlib.metadata.version(name)}" if name in SHARED else name for name in dependencies]
+    # What is in it, once it is complete: made anew when that changes.
+    complete = folder / "requirements.txt"
+    if not complete.exists() or complete.read_text(encoding="utf-8").splitlines() != wanted:
         print(f"installing {file.stem} into {folder}", flush=True)
         venv.create(folder, clear=True, with_pip=True)
-        pinned = [f"{name}=={importlib.metadata.version(name)}" for name in SHARED if name in dependencies]
-        others = [name for name in dependencies if name not in SHARED]
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *others, *pinned], check=True)  # noqa: S603
-        (folder / "complete").touch()
+        command = [str(python), "-m", "pip", "install", "--quiet", *wanted]
+        if subprocess.run(command).returncode != 0:  # noqa: S603
+            raise ScriptError(f"{file.stem} could not be installed; leave it out by --systems")
+        complete.write_text("\n".join(wanted), encoding="utf-8")
     return str(python)
 
 

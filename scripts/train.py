@@ -195,7 +195,9 @@ def train(recipe: Recipe, data: Path, validation: Path | None, size: int, checkp
         "size": size,
         "data_sha256": sha256(data) if data.is_file() else None,
     }
-    saved = _resume(checkpoint, begun, device)
+    torch.manual_seed(recipe.seed)
+    model: nn.Sequential = ARCHITECTURES[recipe.architecture](len(dataset.classes))
+    saved = _resume(checkpoint, begun, model, device)
     # The smaller first, so that a class that isn't the model's is told at once.
     held = load_images(Dataset.open(validation), size, dataset.classes) if validation is not None else None
     raw, labels = load_images(dataset, size, dataset.classes)
@@ -209,16 +211,14 @@ def train(recipe: Recipe, data: Path, validation: Path | None, size: int, checkp
     images, labels = normalize(raw), labels.to(device)
     held_out = None if held is None else (normalize(held[0]), held[1].to(device))
 
-    torch.manual_seed(recipe.seed)
-    model: nn.Sequential = ARCHITECTURES[recipe.architecture](len(dataset.classes))
-    # Every so many, because they are sorted by class.
-    whiten(model, images[:: -(-images[:, 0].numel() // WHITENING_PIXELS)].cpu())
+    if saved is None:
+        # Every so many, because they are sorted by class.
+        whiten(model, images[:: -(-images[:, 0].numel() // WHITENING_PIXELS)].cpu())
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     updates = optimizers(model, recipe)
     peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in updates]
     first_epoch = 0
     if saved is not None:
-        model.load_state_dict(saved["model"])
         for optimizer, state in zip(updates, saved["optimizers"], strict=True):
             optimizer.load_state_dict(state)
         _set_random_state(saved["random"])
@@ -246,6 +246,7 @@ def train(recipe: Recipe, data: Path, validation: Path | None, size: int, checkp
         seconds = time.monotonic() - started
         print(f"epoch {epoch + 1}: loss {loss_sum / steps:.4f}{top1}, {seconds:.0f} s", flush=True)
         checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        partial = checkpoint.with_name(f"{checkpoint.name}.partial")
         torch.save(
             {
                 **begun,
@@ -258,13 +259,17 @@ def train(recipe: Recipe, data: Path, validation: Path | None, size: int, checkp
                 "optimizers": [optimizer.state_dict() for optimizer in updates],
                 "random": _random_state(),
             },
-            checkpoint.with_suffix(".tmp"),
+            partial,
         )
-        checkpoint.with_suffix(".tmp").replace(checkpoint)
+        partial.replace(checkpoint)
 
 
-def _resume(checkpoint: Path, begun: dict[str, Any], device: torch.device) -> dict[str, Any] | None:
-    """What an earlier run saved, None if there is none; raises ScriptError if that run began with something else."""
+def _resume(checkpoint: Path, begun: dict[str, Any], model: nn.Module, device: torch.device) -> dict[str, Any] | None:
+    """What an earlier run saved, its weights put into the model; None if there is none.
+
+    Raises:
+        ScriptError: that run began with something else.
+    """
     if not checkpoint.exists():
         return None
     try:
@@ -278,6 +283,10 @@ def _resume(checkpoint: Path, begun: dict[str, Any], device: torch.device) -> di
                 f"{checkpoint} was made with another {what.replace('_', ' ')}: {saved.get(what)}, not {value}; "
                 "name another file by --checkpoint"
             )
+    try:
+        model.load_state_dict(saved["model"])
+    except RuntimeError as err:
+        raise ScriptError(f"{checkpoint} holds another architecture's weights; name another file: {err}") from err
     return saved
 
 
@@ -343,7 +352,8 @@ def run(recipe: Recipe, args: argparse.Namespace) -> None:
     """Train, then export if `args.output` is set.
 
     Raises:
-        ModelError: version 1 exists already, or the name can't be a model's; told before training, not after.
+        ModelError: version 1 exists already, or is to be replaced but not what was quantized from it, or the name
+            can't be a model's; told before training, not after.
         ScriptError: see `train`.
     """
     if args.output is None:
@@ -352,11 +362,13 @@ def run(recipe: Recipe, args: argparse.Namespace) -> None:
         return
     # Imported only here: training by itself, on a lent GPU say, needs PyTorch but not OpenVINO.
     from scripts.export import export
-    from scripts.intermediate import check_free, check_name, describe
+    from scripts.intermediate import check_free, check_name, check_replaceable, describe
 
     name = args.name or recipe.architecture
     check_name(name)
-    if not args.replace:
+    if args.replace:
+        check_replaceable(args.output, name, 1)
+    else:
         check_free(args.output, name, 1, "name another by --name, or pass --replace")
     print(json.dumps(asdict(recipe)))
     train(recipe, args.data, args.validation, args.size, args.checkpoint)

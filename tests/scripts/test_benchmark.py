@@ -1,4 +1,6 @@
 import contextlib
+import json
+import sys
 
 import pytest
 
@@ -45,7 +47,7 @@ def fake(monkeypatch):
 def test_systems_take_turns_with_the_limit_between_them(fake):
     order, limit = fake
     systems = [OURS[0], System("fastapi", None, ("http",))]
-    rows = run(workload("trivial", "int8"), systems, limit, [1, 8], 0.1, 3)
+    *_, rows = run(workload("trivial", "int8"), systems, limit, [1, 8], 0.1, 3)
     once = ["limit", "ours colocated", "limit", "fastapi", "limit"]
     assert order == once * 3
     assert len(rows) == 2 + 2 * 2 + 2
@@ -53,6 +55,28 @@ def test_systems_take_turns_with_the_limit_between_them(fake):
     # Rounds 1, 3 and 5 were its own: the median is the middle one.
     assert row.requests_per_s == 803
     assert row.ratio_to_limit == pytest.approx(803 / 1600)
+
+
+def test_what_was_measured_before_a_failure_is_written(fake, monkeypatch, tmp_path):
+    _, limit = fake
+    calm = benchmark.running
+
+    def running(system, load):
+        if system.name == "fastapi":
+            raise ScriptError("fastapi did not start")
+        return calm(system, load)
+
+    monkeypatch.setattr(benchmark, "running", running)
+    monkeypatch.setattr(benchmark, "Limit", lambda *_: limit)
+    flags = ["--workload", "trivial", "--systems", "limit", "ours", "fastapi", "--clients", "1", "8"]
+    monkeypatch.setattr(sys, "argv", ["benchmark", *flags, "--json", str(tmp_path / "rows.json")])
+    with pytest.raises(SystemExit, match="fastapi did not start"):
+        benchmark.main()
+    systems = {(row["system"], row["placement"]) for row in json.loads((tmp_path / "rows.json").read_text())}
+    assert systems == {("limit", None), ("ours", "colocated"), ("ours", "separate")}
+    monkeypatch.setattr(sys, "argv", [*sys.argv[:-1], str(tmp_path / "missing" / "rows.json")])
+    with pytest.raises(SystemExit, match="2"):
+        benchmark.main()
 
 
 def rows():

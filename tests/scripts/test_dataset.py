@@ -49,6 +49,13 @@ def test_what_holds_no_labelled_images_is_refused(tmp_path: Path) -> None:
         Dataset.open(tmp_path / "missing.zip")
 
 
+def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "1.jpg").symlink_to("missing.jpg")
+    with pytest.raises(DatasetError, match=r"cat/1\.jpg: .*No such file"):
+        list(Dataset.open(tmp_path).read())
+
+
 @pytest.mark.parametrize(
     ("offset", "value", "message"),
     [(8, 1, "encrypted"), (10, 99, "compression"), (16, 7, "CRC")],

@@ -151,6 +151,15 @@ def test_an_ir_becomes_a_member(source: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(answers.sum(axis=1), 1, atol=1e-5)
 
 
+def test_the_default_mean_is_in_the_order_of_the_channels(source: Path, tmp_path: Path) -> None:
+    for name, order in (("rgb", "RGB"), ("bgr", "BGR")):
+        run(source, "--name", name, "--channel-order", order, "--repository", tmp_path / "repository")
+    rgb, bgr = (find(tmp_path / "repository", name).metadata["source"] for name in ("rgb", "bgr"))
+    assert rgb["mean"] == [0.485, 0.456, 0.406]
+    assert bgr["mean"] == [0.406, 0.456, 0.485]
+    assert bgr["std"] == rgb["std"][::-1] == [0.225, 0.224, 0.229]
+
+
 def test_weights_that_come_in_float16_stay_so(tmp_path: Path) -> None:
     ov.save_model(convolutions(), tmp_path / "half.xml", compress_to_fp16=True)
     run(tmp_path / "half.xml", "--name", "m", "--precision", "FP32", "--repository", tmp_path / "repository")

@@ -6,7 +6,7 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from models.repository import find, versions
+from models.repository import Model, find, versions
 from scripts import quantize
 from scripts.accuracy import predict
 from scripts.dataset import Dataset
@@ -47,6 +47,18 @@ def test_int8_is_smaller_and_answers_alike(tmp_path: Path, draw: Draw, precision
     assert 0 < np.abs(before - after).max() < 0.1
     # What differs from image to image, differs likewise.
     assert np.corrcoef((before - before.mean(0)).ravel(), (after - after.mean(0)).ravel())[0, 1] > 0.9
+
+
+def test_weights_beside_the_model_count(tmp_path: Path) -> None:
+    """PaddlePaddle's, and those of ONNX with external data."""
+    for name, size in (
+        ("classifier.onnx", 10),
+        ("classifier.onnx.data", 1000),
+        ("labels.txt", 7),
+        ("metadata.json", 7),
+    ):
+        (tmp_path / name).write_bytes(bytes(size))
+    assert quantize.weight_bytes(Model("m", 1, tmp_path / "classifier.onnx", {})) == 1010
 
 
 def test_what_did_not_shrink_is_refused(tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from scripts.dataset import Dataset  # noqa: E402
 from scripts.errors import ModelError, ScriptError  # noqa: E402
 from scripts.export import export  # noqa: E402
 from scripts.train import Recipe, load_images, train  # noqa: E402
-from tests.scripts.tiny import Draw  # noqa: E402
+from tests.scripts.tiny import Draw, add, constant  # noqa: E402
 
 # PyTorch calls its own tracer deprecated; OpenVINO's converter uses it.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -78,6 +78,9 @@ def test_training_resumes_with_the_epoch_after(
         train(recipe(2), other, None, 32, checkpoint)
     with pytest.raises(ScriptError, match="another size"):
         train(recipe(2), data, None, 40, checkpoint)
+    monkeypatch.setitem(ARCHITECTURES, "resnet", ARCHITECTURES["densenet"])
+    with pytest.raises(ScriptError, match="another architecture's weights"):
+        train(recipe(2), data, None, 32, checkpoint)
 
 
 def test_strange_validation_images_are_told_before_training(tmp_path: Path, draw: Draw) -> None:
@@ -152,6 +155,19 @@ def test_an_existing_version_is_told_before_training(
         command.main()
     monkeypatch.setattr(sys, "argv", [*sys.argv, "--name", "my model"])
     with pytest.raises(SystemExit, match="error: --name 'my model'"):
+        command.main()
+    assert not checkpoint.exists()
+
+
+def test_what_was_quantized_from_the_replaced_version_is_told(
+    tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository, checkpoint = tmp_path / "repository", tmp_path / "checkpoint.pt"
+    add(repository, "mine", constant([0, 1, 0]), "FP16")
+    add(repository, "mine", constant([0, 1, 0]), "FP16", source={"tool": "scripts.quantize", "version": 1})
+    flags = ["--data", draw(COUNTS, (32, 32)), "--checkpoint", checkpoint, "--output", repository, "--name", "mine"]
+    monkeypatch.setattr(sys, "argv", ["train", "resnet", "--replace", *map(str, flags)])
+    with pytest.raises(SystemExit, match=r"version 2 of 'mine' was quantized from version 1 .* delete"):
         command.main()
     assert not checkpoint.exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -45,9 +46,16 @@ def convolutions(seed: int = 0, width: int = 64) -> ov.Model:
     return ov.Model([node], [image])
 
 
-def add(repository: Path, name: str, network: ov.Model, precision: str, labels: Sequence[str] | None = LABELS) -> Path:
+def add(
+    repository: Path,
+    name: str,
+    network: ov.Model,
+    precision: str,
+    labels: Sequence[str] | None = LABELS,
+    **more: Any,
+) -> Path:
     """Write the next version of a model that has the ensemble's signature."""
-    metadata = {"precision": precision, "input": input_metadata(SIZE, 1.0)}
+    metadata: dict[str, Any] = {"precision": precision, "input": input_metadata(SIZE, 1.0), **more}
     if labels is not None:
         metadata["classes"] = list(labels)
     return write_version(network, repository, name, None, metadata, compress_to_fp16=precision == "FP16")
