@@ -155,7 +155,7 @@ class Predictor:
         """Pixels, uint8 [N,H,W,3] BGR, to probabilities, float32 [N,C], rows that sum to 1.
 
         The batch is split evenly over the infer requests that OpenVINO calls optimal. If inference fails, every
-        request of the batch fails with `InferenceFailed`.
+        request of the batch fails with `InferenceFailed`; so does one whose scores are no finite numbers.
         """
         start_ns = time.time_ns()
         batch = batch.unexpired()
@@ -168,7 +168,7 @@ class Predictor:
         try:
             parts = await asyncio.gather(*(self._infer(part) for part in self._split(batch.payload)))
             probabilities = np.concatenate([scores for scores, _ in parts]) if parts else np.empty((0, 0), np.float32)
-            self._failures = 0
+            self._failures = 0 if parts else self._failures
             end_ns = time.time_ns()
             attributes |= _durations(start_ns, [began_ns for _, began_ns in parts], end_ns)
         except RuntimeError:
@@ -176,6 +176,12 @@ class Predictor:
             logger.exception("member %r failed on pixels of shape %s", self.name, batch.payload.shape)
             error: EnsembleError = InferenceFailed(f"member {self.name!r} failed; the server's log has the cause")
             batch, probabilities = batch.fail(dict.fromkeys(batch.live, error)), np.empty((0, 0), np.float32)
+        finite = np.isfinite(probabilities).all(axis=1)
+        if not finite.all():
+            logger.error("member %r answered no finite number for %d images", self.name, np.count_nonzero(~finite))
+            error = InferenceFailed(f"member {self.name!r} answered no finite number")
+            batch = batch.fail({i: error for i, good in zip(batch.live, finite, strict=True) if not good})
+            probabilities = probabilities[finite]
         batch = Batch(batch.payload, batch.requests, batch.errors, versions, batch.timings)
         return batch.advance(f"predict {self.name}", start_ns, probabilities, attributes, end_ns)
 

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,10 @@ class FileSpanExporter(SpanExporter):
     def __init__(self, folder: Path, max_bytes: int = MAX_FILE_BYTES) -> None:
         """Make the folder, and set the size of a file at which a new one is begun."""
         folder.mkdir(parents=True, exist_ok=True)
-        for old in sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)[: -MAX_FILES + 1]:
-            old.unlink(missing_ok=True)
+        # Another replica that starts may be at it, too.
+        with suppress(FileNotFoundError):
+            for old in sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)[: -MAX_FILES + 1]:
+                old.unlink()
         self._path = (folder / f"{os.getpid()}.jsonl").resolve()
         self._max_bytes = max_bytes
         logger.info("traces are written to %s", self._path)

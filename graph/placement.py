@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -53,7 +54,13 @@ class Remote:
 
     async def __call__(self, batch: Any) -> Any:
         """Send the batch, wait for the node's."""
-        return await self._handle.remote(batch)
+        response = self._handle.remote(batch)
+        try:
+            return await response
+        except asyncio.CancelledError:
+            # Or the node would work on for nobody, while the next batch waits.
+            response.cancel()  # type: ignore[no-untyped-call]
+            raise
 
 
 def place(where: DeploymentHandle[Any] | Factory) -> Node:

@@ -93,10 +93,26 @@ async def test_a_failed_inference_is_an_error_of_its_requests_and_then_of_its_he
     for _ in range(3):
         answer = await member(wrong)
         assert [type(error) for error in answer.errors.values()] == [InferenceFailed, InferenceFailed]
+    # A batch of which nothing is inferred proves nothing.
+    await member(Batch(pixels(1), [Request("", deadline=time.time() - 1)]))
     with pytest.raises(RuntimeError, match="brightness"):
         member.check_health()
     await member(batch(1))
     member.check_health()
+
+
+async def test_an_answer_of_no_finite_number_is_an_error_of_its_request_alone(tmp_path):
+    image = op.parameter([-1, 32, 32, 3], np.uint8, name="image")
+    mean = op.reduce_mean(op.convert(image, "f32"), np.array([1, 2, 3]), keep_dims=False)
+    # The root of a negative number for a white picture.
+    root = op.sqrt(op.subtract(np.float32(254.5), mean))
+    logits = op.multiply(op.unsqueeze(root, np.array(1)), np.array([[0, 1, 2]], np.float32))
+    store(tmp_path, "root", ov.Model([logits], [image], "root"), classes=("a", "b", "c"))
+    answer = await predictor(tmp_path, "root")(batch(10, 255, 20))
+    assert answer.live == [0, 2]
+    assert isinstance(answer.errors[1], InferenceFailed)
+    assert answer.payload.shape == (2, 3)
+    np.testing.assert_allclose(answer.payload.sum(1), 1, rtol=1e-5)
 
 
 async def test_a_model_of_fixed_batch_size(tmp_path):

@@ -1,9 +1,11 @@
+import asyncio
+
 import pytest
 
 from deployments.combiner import Combiner
 from deployments.labeler import Labeler
 from graph.config import CombinerSettings, LabelerSettings
-from graph.placement import LiveSettings
+from graph.placement import LiveSettings, Remote
 
 
 def live():
@@ -23,6 +25,26 @@ def test_changes_are_made_to_the_initial_settings():
     assert nodes["Labeler"].settings.top_k == 2
     settings.apply({})
     assert nodes["Combiner"].settings == CombinerSettings()
+
+
+async def test_a_call_that_nobody_waits_for_any_more_is_cancelled_at_the_node():
+    class Response:
+        cancelled = False
+
+        def __await__(self):
+            return asyncio.sleep(60).__await__()
+
+        def cancel(self):
+            self.cancelled = True
+
+    class Handle:
+        def remote(self, batch):
+            return response
+
+    response = Response()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(Remote(Handle())("a batch"), 0.01)
+    assert response.cancelled
 
 
 BAD = [
