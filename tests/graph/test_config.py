@@ -78,3 +78,8 @@ def test_the_default_fits_two_cores_and_scales_every_node():
     deployments = config.applications[0].deployments
     assert sum(deployment.ray_actor_options.num_cpus for deployment in deployments) <= 2
     assert all(deployment.autoscaling_config["max_replicas"] > 1 for deployment in deployments)
+    # A node has as many calls at a time as the ingress has passes under way: with a higher target it would never scale.
+    passes = parse(config.applications[0].args).ingress.max_concurrent_batches
+    targets = {d.name: d.autoscaling_config["target_ongoing_requests"] for d in deployments if d.name != "Ingress"}
+    assert targets
+    assert max(targets.values()) < passes

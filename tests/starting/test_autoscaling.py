@@ -26,7 +26,7 @@ def scaling(tmp_path):
     store(tmp_path, "heavy", heavy())
     deployments = {
         "Ingress": {"autoscaling_config": {**FAST, "target_ongoing_requests": 2}},
-        "heavy": {"autoscaling_config": {**FAST, "target_ongoing_requests": 0.5}},
+        "heavy": {"autoscaling_config": {**FAST, "target_ongoing_requests": 1}},
     }
     with Server(config(tmp_path, "separate", members=["heavy"], deployments=deployments)) as running, driver():
         yield running
