@@ -64,8 +64,13 @@ class ServeError(RuntimeError):
 
 
 def ensure_token() -> None:
-    """Make Ray's token where Ray looks for it, readable by this user alone, unless there is one."""
-    if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ or TOKEN_FILE.exists():
+    """Make Ray's token where Ray looks for it, unless there is one; readable by this user alone in either case."""
+    if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ:
+        return
+    if TOKEN_FILE.exists():
+        # Where Ray made it, everyone may read it. Where it can't be changed, its owner knows why.
+        with suppress(OSError):
+            TOKEN_FILE.chmod(0o600)
         return
     TOKEN_FILE.parent.mkdir(mode=0o700, exist_ok=True)
     with os.fdopen(os.open(TOKEN_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:

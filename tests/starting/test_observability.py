@@ -18,6 +18,8 @@ from tests.starting.receiver import Receiver
 MEMBERS = ("left", "right", "brightness")
 SLOW = MEMBERS[:2]
 NODES = {"decode", *(f"predict {name}" for name in MEMBERS), "combine", "label"}
+REQUEST = NODES | {"classify", "queue"}
+ALONE = REQUEST | {"batch"}
 SERVICES = {"classify": "Ingress", "decode": "JpegTransformer", "combine": "Combiner", "label": "Labeler"}
 DISCOVERY = Path("/tmp/ray/prom_metrics_service_discovery.json")
 CALLER = "b7ad6b7169203331"
@@ -55,17 +57,17 @@ def traced(request, slow):
             yield server, receiver
 
 
-def whole(receiver, trace_id, count):
-    """The spans of a trace once there are so many of them, by name."""
-    eventually(lambda: len(receiver.trace(trace_id)) >= count)
-    spans = receiver.trace(trace_id)
-    assert len(spans) >= count, [span.name for span in spans]
-    return {span.name: span for span in spans}
+def whole(receiver, trace_id, names):
+    """The spans of a trace by name, once those of these names are there."""
+    eventually(lambda: names <= {span.name for span in receiver.trace(trace_id)})
+    spans = {span.name: span for span in receiver.trace(trace_id)}
+    assert names <= set(spans), sorted(spans)
+    return spans
 
 
 def check_tree(spans):
     root = spans["classify"]
-    assert set(spans) - {"batch"} == NODES | {"classify", "queue"}
+    assert set(spans) - {"batch"} == REQUEST
     for name, span in spans.items():
         service = SERVICES.get(name) or (name.split()[1] if name.startswith("predict") else "Ingress")
         assert span.service == service
@@ -118,26 +120,33 @@ def test_metrics_count_known_traffic(traced):
     }
     assert eventually(lambda: requests() == expected), requests()
     [label] = {answer["label"] for answer in answers}
-    assert {s["label"]: value for s, value in scrape("ray_ensemble_predictions_total")} == {label: 6}
-    votes = {(s["member"], s["agrees"]): value for s, value in scrape("ray_ensemble_member_predictions_total")}
     agreement = {name: str(member["label"] == label).lower() for name, member in answers[0]["members"].items()}
-    assert votes == {(name, agrees): 6 for name, agrees in agreement.items()}
     assert set(agreement.values()) == {"true", "false"}
-    durations = {s["protocol"]: value for s, value in scrape("ray_ensemble_request_duration_seconds_count")}
-    assert durations == {"http": 7, "grpc": 1}
-    stages = {s["stage"]: value for s, value in scrape("ray_ensemble_stage_duration_seconds_count")}
-    assert stages == {"decode": 7, **dict.fromkeys(NODES - {"decode"}, 6)}
-    [(_, batches)] = scrape("ray_ensemble_batch_size_count")
-    [(_, waits)] = scrape("ray_ensemble_queue_wait_seconds_count")
-    assert batches == waits == 7
-    assert eventually(
-        lambda: {s["member"]: v for s, v in scrape("ray_ensemble_member_version")} == dict.fromkeys(MEMBERS, 1)
-    )
+    stages = {"decode": 7, **dict.fromkeys(NODES - {"decode"}, 6)}
+    # Batches are counted after their answers, and each process reports by a clock of its own.
+    for name, labels, expected in (
+        ("predictions_total", ("label",), {(label,): 6}),
+        ("member_predictions_total", ("member", "agrees"), dict.fromkeys(agreement.items(), 6)),
+        ("request_duration_seconds_count", ("protocol",), {("http",): 7, ("grpc",): 1}),
+        ("stage_duration_seconds_count", ("stage",), {(stage,): count for stage, count in stages.items()}),
+        ("batch_size_count", (), {(): 7}),
+        ("queue_wait_seconds_count", (), {(): 7}),
+        ("member_version", ("member",), {(member,): 1 for member in MEMBERS}),
+    ):
+
+        def found(name=name, labels=labels):
+            samples = scrape(f"ray_ensemble_{name}")
+            return {tuple(s[label] for label in labels): value for s, value in samples}
+
+        assert eventually(lambda found=found, expected=expected: found() == expected), (name, found())
     deployments = {d["name"] for d in server.content["applications"][0]["deployments"]}
     for name in ("cpu_seconds_total", "resident_memory_bytes"):
-        used = {s["deployment"]: value for s, value in scrape(f"ray_ensemble_process_{name}")}
-        assert set(used) == deployments
-        assert all(value > 0 for value in used.values())
+
+        def used(name=name):
+            return {s["deployment"]: value for s, value in scrape(f"ray_ensemble_process_{name}")}
+
+        assert eventually(lambda used=used: set(used()) == deployments), used()
+        assert all(value > 0 for value in used().values())
 
 
 def scrape(name):
@@ -166,26 +175,27 @@ def test_ten_requests_at_once_are_ten_whole_traces(traced):
     for number, answer in zip(numbers, answers, strict=True):
         trace_id = f"{number:032x}"
         assert answer.json()["trace_id"] == trace_id
-        spans = whole(receiver, trace_id, 8)
+        spans = whole(receiver, trace_id, REQUEST)
         check_tree(spans)
         assert answer.headers["traceresponse"].split("-")[2] == spans["classify"].span_id
         assert spans["classify"].parent_id == CALLER
         assert spans["classify"].attributes["http.response.status_code"] == 200
         traces.append(spans)
     assert all(map(side_by_side, traces))
-    batches = {span.span_id: span for spans in traces for name, span in spans.items() if name == "batch"}
-    roots = {
-        span_id: (spans["classify"].trace_id, spans["classify"].span_id)
-        for spans in traces
-        for [(_, span_id)] in [spans["queue"].links]
-    }
-    assert set(roots) == set(batches)
+    wanted = {span_id for spans in traces for _, span_id in spans["queue"].links}
+
+    def batches():
+        """Of these requests: each is in the trace of one of them."""
+        found = (span for spans in traces for span in receiver.trace(spans["classify"].trace_id))
+        return {span.span_id: span for span in found if span.name == "batch"}
+
+    assert eventually(lambda: set(batches()) == wanted)
     for spans in traces:
         [(_, batch)] = spans["queue"].links
         root = spans["classify"]
-        assert (root.trace_id, root.span_id) in batches[batch].links
-        assert batches[batch].attributes["ensemble.batch.size"] == len(batches[batch].links)
-    assert sum(len(batch.links) for batch in batches.values()) == 10
+        assert (root.trace_id, root.span_id) in batches()[batch].links
+        assert batches()[batch].attributes["ensemble.batch.size"] == len(batches()[batch].links)
+    assert sum(len(batch.links) for batch in batches().values()) == 10
 
 
 def test_grpc_continues_and_returns_the_trace(traced):
@@ -196,7 +206,7 @@ def test_grpc_continues_and_returns_the_trace(traced):
     )
     client.close()
     assert answer.parameters["trace_id"].string_param == f"{2000:032x}"
-    spans = whole(receiver, f"{2000:032x}", 9)
+    spans = whole(receiver, f"{2000:032x}", ALONE)
     check_tree(spans)
     assert spans["classify"].attributes["rpc.system.name"] == "grpc"
     assert spans["classify"].attributes["rpc.response.status_code"] == "OK"
@@ -209,16 +219,16 @@ def test_a_handle_continues_and_returns_the_trace(traced):
         answer = handle.classify.remote(pictures.jpeg(40, 60), traceparent=traceparent(3000)).result(timeout_s=60)
         own = handle.classify.remote(pictures.jpeg(40, 60)).result(timeout_s=60)
     assert answer.trace_id == f"{3000:032x}"
-    check_tree(whole(receiver, answer.trace_id, 9))
-    assert whole(receiver, own.trace_id, 9)["classify"].parent_id == ""
+    check_tree(whole(receiver, answer.trace_id, ALONE))
+    assert whole(receiver, own.trace_id, ALONE)["classify"].parent_id == ""
 
 
 def test_an_error_is_in_its_trace(traced):
     server, receiver = traced
     answer = post(server, b"no image")
     trace_id = answer.headers["traceresponse"].split("-")[1]
-    spans = whole(receiver, trace_id, 4)
-    assert set(spans) == {"classify", "queue", "batch", "decode"}
+    spans = whole(receiver, trace_id, {"classify", "queue", "batch", "decode"})
+    assert len(spans) == 4
     assert spans["decode"].failed
     assert spans["decode"].attributes["error.type"] == "invalid_image"
     assert spans["classify"].attributes["error.type"] == "invalid_image"
@@ -235,5 +245,5 @@ def test_what_the_caller_does_not_sample_and_health_are_not_traced(traced):
     for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/ensemble/ready"):
         assert httpx.get(server.url + path).status_code == 200
     known = post(server, pictures.jpeg(40, 60)).json()["trace_id"]
-    whole(receiver, known, 9)
+    whole(receiver, known, ALONE)
     assert {span.trace_id for span in receiver.spans[before:]} == {known}
