@@ -12,7 +12,7 @@ from ray.serve.grpc_util import RayServegRPCContext
 from deployments import open_inference
 from deployments.ingress import Ingress
 from deployments.protocol import inference_pb2 as pb
-from graph.errors import EnsembleError, InvalidParameter
+from graph.errors import EnsembleError, ImageTooLarge, InvalidParameter
 from graph.tracing import Trace
 
 STATUS = {
@@ -100,7 +100,10 @@ class GrpcServer:
 
     async def _infer(self, request: pb.ModelInferRequest, trace: Trace) -> pb.ModelInferResponse:
         open_inference.check_model(request.model_name, request.model_version)
-        images = _images(request)
+        limit = self._ingress.settings.max_request_bytes
+        if (size := request.ByteSize()) > limit:
+            raise ImageTooLarge(f"the request has {size} bytes; at most {limit} are accepted")
+        images = self._images(request)
         names = open_inference.check_outputs([output.name for output in request.outputs])
         parameters = open_inference.check_parameters(
             {name: _parameter(value) for name, value in request.parameters.items()}
@@ -119,25 +122,22 @@ class GrpcServer:
                 _fill(output.contents, tensor)
         return response
 
-
-def _images(request: pb.ModelInferRequest) -> list[bytes]:
-    raw = request.raw_input_contents
-    if raw and len(raw) != len(request.inputs):
-        raise InvalidParameter(f"the request has {len(request.inputs)} inputs but {len(raw)} raw_input_contents")
-    elements = [
-        _split(raw[position]) if raw else list(tensor.contents.bytes_contents)
-        for position, tensor in enumerate(request.inputs)
-    ]
-    open_inference.check_input(
-        [(t.name, t.datatype, list(t.shape), len(e)) for t, e in zip(request.inputs, elements, strict=True)]
-    )
-    return elements[0]
+    def _images(self, request: pb.ModelInferRequest) -> list[bytes]:
+        open_inference.check_inputs([(tensor.name, tensor.datatype) for tensor in request.inputs])
+        [tensor], raw = request.inputs, request.raw_input_contents
+        if len(raw) > 1:
+            raise InvalidParameter(f"the request has one input but {len(raw)} raw_input_contents")
+        images = _split(raw[0], self._ingress.settings.max_parts) if raw else tensor.contents.bytes_contents
+        self._ingress.check_count(len(images))
+        open_inference.check_shape(list(tensor.shape), len(images))
+        return list(images)
 
 
-def _split(raw: bytes) -> list[bytes]:
-    """BYTES elements of a raw tensor: each is its length, 4 bytes little-endian, and its content."""
-    elements, offset = [], 0
-    while offset < len(raw):
+def _split(raw: bytes, most: int) -> list[bytes]:
+    """BYTES elements of a raw tensor, at most one more than `most`: each its length, 4 bytes little-endian, and it."""
+    elements: list[bytes] = []
+    offset = 0
+    while offset < len(raw) and len(elements) <= most:
         end = offset + 4 + int.from_bytes(raw[offset : offset + 4], "little")
         if offset + 4 > len(raw) or end > len(raw):
             raise InvalidParameter("raw_input_contents ends within an element; each is a 4-byte length and its bytes")

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 
 from deployments import open_inference
-from deployments.ingress import INTERNAL_HINT, Ingress, Outcome
+from deployments.ingress import INTERNAL_HINT, Arrival, Ingress, Outcome
 from deployments.observer import Call
 from deployments.openapi import DOCS, OPENAPI
 from graph.errors import (
@@ -49,6 +49,9 @@ STATUS = {
 # "application/octet-stream" says nothing about what it is, and many clients send it for a file they don't know.
 UNDECLARED = frozenset({"", "application/octet-stream"})
 FORM_OVERHEAD_BYTES = 64 * 1024
+MODEL_PATH = f"/v2/models/{open_inference.MODEL}"
+# Triton's extension for binary tensors: this many bytes of JSON, then the tensors.
+BINARY_TENSORS = "inference-header-content-length"
 
 Handler = Callable[[Request], Awaitable[Response]]
 ImagesHandler = Callable[[Request, Call], Awaitable[Response]]
@@ -67,21 +70,26 @@ class HttpServer:
             "/v2": ("GET", self._server_metadata),
             "/v2/health/live": ("GET", self._live),
             "/v2/health/ready": ("GET", self._ready),
-            "/v2/models/ensemble": ("GET", self._model_metadata),
-            "/v2/models/ensemble/ready": ("GET", self._ready),
-            "/v2/models/ensemble/infer": ("POST", self._observed(self._infer)),
+            MODEL_PATH: ("GET", self._model_metadata),
+            f"{MODEL_PATH}/ready": ("GET", self._ready),
+            f"{MODEL_PATH}/infer": ("POST", self._observed(self._infer)),
             "/docs": ("GET", self._docs),
             "/openapi.json": ("GET", self._openapi),
         }
+        # The only version there is may be named.
+        for rest in ("", "/ready", "/infer"):
+            self._routes[f"{MODEL_PATH}/versions/1{rest}"] = self._routes[MODEL_PATH + rest]
 
     async def __call__(self, request: Request) -> Response:
         """Dispatch a request; every error, foreseen or not, is answered as JSON."""
         path = request.scope["path"]
         if path not in self._routes:
-            return self._error(NotFound(f"there is no {path}; see /docs for what there is"))
+            return self._error(NotFound(f"there is no {path}; see /docs for what there is"), path)
         method, answer = self._routes[path]
         if request.method != method and not (request.method == "HEAD" and method == "GET"):
-            return self._error(MethodNotAllowed(f"{path} takes {method}, not {request.method}"))
+            refusal = self._error(MethodNotAllowed(f"{path} takes {method}, not {request.method}"), path)
+            refusal.headers["Allow"] = "GET, HEAD" if method == "GET" else method
+            return refusal
         return await answer(request)
 
     def _observed(self, handler: ImagesHandler) -> Handler:
@@ -95,7 +103,7 @@ class HttpServer:
                     response = await handler(request, call)
                 except EnsembleError as err:
                     call.fail(err)
-                    response = self._error(err)
+                    response = self._error(err, path)
                 except ClientDisconnect:
                     call.outcome = "cancelled"
                     response = Response(status_code=499)
@@ -103,16 +111,18 @@ class HttpServer:
                     logger.exception("failed on %s %s", request.method, path)
                     error = EnsembleError(INTERNAL_HINT)
                     call.fail(error)
-                    response = self._error(error)
+                    response = self._error(error, path)
                 call.attributes["http.response.status_code"] = response.status_code
                 response.headers["traceresponse"] = call.trace.parent
                 return response
 
         return answer
 
-    def _error(self, error: EnsembleError) -> Response:
+    def _error(self, error: EnsembleError, path: str) -> Response:
+        """The answer to a failed request; below /v2 a string, as the protocol has it."""
         status = STATUS[error.code]
-        response = _json({"error": error.to_dict()}, status)
+        told = f"{error.code}: {error.message}" if path.startswith("/v2") else error.to_dict()
+        response = _json({"error": told}, status)
         if status == 503:
             response.headers["Retry-After"] = str(self._ingress.settings.retry_after_s)
         return response
@@ -120,15 +130,17 @@ class HttpServer:
     async def _classify(self, request: Request, call: Call) -> Response:
         options = _query(request)
         # Before a byte of the body is read.
-        self._ingress.check_room()
-        media_type = _media_type(request.headers)
-        if media_type == "multipart/form-data":
-            images = await self._parts(request)
-        else:
-            _check_media_type(media_type)
-            images = [await _body(request, self._ingress.settings.max_request_bytes)]
+        async with self._ingress.arriving(options.get("timeout_ms")) as arrival:
+            media_type = _media_type(request.headers)
+            if media_type == "multipart/form-data":
+                images = await self._parts(request, arrival)
+            else:
+                _check_media_type(media_type)
+                images = [await _body(request, self._ingress.settings.max_request_bytes, arrival)]
         sent = [image for image in images if isinstance(image, bytes)]
-        answers = iter(await self._ingress.classify(sent, **options, trace=call.trace) if sent else ())
+        answers = iter(
+            await self._ingress.classify(sent, **options, began=arrival.began, trace=call.trace) if sent else ()
+        )
         outcomes: list[Outcome] = [next(answers) if isinstance(image, bytes) else image for image in images]
         if len(outcomes) > 1:
             failed = [outcome for outcome in outcomes if isinstance(outcome, EnsembleError)]
@@ -139,13 +151,13 @@ class HttpServer:
             raise outcomes[0]
         return _json(outcomes[0].to_dict())
 
-    async def _parts(self, request: Request) -> list[bytes | EnsembleError]:
+    async def _parts(self, request: Request, arrival: Arrival) -> list[bytes | EnsembleError]:
         """The `image` parts of a form, or, for a part that declares another type, its error."""
         settings = self._ingress.settings
         limit = settings.max_request_bytes
         _check_declared_length(request, limit + FORM_OVERHEAD_BYTES)
         try:
-            form = await BoundedParser(request, settings.max_parts, limit + FORM_OVERHEAD_BYTES).parse()
+            form = await BoundedParser(request, settings.max_parts, limit + FORM_OVERHEAD_BYTES, arrival).parse()
         except (MultiPartException, KeyError, UnicodeDecodeError) as err:
             raise InvalidParameter(f"the form is malformed: {getattr(err, 'message', err)}") from err
         try:
@@ -159,14 +171,16 @@ class HttpServer:
             await form.close()
 
     async def _infer(self, request: Request, call: Call) -> Response:
-        self._ingress.check_room()
-        body = await _json_object(request, self._ingress.settings.max_request_bytes)
-        images = _images(body)
+        async with self._ingress.arriving() as arrival:
+            body = await _json_object(request, self._ingress.settings.max_request_bytes, arrival)
+        images = self._images(body)
         identifier = _field(body, "id", str, "")
         names = open_inference.check_outputs([_field(output, "name", str) for output in _list(body, "outputs")])
         parameters = open_inference.check_parameters(_field(body, "parameters", dict, {}))
         answers = open_inference.succeeded(
-            await self._ingress.classify(images, **parameters, probabilities=True, trace=call.trace)
+            await self._ingress.classify(
+                images, **parameters, probabilities=True, began=arrival.began, trace=call.trace
+            )
         )
         outputs = [
             {
@@ -187,12 +201,23 @@ class HttpServer:
             answer["id"] = identifier
         return _json(answer)
 
+    def _images(self, body: dict[str, Any]) -> list[bytes]:
+        inputs = _list(body, "inputs")
+        open_inference.check_inputs([(_field(i, "name", str), _field(i, "datatype", str)) for i in inputs])
+        shape, data = _field(inputs[0], "shape", list), _field(inputs[0], "data", list)
+        self._ingress.check_count(len(data))
+        open_inference.check_shape(shape, len(data))
+        try:
+            return [base64.b64decode(_element(item), validate=True) for item in data]
+        except (binascii.Error, TypeError, ValueError) as err:
+            raise InvalidParameter(f"the data of 'image' must be base64 strings: {err}") from err
+
     async def _live(self, _: Request) -> Response:
         return _json({"live": True})
 
-    async def _ready(self, _: Request) -> Response:
+    async def _ready(self, request: Request) -> Response:
         if not self._is_ready():
-            return self._error(NotReady("not every member has answered yet; try again later"))
+            return self._error(NotReady("not every member has answered yet; try again later"), request.scope["path"])
         return _json({"name": open_inference.MODEL, "ready": True})
 
     async def _server_metadata(self, _: Request) -> Response:
@@ -211,11 +236,15 @@ class HttpServer:
 class BoundedParser(MultiPartParser):
     """Starlette's parser for forms, with a limit on the whole body and every part kept in memory."""
 
-    def __init__(self, request: Request, max_parts: int, max_bytes: int) -> None:
+    def __init__(self, request: Request, max_parts: int, max_bytes: int, arrival: Arrival) -> None:
         """Bound the number of parts and the bytes of the body."""
         # One file more than allowed is let through, so that the ingress refuses it in the words of its limit.
         super().__init__(
-            request.headers, bounded(request, max_bytes), max_files=max_parts + 1, max_fields=16, max_part_size=4096
+            request.headers,
+            bounded(request, max_bytes, arrival),
+            max_files=max_parts + 1,
+            max_fields=16,
+            max_part_size=4096,
         )
         self.spool_max_size = max_bytes
 
@@ -266,19 +295,25 @@ def _check_declared_length(request: Request, limit: int) -> None:
         raise ImageTooLarge(f"the request declares {declared} bytes; at most {limit} are accepted")
 
 
-async def bounded(request: Request, limit: int) -> Any:
-    """The request's body, chunk by chunk; raises ImageTooLarge once it exceeds `limit` bytes."""
+async def bounded(request: Request, limit: int, arrival: Arrival) -> Any:
+    """The request's body, chunk by chunk.
+
+    Raises:
+        ImageTooLarge: it exceeds `limit` bytes.
+        Overloaded: it exceeds what there is room for.
+    """
     received = 0
     async for chunk in request.stream():
         received += len(chunk)
         if received > limit:
             raise ImageTooLarge(f"the request has more than {limit} bytes")
+        arrival.grow(len(chunk))
         yield chunk
 
 
-async def _body(request: Request, limit: int) -> bytes:
+async def _body(request: Request, limit: int, arrival: Arrival) -> bytes:
     _check_declared_length(request, limit)
-    return b"".join([chunk async for chunk in bounded(request, limit)])
+    return b"".join([chunk async for chunk in bounded(request, limit, arrival)])
 
 
 async def _part(value: UploadFile | str) -> bytes | EnsembleError:
@@ -291,11 +326,16 @@ async def _part(value: UploadFile | str) -> bytes | EnsembleError:
     return await value.read()
 
 
-async def _json_object(request: Request, limit: int) -> dict[str, Any]:
+async def _json_object(request: Request, limit: int, arrival: Arrival) -> dict[str, Any]:
+    if BINARY_TENSORS in request.headers:
+        raise UnsupportedMediaType(
+            "binary tensors after the JSON are not supported; send base64 in JSON (tritonclient: binary_data=False), "
+            "or the file itself to /classify, or use gRPC"
+        )
     if (media_type := _media_type(request.headers)) not in {"", "application/json"}:
         raise UnsupportedMediaType(f"{media_type!r} is not application/json")
     try:
-        body = json.loads(await _body(request, limit))
+        body = json.loads(await _body(request, limit, arrival))
     except (ValueError, RecursionError) as err:
         raise InvalidParameter(f"the body is not valid JSON: {err}") from err
     if not isinstance(body, dict):
@@ -315,19 +355,6 @@ def _list(body: dict[str, Any], name: str) -> list[Any]:
     return items
 
 
-def _images(body: dict[str, Any]) -> list[bytes]:
-    inputs = _list(body, "inputs")
-    described = [
-        (
-            _field(tensor, "name", str),
-            _field(tensor, "datatype", str),
-            _field(tensor, "shape", list),
-            len(_field(tensor, "data", list)),
-        )
-        for tensor in inputs
-    ]
-    open_inference.check_input(described)
-    try:
-        return [base64.b64decode(text, validate=True) for text in inputs[0]["data"]]
-    except (binascii.Error, TypeError, ValueError) as err:
-        raise InvalidParameter(f"the data of 'image' must be base64 strings: {err}") from err
+def _element(item: Any) -> Any:
+    """An element of the tensor; of shape [-1, 1] each may be in a list of its own."""
+    return item[0] if isinstance(item, list) and len(item) == 1 else item

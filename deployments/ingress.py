@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import numpy as np
 
@@ -22,6 +23,26 @@ Graph = Callable[[Batch[list[bytes]]], Awaitable[Batch[list[Classification]]]]
 Outcome = Classification | EnsembleError
 OBSERVE_AFTER_S = 0.005
 Item = tuple[bytes, Request, Passage]
+
+
+class Arrival:
+    """A request whose body is still on its way.
+
+    Attributes:
+        began: when it began to arrive, seconds since the epoch.
+        size: what has come so far, bytes.
+    """
+
+    def __init__(self, grow: Callable[[int], None]) -> None:
+        """Set what takes room for more bytes."""
+        self.began = time.time()
+        self.size = 0
+        self._grow = grow
+
+    def grow(self, size: int) -> None:
+        """Take room for so many bytes more; raises Overloaded if there is none."""
+        self._grow(size)
+        self.size += size
 
 
 class Ingress:
@@ -53,6 +74,7 @@ class Ingress:
         members: bool = False,
         probabilities: bool = False,
         timeout_ms: int | None = None,
+        began: float | None = None,
         trace: Trace | None = None,
     ) -> list[Outcome]:
         """Classify images together: each one's answer or its own error, in order.
@@ -62,18 +84,21 @@ class Ingress:
             top_k: classes to list; default: the labeler's.
             members: whether to list each member's own answer.
             probabilities: whether to return the probability of every class.
-            timeout_ms: the deadline, from now; default: the configured one.
+            timeout_ms: the deadline, from when the request began; default: the configured one.
+            began: when that was, seconds since the epoch; default: now.
             trace: the call's trace; default: a new one, not sampled.
 
         Raises:
             InvalidParameter: `top_k` or `timeout_ms` is out of bounds, or there are too many images.
             Overloaded: the images would exceed the number admitted; none was classified.
         """
-        self._check(len(images), top_k, timeout_ms)
+        self.check_count(len(images))
+        if top_k is not None and not 1 <= top_k <= self._class_count:
+            raise InvalidParameter(f"top_k must be between 1 and {self._class_count}, the number of classes")
         size = sum(map(len, images))
         self.check_room(len(images), size)
-        timeout_s = (timeout_ms or self.settings.timeout_ms) / 1000
-        deadline = time.time() + timeout_s
+        now = time.time()
+        deadline = (began or now) + self._timeout_s(timeout_ms)
         trace = trace or Trace(continue_trace(None))
         queued_ns = time.time_ns()
         self._in_flight += len(images)
@@ -89,13 +114,39 @@ class Ingress:
                 )
                 for image in images
             ]
-            await asyncio.wait(futures, timeout=timeout_s)
+            await asyncio.wait(futures, timeout=deadline - now)
         finally:
             self._in_flight -= len(images)
             self._in_flight_bytes -= size
             for future in futures:
                 future.cancel()
         return [DeadlineExceeded(DEADLINE_HINT) if f.cancelled() else f.result() for f in futures]
+
+    @asynccontextmanager
+    async def arriving(self, timeout_ms: int | None = None) -> AsyncIterator[Arrival]:
+        """Room for a request while its body arrives: it counts as an image, and its bytes as they come.
+
+        Raises:
+            InvalidParameter: `timeout_ms` is out of bounds.
+            Overloaded: there is no room for it, or for the bytes that came.
+            DeadlineExceeded: it did not arrive in its time.
+        """
+        timeout_s = self._timeout_s(timeout_ms)
+        self.check_room()
+        arrival = Arrival(self._grow)
+        self._in_flight += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                yield arrival
+        except TimeoutError as err:
+            raise DeadlineExceeded("the request's body did not arrive in its time; send it faster") from err
+        finally:
+            self._in_flight -= 1
+            self._in_flight_bytes -= arrival.size
+
+    def _grow(self, size: int) -> None:
+        self.check_room(0, size)
+        self._in_flight_bytes += size
 
     def check_room(self, images: int = 1, size: int = 0) -> None:
         """Raise Overloaded if so many more images, of so many bytes together, exceed what is admitted."""
@@ -120,13 +171,15 @@ class Ingress:
         if batch.errors:
             raise batch.errors[0]
 
-    def _check(self, count: int, top_k: int | None, timeout_ms: int | None) -> None:
-        if not 1 <= count <= self.settings.max_parts:
-            raise InvalidParameter(f"a request holds 1 to {self.settings.max_parts} images; this one has {count}")
-        if top_k is not None and not 1 <= top_k <= self._class_count:
-            raise InvalidParameter(f"top_k must be between 1 and {self._class_count}, the number of classes")
+    def check_count(self, images: int) -> None:
+        """Raise InvalidParameter if a request can't hold so many images."""
+        if not 1 <= images <= self.settings.max_parts:
+            raise InvalidParameter(f"a request holds 1 to {self.settings.max_parts} images; this one has {images}")
+
+    def _timeout_s(self, timeout_ms: int | None) -> float:
         if timeout_ms is not None and not 1 <= timeout_ms <= 3_600_000:
             raise InvalidParameter("timeout_ms must be between 1 and 3600000")
+        return (timeout_ms or self.settings.timeout_ms) / 1000
 
     async def _run(self, items: Sequence[Item]) -> list[Outcome]:
         start_ns = time.time_ns()

@@ -41,17 +41,18 @@ def check_model(name: str, version: str) -> None:
         raise NotFound(f"model {MODEL!r} has no version {version!r}; its version is '1'")
 
 
-def check_input(inputs: Sequence[tuple[str, str, Sequence[int], int]]) -> None:
-    """Check the request's inputs, each (name, datatype, shape, number of elements).
-
-    Raises:
-        InvalidParameter: not exactly one input `image` of BYTES whose shape [-1] (or [-1, 1]) matches its elements.
-    """
+def check_inputs(inputs: Sequence[tuple[str, str]]) -> None:
+    """Raise InvalidParameter unless the inputs, each (name, datatype), are one, `image` of BYTES."""
     if len(inputs) != 1 or inputs[0][0] != INPUT:
         raise InvalidParameter(f"the request needs exactly one input, {INPUT!r}; it has {[i[0] for i in inputs]}")
-    _, datatype, shape, count = inputs[0]
-    if datatype != "BYTES":
-        raise InvalidParameter(f"the input {INPUT!r} has datatype BYTES, an encoded image an element; got {datatype!r}")
+    if inputs[0][1] != "BYTES":
+        raise InvalidParameter(
+            f"the input {INPUT!r} has datatype BYTES, an encoded image an element; got {inputs[0][1]!r}"
+        )
+
+
+def check_shape(shape: Sequence[Any], count: int) -> None:
+    """Raise InvalidParameter unless the input's shape, [-1] or [-1, 1], matches the number of its elements."""
     fits = len(shape) in {1, 2} and shape[0] == count and (len(shape) == 1 or shape[1] == 1)
     if not fits or count == 0:
         raise InvalidParameter(f"the input {INPUT!r} has shape {list(shape)} but {count} elements; send [{count}]")

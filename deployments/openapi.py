@@ -27,16 +27,19 @@ STRING = {"type": "string"}
 INTEGER = {"type": "integer"}
 NUMBER = {"type": "number"}
 ERRORS = {
-    status: _json(description, _ref("ErrorAnswer"))
-    for status, description in {
-        "400": "Not an image, or truncated",
-        "413": "Too large, in bytes or in pixels",
-        "415": "A content type that is no image",
-        "422": "A bad parameter",
-        "503": "As many images in flight as admitted; Retry-After says when to try again",
-        "504": "Past its deadline",
-    }.items()
+    "400": "Not an image, or truncated",
+    "413": "Too large, in bytes or in pixels",
+    "415": "A content type that is no image",
+    "422": "A bad parameter",
+    "503": "As many images in flight as admitted; Retry-After says when to try again",
+    "504": "Past its deadline",
 }
+
+
+def _errors(schema: str) -> dict[str, Any]:
+    return {status: _json(description, _ref(schema)) for status, description in ERRORS.items()}
+
+
 TENSOR = _schema(
     name=STRING, datatype=STRING, shape={"type": "array", "items": INTEGER}, data={"type": "array", "items": {}}
 )
@@ -66,7 +69,7 @@ PATHS: dict[str, Any] = {
                     "The classification; for several images, each one's or its error, in order",
                     {"oneOf": [_ref("Classification"), _ref("Results")]},
                 ),
-                **ERRORS,
+                **_errors("ErrorAnswer"),
             },
         }
     },
@@ -85,7 +88,7 @@ PATHS: dict[str, Any] = {
                         model_name=STRING, model_version=STRING, outputs={"type": "array", "items": _ref("Tensor")}
                     ),
                 ),
-                **ERRORS,
+                **_errors("ProtocolError"),
             },
         }
     },
@@ -99,7 +102,7 @@ for path, summary in {
 }.items():
     answers = {"200": _json("OK", {"type": "object"})}
     if path.endswith("ready"):
-        answers["503"] = _json("Not yet", _ref("ErrorAnswer"))
+        answers["503"] = _json("Not yet", _ref("ProtocolError"))
     PATHS[path] = {"get": {"summary": summary, "responses": answers}}
 
 CLASS_PROBABILITY = _schema(label=STRING, index=INTEGER, probability=NUMBER)
@@ -125,6 +128,7 @@ OPENAPI: dict[str, Any] = {
                 results={"type": "array", "items": {"oneOf": [_ref("Classification"), _ref("ErrorAnswer")]}}
             ),
             "ErrorAnswer": _schema(error=_schema(code=STRING, message=STRING)),
+            "ProtocolError": _schema(error=STRING),
             "Tensor": TENSOR,
         }
     },

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+# Characters. It travels in gRPC's trailers, too, for which clients allow 8 KB.
+LONGEST_MESSAGE = 500
+
 
 class EnsembleError(Exception):
     """Base of every error that is answered to a caller; `code` is its stable, machine-readable name."""
@@ -13,8 +16,9 @@ class EnsembleError(Exception):
 
     @property
     def message(self) -> str:
-        """What went wrong and what to do about it."""
-        return str(self)
+        """What went wrong and what to do about it, without most of a long text of the caller's that is quoted in it."""
+        text = str(self)
+        return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
 
     def to_dict(self) -> dict[str, str]:
         """`{"code": ..., "message": ...}`, the body of every error answer."""

@@ -142,6 +142,38 @@ async def test_admission_counts_bytes_too():
     assert len(await door.classify([b"b" * 1024])) == 1
 
 
+async def test_a_request_that_arrives_counts_as_an_image_and_its_bytes():
+    door, _ = ingress(max_in_flight=1, max_in_flight_bytes=1024)
+    async with door.arriving() as arrival:
+        with pytest.raises(Overloaded, match="1 images"):
+            await door.classify([b"a"])
+        arrival.grow(1000)
+        with pytest.raises(Overloaded, match="1000 bytes"):
+            arrival.grow(100)
+    assert len(await door.classify([b"a" * 1024])) == 1
+
+
+async def test_a_request_that_does_not_arrive_in_its_time_gives_its_place_back():
+    door, _ = ingress(max_in_flight=1)
+
+    async def trickle():
+        async with door.arriving(timeout_ms=20) as arrival:
+            arrival.grow(10)
+            await asyncio.sleep(5)
+
+    with pytest.raises(DeadlineExceeded, match="did not arrive"):
+        await trickle()
+    assert len(await door.classify([b"a"])) == 1
+
+
+async def test_the_deadline_counts_from_when_the_request_began():
+    door, graph = ingress()
+    [outcome] = await door.classify([b"a"], timeout_ms=500, began=time.time() - 1)
+    assert isinstance(outcome, DeadlineExceeded)
+    await door.classify([b"a"], timeout_ms=2000, began=time.time() - 1)
+    assert 0 < graph.requests[-1].deadline - time.time() < 1
+
+
 async def test_answers_go_out_before_spans_and_metrics_are_made():
     order = []
 

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+import time
 import venv
 
 import grpc
@@ -115,6 +116,21 @@ def test_errors(stub, request_, status):
     assert caught.value.code().name == status
     assert caught.value.details()
     assert "Traceback" not in caught.value.details()
+
+
+def test_more_than_a_request_can_hold_is_refused_before_it_is_taken_apart(stub):
+    many = infer_request([], raw=True)
+    many.raw_input_contents[0] = bytes(20 * 2**20)
+    large = infer_request([bytes(33 * 2**20)])
+    pixels = infer_request([level(1)])
+    pixels.inputs[0].datatype = "UINT8"
+    pixels.raw_input_contents.append(bytes(10))
+    for request, told in ((many, "1 to 64 images"), (large, "image_too_large"), (pixels, "datatype BYTES")):
+        started = time.monotonic()
+        with pytest.raises(grpc.RpcError, match=told) as caught:
+            stub.ModelInfer(request)
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize("call", ["ModelReady", "ModelMetadata"])

@@ -1,5 +1,7 @@
 import base64
 import json
+import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -152,21 +154,49 @@ def test_too_many_parts(server):
 
 def test_unknown_paths_and_methods(server):
     assert httpx.get(f"{server.url}/nothing").json()["error"]["code"] == "not_found"
-    assert httpx.get(f"{server.url}/v2/models/other").status_code == 404
-    assert httpx.get(f"{server.url}/classify").status_code == 405
+    other = httpx.get(f"{server.url}/v2/models/other")
+    assert (other.status_code, other.json()["error"].partition(":")[0]) == (404, "not_found")
+    for method, path, allowed in (("GET", "/classify", "POST"), ("POST", "/v2/health/live", "GET, HEAD")):
+        refused = httpx.request(method, f"{server.url}{path}")
+        assert (refused.status_code, refused.headers["Allow"]) == (405, allowed)
+
+
+def test_a_long_text_is_not_told_back(server):
+    answer = httpx.post(f"{server.url}/v2/models/ensemble/infer", json={"inputs": [{**GOOD, "name": "x" * 10**6}]})
+    assert answer.status_code == 422
+    assert len(answer.content) < 1000
+
+
+def test_a_body_that_trickles_in_is_given_up_at_its_deadline(server):
+    address = httpx.URL(server.url)
+    with socket.create_connection((address.host, address.port), timeout=30) as connection:
+        head = f"POST /classify?timeout_ms=300 HTTP/1.1\r\nHost: {address.host}\r\nContent-Length: 1000\r\n\r\n"
+        connection.sendall(head.encode() + b"the beginning")
+        started = time.monotonic()
+        answer = connection.recv(1000)
+        assert time.monotonic() - started < 10
+    assert b" 504 " in answer.splitlines()[0]
+    assert b"deadline_exceeded" in answer
+    assert post(server, level(10)).status_code == 200
 
 
 def test_open_inference_protocol(server):
     assert httpx.get(f"{server.url}/v2/health/live").status_code == 200
     assert httpx.get(f"{server.url}/v2/health/ready").status_code == 200
     assert httpx.get(f"{server.url}/v2/models/ensemble/ready").json() == {"name": "ensemble", "ready": True}
+    assert httpx.get(f"{server.url}/v2/models/ensemble/versions/1/ready").status_code == 200
+    assert httpx.get(f"{server.url}/v2/models/ensemble/versions/2").status_code == 404
     metadata = httpx.get(f"{server.url}/v2/models/ensemble").json()
+    assert httpx.get(f"{server.url}/v2/models/ensemble/versions/1").json() == metadata
     assert metadata["inputs"] == [{"name": "image", "datatype": "BYTES", "shape": [-1]}]
     assert [output["name"] for output in metadata["outputs"]] == ["label", "index", "probabilities"]
     data = [base64.b64encode(level(value)).decode() for value in (10, 250)]
     tensor = {"name": "image", "datatype": "BYTES", "shape": [2], "data": data}
     answer = httpx.post(f"{server.url}/v2/models/ensemble/infer", json={"id": "x", "inputs": [tensor]}).json()
     assert answer["id"] == "x"
+    nested = {**tensor, "shape": [2, 1], "data": [[item] for item in data]}
+    again = httpx.post(f"{server.url}/v2/models/ensemble/versions/1/infer", json={"inputs": [nested]}).json()
+    assert again["outputs"] == answer["outputs"]
     outputs = {output["name"]: output for output in answer["outputs"]}
     probabilities = np.array(outputs["probabilities"]["data"]).reshape(outputs["probabilities"]["shape"])
     np.testing.assert_allclose(probabilities, [expected(10), expected(250)], atol=1e-5)
@@ -190,6 +220,7 @@ GOOD = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [base64.b64e
         ({"inputs": [{**GOOD, "shape": [2]}]}, 422, "invalid_parameter"),
         ({"inputs": [{**GOOD, "data": ["%%"]}]}, 422, "invalid_parameter"),
         ({"inputs": [{**GOOD, "data": [1]}]}, 422, "invalid_parameter"),
+        ({"inputs": [{**GOOD, "shape": [10**5], "data": [""] * 10**5}]}, 422, "invalid_parameter"),
         ({"inputs": [GOOD], "id": 7}, 422, "invalid_parameter"),
         ({"inputs": [GOOD], "outputs": [{"name": "logits"}]}, 422, "invalid_parameter"),
         ({"inputs": [GOOD], "parameters": {"top_k": "x"}}, 422, "invalid_parameter"),
@@ -199,7 +230,15 @@ GOOD = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [base64.b64e
 def test_errors_of_infer(server, body, status, code):
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     answer = httpx.post(f"{server.url}/v2/models/ensemble/infer", content=content)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert (answer.status_code, answer.json()["error"].partition(": ")[0]) == (status, code)
+
+
+def test_binary_tensors_are_told_from_bad_json(server):
+    """What tritonclient sends unless it is told not to."""
+    headers = {"Inference-Header-Content-Length": "2"}
+    answer = httpx.post(f"{server.url}/v2/models/ensemble/infer", content=b"{}\xff\xd8", headers=headers)
+    assert answer.status_code == 415
+    assert "binary" in answer.json()["error"]
 
 
 def test_an_id_of_half_a_character_comes_back(server):
