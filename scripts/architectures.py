@@ -94,8 +94,10 @@ class Mirrored(nn.Module):
 
 
 def stem() -> list[nn.Module]:
-    """The whitening convolution (initialized by `whiten`) and its activation: [N,3,H,W] to [N,24,H-1,W-1]."""
-    return [nn.Conv2d(3, STEM_CHANNELS, 2), nn.SiLU()]
+    """The whitening convolution, which `whiten` sets for good, and its activation: [N,3,H,W] to [N,24,H-1,W-1]."""
+    whitening = nn.Conv2d(3, STEM_CHANNELS, 2)
+    whitening.weight.requires_grad_(False)
+    return [whitening, nn.SiLU()]
 
 
 def resnet(classes: int) -> nn.Sequential:
@@ -125,11 +127,10 @@ ARCHITECTURES: dict[str, Callable[[int], nn.Sequential]] = {"resnet": resnet, "d
 
 @torch.no_grad()
 def whiten(model: nn.Sequential, images: Tensor) -> None:
-    """Set and freeze the first convolution so that its outputs are uncorrelated on `images` (float [N,3,H,W])."""
+    """Set the first convolution so that its outputs are uncorrelated on `images` (float [N,3,H,W])."""
     conv = model[0]
     assert isinstance(conv, nn.Conv2d)
     patches = images.unfold(2, 2, 1).unfold(3, 2, 1).permute(0, 2, 3, 1, 4, 5).reshape(-1, 12).double()
     eigenvalues, eigenvectors = torch.linalg.eigh(patches.T @ patches / len(patches))
     filters = (eigenvectors / (eigenvalues + 5e-4).sqrt()).T.reshape(12, 3, 2, 2).float()
     conv.weight.copy_(torch.cat([filters, -filters]))
-    conv.weight.requires_grad_(False)
