@@ -126,12 +126,15 @@ class Ingress:
     async def arriving(self, timeout_ms: int | None = None) -> AsyncIterator[Arrival]:
         """Room for a request while its body arrives: it counts as an image, and its bytes as they come.
 
+        It must arrive within `timeout_ms`, at most the configured one.
+
         Raises:
             InvalidParameter: `timeout_ms` is out of bounds.
             Overloaded: there is no room for it, or for the bytes that came.
             DeadlineExceeded: it did not arrive in its time.
         """
-        timeout_s = self._timeout_s(timeout_ms)
+        # A caller may wait long for its answer, but not keep the room meanwhile.
+        timeout_s = min(self._timeout_s(timeout_ms), self._timeout_s(None))
         self.check_room()
         arrival = Arrival(self._grow)
         self._in_flight += 1

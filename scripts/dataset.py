@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -69,7 +70,7 @@ class Dataset:
         for name in self.names:
             try:
                 encoded = read(name)
-            except (OSError, RuntimeError, zipfile.BadZipFile, zlib.error) as err:
+            except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as err:
                 raise DatasetError(f"{self.path}: {name}: {err}") from err
             yield encoded, label(name)
 

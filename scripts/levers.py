@@ -318,7 +318,8 @@ def main() -> None:
                 results += measure(name, placement, clients, levers, options.seconds)
         finally:
             # Of what ends early, what was measured.
-            report(results, options)
+            if results:
+                report(results, options)
 
 
 def report(results: list[Result], options: argparse.Namespace) -> None:

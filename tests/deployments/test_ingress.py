@@ -166,6 +166,17 @@ async def test_a_request_that_does_not_arrive_in_its_time_gives_its_place_back()
     assert len(await door.classify([b"a"])) == 1
 
 
+async def test_a_long_deadline_is_no_reason_to_arrive_late():
+    door, _ = ingress(timeout_ms=20)
+
+    async def trickle():
+        async with door.arriving(timeout_ms=3_600_000):
+            await asyncio.sleep(5)
+
+    with pytest.raises(DeadlineExceeded, match="did not arrive"):
+        await trickle()
+
+
 async def test_the_deadline_counts_from_when_the_request_began():
     door, graph = ingress()
     [outcome] = await door.classify([b"a"], timeout_ms=500, began=time.time() - 1)
