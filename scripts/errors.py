@@ -44,3 +44,10 @@ def positive(text: str) -> int:
     if (value := int(text)) < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")
     return value
+
+
+def fraction(text: str) -> float:
+    """The type of a flag from 0 to 1."""
+    if not 0 <= (value := float(text)) <= 1:
+        raise argparse.ArgumentTypeError("must be from 0 to 1")
+    return value

@@ -80,6 +80,7 @@ def export(
         "source": {
             "tool": "scripts.train",
             "recipe": saved["recipe"],
+            "initial": saved["initial"],
             "epochs": saved["epoch"],
             "mirrored": mirror,
             "mean_bgr": saved["mean"],

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from models.repository import sha256
 from scripts.dataset import Dataset, decode
-from scripts.errors import ScriptError, positive, told_in_one_line
+from scripts.errors import ScriptError, fraction, positive, told_in_one_line
 
 try:
     import torch
@@ -62,6 +62,8 @@ class Recipe:
     cutout_px: int = 6
     zoom: float = 0.1
     contrast: float = 0.1
+    mix: str = "none"
+    mix_probability: float = 0.5
 
 
 def load_images(dataset: Dataset, size: int, classes: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -97,14 +99,24 @@ def warp(images: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
 
 
-def cutout(images: Tensor, size: int) -> Tensor:
-    """Set one square of `size` pixels, anywhere in each image, to zero (DeVries and Taylor 2017)."""
+def box(images: Tensor, size: Tensor) -> Tensor:
+    """A square about a pixel chosen at random in each image, cut off at the borders: bool [N,1,H,W].
+
+    Args:
+        images: [N,C,H,W].
+        size: of each square, whole pixels, int64 [N,1,1,1].
+    """
     n, _, height, width = images.shape
     above = torch.arange(height, device=images.device).view(1, 1, -1, 1)
     left = torch.arange(width, device=images.device).view(1, 1, 1, -1)
     rows = above - torch.randint(height, (n, 1, 1, 1), device=images.device) + size // 2
     columns = left - torch.randint(width, (n, 1, 1, 1), device=images.device) + size // 2
-    return images.masked_fill((rows >= 0) & (rows < size) & (columns >= 0) & (columns < size), 0.0)
+    return (rows >= 0) & (rows < size) & (columns >= 0) & (columns < size)
+
+
+def cutout(images: Tensor, size: int) -> Tensor:
+    """Set one square of `size` pixels, anywhere in each image, to zero (DeVries and Taylor 2017)."""
+    return images.masked_fill(box(images, torch.full((len(images), 1, 1, 1), size, device=images.device)), 0.0)
 
 
 def augment(images: Tensor, recipe: Recipe) -> Tensor:
@@ -119,16 +131,44 @@ def augment(images: Tensor, recipe: Recipe) -> Tensor:
     return cutout(warp(images, scale, shift) * gain + offset, recipe.cutout_px)
 
 
+def mix(images: Tensor, targets: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
+    """Put a part of another image of the batch into some of the images, and the same part of its class into theirs.
+
+    The part is uniform in 0 to 1: a box of that area with `cutmix` (Yun et al. 2019, arXiv:1905.04899), a share of
+    every pixel with `mixup` (Zhang et al. 2017, arXiv:1710.09412).
+
+    Args:
+        images: float [N,C,H,W].
+        targets: probabilities of the classes, float [N,classes].
+        recipe: which of the two, and the fraction of the images that it is done to.
+    """
+    n = len(images)
+    others = torch.randperm(n).to(images.device)
+    part = torch.rand(n, 1, 1, 1, device=images.device)
+    part = part * (torch.rand(n, 1, 1, 1, device=images.device) < recipe.mix_probability)
+    if recipe.mix == "cutmix":
+        taken = box(images, (part.sqrt() * images.shape[2]).round().long())
+        part = taken.float().mean((2, 3), keepdim=True)
+        mixed = torch.where(taken, images[others], images)
+    else:
+        mixed = torch.lerp(images, images[others], part)
+    return mixed, torch.lerp(targets, targets[others], part.view(n, 1))
+
+
 def batches(images: Tensor, labels: Tensor, recipe: Recipe, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Shuffled, augmented batches; each image is mirrored in every other epoch (Jordan 2024, arXiv:2404.00498)."""
+    """Shuffled, augmented batches; each image is mirrored in every other epoch (Jordan 2024, arXiv:2404.00498).
+
+    The second of a pair are the classes' probabilities, float [N,classes].
+    """
     mirror_parity = torch.arange(len(images), device=images.device) * 2654435761 % 97 % 2
     mirrored = (mirror_parity + epoch) % 2 == 1
-    size = min(recipe.batch_size, len(images))
+    size, classes = min(recipe.batch_size, len(images)), int(labels.max()) + 1
     for rows in torch.randperm(len(images)).to(images.device).split(size):
         if len(rows) == size:
             batch = images[rows]
             batch = torch.where(mirrored[rows].view(-1, 1, 1, 1), batch.flip(3), batch)
-            yield augment(batch, recipe), labels[rows]
+            batch, targets = augment(batch, recipe), F.one_hot(labels[rows], classes).float()
+            yield (batch, targets) if recipe.mix == "none" else mix(batch, targets, recipe)
 
 
 def optimizers(model: nn.Sequential, recipe: Recipe) -> list[torch.optim.Optimizer]:
@@ -150,11 +190,18 @@ def optimizers(model: nn.Sequential, recipe: Recipe) -> list[torch.optim.Optimiz
     ]
 
 
-def sum_gradients(model: nn.Module, images: Tensor, labels: Tensor, recipe: Recipe) -> float:
-    """Add the gradients of a batch, a part that fits a CPU's caches at a time; returns the loss summed over images."""
+def sum_gradients(model: nn.Module, images: Tensor, targets: Tensor, recipe: Recipe) -> float:
+    """Add the gradients of a batch, a part that fits a CPU's caches at a time; returns the loss summed over images.
+
+    Args:
+        model: from images to logits.
+        images: normalized, float [N,3,H,W].
+        targets: class indices, int64 [N], or the classes' probabilities, float [N,classes].
+        recipe: the size of a part, and the label smoothing.
+    """
     total = 0.0
     for part, truth in zip(
-        images.split(recipe.forward_batch_size), labels.split(recipe.forward_batch_size), strict=True
+        images.split(recipe.forward_batch_size), targets.split(recipe.forward_batch_size), strict=True
     ):
         with torch.autocast(part.device.type, torch.bfloat16):
             logits = model(part.contiguous(memory_format=torch.channels_last))
@@ -180,11 +227,22 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
     return hits / len(labels)
 
 
-def train(recipe: Recipe, data: Path, validation: Path | None, size: int, checkpoint: Path) -> None:
+def train(
+    recipe: Recipe, data: Path, validation: Path | None, size: int, checkpoint: Path, initial: Path | None = None
+) -> None:
     """Train to the end of the recipe, saving `checkpoint` after every epoch and resuming from it.
 
+    Args:
+        recipe: what decides the result.
+        data: the images to learn, a zip or folder of `<class>/*.jpg`.
+        validation: such images to print top-1 of after each epoch.
+        size: height and width, pixels.
+        checkpoint: written every epoch.
+        initial: a finished run's checkpoint, to begin with its weights.
+
     Raises:
-        ScriptError: the checkpoint was made with another recipe, other data or another size; or see `load_images`.
+        ScriptError: the checkpoint was made with another recipe, other data or another size, or `initial` for other
+            classes or another size; or see `load_images`.
         DatasetError: a path holds no labelled images.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -194,10 +252,23 @@ def train(recipe: Recipe, data: Path, validation: Path | None, size: int, checkp
         "classes": list(dataset.classes),
         "size": size,
         "data_sha256": sha256(data) if data.is_file() else None,
+        "initial": None,
     }
+    origin = None if initial is None else _load(initial)
+    if origin is not None:
+        for what in ("classes", "size"):
+            if origin[what] != begun[what]:
+                raise ScriptError(f"{initial} was made with another {what}: {origin[what]}, not {begun[what]}")
+        begun["initial"] = {"recipe": origin["recipe"], "initial": origin.get("initial")}
     torch.manual_seed(recipe.seed)
     model: nn.Sequential = ARCHITECTURES[recipe.architecture](len(dataset.classes))
-    saved = _resume(checkpoint, begun, model, device)
+    saved = _resume(checkpoint, begun)
+    if (weights := saved or origin) is not None:
+        try:
+            model.load_state_dict(weights["model"])
+        except RuntimeError as err:
+            name = checkpoint if saved is not None else initial
+            raise ScriptError(f"{name} holds another architecture's weights; name another file: {err}") from err
     # The smaller first, so that a class that isn't the model's is told at once.
     held = load_images(Dataset.open(validation), size, dataset.classes) if validation is not None else None
     raw, labels = load_images(dataset, size, dataset.classes)
@@ -211,7 +282,7 @@ def train(recipe: Recipe, data: Path, validation: Path | None, size: int, checkp
     images, labels = normalize(raw), labels.to(device)
     held_out = None if held is None else (normalize(held[0]), held[1].to(device))
 
-    if saved is None:
+    if weights is None:
         # Every so many, because they are sorted by class.
         whiten(model, images[:: -(-images[:, 0].numel() // WHITENING_PIXELS)].cpu())
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -264,29 +335,35 @@ def train(recipe: Recipe, data: Path, validation: Path | None, size: int, checkp
         partial.replace(checkpoint)
 
 
-def _resume(checkpoint: Path, begun: dict[str, Any], model: nn.Module, device: torch.device) -> dict[str, Any] | None:
-    """What an earlier run saved, its weights put into the model; None if there is none.
+def _load(checkpoint: Path) -> dict[str, Any]:
+    """What a run saved, on the CPU.
+
+    Raises:
+        ScriptError: the file is no checkpoint.
+    """
+    try:
+        saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
+        return {**saved, "model": saved["model"], "recipe": saved["recipe"]}
+    # Over what isn't a checkpoint, PyTorch stumbles with errors of any type.
+    except Exception as err:
+        raise ScriptError(f"{checkpoint} is no checkpoint of scripts.train: {err!r}") from err
+
+
+def _resume(checkpoint: Path, begun: dict[str, Any]) -> dict[str, Any] | None:
+    """What an earlier run saved; None if there is none.
 
     Raises:
         ScriptError: that run began with something else.
     """
     if not checkpoint.exists():
         return None
-    try:
-        saved: dict[str, Any] = torch.load(checkpoint, map_location=device, weights_only=True)
-    # Over what isn't a checkpoint, PyTorch stumbles with errors of any type.
-    except Exception as err:
-        raise ScriptError(f"{checkpoint} is no checkpoint of scripts.train: {err!r}") from err
+    saved = _load(checkpoint)
     for what, value in begun.items():
         if saved.get(what) != value:
             raise ScriptError(
                 f"{checkpoint} was made with another {what.replace('_', ' ')}: {saved.get(what)}, not {value}; "
                 "name another file by --checkpoint"
             )
-    try:
-        model.load_state_dict(saved["model"])
-    except RuntimeError as err:
-        raise ScriptError(f"{checkpoint} holds another architecture's weights; name another file: {err}") from err
     return saved
 
 
@@ -314,6 +391,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="zip or folder of <class>/*.jpg")
     parser.add_argument("--validation", type=Path, help="zip or folder to print top-1 of after each epoch")
     parser.add_argument("--checkpoint", type=Path, required=True, help="written every epoch, resumed from")
+    parser.add_argument(
+        "--initial", type=Path, metavar="CHECKPOINT", help="a finished run's, whose weights to begin with"
+    )
     parser.add_argument("--size", type=int, default=32, help="height and width to resize images to, pixels")
     parser.add_argument("--augmentation", choices=("shift", "zoom"), default="shift")
     parser.add_argument("--epochs", type=positive, default=24)
@@ -327,8 +407,11 @@ def main() -> None:
     )
     parser.add_argument("--translate", type=int, default=Recipe.translate_px, help="pixels, at most")
     parser.add_argument("--cutout", type=int, default=Recipe.cutout_px, help="pixels")
-    parser.add_argument("--zoom", type=float, default=Recipe.zoom, help="fraction, at most")
-    parser.add_argument("--contrast", type=float, default=Recipe.contrast, help="fraction, at most")
+    parser.add_argument("--zoom", type=fraction, default=Recipe.zoom, help="fraction, at most")
+    parser.add_argument("--contrast", type=fraction, default=Recipe.contrast, help="fraction, at most")
+    parser.add_argument("--mix", choices=("none", "cutmix", "mixup"), default=Recipe.mix, help="images with each other")
+    parser.add_argument("--mix-probability", type=fraction, default=Recipe.mix_probability, help="of an image")
+    parser.add_argument("--label-smoothing", type=fraction, default=Recipe.label_smoothing)
     args = parser.parse_args()
     if args.size < SMALLEST:
         parser.error(f"--size must be {SMALLEST} or more")
@@ -342,6 +425,9 @@ def main() -> None:
         cutout_px=args.cutout,
         zoom=args.zoom,
         contrast=args.contrast,
+        mix=args.mix,
+        mix_probability=args.mix_probability,
+        label_smoothing=args.label_smoothing,
     )
     keep_freed_memory()
     with told_in_one_line():
@@ -358,7 +444,7 @@ def run(recipe: Recipe, args: argparse.Namespace) -> None:
     """
     if args.output is None:
         print(json.dumps(asdict(recipe)))
-        train(recipe, args.data, args.validation, args.size, args.checkpoint)
+        train(recipe, args.data, args.validation, args.size, args.checkpoint, args.initial)
         return
     # Imported only here: training by itself, on a lent GPU say, needs PyTorch but not OpenVINO.
     from scripts.export import export
@@ -371,7 +457,7 @@ def run(recipe: Recipe, args: argparse.Namespace) -> None:
     else:
         check_free(args.output, name, 1, "name another by --name, or pass --replace")
     print(json.dumps(asdict(recipe)))
-    train(recipe, args.data, args.validation, args.size, args.checkpoint)
+    train(recipe, args.data, args.validation, args.size, args.checkpoint, args.initial)
     folder = export(
         args.checkpoint,
         args.output,

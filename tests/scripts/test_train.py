@@ -103,6 +103,46 @@ def test_cutout_takes_a_square_of_its_size(size: int) -> None:
     assert (cut[:, :1] == cut).all()
 
 
+@pytest.mark.parametrize("kind", ["cutmix", "mixup"])
+def test_an_images_target_is_mixed_as_the_image_is(kind: str) -> None:
+    torch.manual_seed(0)
+    # Every pixel of an image is its class, of ten.
+    labels = torch.arange(1000) % 10
+    targets = torch.nn.functional.one_hot(labels, 10).float()
+    images = targets.view(1000, 10, 1, 1).expand(1000, 10, 32, 32)
+    parts = Recipe("resnet", "shift", 1, seed=1, mix=kind, mix_probability=0.5)
+    mixed, mixed_targets = command.mix(images, targets, parts)
+    torch.testing.assert_close(mixed.mean((2, 3)), mixed_targets)
+    # Of the half, a tenth met its own class.
+    assert 0.4 < (mixed_targets.amax(1) < 1).float().mean() < 0.5
+    assert ((mixed == 0) | (mixed == 1)).all() == (kind == "cutmix")
+
+
+def test_a_run_begins_with_anothers_weights(
+    tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, first, second = draw(COUNTS, (32, 32)), tmp_path / "first.pt", tmp_path / "second.pt"
+    train(recipe(1), data, None, 32, first)
+    # A rate of nothing: what it begins with is what it ends with.
+    monkeypatch.setattr(command, "decay", lambda progress: 0.0)
+    train(recipe(1), data, None, 32, second, first)
+    weights, begun_with = (torch.load(file, weights_only=True)["model"] for file in (second, first))
+    for name, parameter in ARCHITECTURES["resnet"](2).named_parameters():
+        # Muon gives each convolution's weights their norm even so.
+        ratio = weights[name].norm() / begun_with[name].norm()
+        torch.testing.assert_close(weights[name], begun_with[name] * (ratio if parameter.ndim == 4 else 1))
+    export(second, tmp_path / "repository", "m", data=data)
+    source = find(tmp_path / "repository", "m", 1).metadata["source"]
+    assert source["initial"]["recipe"] == torch.load(first, weights_only=True)["recipe"]
+
+    with pytest.raises(ScriptError, match=r"second\.pt was made with another initial"):
+        train(recipe(1), data, None, 32, second)
+    with pytest.raises(ScriptError, match=r"first\.pt was made with another classes"):
+        train(recipe(1), draw({"cat": 1}, (32, 32), "cats.zip"), None, 32, tmp_path / "third.pt", first)
+    with pytest.raises(ScriptError, match=r"first\.pt holds another architecture's weights"):
+        train(recipe(1, "densenet"), data, None, 32, tmp_path / "third.pt", first)
+
+
 def test_photographs_of_any_size_are_trained_on(draw: Draw) -> None:
     images, labels = load_images(Dataset.open(draw({"cat": 1, "dog": 2}, (50, 70))), 32, ("bird", "cat", "dog"))
     assert images.shape == (3, 3, 32, 32)
