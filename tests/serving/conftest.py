@@ -12,8 +12,8 @@ def server(request, repository):
         yield running
 
 
-@pytest.fixture
+@pytest.fixture(scope="package")
 def handle(server):
-    """A handle to the application, from a driver of its own."""
+    """A handle to the application; one for all tests, because threads that Serve starts for it outlive a driver."""
     with driver():
         yield serve.get_app_handle("ensemble")

@@ -24,14 +24,14 @@ def traced(repository):
 
 
 def both_run():
-    with driver():
-        states = serve.status().applications["ensemble"].deployments["Ingress"].replica_states
+    states = serve.status().applications["ensemble"].deployments["Ingress"].replica_states
     return states.get("RUNNING") == 2
 
 
 def test_one_grpc_connection_is_spread_evenly(traced):
     server, receiver = traced
-    assert eventually(both_run)
+    with driver():
+        assert eventually(both_run)
     client = Grpc(server)
     picture = pictures.jpeg()
     # HAProxy learns of the second replica a moment after Serve does.
