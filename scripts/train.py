@@ -134,8 +134,8 @@ def augment(images: Tensor, recipe: Recipe) -> Tensor:
 def mix(images: Tensor, targets: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
     """Put a part of another image of the batch into some of the images, and the same part of its class into theirs.
 
-    The part is uniform in 0 to 1: a box of that area with `cutmix` (Yun et al. 2019, arXiv:1905.04899), a share of
-    every pixel with `mixup` (Zhang et al. 2017, arXiv:1710.09412).
+    The part is uniform in 0 to 1: with `cutmix` a box of that area, less what falls outside (Yun et al. 2019,
+    arXiv:1905.04899), with `mixup` a share of every pixel (Zhang et al. 2017, arXiv:1710.09412).
 
     Args:
         images: float [N,C,H,W].
@@ -241,8 +241,9 @@ def train(
         initial: a finished run's checkpoint, to begin with its weights.
 
     Raises:
-        ScriptError: the checkpoint was made with another recipe, other data or another size, or `initial` for other
-            classes or another size; or see `load_images`.
+        ScriptError: the checkpoint was made with another recipe, other data or another size; `initial` is not at its
+            end, or of other classes or another size; either is no checkpoint, or another architecture's; or see
+            `load_images`.
         DatasetError: a path holds no labelled images.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -259,7 +260,11 @@ def train(
         for what in ("classes", "size"):
             if origin[what] != begun[what]:
                 raise ScriptError(f"{initial} was made with another {what}: {origin[what]}, not {begun[what]}")
-        begun["initial"] = {"recipe": origin["recipe"], "initial": origin.get("initial")}
+        if origin["epoch"] < origin["recipe"]["epochs"]:
+            raise ScriptError(
+                f"{initial} is at epoch {origin['epoch']} of {origin['recipe']['epochs']}; finish it first"
+            )
+        begun["initial"] = {what: origin.get(what) for what in ("recipe", "data_sha256", "initial")}
     torch.manual_seed(recipe.seed)
     model: nn.Sequential = ARCHITECTURES[recipe.architecture](len(dataset.classes))
     saved = _resume(checkpoint, begun)
@@ -343,7 +348,7 @@ def _load(checkpoint: Path) -> dict[str, Any]:
     """
     try:
         saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        return {**saved, "model": saved["model"], "recipe": saved["recipe"]}
+        return {**saved, **{what: saved[what] for what in ("recipe", "classes", "size", "epoch", "model")}}
     # Over what isn't a checkpoint, PyTorch stumbles with errors of any type.
     except Exception as err:
         raise ScriptError(f"{checkpoint} is no checkpoint of scripts.train: {err!r}") from err

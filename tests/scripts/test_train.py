@@ -118,29 +118,80 @@ def test_an_images_target_is_mixed_as_the_image_is(kind: str) -> None:
     assert ((mixed == 0) | (mixed == 1)).all() == (kind == "cutmix")
 
 
-def test_a_run_begins_with_anothers_weights(
-    tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_begins_with_anothers_weights(tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = tmp_path / "first.pt", tmp_path / "second.pt"
+    # Other images, for which the whitening would be another.
+    train(recipe(1), draw({"cat": 16, "dog": 16}, (40, 40), "first.zip"), None, 32, first)
+    data = draw(COUNTS, (32, 32))
+
+    def stop_half_way(progress: float) -> float:
+        if progress >= 0.5:
+            raise KeyboardInterrupt
+        return 0.0
+
+    # A rate of nothing: what it begins with is what it ends with.
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "decay", stop_half_way)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe(2), data, None, 32, second, first)
+    stopped, begun_with = (torch.load(file, weights_only=True) for file in (second, first))
+    assert stopped["epoch"] == 1
+    for name, parameter in ARCHITECTURES["resnet"](2).named_parameters():
+        # Muon gives the convolutions after the first their norm even so.
+        ratio = stopped["model"][name].norm() / begun_with["model"][name].norm() if parameter.requires_grad else 1
+        torch.testing.assert_close(stopped["model"][name], begun_with["model"][name] * ratio)
+
+    # Resumed, it goes on from its own weights.
+    head = next(name for name in reversed(stopped["model"]) if name.endswith("linear.weight"))
+    stopped["model"][head].zero_()
+    torch.save(stopped, second)
+    monkeypatch.setattr(command, "decay", lambda progress: 0.0)
+    train(recipe(2), data, None, 32, second, first)
+    assert not torch.load(second, weights_only=True)["model"][head].any()
+
+    export(second, tmp_path / "repository", "m", data=data)
+    origin = find(tmp_path / "repository", "m", 1).metadata["source"]["initial"]
+    assert origin == {**{what: begun_with[what] for what in ("recipe", "data_sha256")}, "initial": None}
+    with pytest.raises(ScriptError, match=r"second\.pt was made with another initial"):
+        train(recipe(2), data, None, 32, second)
+
+
+def test_what_a_run_cannot_begin_with_is_told(tmp_path: Path, draw: Draw) -> None:
     data, first, second = draw(COUNTS, (32, 32)), tmp_path / "first.pt", tmp_path / "second.pt"
     train(recipe(1), data, None, 32, first)
-    # A rate of nothing: what it begins with is what it ends with.
-    monkeypatch.setattr(command, "decay", lambda progress: 0.0)
-    train(recipe(1), data, None, 32, second, first)
-    weights, begun_with = (torch.load(file, weights_only=True)["model"] for file in (second, first))
-    for name, parameter in ARCHITECTURES["resnet"](2).named_parameters():
-        # Muon gives each convolution's weights their norm even so.
-        ratio = weights[name].norm() / begun_with[name].norm()
-        torch.testing.assert_close(weights[name], begun_with[name] * (ratio if parameter.ndim == 4 else 1))
-    export(second, tmp_path / "repository", "m", data=data)
-    source = find(tmp_path / "repository", "m", 1).metadata["source"]
-    assert source["initial"]["recipe"] == torch.load(first, weights_only=True)["recipe"]
-
-    with pytest.raises(ScriptError, match=r"second\.pt was made with another initial"):
-        train(recipe(1), data, None, 32, second)
     with pytest.raises(ScriptError, match=r"first\.pt was made with another classes"):
-        train(recipe(1), draw({"cat": 1}, (32, 32), "cats.zip"), None, 32, tmp_path / "third.pt", first)
+        train(recipe(1), draw({"cat": 1}, (32, 32), "cats.zip"), None, 32, second, first)
     with pytest.raises(ScriptError, match=r"first\.pt holds another architecture's weights"):
-        train(recipe(1, "densenet"), data, None, 32, tmp_path / "third.pt", first)
+        train(recipe(1, "densenet"), data, None, 32, second, first)
+    torch.save({**torch.load(first, weights_only=True), "epoch": 0}, first)
+    with pytest.raises(ScriptError, match=r"first\.pt is at epoch 0 of 1"):
+        train(recipe(1), data, None, 32, second, first)
+    torch.save({"model": {}, "recipe": {}}, first)
+    with pytest.raises(ScriptError, match=r"first\.pt is no checkpoint"):
+        train(recipe(1), data, None, 32, second, first)
+
+
+def test_the_command_mixes_as_it_is_told(tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, first, second = draw(COUNTS, (32, 32)), tmp_path / "first.pt", tmp_path / "second.pt"
+    train(recipe(1), data, None, 32, first)
+    seen = []
+
+    def sum_gradients(model: torch.nn.Module, images: torch.Tensor, targets: torch.Tensor, recipe: Recipe) -> float:
+        seen.append(targets)
+        return original(model, images, targets, recipe)
+
+    original = command.sum_gradients
+    monkeypatch.setattr(command, "sum_gradients", sum_gradients)
+    monkeypatch.setattr(command, "Recipe", SmallBatches)
+    flags = ["--data", data, "--epochs", 1, "--checkpoint", second, "--initial", first]
+    flags += ["--mix", "mixup", "--mix-probability", 1, "--label-smoothing", 0.05]
+    monkeypatch.setattr(sys, "argv", ["train", "resnet", *map(str, flags)])
+    command.main()
+    saved = torch.load(second, weights_only=True)
+    assert [saved["recipe"][what] for what in ("mix", "mix_probability", "label_smoothing")] == ["mixup", 1.0, 0.05]
+    assert saved["initial"]["recipe"]["mix"] == "none"
+    # A half meets its own class.
+    assert (torch.cat(seen).amax(1) < 1).float().mean() > 0.2
 
 
 def test_photographs_of_any_size_are_trained_on(draw: Draw) -> None:

@@ -14,6 +14,6 @@ def server(request, repository):
 
 @pytest.fixture(scope="package")
 def handle(server):
-    """A handle to the application; one for all tests, because threads that Serve starts for it outlive a driver."""
+    """A handle to the application; one a server, because the threads that Serve starts for it outlive a driver."""
     with driver():
         yield serve.get_app_handle("ensemble")
