@@ -347,11 +347,14 @@ def _load(checkpoint: Path) -> dict[str, Any]:
         ScriptError: the file is no checkpoint.
     """
     try:
-        saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        return {**saved, **{what: saved[what] for what in ("recipe", "classes", "size", "epoch", "model")}}
+        saved: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True)
+        missing = {"recipe", "classes", "size", "epoch", "model"} - saved.keys()
     # Over what isn't a checkpoint, PyTorch stumbles with errors of any type.
     except Exception as err:
         raise ScriptError(f"{checkpoint} is no checkpoint of scripts.train: {err!r}") from err
+    if missing:
+        raise ScriptError(f"{checkpoint} is no checkpoint of scripts.train: it has no {', '.join(sorted(missing))}")
+    return saved
 
 
 def _resume(checkpoint: Path, begun: dict[str, Any]) -> dict[str, Any] | None:
@@ -377,9 +380,9 @@ def _random_state() -> list[Tensor]:
 
 
 def _set_random_state(state: list[Tensor]) -> None:
-    torch.set_rng_state(state[0].cpu())
+    torch.set_rng_state(state[0])
     if torch.cuda.is_available():
-        torch.cuda.set_rng_state_all([part.cpu() for part in state[1:]])
+        torch.cuda.set_rng_state_all(state[1:])
 
 
 def keep_freed_memory() -> None:

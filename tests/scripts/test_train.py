@@ -34,6 +34,21 @@ def recipe(epochs: int, architecture: str = "resnet") -> Recipe:
     return SmallBatches(architecture, "shift", epochs, seed=1)
 
 
+def interrupted(rate: float, data: Path, checkpoint: Path, initial: Path | None = None) -> None:
+    """Train the first of two epochs, at a part of the rates; the second ends as by Ctrl-C."""
+
+    def decay(progress: float) -> float:
+        if progress >= 0.5:
+            raise KeyboardInterrupt
+        return rate
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "decay", decay)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe(2), data, None, 32, checkpoint, initial)
+    assert torch.load(checkpoint, weights_only=True)["epoch"] == 1
+
+
 def test_a_batch_in_parts_has_the_gradient_of_the_whole() -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 4 * 4, 5))
@@ -51,17 +66,7 @@ def test_training_resumes_with_the_epoch_after(
     tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, checkpoint = draw(COUNTS, (32, 32)), tmp_path / "checkpoint.pt"
-
-    def stop_half_way(progress: float) -> float:
-        if progress >= 0.5:
-            raise KeyboardInterrupt
-        return 0.01
-
-    with monkeypatch.context() as patch:
-        patch.setattr(command, "decay", stop_half_way)
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe(2), data, None, 32, checkpoint)
-    assert torch.load(checkpoint, weights_only=True)["epoch"] == 1
+    interrupted(0.01, data, checkpoint)
     assert "epoch 1: loss" in capsys.readouterr().out
 
     train(recipe(2), data, data, 32, checkpoint)
@@ -123,19 +128,9 @@ def test_a_run_begins_with_anothers_weights(tmp_path: Path, draw: Draw, monkeypa
     # Other images, for which the whitening would be another.
     train(recipe(1), draw({"cat": 16, "dog": 16}, (40, 40), "first.zip"), None, 32, first)
     data = draw(COUNTS, (32, 32))
-
-    def stop_half_way(progress: float) -> float:
-        if progress >= 0.5:
-            raise KeyboardInterrupt
-        return 0.0
-
     # A rate of nothing: what it begins with is what it ends with.
-    with monkeypatch.context() as patch:
-        patch.setattr(command, "decay", stop_half_way)
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe(2), data, None, 32, second, first)
+    interrupted(0.0, data, second, first)
     stopped, begun_with = (torch.load(file, weights_only=True) for file in (second, first))
-    assert stopped["epoch"] == 1
     for name, parameter in ARCHITECTURES["resnet"](2).named_parameters():
         # Muon gives the convolutions after the first their norm even so.
         ratio = stopped["model"][name].norm() / begun_with["model"][name].norm() if parameter.requires_grad else 1
