@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import openvino as ov
@@ -12,7 +13,7 @@ from scripts.accuracy import predict
 from scripts.dataset import Dataset
 from scripts.errors import ModelError, ScriptError
 from scripts.intermediate import bake
-from scripts.quantize import Quantization
+from scripts.quantize import BiasCorrection, Quantization
 from tests.scripts.tiny import LABELS, SIZE, Draw, add, constant, convolutions
 
 COUNTS = {"bird": 2, "cat": 5, "dog": 3}
@@ -28,17 +29,32 @@ def replace_nncf(monkeypatch: pytest.MonkeyPatch, quantized: ov.Model) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("precision", "largest"), [("FP16", 0.55), ("FP32", 0.30)])
-def test_int8_is_smaller_and_answers_alike(tmp_path: Path, draw: Draw, precision: str, largest: float) -> None:
-    pytest.importorskip("nncf")
+@pytest.mark.parametrize(
+    ("precision", "largest", "bias_correction"),
+    [("FP16", 0.55, "fast"), ("FP32", 0.30, "fast"), ("FP16", 0.55, "accurate")],
+)
+def test_int8_is_smaller_and_answers_alike(
+    tmp_path: Path,
+    draw: Draw,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: str,
+    largest: float,
+    bias_correction: BiasCorrection,
+) -> None:
+    nncf = pytest.importorskip("nncf")
+    asked = Mock(wraps=nncf.quantize)
+    monkeypatch.setattr(nncf, "quantize", asked)
     data = draw({"bird": 12, "cat": 12, "dog": 12})
     add(tmp_path, "m", baked(), precision)
-    folder = quantize.quantize(tmp_path, "m", None, Quantization(data, samples=8, max_drop=50))
+    settings = Quantization(data, samples=8, max_drop=50, bias_correction=bias_correction)
+    folder = quantize.quantize(tmp_path, "m", None, settings)
+    assert asked.call_args.kwargs["fast_bias_correction"] == (bias_correction == "fast")
     source, int8 = find(tmp_path, "m", 1), find(tmp_path, "m")
     assert folder == int8.folder
     assert int8.metadata["precision"] == "INT8"
     assert int8.metadata["source"]["version"] == 1
     assert int8.metadata["source"]["samples"] == 8
+    assert int8.metadata["source"]["bias_correction"] == bias_correction
     assert len(int8.metadata["source"]["sha256"]) == 64
     # The eight that calibrated are not among those that measured.
     assert int8.metadata["accuracy"]["images"] == 28
