@@ -45,7 +45,7 @@ class Quantization:
         max_drop: the most top-1 that may be lost, in points of percent.
         preset: `performance` quantizes activations symmetrically, `mixed` asymmetrically where that is more exact.
         bias_correction: how NNCF corrects what quantizing shifts: `fast` each layer alone, `accurate` with the layers
-            before it as they are once quantized, which loses less top-1 and takes many times as long.
+            before it as they are once quantized, which in general loses less top-1, and takes longer.
     """
 
     data: Path
@@ -203,7 +203,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-drop", type=float, default=0.3, help="most top-1 to lose, points (default: 0.3)")
     parser.add_argument("--preset", choices=("mixed", "performance"), default="mixed")
     parser.add_argument(
-        "--bias-correction", choices=("fast", "accurate"), default="fast", help="accurate loses less and takes longer"
+        "--bias-correction",
+        choices=("fast", "accurate"),
+        default="fast",
+        help="accurate takes longer and in general loses less (default: fast)",
     )
 
 
