@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import openvino as ov
@@ -201,10 +201,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=positive, default=500, help="images to calibrate on (default: 500)")
     parser.add_argument("--validation", type=Path, help="zip or folder to measure top-1 on (default: rest of --data)")
     parser.add_argument("--max-drop", type=float, default=0.3, help="most top-1 to lose, points (default: 0.3)")
-    parser.add_argument("--preset", choices=("mixed", "performance"), default="mixed")
+    parser.add_argument("--preset", choices=get_args(Preset), default="mixed")
     parser.add_argument(
         "--bias-correction",
-        choices=("fast", "accurate"),
+        choices=get_args(BiasCorrection),
         default="fast",
         help="accurate takes longer and in general loses less (default: fast)",
     )
