@@ -30,6 +30,7 @@ from scripts.systems import PEERS, System, named, running
 from scripts.workloads import Placement, Workload, workload
 
 NONE = "-"
+LIMIT_PATIENCE_S, LIMIT_TRIES_S = 120.0, 10.0
 MEASURES = (
     "requests_per_s",
     "p50_ms",
@@ -91,13 +92,25 @@ class Limit:
         self._command += ["--clients", *map(str, clients), "--seconds", str(seconds)]
         if load.precision is not None:
             self._command += ["--precision", load.precision]
+        # Each number of clients is tried with a few settings first, and each model is checked by two programs.
+        self._patience_s = LIMIT_PATIENCE_S + (seconds + LIMIT_TRIES_S) * (len(clients) + 2 * len(load.models))
         self._settings: list[str] = []
         self.checks: list[dict[str, Any]] = []
 
     def measure(self) -> dict[int, dict[str, float]]:
-        """Measurements by the number of clients."""
+        """Measurements by the number of clients.
+
+        Raises:
+            ScriptError: it could not be measured, or not in its time.
+        """
         more = ["--setting", *self._settings] if self._settings else ["--check"]
-        printed = subprocess.run([*self._command, *more], capture_output=True, text=True)  # noqa: S603
+        try:
+            # Watched from here: a native library that hangs with the interpreter's lock held can't time out by itself.
+            printed = subprocess.run(  # noqa: S603
+                [*self._command, *more], capture_output=True, text=True, timeout=self._patience_s
+            )
+        except subprocess.TimeoutExpired as err:
+            raise ScriptError(f"the limit was not measured within {self._patience_s:.0f} s; run it again") from err
         if printed.returncode != 0:
             raise ScriptError(f"the limit could not be measured: {printed.stderr[-2000:]}")
         lines = [json.loads(line) for line in printed.stdout.splitlines() if line.startswith("{")]

@@ -191,6 +191,8 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="compare with benchmark_app")
     args = parser.parse_args()
     cv2.setNumThreads(1)
+    # The first tensor made of an array sets up OpenVINO's NumPy binding; two threads at it at once freeze for ever.
+    ov.Tensor(np.zeros(1, np.uint8))
     size = args.size[0], args.size[1]
     encoded = [path.read_bytes() for path in args.images]
     given = [Setting(*map(int, text.split(":"))) for text in args.setting or ()]

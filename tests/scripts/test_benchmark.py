@@ -79,6 +79,14 @@ def test_what_was_measured_before_a_failure_is_written(fake, monkeypatch, tmp_pa
         benchmark.main()
 
 
+def test_a_limit_that_hangs_is_given_up(monkeypatch):
+    limit = benchmark.Limit(workload("trivial", "int8"), [1], 0.1)
+    monkeypatch.setattr(limit, "_command", [sys.executable, "-c", "import time; time.sleep(600)"])
+    monkeypatch.setattr(limit, "_patience_s", 0.5)
+    with pytest.raises(ScriptError, match="not measured within"):
+        limit.measure()
+
+
 def rows():
     numbers = (100.0, 1.0, 2.0, 3.0)
     return [
