@@ -117,9 +117,9 @@ def without(dataset: Dataset, other: Dataset) -> Dataset:
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
-    """The name of the dataset and the SHA-256 of its zip file, for `metadata.json`."""
+    """The name of the dataset, its part, and the SHA-256 of its zip file, for `metadata.json`."""
     digest = {"sha256": sha256(dataset.path)} if dataset.path.is_file() else {}
-    return {"data": dataset.path.name, **digest}
+    return {"data": dataset.path.name, "part": dataset.part, **digest}
 
 
 def computed_in() -> str:

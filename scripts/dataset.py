@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import lzma
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from deployments import transformer
@@ -21,10 +22,11 @@ LIMITS = TransformerSettings()
 
 @dataclass(frozen=True)
 class Dataset:
-    """Names of the images, `<class>/<file>`, sorted, and where they are."""
+    """Names of the images, `<class>/<file>`, sorted, and where they are; `part` says which of those there it has."""
 
     path: Path
     names: tuple[str, ...]
+    part: str = "all"
 
     @classmethod
     def open(cls, path: Path) -> Dataset:
@@ -53,6 +55,25 @@ class Dataset:
     def classes(self) -> tuple[str, ...]:
         """The class names, sorted."""
         return tuple(sorted({label(name) for name in self.names}))
+
+    def hold_out(self, count: int) -> tuple[Dataset, Dataset | None]:
+        """The images without `count` of them, and those; None instead of none.
+
+        They are the same ones wherever the data lie: chosen by the SHA-256 of their names.
+
+        Raises:
+            DatasetError: there are not so many images.
+        """
+        if count == 0:
+            return self, None
+        if count >= len(self):
+            raise DatasetError(f"{self.path} has {len(self)} images; {count} can't be held out")
+        held = frozenset(sorted(self.names, key=lambda name: hashlib.sha256(name.encode()).digest())[:count])
+        learnt = tuple(name for name in self.names if name not in held)
+        return (
+            replace(self, names=learnt, part=f"all but the {count} held out"),
+            replace(self, names=tuple(sorted(held)), part=f"the {count} held out"),
+        )
 
     def read(self) -> Iterator[tuple[bytes, str]]:
         """Each image's encoded bytes and its class name, in the order of `names`.

@@ -46,6 +46,13 @@ def positive(text: str) -> int:
     return value
 
 
+def at_least_zero(text: str) -> int:
+    """The type of a flag that is 0 or more."""
+    if (value := int(text)) < 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return value
+
+
 def fraction(text: str) -> float:
     """The type of a flag from 0 to 1."""
     if not 0 <= (value := float(text)) <= 1:

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,13 +11,17 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from models.repository import find, versions  # noqa: E402
-from scripts import train as command  # noqa: E402
 from scripts.accuracy import predict  # noqa: E402
-from scripts.architectures import ARCHITECTURES  # noqa: E402
 from scripts.dataset import Dataset  # noqa: E402
 from scripts.errors import ModelError, ScriptError  # noqa: E402
-from scripts.export import export  # noqa: E402
-from scripts.train import Recipe, load_images, train  # noqa: E402
+from scripts.train import __main__ as command  # noqa: E402
+from scripts.train import images as augmentation  # noqa: E402
+from scripts.train import loop  # noqa: E402
+from scripts.train.architectures import ARCHITECTURES  # noqa: E402
+from scripts.train.export import export  # noqa: E402
+from scripts.train.images import load_images  # noqa: E402
+from scripts.train.loop import train  # noqa: E402
+from scripts.train.recipe import Recipe  # noqa: E402
 from tests.scripts.tiny import Draw, add, constant  # noqa: E402
 
 # PyTorch calls its own tracer deprecated; OpenVINO's converter uses it.
@@ -43,7 +48,7 @@ def interrupted(rate: float, data: Path, checkpoint: Path, initial: Path | None 
         return rate
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "decay", decay)
+        patch.setattr(loop, "decay", decay)
         with pytest.raises(KeyboardInterrupt):
             train(recipe(2), data, None, 32, checkpoint, initial)
     assert torch.load(checkpoint, weights_only=True)["epoch"] == 1
@@ -56,7 +61,7 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole() -> None:
     expected = torch.nn.functional.cross_entropy(model(images), labels, label_smoothing=0.2, reduction="sum")
     (gradient,) = torch.autograd.grad(expected, [model[1].weight])
     parts = Recipe("resnet", "shift", 1, seed=1, forward_batch_size=3)
-    loss = command.sum_gradients(model, images, labels, parts)
+    loss = loop.sum_gradients(model, images, labels, parts)
     assert loss == pytest.approx(float(expected.detach()), rel=0.02)
     # bfloat16 inside.
     torch.testing.assert_close(model[1].weight.grad, gradient, atol=0.05, rtol=0.05)
@@ -103,7 +108,7 @@ def test_a_file_that_is_no_checkpoint_is_told(tmp_path: Path, draw: Draw) -> Non
 @pytest.mark.parametrize("size", [0, 1, 4, 9])
 def test_cutout_takes_a_square_of_its_size(size: int) -> None:
     torch.manual_seed(0)
-    cut = (command.cutout(torch.ones(200, 3, 32, 32), size) == 0).sum((2, 3))
+    cut = (augmentation.cutout(torch.ones(200, 3, 32, 32), size) == 0).sum((2, 3))
     assert cut.max() == size * size  # fewer at the border
     assert (cut[:, :1] == cut).all()
 
@@ -116,7 +121,7 @@ def test_an_images_target_is_mixed_as_the_image_is(kind: str) -> None:
     targets = torch.nn.functional.one_hot(labels, 10).float()
     images = targets.view(1000, 10, 1, 1).expand(1000, 10, 32, 32)
     parts = Recipe("resnet", "shift", 1, seed=1, mix=kind, mix_probability=0.5)
-    mixed, mixed_targets = command.mix(images, targets, parts)
+    mixed, mixed_targets = augmentation.mix(images, targets, parts)
     torch.testing.assert_close(mixed.mean((2, 3)), mixed_targets)
     # Of the half, a tenth met its own class.
     assert 0.4 < (mixed_targets.amax(1) < 1).float().mean() < 0.5
@@ -140,7 +145,7 @@ def test_a_run_begins_with_anothers_weights(tmp_path: Path, draw: Draw, monkeypa
     head = next(name for name in reversed(stopped["model"]) if name.endswith("linear.weight"))
     stopped["model"][head].zero_()
     torch.save(stopped, second)
-    monkeypatch.setattr(command, "decay", lambda progress: 0.0)
+    monkeypatch.setattr(loop, "decay", lambda progress: 0.0)
     train(recipe(2), data, None, 32, second, first)
     assert not torch.load(second, weights_only=True)["model"][head].any()
 
@@ -171,12 +176,14 @@ def test_the_command_mixes_as_it_is_told(tmp_path: Path, draw: Draw, monkeypatch
     train(recipe(1), data, None, 32, first)
     seen = []
 
-    def sum_gradients(model: torch.nn.Module, images: torch.Tensor, targets: torch.Tensor, recipe: Recipe) -> float:
+    def sum_gradients(
+        model: torch.nn.Module, images: torch.Tensor, targets: torch.Tensor, recipe: Recipe, *more: object
+    ) -> float:
         seen.append(targets)
-        return original(model, images, targets, recipe)
+        return original(model, images, targets, recipe, *more)
 
-    original = command.sum_gradients
-    monkeypatch.setattr(command, "sum_gradients", sum_gradients)
+    original = loop.sum_gradients
+    monkeypatch.setattr(loop, "sum_gradients", sum_gradients)
     monkeypatch.setattr(command, "Recipe", SmallBatches)
     flags = ["--data", data, "--epochs", 1, "--checkpoint", second, "--initial", first]
     flags += ["--mix", "mixup", "--mix-probability", 1, "--label-smoothing", 0.05]
@@ -187,6 +194,51 @@ def test_the_command_mixes_as_it_is_told(tmp_path: Path, draw: Draw, monkeypatch
     assert saved["initial"]["recipe"]["mix"] == "none"
     # A half meets its own class.
     assert (torch.cat(seen).amax(1) < 1).float().mean() > 0.2
+
+
+def test_what_is_held_out_is_not_learnt_but_judged_by(
+    tmp_path: Path, draw: Draw, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, checkpoint = draw(COUNTS, (32, 32)), tmp_path / "checkpoint.pt"
+    learnt, held = Dataset.open(data).hold_out(8)
+    assert held is not None
+    run = loop.Run(replace(recipe(1), hold_out=8), data, None, 32, checkpoint)
+    assert len(run._images) == len(learnt) == 32
+    assert "top-1" in run.next_epoch()
+    with pytest.raises(ScriptError, match="another recipe"):
+        train(recipe(1), data, None, 32, checkpoint)
+
+
+def test_a_student_learns_its_teachers_answers(tmp_path: Path, draw: Draw) -> None:
+    """The teachers are sure of what the labels never say."""
+    add(tmp_path / "repository", "wrong", constant([0.05, 0.95], (32, 32)), "FP16", ("cat", "dog"))
+    data, checkpoint = draw({"cat": 32, "dog": 1}, (32, 32)), tmp_path / "checkpoint.pt"
+    taught = replace(recipe(3), teachers=("wrong",), teacher_weight=1.0)
+    train(taught, data, None, 32, checkpoint, repository=tmp_path / "repository")
+    saved = torch.load(checkpoint, weights_only=True)
+    assert [(teacher["name"], teacher["version"]) for teacher in saved["teachers"]] == [("wrong", 1)]
+    assert top_classes(saved, data) == {"dog"}
+    train(recipe(3), data, None, 32, tmp_path / "plain.pt")
+    assert top_classes(torch.load(tmp_path / "plain.pt", weights_only=True), data) == {"cat"}
+
+
+def top_classes(saved: dict[str, Any], data: Path) -> set[str]:
+    pixels, _ = load_images(Dataset.open(data), 32, saved["classes"])
+    normal = (pixels - torch.tensor(saved["mean"]).view(3, 1, 1)) / torch.tensor(saved["std"]).view(3, 1, 1)
+    network = ARCHITECTURES["resnet"](2)
+    network.load_state_dict(saved["model"])
+    with torch.no_grad():
+        # In the statistics of the batch: so few steps don't settle the running ones.
+        return {saved["classes"][index] for index in network.train()(normal).argmax(1).tolist()}
+
+
+def test_teachers_that_do_not_fit_are_told(tmp_path: Path, draw: Draw) -> None:
+    repository, data = tmp_path / "repository", draw(COUNTS, (32, 32))
+    add(repository, "birds", constant([0.5, 0.5], (32, 32)), "FP16", ("bird", "cat"))
+    add(repository, "small", constant([0.5, 0.5]), "FP16", ("cat", "dog"))
+    for name, told in (("birds", "other classes"), ("small", "another size than 32")):
+        with pytest.raises(ScriptError, match=told):
+            train(replace(recipe(1), teachers=(name,)), data, None, 32, tmp_path / "c.pt", repository=repository)
 
 
 def test_photographs_of_any_size_are_trained_on(draw: Draw) -> None:
@@ -201,7 +253,7 @@ def test_the_exported_model_answers_as_pytorch_does(
 ) -> None:
     data, checkpoint = draw(COUNTS, (32, 32)), tmp_path / "checkpoint.pt"
     train(recipe(1, architecture), data, None, 32, checkpoint)
-    export(checkpoint, tmp_path / "repository", "m", data=data, validation=data, mirror=mirror)
+    export(checkpoint, tmp_path / "repository", "m", data=data, validation=Dataset.open(data), mirror=mirror)
     model = find(tmp_path / "repository", "m", 1)
     dataset = Dataset.open(data)
 

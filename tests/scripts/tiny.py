@@ -18,9 +18,9 @@ LABELS = ("bird", "cat", "dog")
 Draw = Callable[..., Path]
 
 
-def constant(probabilities: Sequence[float]) -> ov.Model:
+def constant(probabilities: Sequence[float], size: tuple[int, int] = SIZE) -> ov.Model:
     """Answers the same whatever it sees: uint8 [N,8,8,3] to float32 [N,C]."""
-    image = opset13.parameter([-1, *SIZE, 3], ov.Type.u8)
+    image = opset13.parameter([-1, *size, 3], ov.Type.u8)
     nothing = opset13.multiply(
         opset13.reduce_mean(opset13.convert(image, "f32"), np.array([1, 2, 3]), keep_dims=False), np.float32(0)
     )
@@ -55,7 +55,8 @@ def add(
     **more: Any,
 ) -> Path:
     """Write the next version of a model that has the ensemble's signature."""
-    metadata: dict[str, Any] = {"precision": precision, "input": input_metadata(SIZE, 1.0), **more}
+    size = tuple(edge.get_length() for edge in list(network.input(0).get_partial_shape())[1:3])
+    metadata: dict[str, Any] = {"precision": precision, "input": input_metadata(size, 1.0), **more}
     if labels is not None:
         metadata["classes"] = list(labels)
     return write_version(network, repository, name, None, metadata, compress_to_fp16=precision == "FP16")

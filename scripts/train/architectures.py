@@ -1,4 +1,4 @@
-"""The CIFAR-size ResNet and DenseNet that `scripts/train.py` trains.
+"""The CIFAR-size networks that `scripts.train` trains.
 
 Both start with a whitening convolution on 2x2 patches and halve the resolution at once, because on a CPU the
 accuracy per second of training is decided at the early, large feature maps. Every later convolution has a batch norm of
@@ -16,8 +16,6 @@ import torch
 from torch import Tensor, nn
 
 STEM_CHANNELS = 24
-# Pixels; of a smaller image three poolings leave nothing.
-SMALLEST = 9
 
 
 class ConvBlock(nn.Sequential):

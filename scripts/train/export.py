@@ -1,4 +1,4 @@
-"""Exports what `scripts/train.py` trained: a checkpoint becomes a version of the model repository."""
+"""Exports what `scripts.train` trained: a checkpoint becomes a version of the model repository."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 
 from models.repository import Model
 from scripts.accuracy import computed_in, predict, provenance, top1, truth
-from scripts.architectures import ARCHITECTURES, Mirrored
 from scripts.dataset import Dataset
 from scripts.errors import ModelError
 from scripts.intermediate import bake, input_metadata, write_version
+from scripts.train.architectures import ARCHITECTURES, Mirrored
 
 # The checkpoint's images are as large as the model's input: nothing is cut away.
 CROP_RATIO = 1.0
 
 
 def to_openvino(checkpoint: dict[str, Any], *, mirror: bool) -> ov.Model:
-    """A checkpoint of `scripts/train.py` as a network with the ensemble's signature; `mirror` adds the mirrored view.
+    """A checkpoint of `scripts.train` as a network with the ensemble's signature; `mirror` adds the mirrored view.
 
     Raises:
         ModelError: the weights don't fit the architecture of the checkpoint's recipe.
@@ -50,18 +50,18 @@ def export(
     name: str,
     *,
     data: Path,
-    validation: Path | None = None,
+    validation: Dataset | None = None,
     replace: bool = False,
     mirror: bool = False,
 ) -> Path:
     """Write a checkpoint as version 1 of a model, in float16.
 
     Args:
-        checkpoint: made by `scripts/train.py`.
+        checkpoint: made by `scripts.train`.
         repository: the root of the model repository.
         name: the model's name there.
         data: what it was trained on; only the name is recorded, the SHA-256 is in the checkpoint.
-        validation: a dataset to measure the written model on.
+        validation: images to measure the written model on.
         replace: whether an existing version 1 gives way.
         mirror: whether the model also looks at each image's mirror image.
 
@@ -81,6 +81,7 @@ def export(
             "tool": "scripts.train",
             "recipe": saved["recipe"],
             "initial": saved["initial"],
+            "teachers": saved["teachers"],
             "epochs": saved["epoch"],
             "mirrored": mirror,
             "mean_bgr": saved["mean"],
@@ -96,10 +97,9 @@ def export(
     def measure(model: Model) -> dict[str, Any]:
         if validation is None:
             return {}
-        dataset = Dataset.open(validation)
-        labels = truth(dataset, model)
-        score = {"top1": top1(predict([model], dataset)[0], labels), "images": len(dataset)}
-        return {"accuracy": {**score, "computed_in": computed_in(), **provenance(dataset)}}
+        labels = truth(validation, model)
+        score = {"top1": top1(predict([model], validation)[0], labels), "images": len(validation)}
+        return {"accuracy": {**score, "computed_in": computed_in(), **provenance(validation)}}
 
     return write_version(
         to_openvino(saved, mirror=mirror),
