@@ -4,7 +4,7 @@ VENV ?= .venv
 CONFIG ?= serve_config.yaml
 BIN := $(VENV)/bin
 
-.PHONY: serve test lint format train lock proto clean
+.PHONY: serve test test-fast lint format train lock proto clean
 
 serve: $(VENV)/serve.installed
 	@exec $(BIN)/python -m scripts.serve $(CONFIG)
@@ -12,10 +12,15 @@ serve: $(VENV)/serve.installed
 test: $(VENV)/dev.installed
 	$(BIN)/python -m pytest
 
+# What needs neither Ray nor PyTorch: seconds.
+test-fast: $(VENV)/dev.installed
+	$(BIN)/python -m pytest tests/unit -m "not slow"
+
 lint: $(VENV)/dev.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(VENV)/dev.installed
 	$(BIN)/ruff check --fix .
@@ -24,21 +29,22 @@ format: $(VENV)/dev.installed
 # What training needs besides. Without it the tests of training are skipped: PyTorch is large.
 train: $(VENV)/train.installed
 
-# Versions and hashes of everything, for every platform; run it to upgrade.
+# Versions and hashes of everything, for every platform; `make lock UPGRADE=--upgrade` takes newer ones.
+UPGRADE ?=
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock"
 
 lock: $(VENV)/dev.installed
-	$(COMPILE) --upgrade --extra dev pyproject.toml --output-file requirements-dev.lock
-	$(COMPILE) --upgrade --constraint requirements-dev.lock pyproject.toml --output-file requirements.lock
-	echo 'tritonclient[grpc]' | $(COMPILE) --upgrade - --output-file tests/requirements-tritonclient.lock
+	$(COMPILE) $(UPGRADE) --extra dev pyproject.toml --output-file requirements-dev.lock
+	$(COMPILE) $(UPGRADE) --constraint requirements-dev.lock pyproject.toml --output-file requirements.lock
+	echo 'tritonclient[grpc]' | $(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-tritonclient.lock
 
 proto: $(VENV)/dev.installed
 	$(BIN)/uv run --no-project --with grpcio-tools==1.85.1 python -m grpc_tools.protoc -I . \
 		--python_out=. --pyi_out=. --grpc_python_out=. deployments/protocol/inference.proto
 
 clean:
-	rm -rf $(VENV) .venv-tritonclient build *.egg-info
+	rm -rf $(VENV) build *.egg-info
 
 $(VENV)/serve.installed: requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'

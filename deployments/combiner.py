@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
 
-from graph.batch import Batch, Probabilities
-from graph.config import CombinerSettings, check_weights
-from graph.errors import ConfigurationError
+from deployments.contract.batch import Batch, Work
+from deployments.contract.errors import ConfigurationError
+from deployments.contract.item import Vote
+from deployments.contract.payload import Ballots, Probabilities
+from deployments.contract.settings import Placement, Schema, Weight
+
+OPERATION = "combine"
+Method = Literal["mean", "geometric_mean", "majority_vote"]
 
 # Below this a probability is taken as this, so that one member's zero does not veto a class in the geometric mean.
 SMALLEST = np.float32(1e-7)
@@ -16,7 +24,28 @@ SMALLEST = np.float32(1e-7)
 TIE_BREAK = np.float32(1e-4)
 
 
-def combine(members: list[Probabilities], weights: list[float], method: str) -> Probabilities:
+class CombinerSettings(Schema):
+    """How the members' probabilities become one."""
+
+    method: Method = Field("mean", description="how probabilities are combined; see `combine`")
+    weights: dict[str, Weight] = Field(default={}, description="by member name; default: the members' own weights")
+
+
+class CombinerConfig(CombinerSettings):
+    """The combiner."""
+
+    placement: Placement = "separate"
+
+
+def check_weights(weights: Mapping[str, float], names: Sequence[str]) -> None:
+    """Raise ValueError unless every weight belongs to a member and at least one member has a positive weight."""
+    if unknown := sorted(set(weights) - set(names)):
+        raise ValueError(f"combiner.weights: no member {unknown[0]!r}; the members are {list(names)}")
+    if not any(weights.get(name, 0.0) > 0 for name in names):
+        raise ValueError("combiner.weights: at least one member needs a weight above 0")
+
+
+def combine(members: Sequence[Probabilities], weights: Sequence[float], method: Method) -> Probabilities:
     """Combine members' probabilities.
 
     Args:
@@ -48,9 +77,9 @@ def combine(members: list[Probabilities], weights: list[float], method: str) -> 
 
 
 class Combiner:
-    """Combines the members' batches into one; an image that failed in any member has failed."""
+    """Combines what the members say of each image; an image may lack some of them."""
 
-    def __init__(self, settings: CombinerSettings, weights: dict[str, float]) -> None:
+    def __init__(self, settings: CombinerSettings, weights: Mapping[str, float]) -> None:
         """Set the method and the members' own weights, by name, that `settings.weights` replaces when given."""
         self._own_weights = weights
         self.check(settings)
@@ -63,39 +92,43 @@ class Combiner:
         except ValueError as err:
             raise ConfigurationError(str(err)) from err
 
-    async def __call__(self, outputs: dict[str, Batch[Probabilities]]) -> Batch[Probabilities]:
-        """Each member's probabilities, float32 [N,C] by member name, to the ensemble's, float32 [N,C].
+    async def __call__(self, batch: Batch[Ballots]) -> Batch[Probabilities]:
+        """Each member's probabilities, float32 [N,C] by name, to the ensemble's, float32 [N,C].
 
         Raises:
             ConfigurationError: members disagree on the number of classes.
         """
-        start_ns = time.time_ns()
-        aligned = _align(list(outputs.values()))
-        first = aligned[0]
-        merged = Batch(
-            first.payload,
-            first.requests,
-            first.errors,
-            {name: version for batch in aligned for name, version in batch.versions.items()},
-            # What came before the members, every one of their batches has.
-            [*first.timings, *(timing for batch in aligned[1:] for timing in batch.timings[-1:])],
-        )
-        if not first.live:
-            return merged.advance("combine", start_ns, np.empty((0, 0), np.float32))
-        counts = {name: batch.payload.shape[1] for name, batch in zip(outputs, aligned, strict=True)}
+        work = Work(OPERATION, batch)
+        ballots = work.payload
+        counts = {name: scores.shape[1] for name, scores in ballots.items()}
         if len(set(counts.values())) > 1:
             raise ConfigurationError(f"members disagree on the number of classes: {counts}")
-        payloads = [batch.payload for batch in aligned]
+        rows = len(next(iter(ballots.values())))
+        combined = np.empty((rows, next(iter(counts.values()))), np.float32)
+        votes: list[dict[str, Vote]] = [{} for _ in range(rows)]
+        for names, chosen in _alike(ballots):
+            scores = [ballots[name][chosen] for name in names]
+            combined[chosen] = combine(scores, self._weights(names), self.settings.method)
+            for name, said in zip(names, scores, strict=True):
+                winners = said.argmax(axis=1)
+                for row, index, best in zip(chosen.tolist(), winners.tolist(), said.max(axis=1).tolist(), strict=True):
+                    votes[row][name] = Vote(index, best)
+        return work.done(combined, lambda row: {"votes": votes[row]})
+
+    def _weights(self, names: Sequence[str]) -> list[float]:
+        """Those of the members that answered; of equal weight where none of them has any."""
         weights = self.settings.weights or self._own_weights
-        combined = combine(payloads, [weights.get(name, 0.0) for name in outputs], self.settings.method)
-        for name, payload in zip(outputs, payloads, strict=True):
-            winners = payload.argmax(axis=1)
-            for row, position in enumerate(first.live):
-                first.requests[position].votes[name] = int(winners[row]), float(payload[row, winners[row]])
-        return merged.advance("combine", start_ns, combined)
+        given = [weights.get(name, 0.0) for name in names]
+        return given if any(given) else [1.0] * len(names)
 
 
-def _align(batches: list[Batch[Probabilities]]) -> list[Batch[Probabilities]]:
-    """The batches without the rows of requests that failed in any of them."""
-    errors = {position: error for batch in batches for position, error in batch.errors.items()}
-    return [batch.fail(errors) for batch in batches]
+def _alike(ballots: Ballots) -> Iterator[tuple[list[str], NDArray[np.intp]]]:
+    """The rows that the same members answered, with their names."""
+    names = list(ballots)
+    answered = np.stack([~np.isnan(scores[:, 0]) for scores in ballots.values()])
+    if answered.all():
+        yield names, np.arange(answered.shape[1])
+        return
+    patterns, which = np.unique(answered, axis=1, return_inverse=True)
+    for number, pattern in enumerate(patterns.T):
+        yield [name for name, said in zip(names, pattern, strict=True) if said], np.flatnonzero(which == number)

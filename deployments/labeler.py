@@ -1,44 +1,64 @@
-"""The labeler: the ensemble's probabilities in, classifications out."""
+"""The labeler: the ensemble's probabilities in, answers out."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
 
 import numpy as np
+from pydantic import Field
 
-from graph.batch import Batch, Classification, ClassProbability, Probabilities, Request
-from graph.config import LabelerSettings
-from graph.tracing import trace_id
+from deployments.contract.answer import TOLD_DIGITS, Answer, Classification, ClassProbability
+from deployments.contract.batch import Batch, Work
+from deployments.contract.item import Item
+from deployments.contract.payload import Probabilities
+from deployments.contract.settings import Placement, Schema
+
+OPERATION = "label"
+
+
+class LabelerSettings(Schema):
+    """What an answer lists."""
+
+    top_k: int = Field(1, ge=1, le=100_000, description="classes listed for a request that doesn't say")
+
+
+class LabelerConfig(LabelerSettings):
+    """The labeler."""
+
+    placement: Placement = "separate"
 
 
 class Labeler:
     """Names the most probable classes."""
 
-    def __init__(self, settings: LabelerSettings, labels: tuple[str, ...]) -> None:
+    def __init__(self, settings: LabelerSettings, labels: Sequence[str]) -> None:
         """Set how many classes an answer lists by default, and the class names in order of index."""
         self._labels = labels
         self.settings = settings
 
-    async def __call__(self, batch: Batch[Probabilities]) -> Batch[list[Classification]]:
-        """Probabilities, float32 [N,C], to one classification a row."""
-        start_ns = time.time_ns()
-        rows = zip(batch.live, batch.payload, strict=True)
-        answers = [self._classify(batch.requests[position], row, batch.versions) for position, row in rows]
-        return batch.advance("label", start_ns, answers)
+    def check(self, settings: LabelerSettings) -> None:
+        """Any number of classes will do: there are no more than there are."""
 
-    def _classify(self, request: Request, row: Probabilities, versions: dict[str, int]) -> Classification:
-        top = self._top(row, request.top_k or self.settings.top_k)
-        votes = {name: self._name(index, probability) for name, (index, probability) in request.votes.items()}
-        return Classification(
+    async def __call__(self, batch: Batch[Probabilities]) -> Batch[Sequence[Answer]]:
+        """Probabilities, float32 [N,C], to one answer a row."""
+        work = Work(OPERATION, batch)
+        live = [item for item in work.batch.items if item.error is None]
+        return work.done([self._answer(item, row) for item, row in zip(live, work.payload, strict=True)])
+
+    def _answer(self, item: Item, row: Probabilities) -> Answer:
+        options = item.options
+        top = self._top(row, options.top_k or self.settings.top_k)
+        votes = {name: self._name(vote.index, vote.probability) for name, vote in item.votes.items()}
+        classification = Classification(
             label=top[0].label,
             index=top[0].index,
             probability=top[0].probability,
             top=top,
-            members=votes if request.members else None,
-            model_versions=versions,
-            trace_id=trace_id(request.trace_parent),
-            probabilities=row if request.probabilities else None,
+            model_versions=item.versions,
+            trace_id=item.trace_id,
+            members=votes if options.members else None,
         )
+        return Answer(classification, row)
 
     def _top(self, row: Probabilities, k: int) -> tuple[ClassProbability, ...]:
         if k == 1:
@@ -48,4 +68,5 @@ class Labeler:
         return tuple(self._name(int(index), float(row[index])) for index in order)
 
     def _name(self, index: int, probability: float) -> ClassProbability:
-        return ClassProbability(self._labels[index], index, probability)
+        # A mean of float32 may come out a little above 1.
+        return ClassProbability(self._labels[index], index, min(1.0, round(probability, TOLD_DIGITS)))

@@ -10,17 +10,20 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
-from openvino import opset13
-from openvino.preprocess import PrePostProcessor
 
+from deployments.contract.batch import Batch, Work
+from deployments.contract.errors import ConfigurationError, EnsembleError, InferenceFailed
+from deployments.contract.item import AttributeValue
+from deployments.contract.payload import Pixels, Probabilities
 from deployments.cpus import available_cpus
-from graph.batch import AttributeValue, Batch, Pixels, Probabilities
-from graph.config import MemberConfig
-from graph.errors import ConfigurationError, EnsembleError, InferenceFailed
+from deployments.members.openvino import OpenVino
+from models.errors import ModelError
+from models.network import load, with_softmax
 from models.repository import Model
 
 logger = logging.getLogger(__name__)
 
+NO_SCORES: Probabilities = np.empty((0, 0), np.float32)
 # A row that sums to 1 within this, without negative values, is a distribution already.
 SIMPLEX_TOLERANCE = 1e-3
 UNHEALTHY_AFTER = 3
@@ -28,80 +31,10 @@ UNHEALTHY_AFTER = 3
 MOST_WARMED = 32
 
 
-def load(model: Model) -> ov.Model:
-    """Read a model and give it the ensemble's signature: uint8 BGR [N,H,W,C] in, float32 [N,classes] out, N free.
-
-    A model that `scripts/prepare.py` made has it already. Others get layout and type converted, nothing normalized.
-
-    Raises:
-        ConfigurationError: the files are damaged, or the model is no image classifier.
-    """
-    model.verify()
-    try:
-        network = ov.Core().read_model(model.path)
-    except RuntimeError as err:
-        raise ConfigurationError(f"OpenVINO can't read {model.path}: {err}") from err
-    if len(network.inputs) != 1 or len(network.outputs) != 1:
-        raise ConfigurationError(
-            f"model {model.name!r} has {len(network.inputs)} inputs and {len(network.outputs)} outputs; "
-            "a member has one image input and one output of class scores"
-        )
-    drop_output_quantization(network)
-    shape = network.input(0).get_partial_shape()
-    if shape.rank.is_dynamic or len(shape) != 4:
-        raise ConfigurationError(f"model {model.name!r} takes {shape}; a member takes images of four dimensions")
-    channels_first = shape[3] != 3 and shape[1] == 3
-    if channels_first or network.input(0).get_element_type() != ov.Type.u8:
-        adapter = PrePostProcessor(network)
-        adapter.input().tensor().set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC"))
-        adapter.input().model().set_layout(ov.Layout("NCHW" if channels_first else "NHWC"))
-        network = adapter.build()
-    fixed = network.input(0).get_partial_shape()
-    try:
-        network.reshape(ov.PartialShape([-1, *list(fixed)[1:]]))
-        keeps_batch = network.output(0).get_partial_shape()[0].is_static
-    except RuntimeError:
-        keeps_batch = True
-    if keeps_batch:
-        network.reshape(fixed)
-    output = network.output(0).get_partial_shape()
-    if output.rank.is_dynamic or len(output) != 2 or output[1].is_dynamic:
-        raise ConfigurationError(f"model {model.name!r} answers {output}; a member answers [N, classes]")
-    return network
-
-
-def with_softmax(network: ov.Model) -> ov.Model:
-    """The same model with a softmax over the classes at its end."""
-    result = network.get_results()[0]
-    softmax = opset13.softmax(result.input_value(0), axis=1)
-    result.input(0).replace_source_output(softmax.output(0))
-    network.validate_nodes_and_infer_types()
-    return network
-
-
-def drop_output_quantization(network: ov.Model) -> None:
-    """Let an int8 model answer its softmax itself: rounded to 8 bits, the classes need not sum to 1."""
-    result = network.get_results()[0]
-    last = result.input_value(0).get_node()
-    if last.get_type_name() == "FakeQuantize" and last.input_value(0).get_node().get_type_name() == "Softmax":
-        result.input(0).replace_source_output(last.input_value(0))
-
-
-def input_size(network: ov.Model) -> tuple[int, int] | None:
-    """Height and width that a loaded model takes; None if it takes any."""
-    _, height, width, _ = network.input(0).get_partial_shape()
-    return None if height.is_dynamic or width.is_dynamic else (height.get_length(), width.get_length())
-
-
-def class_count(network: ov.Model) -> int:
-    """The number of classes of a loaded model."""
-    return int(network.output(0).get_partial_shape()[1].get_length())
-
-
 class Predictor:
     """Runs one member, asynchronously: OpenVINO's threads compute while the event loop goes on."""
 
-    def __init__(self, config: MemberConfig, model: Model, size: tuple[int, int], max_batch_size: int) -> None:
+    def __init__(self, config: OpenVino, model: Model, size: tuple[int, int], max_batch_size: int) -> None:
         """Compile the model and warm it up.
 
         Args:
@@ -116,8 +49,12 @@ class Predictor:
         self.name = config.name
         self.model = model.name
         self.version = model.version
+        self._operation = config.operation
         self._failures = 0
-        network = load(model)
+        try:
+            network = load(model)
+        except ModelError as err:
+            raise ConfigurationError(f"members: {self.name!r}: {err}") from err
         self._batch_limit = _fixed_batch(network)
         self._compile(network, config)
         try:
@@ -132,7 +69,7 @@ class Predictor:
         except RuntimeError as err:
             raise ConfigurationError(f"model {model.name!r} does not run on pixels of {size}: {err}") from err
 
-    def _compile(self, network: ov.Model, config: MemberConfig) -> None:
+    def _compile(self, network: ov.Model, config: OpenVino) -> None:
         options: dict[str, Any] = {
             "PERFORMANCE_HINT": config.performance_hint,
             "INFERENCE_NUM_THREADS": config.threads or available_cpus(),
@@ -157,33 +94,33 @@ class Predictor:
         The batch is split evenly over the infer requests that OpenVINO calls optimal. If inference fails, every
         request of the batch fails with `InferenceFailed`; so does one whose scores are no finite numbers.
         """
-        start_ns = time.time_ns()
-        batch = batch.unexpired()
-        versions = {**batch.versions, self.name: self.version}
+        work = Work(self._operation, batch)
         attributes: dict[str, AttributeValue] = {
             "ensemble.model.name": self.model,
             "ensemble.model.version": self.version,
         }
-        end_ns = None
+        errors: dict[int, EnsembleError] = {}
+        scores, end_ns = NO_SCORES, None
         try:
-            parts = await asyncio.gather(*(self._infer(part) for part in self._split(batch.payload)))
-            probabilities = np.concatenate([scores for scores, _ in parts]) if parts else np.empty((0, 0), np.float32)
-            self._failures = 0 if parts else self._failures
+            parts = await asyncio.gather(*(self._infer(part) for part in self._split(work.payload)))
+            if parts:
+                scores = np.concatenate([part for part, _ in parts])
+                self._failures = 0
             end_ns = time.time_ns()
-            attributes |= _durations(start_ns, [began_ns for _, began_ns in parts], end_ns)
+            attributes |= _durations(work.start_ns, [began_ns for _, began_ns in parts], end_ns)
         except RuntimeError:
             self._failures += 1
-            logger.exception("member %r failed on pixels of shape %s", self.name, batch.payload.shape)
-            error: EnsembleError = InferenceFailed(f"member {self.name!r} failed; the server's log has the cause")
-            batch, probabilities = batch.fail(dict.fromkeys(batch.live, error)), np.empty((0, 0), np.float32)
-        finite = np.isfinite(probabilities).all(axis=1)
+            logger.exception("member %r failed on pixels of shape %s", self.name, work.payload.shape)
+            failed = InferenceFailed(f"member {self.name!r} failed; the server's log has the cause")
+            errors = dict.fromkeys(range(len(work.payload)), failed)
+        finite = np.isfinite(scores).all(axis=1)
         if not finite.all():
             logger.error("member %r answered no finite number for %d images", self.name, np.count_nonzero(~finite))
-            error = InferenceFailed(f"member {self.name!r} answered no finite number")
-            batch = batch.fail({i: error for i, good in zip(batch.live, finite, strict=True) if not good})
-            probabilities = probabilities[finite]
-        batch = Batch(batch.payload, batch.requests, batch.errors, versions, batch.timings)
-        return batch.advance(f"predict {self.name}", start_ns, probabilities, attributes, end_ns)
+            infinite = InferenceFailed(f"member {self.name!r} answered no finite number")
+            errors = dict.fromkeys(np.flatnonzero(~finite).tolist(), infinite)
+            scores = scores[finite]
+        version = {"versions": {self.name: self.version}}
+        return work.done(scores, lambda _: version, errors=errors, attributes=attributes, end_ns=end_ns)
 
     def _part_sizes(self, max_batch_size: int) -> list[int]:
         largest = -(-max_batch_size // len(self._requests))

@@ -1,164 +1,96 @@
-"""The JPEG transformer: encoded images in, uint8 pixels of the models' size out."""
+"""The JPEG transformer: encoded images in, uint8 pixels out, one set for each preprocessing that a member wants."""
 
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
-import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import chain
+from typing import Annotated
 
-import cv2
 import numpy as np
-from PIL import Image
+from pydantic import Field
 
+from deployments.contract.batch import Batch, Work
+from deployments.contract.errors import EnsembleError, InvalidImage
+from deployments.contract.payload import Pixels, PixelSets
+from deployments.contract.preprocessing import Preprocessing
+from deployments.contract.settings import MIB, Placement, Schema
 from deployments.cpus import available_cpus
-from graph.batch import Batch, Pixels
-from graph.config import TransformerSettings
-from graph.errors import EnsembleError, ImageTooLarge, InvalidImage
 
 logger = logging.getLogger(__name__)
 
-# Pillow reads the headers here, and its own pixel limit would answer before ours.
-Image.MAX_IMAGE_PIXELS = None
-
-# What both Pillow and OpenCV read.
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
-REDUCED_JPEG = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2}
+OPERATION = "decode"
+Edge = Annotated[int, Field(ge=1, le=8192)]
+# An image's pixels for each preprocessing, and its width and height.
+Decoded = tuple[list[Pixels], tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What an image file declares: its width and height in pixels, and whether it is a JPEG."""
+class TransformerSettings(Schema):
+    """Limits of the JPEG transformer, checked before a pixel is decoded."""
 
-    width: int
-    height: int
-    is_jpeg: bool
+    max_image_bytes: int = Field(10 * MIB, ge=1024, le=256 * MIB, description="encoded size of an image, bytes")
+    max_image_pixels: int = Field(50_000_000, ge=1024, le=1_000_000_000, description="declared size, pixels")
 
 
-def inspect(encoded: bytes, limits: TransformerSettings) -> Header:
-    """Read an image's header.
+class TransformerConfig(TransformerSettings):
+    """The JPEG transformer."""
 
-    Raises:
-        InvalidImage: no image.
-        ImageTooLarge: over the limit on bytes or on declared pixels.
-    """
-    check_size(encoded, limits)
-    try:
-        with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
-            header = Header(*image.size, image.format in {"JPEG", "MPO"})
-    # Pillow's plugins raise what their parsers do, not one type.
-    except Exception as err:
-        raise InvalidImage("the body is not an image; send a JPEG, PNG, WebP, BMP, GIF or TIFF file") from err
-    if header.width * header.height > limits.max_image_pixels:
-        raise ImageTooLarge(
-            f"the image declares {header.width} x {header.height} pixels; "
-            f"at most {limits.max_image_pixels} in all are accepted"
-        )
-    return header
-
-
-def decode(encoded: bytes, header: Header, size: tuple[int, int], crop_ratio: float) -> Pixels:
-    """Decode an image, resize it keeping its aspect and crop the centre: the standard evaluation transform.
-
-    EXIF orientation is honoured, grey becomes colour, alpha is dropped. A JPEG much larger than `size` is decoded at
-    1/2, 1/4 or 1/8 scale, which libjpeg does in the frequency domain for less than the full price.
-
-    Args:
-        encoded: the file's bytes, any format that OpenCV decodes.
-        header: what `inspect` found in it.
-        size: height and width of the result, pixels.
-        crop_ratio: share of the shorter side that stays; 0.875 is ImageNet's 224 of 256.
-
-    Returns:
-        BGR pixels, uint8 [height, width, 3].
-
-    Raises:
-        InvalidImage: only part of an image.
-    """
-    flags = cv2.IMREAD_COLOR
-    if header.is_jpeg:
-        spare = min(header.width, header.height) * crop_ratio / max(size)
-        flags = next((flag for factor, flag in REDUCED_JPEG.items() if spare >= factor), flags)
-    try:
-        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
-    except cv2.error as err:
-        raise InvalidImage("the image can't be decoded; send it in another format") from err
-    if image is None:
-        raise InvalidImage("the image is truncated or damaged; send the whole file")
-    return crop_and_resize(image.astype(np.uint8, copy=False), size, crop_ratio)
-
-
-def check_size(encoded: bytes, limits: TransformerSettings) -> None:
-    """Raise InvalidImage for no bytes, ImageTooLarge for more than the limit."""
-    if not encoded:
-        raise InvalidImage("the image has no bytes; send the file as the body")
-    if len(encoded) > limits.max_image_bytes:
-        raise ImageTooLarge(f"the image has {len(encoded)} bytes; at most {limits.max_image_bytes} are accepted")
-
-
-def crop_and_resize(image: Pixels, size: tuple[int, int], crop_ratio: float) -> Pixels:
-    """The centre of an image, uint8 [h, w, 3], at `size`; cropped before it is resized, which is the cheaper order."""
-    height, width = image.shape[:2]
-    scale = max(size[0] / height, size[1] / width) / crop_ratio
-    rows, columns = (max(1, round(edge / scale)) for edge in size)
-    top, left = (height - rows) // 2, (width - columns) // 2
-    centre = image[top : top + rows, left : left + columns]
-    if centre.shape[:2] == size:
-        return np.ascontiguousarray(centre)
-    shrinks = centre.shape[0] > size[0]
-    interpolation = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-    return cv2.resize(centre, (size[1], size[0]), interpolation=interpolation).astype(np.uint8, copy=False)
+    placement: Placement = "separate"
+    size: tuple[Edge, Edge] | None = Field(None, description="height and width, pixels; default: the members'")
+    crop_ratio: float | None = Field(
+        None, gt=0, le=1, description="share of the shorter side that the centre crop keeps; default: the models', or 1"
+    )
+    threads: int | None = Field(None, ge=1, le=256, description="decoding threads; default: the CPUs of the container")
 
 
 class JpegTransformer:
     """Decodes batches in a bounded thread pool, so that neither the event loop nor the machine is overrun."""
 
-    def __init__(
-        self, settings: TransformerSettings, size: tuple[int, int], crop_ratio: float, threads: int | None
-    ) -> None:
-        """Set the models' input size (height, width), the crop and the number of threads (default: all CPUs)."""
-        cv2.setNumThreads(1)
-        cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-        self._size = size
-        self._crop_ratio = crop_ratio
+    def __init__(self, settings: TransformerSettings, wanted: Mapping[str, Preprocessing], threads: int | None) -> None:
+        """Set the limits, the preprocessing of each set by its key, and the number of threads (default: all CPUs)."""
+        self.settings = settings
+        self._wanted = wanted
         self._threads = threads or available_cpus()
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="decode")
-        self.settings = settings
+        # Imported where it runs: OpenCV takes memory that a process without a transformer need not spend.
+        from deployments import decoding
 
-    async def __call__(self, batch: Batch[list[bytes]]) -> Batch[Pixels]:
-        """Encoded images to pixels, uint8 [N,H,W,3] BGR; an image that can't be decoded fails alone."""
-        start_ns = time.time_ns()
-        batch = batch.unexpired()
+        self._decoding = decoding
+
+    def check(self, settings: TransformerSettings) -> None:
+        """Any limits will do."""
+
+    async def __call__(self, batch: Batch[Sequence[bytes]]) -> Batch[PixelSets]:
+        """Encoded images to pixels, uint8 [N,H,W,3] BGR by key; an image that can't be decoded fails alone."""
+        work = Work(OPERATION, batch)
         loop = asyncio.get_running_loop()
-        chunk = -(-len(batch.payload) // self._threads) or 1
+        chunk = -(-len(work.payload) // self._threads) or 1
         results = await asyncio.gather(
             *(
-                loop.run_in_executor(self._pool, self._decode_all, batch.payload[first : first + chunk])
-                for first in range(0, len(batch.payload), chunk)
+                loop.run_in_executor(self._pool, self._decode_all, work.payload[first : first + chunk])
+                for first in range(0, len(work.payload), chunk)
             )
         )
-        errors, pixels = {}, []
-        for position, outcome in zip(batch.live, chain.from_iterable(results), strict=True):
-            if isinstance(outcome, EnsembleError):
-                errors[position] = outcome
-            else:
-                image, header = outcome
-                pixels.append(image)
-                batch.requests[position].image_size = header.width, header.height
-        return batch.fail(errors).advance(
-            "decode", start_ns, np.stack(pixels) if pixels else np.empty((0, *self._size, 3), np.uint8)
-        )
+        outcomes = list(chain.from_iterable(results))
+        errors = {row: outcome for row, outcome in enumerate(outcomes) if isinstance(outcome, EnsembleError)}
+        decoded = [outcome for outcome in outcomes if not isinstance(outcome, EnsembleError)]
+        return work.done(self._sets(decoded), lambda row: {"image_size": decoded[row][1]}, errors=errors)
 
-    def _decode_all(self, encoded: list[bytes]) -> list[tuple[Pixels, Header] | EnsembleError]:
+    def _sets(self, decoded: Sequence[Decoded]) -> dict[str, Pixels]:
+        if not decoded:
+            return {key: np.empty((0, *wanted.size, 3), np.uint8) for key, wanted in self._wanted.items()}
+        return {key: np.stack([pixels[i] for pixels, _ in decoded]) for i, key in enumerate(self._wanted)}
+
+    def _decode_all(self, encoded: Sequence[bytes]) -> list[Decoded | EnsembleError]:
         return [self._decode(image) for image in encoded]
 
-    def _decode(self, encoded: bytes) -> tuple[Pixels, Header] | EnsembleError:
+    def _decode(self, encoded: bytes) -> Decoded | EnsembleError:
         try:
-            header = inspect(encoded, self.settings)
-            return decode(encoded, header, self._size, self._crop_ratio), header
+            header = self._decoding.inspect(encoded, self.settings)
+            pixels = self._decoding.decode(encoded, header, tuple(self._wanted.values()))
+            return pixels, (header.width, header.height)
         except EnsembleError as err:
             return err.with_traceback(None)
         except Exception:

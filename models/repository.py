@@ -1,7 +1,8 @@
 """The model repository: `<root>/<name>/<version>/`, any OpenVINO-readable model, the highest version served.
 
-The layout is Triton's. A version folder holds one model file and, when `scripts/prepare.py` or `scripts/quantize.py`
+The layout is Triton's. A version folder holds one model file and, when `scripts.prepare` or `scripts.quantize`
 made it, a `metadata.json` with classes, input size and the SHA-256 of each file, verified before loading.
+Versions are written by `models.writing`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graph.errors import ConfigurationError
+from models.errors import ModelError
 
 DEFAULT_ROOT = Path(__file__).resolve().parent
 METADATA = "metadata.json"
 LABELS = "labels.txt"
+# What a model, a member or a deployment may be called.
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+LONGEST_NAME = 64
 MODEL_FILES = ("*.xml", "*.onnx", "*.tflite", "*.pdmodel", "saved_model.pb")
 
 
@@ -50,23 +54,29 @@ class Model:
         return tuple(file.read_text(encoding="utf-8").splitlines()) if file.is_file() else None
 
     @property
+    def input(self) -> dict[str, Any]:
+        """What `metadata.json` tells of the pixels that the model wants: `height`, `crop_ratio` and so on."""
+        told = self.metadata.get("input", {})
+        return told if isinstance(told, dict) else {}
+
+    @property
     def crop_ratio(self) -> float | None:
         """The share of the shorter side that the evaluation crop keeps, if `metadata.json` tells it."""
-        ratio = self.metadata.get("input", {}).get("crop_ratio")
+        ratio = self.input.get("crop_ratio")
         return None if ratio is None else float(ratio)
 
     def verify(self) -> None:
         """Compare each file with its SHA-256 in `metadata.json`; a model without metadata has nothing to compare.
 
         Raises:
-            ConfigurationError: a file is missing or differs.
+            ModelError: a file is missing or differs.
         """
         for name, expected in self.metadata.get("sha256", {}).items():
             file = self.folder / name
             if not file.is_file():
-                raise ConfigurationError(f"model {self.name!r} version {self.version}: {file} is missing")
+                raise ModelError(f"model {self.name!r} version {self.version}: {file} is missing")
             if sha256(file) != expected:
-                raise ConfigurationError(
+                raise ModelError(
                     f"model {self.name!r} version {self.version}: {name} does not match the SHA-256 in {METADATA}; "
                     "restore the file, or prepare the model again"
                 )
@@ -90,34 +100,23 @@ def find(root: Path, name: str, version: int | None = None) -> Model:
     """Find a model; without a version, the highest.
 
     Raises:
-        ConfigurationError: no such model or version, no model file in it, or malformed metadata.
+        ModelError: no such model or version, no model file in it, or malformed metadata.
     """
     available = versions(root, name)
     if not available:
         known = sorted(entry.name for entry in root.iterdir() if versions(root, entry.name)) if root.is_dir() else []
-        raise ConfigurationError(f"no model {name!r} in the repository {root}; it has {known or 'none'}")
+        raise ModelError(f"no model {name!r} in the repository {root}; it has {known or 'none'}")
     chosen = available[-1] if version is None else version
     if chosen not in available:
-        raise ConfigurationError(f"model {name!r} has no version {chosen}; it has {available}")
+        raise ModelError(f"model {name!r} has no version {chosen}; it has {available}")
     folder = root / name / str(chosen)
     return Model(name, chosen, _model_file(folder), _read_metadata(folder))
-
-
-def write_metadata(folder: Path, metadata: dict[str, Any]) -> None:
-    """Write `metadata.json` with the SHA-256 of every other file in the folder."""
-    digests = {
-        file.relative_to(folder).as_posix(): sha256(file)
-        for file in sorted(folder.rglob("*"))
-        if file.is_file() and file.name != METADATA
-    }
-    text = json.dumps({**metadata, "sha256": digests}, indent=2, ensure_ascii=False)
-    (folder / METADATA).write_text(text + "\n", encoding="utf-8")
 
 
 def _model_file(folder: Path) -> Path:
     files = [file for pattern in MODEL_FILES for file in folder.glob(pattern)]
     if len(files) != 1:
-        raise ConfigurationError(
+        raise ModelError(
             f"{folder} must hold exactly one model ({', '.join(MODEL_FILES)}); found {[f.name for f in files]}"
         )
     return folder if files[0].name == "saved_model.pb" else files[0]
@@ -130,7 +129,7 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     try:
         metadata = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as err:
-        raise ConfigurationError(f"{file} is not valid JSON: {err}") from err
+        raise ModelError(f"{file} is not valid JSON: {err}") from err
     if not isinstance(metadata, dict):
-        raise ConfigurationError(f"{file} must hold a JSON object")
+        raise ModelError(f"{file} must hold a JSON object")
     return metadata

@@ -1,6 +1,6 @@
-"""Classifies photographs with a running server and shows the answers as a table.
+"""Classifies photographs with a running server and shows the answers as a table, or as JSON.
 
-python -m scripts.classify photo.jpg ... [--protocol grpc] [--top-k 3] [--members]
+python -m scripts.classify photo.jpg ... [--protocol grpc] [--top-k 3] [--members] [--json]
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from deployments.protocol import inference_pb2 as pb
 from deployments.protocol.inference_pb2_grpc import GRPCInferenceServiceStub
 
 Ask = Callable[[bytes], dict[str, Any]]
+Result = tuple[Path, dict[str, Any] | str]
+# Characters of a path in the table, its end.
+LONGEST_PATH = 48
 
 
 def over_http(url: str, top_k: int, members: bool) -> Ask:
@@ -60,12 +63,12 @@ def over_grpc(address: str, top_k: int, members: bool) -> Ask:
     return ask
 
 
-def show(results: Sequence[tuple[Path, dict[str, Any] | str]], members: bool) -> Table:
+def show(results: Sequence[Result], members: bool) -> Table:
     """A row for each class listed, a line of its own for an error."""
     table = Table("photograph", "label", "probability", *(["members"] if members else []))
     for path, answer in results:
         # As text, because what a file is called may look like markup.
-        name = Text(str(path))
+        name = Text(_end(str(path)))
         if isinstance(answer, str):
             table.add_row(name, Text(answer, "red"), "")
             continue
@@ -74,6 +77,17 @@ def show(results: Sequence[tuple[Path, dict[str, Any] | str]], members: bool) ->
             row: list[Text | str] = [name if rank == 0 else "", Text(item["label"]), f"{item['probability']:.4f}"]
             table.add_row(*row, *([votes if rank == 0 else ""] if members else []))
     return table
+
+
+def to_json(results: Sequence[Result]) -> str:
+    """A line for each photograph: its answer, or its error, and its path."""
+    lines = [{"path": str(p), **({"error": a} if isinstance(a, str) else a)} for p, a in results]
+    return "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
+
+
+def _end(path: str) -> str:
+    """The end of a long path, which tells one photograph of a folder from another."""
+    return path if len(path) <= LONGEST_PATH else f"…{path[1 - LONGEST_PATH :]}"
 
 
 def main() -> None:
@@ -85,12 +99,13 @@ def main() -> None:
     parser.add_argument("--grpc", default="127.0.0.1:9000", help="host:port of the gRPC server")
     parser.add_argument("--top-k", type=int, default=1)
     parser.add_argument("--members", action="store_true", help="each member's own answer")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each photograph")
     args = parser.parse_args()
     if args.protocol == "http":
         ask = over_http(args.url, args.top_k, args.members)
     else:
         ask = over_grpc(args.grpc, args.top_k, args.members)
-    results: list[tuple[Path, dict[str, Any] | str]] = []
+    results: list[Result] = []
     for path in args.photographs:
         try:
             results.append((path, ask(path.read_bytes())))
@@ -99,7 +114,10 @@ def main() -> None:
         except httpx.TransportError as err:
             results.append((path, f"no answer from {args.url}: {err}; is the server running (make serve)?"))
             break
-    Console().print(show(results, args.members))
+    if args.json:
+        print(to_json(results))
+    else:
+        Console().print(show(results, args.members))
     if any(isinstance(answer, str) for _, answer in results):
         sys.exit(1)
 

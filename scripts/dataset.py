@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from deployments import transformer
-from graph.batch import Pixels
-from graph.config import TransformerSettings
-from graph.errors import EnsembleError
+from deployments import decoding
+from deployments.contract.errors import EnsembleError
+from deployments.contract.payload import Pixels
+from deployments.contract.preprocessing import Preprocessing
+from deployments.transformer import TransformerSettings
 from scripts.errors import DatasetError, ScriptError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png"})
@@ -101,10 +102,11 @@ def label(name: str) -> str:
     return PurePosixPath(name).parent.name
 
 
-def decode(name: str, encoded: bytes, size: tuple[int, int], crop_ratio: float) -> Pixels:
+def decode(name: str, encoded: bytes, wanted: Preprocessing) -> Pixels:
     """An image to uint8 BGR [height,width,3], as the server does it; a bad one raises ScriptError with its name."""
     try:
-        return transformer.decode(encoded, transformer.inspect(encoded, LIMITS), size, crop_ratio)
+        [pixels] = decoding.decode(encoded, decoding.inspect(encoded, LIMITS), [wanted])
+        return pixels
     except EnsembleError as err:
         raise ScriptError(f"{name}: {err}") from err
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from graph.errors import ConfigurationError, EnsembleError
+from deployments.contract.errors import ConfigurationError, EnsembleError
+from models.errors import ModelError
 
 
 class ScriptError(ValueError):
@@ -19,16 +20,12 @@ class DatasetError(ScriptError):
     """The path holds no labelled images."""
 
 
-class ModelError(ScriptError):
-    """A model can't become a member of the ensemble, or a version of it can't be written."""
-
-
 @contextmanager
 def told_in_one_line() -> Iterator[None]:
     """Turn the user's mistakes into `error: ...` on stderr and exit status 1; bugs keep their traceback."""
     try:
         yield
-    except (ScriptError, ConfigurationError, EnsembleError, OSError, zipfile.BadZipFile) as err:
+    except (ScriptError, ModelError, ConfigurationError, EnsembleError, OSError, zipfile.BadZipFile) as err:
         raise SystemExit("error: " + " ".join(str(err).split())) from err
 
 

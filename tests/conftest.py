@@ -18,6 +18,7 @@ def repository(tmp_path_factory):
     """A repository of three members: two that always answer the same, each its own class, and one that looks."""
     root = tmp_path_factory.mktemp("repository")
     store(root, "one", constant(one_hot(1)))
-    store(root, "six", constant(one_hot(6)))
+    # Of another size, so that the transformer makes two sets of pixels.
+    store(root, "six", constant(one_hot(6), size=48))
     store(root, "brightness", brightness())
     return root

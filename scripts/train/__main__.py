@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import get_args
 
 from models.repository import DEFAULT_ROOT
+from models.writing import check_free, check_name, check_replaceable, describe
 from scripts.errors import ScriptError, at_least_zero, fraction, positive, told_in_one_line
-from scripts.intermediate import check_free, check_name, check_replaceable, describe
 from scripts.train.recipe import Architecture, Augmentation, Mix, Recipe, to_json
 
 # glibc's numbers for `mallopt`.

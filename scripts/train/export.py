@@ -8,11 +8,12 @@ from typing import Any
 import openvino as ov
 import torch
 
+from models.baking import bake
+from models.errors import ModelError
 from models.repository import Model
-from scripts.accuracy import computed_in, predict, provenance, top1, truth
+from models.writing import input_metadata, write_version
 from scripts.dataset import Dataset
-from scripts.errors import ModelError
-from scripts.intermediate import bake, input_metadata, write_version
+from scripts.evaluate.accuracy import computed_in, predict, provenance, top1, truth
 from scripts.train.architectures import ARCHITECTURES, Mirrored
 
 # The checkpoint's images are as large as the model's input: nothing is cut away.

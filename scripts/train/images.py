@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
+from deployments.contract.preprocessing import Preprocessing
 from scripts.dataset import Dataset, decode
 from scripts.errors import ScriptError
 from scripts.train.recipe import Recipe
@@ -35,7 +36,7 @@ def load_images(dataset: Dataset, size: int, classes: Sequence[str]) -> tuple[Te
     images = np.empty((len(dataset), size, size, 3), np.uint8)
     labels = np.empty(len(dataset), np.int64)
     for i, (encoded, name) in enumerate(tqdm(dataset.read(), "decode", len(dataset), unit="img", delay=1)):
-        images[i], labels[i] = decode(dataset.names[i], encoded, (size, size), 1.0), index[name]
+        images[i], labels[i] = decode(dataset.names[i], encoded, Preprocessing((size, size))), index[name]
     return torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)
 
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deployments.cpus import available_cpus
-from deployments.predictor import input_size, load
+from models.network import input_size, load
 from models.repository import Model, find, sha256
 from scripts.errors import ScriptError
 
@@ -33,7 +33,7 @@ class Teachers:
 
         Raises:
             ScriptError: a model has other classes, or takes images of another size.
-            ConfigurationError: there is no such model, or it is damaged.
+            ModelError: there is no such model, or it is damaged.
         """
         self._models = [find(repository, name) for name in names]
         for model in self._models:

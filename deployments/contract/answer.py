@@ -1,0 +1,41 @@
+"""The answer for an image; its fields are those of the JSON answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from deployments.contract.item import Version
+from deployments.contract.payload import Probabilities
+
+# Digits behind the point.
+TOLD_DIGITS = 6
+
+
+class ClassProbability(msgspec.Struct, frozen=True):
+    """One class of an answer."""
+
+    label: Annotated[str, Meta(description="the class' name")]
+    index: Annotated[int, Meta(ge=0, description="its index")]
+    probability: Annotated[float, Meta(ge=0, le=1, description="its probability, to six digits")]
+
+
+class Classification(ClassProbability, frozen=True, omit_defaults=True, kw_only=True):
+    """The answer for one image: the most probable class by the members together, and what else was asked for."""
+
+    top: Annotated[tuple[ClassProbability, ...], Meta(description="the top_k most probable classes, descending")]
+    model_versions: Annotated[Mapping[str, Version], Meta(description="the version of each member that answered")]
+    trace_id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="the W3C trace id of the request")]
+    members: Annotated[
+        Mapping[str, ClassProbability] | None, Meta(description="each member's own most probable class, if asked for")
+    ] = None
+
+
+class Answer(NamedTuple):
+    """What the graph gives for one image: the classification, and the probability of every class, float32 [C]."""
+
+    classification: Classification
+    probabilities: Probabilities

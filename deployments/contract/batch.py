@@ -1,0 +1,148 @@
+"""What travels on an edge of the graph: a payload with one row per image that has not failed, and the images' items."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Self, TypeVar
+
+from msgspec.structs import replace
+
+from deployments.contract.errors import DeadlineExceeded, EnsembleError
+from deployments.contract.item import MOST_TOLD, PROCESS, AttributeValue, Item, Note, Step
+from deployments.contract.payload import gather, take
+
+DEADLINE_HINT = "the deadline passed before the image was classified; allow more time or send fewer at once"
+NO_ATTRIBUTES: Mapping[str, AttributeValue] = {}
+NO_ERRORS: Mapping[int, EnsembleError] = {}
+
+P = TypeVar("P", covariant=True)
+Q = TypeVar("Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Generic[P]):
+    """A payload and its images. Nodes make new ones: two members may hold the same batch at the same time.
+
+    Attributes:
+        payload: a row for each item without an error, in the items' order.
+        items: every image that entered the graph, failed ones included.
+    """
+
+    payload: P
+    items: tuple[Item, ...]
+
+    @property
+    def live(self) -> list[int]:
+        """The position in `items` of each payload row."""
+        return [position for position, item in enumerate(self.items) if item.error is None]
+
+    def fail(self, errors: Mapping[int, EnsembleError]) -> Batch[P]:
+        """The batch with these errors, by position; an image that has failed already keeps its first."""
+        live = self.live
+        kept = [row for row, position in enumerate(live) if position not in errors]
+        if len(kept) == len(live):
+            return self
+        items = tuple(
+            replace(item, error=errors[position]) if position in errors and item.error is None else item
+            for position, item in enumerate(self.items)
+        )
+        return Batch(take(self.payload, kept), items)
+
+    def unexpired(self) -> Batch[P]:
+        """The batch in which the images whose deadline has passed have failed by it."""
+        now = time.time()
+        late = [i for i, item in enumerate(self.items) if item.deadline is not None and item.deadline <= now]
+        return self.fail({position: DeadlineExceeded(DEADLINE_HINT) for position in late}) if late else self
+
+    def without_steps(self) -> Batch[P]:
+        """The batch without what has been noted of it, for a way to another process."""
+        return Batch(self.payload, tuple(replace(item, steps=()) for item in self.items))
+
+    def after(self, before: Batch[Any]) -> Batch[P]:
+        """This batch, which came of one `without_steps`, with what had been noted before."""
+        pairs = zip(before.items, self.items, strict=True)
+        return Batch(self.payload, tuple(replace(now, steps=(*then.steps, *now.steps)) for then, now in pairs))
+
+    def split(self, positions: Sequence[int]) -> Batch[P]:
+        """The batch of some of the images, by position, in that order."""
+        row_of = {position: row for row, position in enumerate(self.live)}
+        rows = [row_of[position] for position in positions if position in row_of]
+        return Batch(take(self.payload, rows), tuple(self.items[position] for position in positions))
+
+    @classmethod
+    def join(cls, parts: Sequence[tuple[Sequence[int], Self]]) -> Self:
+        """One batch out of several: the images of each go to its positions, which together are 0 to their number."""
+        items: dict[int, Item] = {}
+        for positions, part in parts:
+            items.update(zip(positions, part.items, strict=True))
+        whole = tuple(items[position] for position in range(len(items)))
+        row_of = {position: row for row, position in enumerate(i for i, item in enumerate(whole) if item.error is None)}
+        rows = [([row_of[positions[i]] for i in part.live], part.payload) for positions, part in parts]
+        return cls(gather(rows, len(row_of)), whole)
+
+
+class Work(Generic[P]):
+    """A node's work on a batch, from when it is made; images whose deadline has passed by then take no part in it."""
+
+    def __init__(self, node: str, batch: Batch[P]) -> None:
+        """Begin what a trace calls `node`."""
+        self._node = node
+        self._start_ns = time.time_ns()
+        self._before = batch
+        self.batch = batch.unexpired()
+
+    @property
+    def start_ns(self) -> int:
+        """When it began, nanoseconds since the epoch."""
+        return self._start_ns
+
+    @property
+    def payload(self) -> P:
+        """The rows to work on."""
+        return self.batch.payload
+
+    def done(
+        self,
+        payload: Q,
+        changes: Callable[[int], Mapping[str, Any]] | None = None,
+        *,
+        errors: Mapping[int, EnsembleError] = NO_ERRORS,
+        attributes: Mapping[str, AttributeValue] = NO_ATTRIBUTES,
+        end_ns: int | None = None,
+    ) -> Batch[Q]:
+        """The batch after the work.
+
+        Args:
+            payload: its output, a row for each row worked on that has no error.
+            changes: gives the fields of the item of a row of the output that change.
+            errors: what went wrong, by the row worked on.
+            attributes: for the note of it.
+            end_ns: when it was done, nanoseconds since the epoch; default: now.
+        """
+        size = len(self._before.live)
+        note = Note(
+            self._node,
+            self._start_ns,
+            end_ns or time.time_ns(),
+            {**attributes, "ensemble.batch.size": size},
+            PROCESS,
+        )
+        step = Step(note)
+        items, row, kept = list(self._before.items), 0, 0
+        for position, item in enumerate(items):
+            if item.error is not None:
+                continue
+            error = self.batch.items[position].error
+            if error is None:
+                error = errors.get(row)
+                row += 1
+            if error is None:
+                more = changes(kept) if changes is not None else {}
+                items[position] = replace(item, steps=(*item.steps, step), **more)
+                kept += 1
+            else:
+                failed = Step(note, (error.code, error.message[:MOST_TOLD]))
+                items[position] = replace(item, error=error, steps=(*item.steps, failed))
+        return Batch(payload, tuple(items))

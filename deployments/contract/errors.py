@@ -1,0 +1,137 @@
+"""The errors a caller can get, each with its code and its status over HTTP and gRPC: a new one is a class here."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+# Characters. It travels in gRPC's trailers, too, for which clients allow 8 KB.
+LONGEST_MESSAGE = 500
+
+
+class EnsembleError(Exception):
+    """Base of every error that is answered to a caller.
+
+    Attributes:
+        code: its stable, machine-readable name.
+        http_status: over HTTP.
+        grpc_status: over gRPC, the name of a `grpc.StatusCode`.
+        is_fault: whether it is a fault on the server's side, not the caller's mistake.
+        retry: whether the same request may succeed a while later; HTTP then says so by `Retry-After`.
+    """
+
+    code: ClassVar[str] = "internal"
+    http_status: ClassVar[int] = 500
+    grpc_status: ClassVar[str] = "INTERNAL"
+    is_fault: ClassVar[bool] = True
+    retry: ClassVar[bool] = False
+
+    @property
+    def message(self) -> str:
+        """What went wrong and what to do about it, without most of a long text of the caller's that is quoted in it."""
+        # What Ray raises in its place at a handle has this error as its argument, and a traceback as its text.
+        text = str(self.args[0]) if self.args else ""
+        return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
+
+    def to_dict(self) -> dict[str, str]:
+        """`{"code": ..., "message": ...}`, the body of every error answer."""
+        return {"code": self.code, "message": self.message}
+
+
+class ClientMistake(EnsembleError):
+    """Base of what the caller did wrong; every other error is a fault on the server's side."""
+
+    is_fault = False
+    grpc_status = "INVALID_ARGUMENT"
+
+
+class InvalidImage(ClientMistake):
+    """The bytes are not an image, or only part of one."""
+
+    code = "invalid_image"
+    http_status = 400
+
+
+class ImageTooLarge(ClientMistake):
+    """The image, or the request, exceeds the limit on bytes or on pixels."""
+
+    code = "image_too_large"
+    http_status = 413
+
+
+class UnsupportedMediaType(ClientMistake):
+    """The declared content type is no image."""
+
+    code = "unsupported_media_type"
+    http_status = 415
+
+
+class InvalidParameter(ClientMistake):
+    """A parameter of the request is unknown, malformed or out of bounds."""
+
+    code = "invalid_parameter"
+    http_status = 422
+
+
+class NotFound(ClientMistake):
+    """There is no such path or model."""
+
+    code = "not_found"
+    http_status = 404
+    grpc_status = "NOT_FOUND"
+
+
+class MethodNotAllowed(ClientMistake):
+    """The path exists, but not for this HTTP method."""
+
+    code = "method_not_allowed"
+    http_status = 405
+
+
+class Overloaded(EnsembleError):
+    """As many images are in flight as the configuration admits; try again later."""
+
+    code = "overloaded"
+    http_status = 503
+    grpc_status = "RESOURCE_EXHAUSTED"
+    retry = True
+
+
+class NotReady(EnsembleError):
+    """Not every member has answered yet; try again later."""
+
+    code = "not_ready"
+    http_status = 503
+    grpc_status = "UNAVAILABLE"
+    retry = True
+
+
+class DeadlineExceeded(EnsembleError):
+    """The request was not answered within its time."""
+
+    code = "deadline_exceeded"
+    http_status = 504
+    grpc_status = "DEADLINE_EXCEEDED"
+
+
+class InferenceFailed(EnsembleError):
+    """A member failed on this input; the server's log has the cause."""
+
+    code = "inference_failed"
+
+
+class ConfigurationError(ValueError):
+    """The configuration, or a model it names, can't be served; the message names the field and the remedy."""
+
+
+def kinds(base: type[EnsembleError] = EnsembleError) -> dict[str, type[EnsembleError]]:
+    """Every error by its code."""
+    found = {base.code: base}
+    for kind in base.__subclasses__():
+        # A base class has its own base's code: the first with a code is the one that it belongs to.
+        found = {**kinds(kind), **found}
+    return found
+
+
+def by_code(code: str, message: str) -> EnsembleError:
+    """The error of that code, as it was raised in another process; an unknown code's is `EnsembleError`."""
+    return kinds().get(code, EnsembleError)(message)

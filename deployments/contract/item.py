@@ -1,0 +1,85 @@
+"""What one image keeps on its way through the graph; frozen, because two members may hold it at the same time."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+import msgspec
+
+from deployments.contract.errors import EnsembleError
+from deployments.contract.options import Options
+
+AttributeValue = str | int | float
+# A local model's version is a number, a remote server's what it calls it.
+Version = int | str
+PROCESS = socket.gethostname(), os.getpid()
+# Characters of an error's message in a trace: it may quote what a client sent.
+MOST_TOLD = 200
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What a node notes of its work on a batch, for traces and metrics; every image of the batch shares it.
+
+    Attributes:
+        node: what it did, such as `predict resnet`.
+        start_ns: when it began, nanoseconds since the epoch.
+        end_ns: when it was done.
+        attributes: what else is worth knowing, by OpenTelemetry's names.
+        process: the host and the process id that it ran in.
+    """
+
+    node: str
+    start_ns: int
+    end_ns: int
+    attributes: Mapping[str, AttributeValue]
+    process: tuple[str, int]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One image's part in a node's work.
+
+    Attributes:
+        note: what the node notes of it.
+        failure: the code and the beginning of the message of the error that the image has had since; None for none.
+    """
+
+    note: Note
+    failure: tuple[str, str] | None = None
+
+
+class Vote(msgspec.Struct, frozen=True):
+    """A member's most probable class of an image."""
+
+    index: int
+    probability: float
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One image's request.
+
+    Attributes:
+        trace_parent: the W3C `traceparent` of the request.
+        deadline: seconds since the epoch (the graph may span machines, so no monotonic clock); None for no limit.
+        options: what the caller asked for.
+        image_size: width and height of the image, pixels; the transformer sets it.
+        versions: the model version of each member that answered.
+        votes: the most probable class of each member that answered; the combiner sets it.
+        error: why it failed; None as long as it has not, and then a row of the payload belongs to it.
+        steps: the nodes that worked on it, in order.
+    """
+
+    trace_parent: str = ""
+    deadline: float | None = None
+    options: Options = Options()
+    image_size: tuple[int, int] | None = None
+    versions: Mapping[str, Version] = {}
+    votes: Mapping[str, Vote] = {}
+    error: EnsembleError | None = None
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def trace_id(self) -> str:
+        """The W3C trace id of the request, 32 hexadecimal digits."""
+        return self.trace_parent[3:35]

@@ -1,0 +1,97 @@
+"""A member of the ensemble: what every kind of it is configured by, what it tells of itself, and how it is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pydantic import Field
+
+from deployments.contract.item import Version
+from deployments.contract.nodes import Node
+from deployments.contract.payload import Pixels, Probabilities
+from deployments.contract.preprocessing import Color, Interpolation, Preprocessing, Resize, Size
+from deployments.contract.settings import Name, Placement, Schema, Weight
+
+TOLD = ("crop_ratio", "resize", "interpolation", "border")
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """What a member takes and gives; None is what it leaves open.
+
+    Attributes:
+        classes: their number.
+        labels: their names, in order of index.
+        version: of the model.
+        size: height and width of its pixels.
+        crop_ratio: see `Preprocessing`, as the next three.
+        resize: likewise.
+        interpolation: likewise.
+        border: likewise.
+    """
+
+    classes: int
+    version: Version
+    labels: tuple[str, ...] | None = None
+    size: Size | None = None
+    crop_ratio: float | None = None
+    resize: Resize | None = None
+    interpolation: Interpolation | None = None
+    border: Color | None = None
+
+
+class MemberConfig(Schema):
+    """What every kind of member has. A kind is a subclass in a file of `deployments/members`, and in their union."""
+
+    kind: str
+    name: Name = Field(description="its name in every answer")
+    weight: Weight = Field(1.0, description="share in the combination, relative to the other members'")
+    placement: Placement = Field("separate", description="a Serve deployment of its own, or its caller's process")
+    deployment: Name | None = Field(None, description="name of its Serve deployment; default: the name")
+
+    @property
+    def deployment_name(self) -> str:
+        """The name of its Serve deployment."""
+        return self.deployment or self.name
+
+    @property
+    def operation(self) -> str:
+        """What a trace calls its work."""
+        return f"predict {self.name}"
+
+    def signature(self, repository: Path) -> Signature:
+        """What the member tells of itself.
+
+        Args:
+            repository: the application's model repository.
+
+        Raises:
+            ConfigurationError: it can't be served.
+        """
+        raise NotImplementedError
+
+    def make(self, repository: Path, preprocessing: Preprocessing, max_batch_size: int) -> Node[Pixels, Probabilities]:
+        """The node, made in the process where it is to run.
+
+        Args:
+            repository: the application's model repository.
+            preprocessing: of the pixels that it will get.
+            max_batch_size: the most images that it will get at once.
+
+        Raises:
+            ConfigurationError: it can't be served.
+        """
+        raise NotImplementedError
+
+
+def told(metadata: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a `Signature` that the `input` entry of a model's `metadata.json` tells.
+
+    Raises:
+        msgspec.ValidationError: one of them has a wrong type or value.
+    """
+    known: dict[str, Any] = {name: metadata[name] for name in TOLD if name in metadata}
+    signature: dict[str, Any] = {"classes": 1, "version": 1, **known}
+    checked = msgspec.convert(signature, Signature, strict=False)
+    return {name: getattr(checked, name) for name in known}

@@ -1,0 +1,52 @@
+"""What a node is, and what else it may be able to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from deployments.contract.answer import Answer
+from deployments.contract.batch import Batch
+
+P = TypeVar("P", contravariant=True)
+Q = TypeVar("Q", covariant=True)
+
+
+class Node(Protocol[P, Q]):
+    """A part of the graph: a batch in, a batch of the same images out. It never raises for one image's sake."""
+
+    async def __call__(self, batch: Batch[P], /) -> Batch[Q]:
+        """Work on a batch."""
+        ...
+
+
+# From encoded images to answers.
+Graph = Node[Sequence[bytes], Sequence[Answer]]
+
+
+@runtime_checkable
+class Adjustable(Protocol):
+    """A node whose settings change while it serves, through `user_config`."""
+
+    settings: Any
+
+    def check(self, settings: Any) -> None:
+        """Raise ConfigurationError for settings that it can't work by, though each field is right."""
+        ...
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """A node that can tell when it is unwell."""
+
+    def check_health(self) -> None:
+        """Raise if it can't work any more; must not wait."""
+        ...
+
+
+@runtime_checkable
+class Versioned(Protocol):
+    """A node that serves a version of a model."""
+
+    name: str
+    version: Any

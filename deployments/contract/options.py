@@ -1,0 +1,19 @@
+"""What a caller can ask for besides the label: a new option is a field here, for every protocol and in the OpenAPI."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The options of a request; the HTTP query, the Open Inference Protocol's parameters, a handle's keywords."""
+
+    top_k: Annotated[int, Meta(ge=1, le=100_000, description="classes to list; default: the labeler's")] | None = None
+    members: Annotated[bool, Meta(description="list each member's own answer")] = False
+    timeout_ms: (
+        Annotated[int, Meta(ge=1, le=3_600_000, description="deadline from when the request began to arrive, ms")]
+        | None
+    ) = None

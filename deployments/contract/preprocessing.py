@@ -1,0 +1,38 @@
+"""How an image becomes pixels: what the transformer makes once per image for all members that want the same."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Resize = Literal["crop", "stretch", "letterbox"]
+Interpolation = Literal["area", "linear", "cubic", "nearest"]
+Size = tuple[int, int]
+Color = tuple[int, int, int]
+
+
+class Preprocessing(msgspec.Struct, frozen=True):
+    """How an image becomes pixels.
+
+    Attributes:
+        size: height and width, pixels.
+        crop_ratio: the share of the shorter side that the centre crop keeps; 0.875 is ImageNet's 224 of 256.
+        resize: `crop` keeps the aspect and cuts the centre out; `stretch` keeps all and not the aspect; `letterbox`
+            keeps both and fills the rest with `border`.
+        interpolation: `area` averages where the image shrinks and is linear where it grows.
+        border: the colour beside a letterboxed image, blue, green and red from 0 to 255.
+    """
+
+    size: Size
+    crop_ratio: float = 1.0
+    resize: Resize = "crop"
+    interpolation: Interpolation = "area"
+    border: Color = (0, 0, 0)
+
+    @property
+    def key(self) -> str:
+        """The name of its pixels among others': the same for the same preprocessing."""
+        height, width = self.size
+        text = f"{height}x{width} {self.resize} {self.crop_ratio:g} {self.interpolation}"
+        return text if self.resize != "letterbox" else f"{text} {self.border}"

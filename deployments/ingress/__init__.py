@@ -1,0 +1,1 @@
+"""The door: admission, deadlines and batching, alike for every protocol, and the protocols."""

@@ -1,0 +1,1 @@
+"""gRPC: one file for each service."""

@@ -1,0 +1,149 @@
+"""gRPC: the Open Inference Protocol's `inference.GRPCInferenceService`."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import grpc
+import msgspec
+from google.protobuf import json_format
+from ray.serve.grpc_util import RayServegRPCContext
+
+from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidParameter
+from deployments.ingress import open_inference, options
+from deployments.ingress.service import Service
+from deployments.observe.tracing import Trace
+from deployments.protocol import inference_pb2 as pb
+
+# https://opentelemetry.io/docs/specs/semconv/rpc/
+CALL = {"rpc.system.name": "grpc", "rpc.method": "inference.GRPCInferenceService/ModelInfer"}
+
+
+def set_error(context: RayServegRPCContext, error: EnsembleError) -> None:
+    """Answer with the error's status; returned, not raised, or Serve would log a client's mistake with a traceback."""
+    context.set_code(grpc.StatusCode[error.grpc_status])
+    context.set_details(f"{error.code}: {error.message}")
+
+
+class OpenInference:
+    """Answers the protocol's calls from an ingress; each returns an empty message where it set an error."""
+
+    def __init__(self, service: Service) -> None:
+        """Set what is served."""
+        self._service = service
+        self._ingress = service.ingress
+        self._metadata = pb.ModelMetadataResponse()
+        json_format.ParseDict(msgspec.to_builtins(open_inference.metadata(service.class_count)), self._metadata)
+
+    def server_live(self) -> pb.ServerLiveResponse:
+        """The process answers."""
+        return pb.ServerLiveResponse(live=True)
+
+    def server_ready(self) -> pb.ServerReadyResponse:
+        """Every member has answered once since the start."""
+        return pb.ServerReadyResponse(ready=self._service.is_ready())
+
+    def server_metadata(self) -> pb.ServerMetadataResponse:
+        """The server's name and version."""
+        return pb.ServerMetadataResponse(**msgspec.to_builtins(open_inference.SERVER))
+
+    def model_ready(self, request: pb.ModelReadyRequest, context: RayServegRPCContext) -> pb.ModelReadyResponse:
+        """Whether the ensemble is ready; NOT_FOUND for another model."""
+        try:
+            open_inference.check_model(request.name, request.version)
+        except EnsembleError as err:
+            set_error(context, err)
+            return pb.ModelReadyResponse()
+        return pb.ModelReadyResponse(ready=self._service.is_ready())
+
+    def model_metadata(
+        self, request: pb.ModelMetadataRequest, context: RayServegRPCContext
+    ) -> pb.ModelMetadataResponse:
+        """The ensemble's inputs and outputs; NOT_FOUND for another model."""
+        try:
+            open_inference.check_model(request.name, request.version)
+        except EnsembleError as err:
+            set_error(context, err)
+            return pb.ModelMetadataResponse()
+        return self._metadata
+
+    async def model_infer(self, request: pb.ModelInferRequest, context: RayServegRPCContext) -> pb.ModelInferResponse:
+        """Classify the images of a request; raw contents are answered raw, typed contents typed."""
+        with self._ingress.observer.call("grpc", dict(context.invocation_metadata()), CALL) as call:
+            try:
+                response = await self._infer(request, call.trace)
+                call.attributes["rpc.response.status_code"] = grpc.StatusCode.OK.name
+            except EnsembleError as err:
+                call.fail(err)
+                call.attributes["rpc.response.status_code"] = err.grpc_status
+                set_error(context, err)
+                response = pb.ModelInferResponse()
+            return response
+
+    async def _infer(self, request: pb.ModelInferRequest, trace: Trace) -> pb.ModelInferResponse:
+        open_inference.check_model(request.model_name, request.model_version)
+        limit = self._ingress.settings.max_request_bytes
+        if (size := request.ByteSize()) > limit:
+            raise ImageTooLarge(f"the request has {size} bytes; at most {limit} are accepted")
+        images = self._images(request)
+        names = open_inference.check_outputs([output.name for output in request.outputs])
+        parameters = {name: _parameter(value) for name, value in request.parameters.items()}
+        asked = options.from_parameters(parameters)
+        answers = open_inference.succeeded(await self._ingress.classify(images, asked, trace=trace))
+        response = pb.ModelInferResponse(
+            model_name=open_inference.MODEL, model_version=open_inference.VERSION, id=request.id
+        )
+        for name, value in open_inference.response_parameters(answers, parameters).items():
+            response.parameters[name].string_param = value
+        for tensor in open_inference.tensors(answers, names):
+            output = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+            if request.raw_input_contents:
+                response.raw_output_contents.append(_raw(tensor))
+            else:
+                _fill(output.contents, tensor)
+        return response
+
+    def _images(self, request: pb.ModelInferRequest) -> list[bytes]:
+        open_inference.check_inputs([(tensor.name, tensor.datatype) for tensor in request.inputs])
+        [tensor], raw = request.inputs, request.raw_input_contents
+        if len(raw) > 1:
+            raise InvalidParameter(f"the request has one input but {len(raw)} raw_input_contents")
+        images = _split(raw[0], self._ingress.settings.max_parts) if raw else tensor.contents.bytes_contents
+        self._ingress.check_count(len(images))
+        open_inference.check_shape(list(tensor.shape), len(images))
+        return list(images)
+
+
+def _split(raw: bytes, most: int) -> list[bytes]:
+    """BYTES elements of a raw tensor, at most one more than `most`: each its length, 4 bytes little-endian, and it."""
+    elements: list[bytes] = []
+    offset = 0
+    while offset < len(raw) and len(elements) <= most:
+        end = offset + 4 + int.from_bytes(raw[offset : offset + 4], "little")
+        if offset + 4 > len(raw) or end > len(raw):
+            raise InvalidParameter("raw_input_contents ends within an element; each is a 4-byte length and its bytes")
+        elements.append(raw[offset + 4 : end])
+        offset = end
+    return elements
+
+
+def _parameter(parameter: pb.InferParameter) -> Any:
+    choice = parameter.WhichOneof("parameter_choice")
+    return None if choice is None else getattr(parameter, choice)
+
+
+def _raw(tensor: open_inference.Tensor) -> bytes:
+    if tensor.datatype == "BYTES":
+        encoded = [text.encode() for text in tensor.data]
+        return b"".join(struct.pack("<I", len(element)) + element for element in encoded)
+    return bytes(tensor.data.tobytes())
+
+
+def _fill(contents: pb.InferTensorContents, tensor: open_inference.Tensor) -> None:
+    if tensor.datatype == "BYTES":
+        contents.bytes_contents.extend(text.encode() for text in tensor.data)
+    elif tensor.datatype == "INT64":
+        contents.int64_contents.extend(tensor.data.tolist())
+    else:
+        contents.fp32_contents.extend(tensor.data.ravel().tolist())

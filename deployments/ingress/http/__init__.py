@@ -1,0 +1,1 @@
+"""HTTP: one file for each protocol, and the server that dispatches to them."""

@@ -1,0 +1,114 @@
+"""Reads bodies within bounds: each byte takes room at the ingress as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidParameter, UnsupportedMediaType
+from deployments.ingress.ingress import Arrival
+from deployments.ingress.settings import IngressSettings
+
+# "application/octet-stream" says nothing about what it is, and many clients send it for a file they don't know.
+UNDECLARED = frozenset({"", "application/octet-stream"})
+FORM_OVERHEAD_BYTES = 64 * 1024
+
+
+class BoundedParser(MultiPartParser):
+    """Starlette's parser for forms, with a limit on the whole body and every part kept in memory."""
+
+    def __init__(self, request: Request, max_parts: int, max_bytes: int, arrival: Arrival) -> None:
+        """Bound the number of parts and the bytes of the body."""
+        # One file more than allowed is let through, so that the ingress refuses it in the words of its limit.
+        super().__init__(
+            request.headers,
+            bounded(request, max_bytes, arrival),
+            max_files=max_parts + 1,
+            max_fields=16,
+            max_part_size=4096,
+        )
+        self.spool_max_size = max_bytes
+
+
+def media_type(headers: Mapping[str, str]) -> str:
+    """The declared content type without its parameters, in small letters; empty if there is none."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def check_image_type(declared: str) -> None:
+    """Raise UnsupportedMediaType for a declared type that is no image."""
+    if declared not in UNDECLARED and not declared.startswith("image/"):
+        raise UnsupportedMediaType(
+            f"{declared!r} is no image; send the file with Content-Type: image/jpeg (or what it is), or without one"
+        )
+
+
+async def bounded(request: Request, limit: int, arrival: Arrival) -> AsyncGenerator[bytes, None]:
+    """The request's body, chunk by chunk.
+
+    Raises:
+        ImageTooLarge: it exceeds `limit` bytes.
+        Overloaded: it exceeds what there is room for.
+    """
+    received = 0
+    async for chunk in request.stream():
+        received += len(chunk)
+        if received > limit:
+            raise ImageTooLarge(f"the request has more than {limit} bytes")
+        arrival.grow(len(chunk))
+        yield chunk
+
+
+async def body(request: Request, limit: int, arrival: Arrival) -> bytes:
+    """The whole body; raises as `bounded` does, and before a byte is read if it declares too many."""
+    _check_declared_length(request, limit)
+    return b"".join([chunk async for chunk in bounded(request, limit, arrival)])
+
+
+async def images(request: Request, settings: IngressSettings, arrival: Arrival) -> list[bytes | EnsembleError]:
+    """The images of a body, which is one, or a form; or for a part that declares another type, its error.
+
+    Raises:
+        UnsupportedMediaType: the body declares another type.
+        InvalidParameter: the form is malformed, or has other parts.
+        ImageTooLarge: it exceeds the limits.
+        Overloaded: it exceeds what there is room for.
+    """
+    declared = media_type(request.headers)
+    if declared != "multipart/form-data":
+        check_image_type(declared)
+        return [await body(request, settings.max_request_bytes, arrival)]
+    limit = settings.max_request_bytes + FORM_OVERHEAD_BYTES
+    _check_declared_length(request, limit)
+    try:
+        form = await BoundedParser(request, settings.max_parts, limit, arrival).parse()
+    except (MultiPartException, KeyError, UnicodeDecodeError) as err:
+        raise InvalidParameter(f"the form is malformed: {getattr(err, 'message', err)}") from err
+    try:
+        if others := sorted({name for name, _ in form.multi_items() if name != "image"}):
+            raise InvalidParameter(f"the form has a part {others[0]!r}; name every part 'image'")
+        parts = form.getlist("image")
+        if not parts:
+            raise InvalidParameter("the form has no part 'image'")
+        return [await _part(part) for part in parts]
+    finally:
+        await form.close()
+
+
+async def _part(part: UploadFile | str) -> bytes | EnsembleError:
+    if isinstance(part, str):
+        return InvalidParameter("the part 'image' is a text field; send the file itself, with a filename")
+    try:
+        check_image_type(media_type(part.headers))
+    except UnsupportedMediaType as err:
+        return err
+    return await part.read()
+
+
+def _check_declared_length(request: Request, limit: int) -> None:
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > limit:
+        raise ImageTooLarge(f"the request declares {declared} bytes; at most {limit} are accepted")

@@ -1,0 +1,136 @@
+"""The OpenAPI document of the HTTP interface, made of the routes' typed models, and the page that shows it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, Response
+
+from deployments.contract.errors import EnsembleError
+from deployments.ingress.http.routes import REFERENCE, Route, Routes, encoded
+from deployments.observe.observer import Call
+
+# The page, of Swagger UI's own files: nothing is fetched from elsewhere.
+ASSETS = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>ensemble</title>
+<link rel="icon" href="data:,"><link rel="stylesheet" href="/docs/swagger-ui.css"></head>
+<body><div id="page"></div><script src="/docs/swagger-ui-bundle.js"></script>
+<script>SwaggerUIBundle({url: "/openapi.json", dom_id: "#page"})</script></body></html>
+"""
+
+
+class Documents:
+    """Answers `/openapi.json` and `/docs`."""
+
+    def __init__(self, routes: Routes) -> None:
+        """Set what is documented."""
+        self._documented = routes
+
+    def routes(self) -> Routes:
+        """The document, the page and its files."""
+        return {
+            "/openapi.json": Route("GET", self._openapi, "This document", (dict[str, Any],)),
+            "/docs": Route("GET", self._page, "This document, to read and to try"),
+            **{f"/docs/{name}": Route("GET", self._asset, "") for name in ASSETS},
+        }
+
+    @cached_property
+    def openapi(self) -> dict[str, Any]:
+        """The document, https://spec.openapis.org/oas/v3.1.0."""
+        routes = {**self._documented, **{path: route for path, route in self.routes().items() if route.summary}}
+        models = {model for route in routes.values() for model in _models(route)}
+        _, components = msgspec.json.schema_components(sorted(models, key=str), ref_template=REFERENCE)
+        return {
+            "openapi": "3.1.0",
+            "info": {"title": "ensemble", "version": "1", "description": "An ensemble of image classifiers on CPUs."},
+            "paths": {path: {route.method.lower(): _operation(path, route)} for path, route in routes.items()},
+            "components": {"schemas": components},
+        }
+
+    async def _openapi(self, _: Request, _call: Call) -> Response:
+        return encoded(self.openapi)
+
+    async def _page(self, _: Request, _call: Call) -> Response:
+        return HTMLResponse(PAGE)
+
+    async def _asset(self, request: Request, _call: Call) -> Response:
+        name = request.scope["path"].rpartition("/")[2]
+        spec = find_spec("fastapi_offline")
+        assert spec is not None
+        assert spec.origin is not None
+        return FileResponse(Path(spec.origin).parent / "static" / name, media_type=ASSETS[name])
+
+
+def _models(route: Route) -> list[Any]:
+    told = [route.style.model] if route.errors else []
+    return [*told, *route.answers, *(model for model in route.body.values() if not isinstance(model, dict))]
+
+
+def _schema(model: Any) -> dict[str, Any]:
+    if isinstance(model, dict):
+        return model
+    [schema], _ = msgspec.json.schema_components([model], ref_template=REFERENCE)
+    return schema
+
+
+def _operation(path: str, route: Route) -> dict[str, Any]:
+    operation: dict[str, Any] = {"summary": route.summary, "operationId": _identifier(path, route)}
+    if route.query is not None:
+        operation["parameters"] = _parameters(route.query)
+    if route.body:
+        content = {media_type: {"schema": _schema(model)} for media_type, model in route.body.items()}
+        operation["requestBody"] = {"required": True, "content": content}
+    answers = [_schema(model) for model in route.answers]
+    schema = {"schema": answers[0] if len(answers) == 1 else {"oneOf": answers}}
+    content = {"content": {"application/json": schema}} if answers else {}
+    operation["responses"] = {"200": {"description": "OK", **content}, **_failures(route)}
+    return operation
+
+
+def _identifier(path: str, route: Route) -> str:
+    return "_".join([route.method.lower(), *(part.replace(".", "_") for part in path.split("/") if part)])
+
+
+def _parameters(query: type[msgspec.Struct]) -> list[dict[str, Any]]:
+    [_], components = msgspec.json.schema_components([query], ref_template=REFERENCE)
+    properties = components[query.__name__]["properties"]
+    return [
+        {
+            "name": name,
+            "in": "query",
+            "required": False,
+            "description": _description(schema),
+            "schema": _without_null(schema),
+        }
+        for name, schema in properties.items()
+    ]
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """An option that is not there is left out of the query, not null."""
+    kinds = [kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null"]
+    return {name: value for name, value in kinds[0].items() if name != "description"}
+
+
+def _description(schema: dict[str, Any]) -> str:
+    return str(next(kind["description"] for kind in [schema, *schema.get("anyOf", [])] if "description" in kind))
+
+
+def _failures(route: Route) -> dict[str, Any]:
+    by_status: dict[int, list[type[EnsembleError]]] = {}
+    for error in route.errors:
+        by_status.setdefault(error.http_status, []).append(error)
+    schema = _schema(route.style.model)
+    return {
+        str(status): {
+            "description": "; ".join(f"`{error.code}`: {(error.__doc__ or '').strip()}" for error in errors),
+            "content": {"application/json": {"schema": schema}},
+        }
+        for status, errors in sorted(by_status.items())
+    }

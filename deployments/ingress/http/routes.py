@@ -1,0 +1,108 @@
+"""A path that HTTP answers: who answers it, and what the OpenAPI document says of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from deployments.contract.errors import (
+    DeadlineExceeded,
+    EnsembleError,
+    ImageTooLarge,
+    InferenceFailed,
+    InvalidImage,
+    InvalidParameter,
+    Overloaded,
+    UnsupportedMediaType,
+)
+from deployments.observe.observer import Call
+
+# Where the OpenAPI document has the models.
+REFERENCE = "#/components/schemas/{name}"
+Handler = Callable[[Request, Call], Awaitable[Response]]
+Routes = dict[str, "Route"]
+
+# What can go wrong with a request for a classification.
+OF_CLASSIFYING: tuple[type[EnsembleError], ...] = (
+    InvalidImage,
+    ImageTooLarge,
+    UnsupportedMediaType,
+    InvalidParameter,
+    InferenceFailed,
+    Overloaded,
+    DeadlineExceeded,
+)
+
+
+class Error(msgspec.Struct, frozen=True):
+    """What went wrong, and what to do about it."""
+
+    code: str
+    message: str
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True):
+    """The answer to a request, or to one image of several, that failed."""
+
+    error: Error
+
+
+class ProtocolError(msgspec.Struct, frozen=True):
+    """An error as the Open Inference Protocol has it, `<code>: <message>`."""
+
+    error: str
+
+
+class ErrorStyle(NamedTuple):
+    """How a protocol tells an error: the model of its JSON, and what fills it."""
+
+    model: type
+    tell: Callable[[EnsembleError], Any]
+
+
+AS_OBJECT = ErrorStyle(ErrorAnswer, lambda error: {"error": error.to_dict()})
+AS_TEXT = ErrorStyle(ProtocolError, lambda error: {"error": f"{error.code}: {error.message}"})
+
+
+@dataclass(frozen=True)
+class Route:
+    """What answers a path.
+
+    Attributes:
+        method: `GET`, which answers `HEAD` too, or `POST`.
+        handler: answers a request; every `EnsembleError` that it raises is told.
+        summary: what it is for.
+        answers: the models that its JSON may have; none for what is not JSON.
+        errors: what can go wrong.
+        style: how errors are told.
+        query: the model of its query.
+        body: by media type, the model or the JSON schema of the request's body.
+        observed: whether its calls are traced and counted.
+    """
+
+    method: str
+    handler: Handler
+    summary: str
+    answers: tuple[Any, ...] = ()
+    errors: tuple[type[EnsembleError], ...] = ()
+    style: ErrorStyle = AS_OBJECT
+    query: type[msgspec.Struct] | None = None
+    body: Mapping[str, Any] = field(default_factory=dict)
+    observed: bool = False
+
+
+def encoded(content: Any, status: int = 200) -> Response:
+    """Content of typed models as JSON."""
+    return Response(msgspec.json.encode(content), status, media_type="application/json")
+
+
+def plain(content: Any, status: int = 200) -> Response:
+    """Content of plain types as JSON; unlike `encoded` it can hold a client's text of half a character."""
+    body = json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+    return Response(body, status, media_type="application/json")

@@ -1,0 +1,79 @@
+"""Dispatches HTTP requests by a table: FastAPI's machinery would cost more than the rest of the ingress."""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from deployments.contract.errors import EnsembleError, MethodNotAllowed, NotFound
+from deployments.ingress.http.classify import Classify
+from deployments.ingress.http.documents import Documents
+from deployments.ingress.http.open_inference import OpenInference
+from deployments.ingress.http.routes import AS_OBJECT, AS_TEXT, ErrorStyle, Route, Routes, plain
+from deployments.ingress.ingress import INTERNAL_HINT
+from deployments.ingress.service import Service
+from deployments.observe.observer import Call
+from deployments.observe.tracing import Trace
+
+logger = logging.getLogger(__name__)
+
+
+class HttpServer:
+    """Answers HTTP requests; every error, foreseen or not, is answered as JSON."""
+
+    def __init__(self, service: Service) -> None:
+        """Set what is served: a protocol is one more entry."""
+        self._ingress = service.ingress
+        self._routes: Routes = {}
+        for protocol in (Classify(service), OpenInference(service)):
+            self._routes |= protocol.routes()
+        self._routes |= Documents(self._routes).routes()
+
+    async def __call__(self, request: Request) -> Response:
+        """Dispatch a request."""
+        path = request.scope["path"]
+        route = self._routes.get(path)
+        if route is None:
+            style = AS_TEXT if path.startswith("/v2") else AS_OBJECT
+            return self._error(NotFound(f"there is no {path}; see /docs for what there is"), style)
+        if request.method != route.method and not (request.method == "HEAD" and route.method == "GET"):
+            refusal = self._error(MethodNotAllowed(f"{path} takes {route.method}, not {request.method}"), route.style)
+            refusal.headers["Allow"] = "GET, HEAD" if route.method == "GET" else route.method
+            return refusal
+        if route.observed:
+            return await self._observed(request, route)
+        return await self._answered(request, route, Call(Trace("")))
+
+    async def _observed(self, request: Request, route: Route) -> Response:
+        """The answer to a call that is traced and counted."""
+        path = request.scope["path"]
+        known = {"http.request.method": request.method, "http.route": path, "url.path": path, "url.scheme": "http"}
+        with self._ingress.observer.call("http", request.headers, known) as call:
+            response = await self._answered(request, route, call)
+            call.attributes["http.response.status_code"] = response.status_code
+            response.headers["traceresponse"] = call.trace.parent
+            return response
+
+    async def _answered(self, request: Request, route: Route, call: Call) -> Response:
+        try:
+            return await route.handler(request, call)
+        except EnsembleError as err:
+            call.fail(err)
+            return self._error(err, route.style)
+        except ClientDisconnect:
+            call.outcome = "cancelled"
+            return Response(status_code=499)
+        except Exception:
+            logger.exception("failed on %s %s", request.method, request.scope["path"])
+            error = EnsembleError(INTERNAL_HINT)
+            call.fail(error)
+            return self._error(error, route.style)
+
+    def _error(self, error: EnsembleError, style: ErrorStyle) -> Response:
+        """The answer to a failed request."""
+        response = plain(style.tell(error), error.http_status)
+        if error.retry:
+            response.headers["Retry-After"] = str(self._ingress.settings.retry_after_s)
+        return response

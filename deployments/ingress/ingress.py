@@ -1,0 +1,219 @@
+"""The ingress: admission, deadlines and batching, alike for every protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.structs import replace
+
+from deployments.contract.answer import Answer
+from deployments.contract.batch import DEADLINE_HINT, Batch
+from deployments.contract.errors import DeadlineExceeded, EnsembleError, InvalidParameter, Overloaded
+from deployments.contract.item import Item
+from deployments.contract.nodes import Graph
+from deployments.contract.options import Options
+from deployments.ingress.batcher import Batcher
+from deployments.ingress.options import DEFAULT
+from deployments.ingress.settings import IngressSettings
+from deployments.observe.observer import Observer
+from deployments.observe.tracing import Passage, Trace, continue_trace
+
+logger = logging.getLogger(__name__)
+
+Outcome = Answer | EnsembleError
+OBSERVE_AFTER_S = 0.005
+INTERNAL_HINT = "the server failed on this request; its log has the cause"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An image that waits for its batch."""
+
+    image: bytes
+    item: Item
+    passage: Passage
+
+
+class Arrival:
+    """A request whose body is still on its way.
+
+    Attributes:
+        began: when it began to arrive, seconds since the epoch.
+        size: what has come so far, bytes.
+    """
+
+    def __init__(self, grow: Callable[[int], None]) -> None:
+        """Set what takes room for more bytes."""
+        self.began = time.time()
+        self.size = 0
+        self._grow = grow
+
+    def grow(self, size: int) -> None:
+        """Take room for so many bytes more; raises Overloaded if there is none."""
+        self._grow(size)
+        self.size += size
+
+
+class Ingress:
+    """Takes encoded images one by one, sends them through the graph in batches, and answers each."""
+
+    def __init__(self, graph: Graph, settings: IngressSettings, class_count: int, observer: Observer) -> None:
+        """Set the graph that a batch passes, the limits, the number of classes, and who follows calls and batches."""
+        self._graph = graph
+        self.observer = observer
+        self._class_count = class_count
+        self._in_flight = 0
+        self._in_flight_bytes = 0
+        self._batcher: Batcher[Waiting, Outcome] = Batcher(self._run, lambda waiting: len(waiting.image), settings)
+
+    @property
+    def settings(self) -> IngressSettings:
+        """The limits in force."""
+        return self._batcher.settings
+
+    @settings.setter
+    def settings(self, settings: IngressSettings) -> None:
+        self._batcher.settings = settings
+
+    def check(self, settings: IngressSettings) -> None:
+        """Any settings will do whose fields are in their bounds."""
+
+    async def classify(
+        self,
+        images: Sequence[bytes],
+        options: Options = DEFAULT,
+        *,
+        began: float | None = None,
+        trace: Trace | None = None,
+    ) -> list[Outcome]:
+        """Classify images together: each one's answer or its own error, in order.
+
+        Args:
+            images: encoded images.
+            options: what the caller asked for; the deadline counts from when the request began.
+            began: when that was, seconds since the epoch; default: now.
+            trace: the call's trace; default: a new one, not sampled.
+
+        Raises:
+            InvalidParameter: `top_k` is more than there are classes, or there are too many images.
+            Overloaded: the images would exceed the number admitted; none was classified.
+        """
+        self.check_count(len(images))
+        if options.top_k is not None and options.top_k > self._class_count:
+            raise InvalidParameter(f"top_k must be between 1 and {self._class_count}, the number of classes")
+        size = sum(map(len, images))
+        self.check_room(len(images), size)
+        now = time.time()
+        deadline = (began or now) + self._timeout_s(options)
+        trace = trace or Trace(continue_trace(None))
+        item, queued_ns = Item(trace.parent, deadline, options), time.time_ns()
+        self._in_flight += len(images)
+        self._in_flight_bytes += size
+        try:
+            futures = [
+                self._batcher.submit(Waiting(image, item, Passage(trace, queued_ns, len(image)))) for image in images
+            ]
+            await asyncio.wait(futures, timeout=deadline - now)
+        finally:
+            self._in_flight -= len(images)
+            self._in_flight_bytes -= size
+            for future in futures:
+                future.cancel()
+        return [DeadlineExceeded(DEADLINE_HINT) if f.cancelled() else f.result() for f in futures]
+
+    @asynccontextmanager
+    async def arriving(self, options: Options = DEFAULT) -> AsyncIterator[Arrival]:
+        """Room for a request while its body arrives: it counts as an image, and its bytes as they come.
+
+        It must arrive within its own time or the configured one, whichever is shorter.
+
+        Raises:
+            Overloaded: there is no room for it, or for the bytes that came.
+            DeadlineExceeded: it did not arrive in its time.
+        """
+        # A caller may wait long for its answer, but not keep the room meanwhile.
+        timeout_s = min(self._timeout_s(options), self._timeout_s(DEFAULT))
+        self.check_room()
+        arrival = Arrival(self._grow)
+        self._in_flight += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                yield arrival
+        except TimeoutError as err:
+            raise DeadlineExceeded("the request's body did not arrive in its time; send it faster") from err
+        finally:
+            self._in_flight -= 1
+            self._in_flight_bytes -= arrival.size
+
+    def _grow(self, size: int) -> None:
+        self.check_room(0, size)
+        self._in_flight_bytes += size
+
+    def check_room(self, images: int = 1, size: int = 0) -> None:
+        """Raise Overloaded if so many more images, of so many bytes together, exceed what is admitted."""
+        full = self._in_flight + images > self.settings.max_in_flight
+        if full or self._in_flight_bytes + size > self.settings.max_in_flight_bytes:
+            raise Overloaded(
+                f"{self._in_flight} images of {self._in_flight_bytes} bytes are in flight; at most "
+                f"{self.settings.max_in_flight} of {self.settings.max_in_flight_bytes} bytes are admitted; "
+                f"try again in {self.settings.retry_after_s} s"
+            )
+
+    async def warm_up(self) -> None:
+        """Send one image through the graph, so that every member has answered once.
+
+        Raises:
+            EnsembleError: a node failed.
+        """
+        # A BMP needs no encoder: 54 bytes of header and one grey pixel.
+        header = b"BM" + np.array([58, 0, 54, 40, 1, 1], "<u4").tobytes() + np.array([1, 24], "<u2").tobytes()
+        image = header + bytes(24) + b"\x80\x80\x80\x00"
+        batch = await self._pass(Batch([image], (Item(continue_trace(None)),)))
+        if (error := batch.items[0].error) is not None:
+            raise error
+
+    def check_count(self, images: int) -> None:
+        """Raise InvalidParameter if a request can't hold so many images."""
+        if not 1 <= images <= self.settings.max_parts:
+            raise InvalidParameter(f"a request holds 1 to {self.settings.max_parts} images; this one has {images}")
+
+    def _timeout_s(self, options: Options) -> float:
+        return (options.timeout_ms or self.settings.timeout_ms) / 1000
+
+    async def _run(self, waiting: Sequence[Waiting]) -> list[Outcome]:
+        start_ns = time.time_ns()
+        batch = await self._pass(Batch([each.image for each in waiting], tuple(each.item for each in waiting)))
+        # Once the answers are on their way; and should it fail, they are.
+        passages = [each.passage for each in waiting]
+        loop = asyncio.get_running_loop()
+        loop.call_later(OBSERVE_AFTER_S, self.observer.batch, passages, start_ns, time.time_ns(), batch)
+        answers = iter(batch.payload)
+        return [next(answers) if item.error is None else item.error for item in batch.items]
+
+    async def _pass(self, images: Batch[Sequence[bytes]]) -> Batch[Sequence[Answer]]:
+        """The graph's answer; if it gives none, a batch in which every image has the error."""
+        deadlines = [item.deadline for item in images.items if item.deadline is not None]
+        patience = max(deadlines) - time.time() if len(deadlines) == len(images.items) else None
+        error: EnsembleError = EnsembleError(INTERNAL_HINT)
+        try:
+            # A pass that hangs would hold its place for ever, while nobody waits for it any more.
+            async with asyncio.timeout(patience):
+                return await self._graph(images)
+        except TimeoutError:
+            error = DeadlineExceeded(DEADLINE_HINT)
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            logger.exception("a call to a node was cancelled")
+        except Exception as err:
+            # Nothing of a node's failure is the caller's to see: it gets a code, the log the cause.
+            logger.exception("the graph failed on a batch of %d", len(images.items))
+            if isinstance(err, EnsembleError):
+                error = err
+        return Batch([], tuple(replace(item, error=error) for item in images.items))

@@ -1,0 +1,64 @@
+"""Reads a request's options, from wherever its protocol has them; each way ends in one `Options`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from deployments.contract.errors import InvalidParameter
+from deployments.contract.options import Options
+
+NAMES = frozenset(Options.__struct_fields__)
+# Characters of a value of the caller's that are told back.
+MOST_QUOTED = 40
+
+
+def from_query(query: Mapping[str, str]) -> Options:
+    """The options of an HTTP query, whose values are text.
+
+    Raises:
+        InvalidParameter: one is unknown, of the wrong type or out of bounds.
+    """
+    if not query:
+        return DEFAULT
+    if unknown := sorted(set(query) - NAMES):
+        raise InvalidParameter(f"there is no parameter {unknown[0][:MOST_QUOTED]!r}; there are {sorted(NAMES)}")
+    return _convert(dict(query), strict=False)
+
+
+def from_parameters(parameters: Mapping[str, Any]) -> Options:
+    """The options among the parameters of the Open Inference Protocol; others, such as a client's own, are left alone.
+
+    Raises:
+        InvalidParameter: one is of the wrong type or out of bounds.
+    """
+    return _convert({name: value for name, value in parameters.items() if name in NAMES})
+
+
+def from_keywords(keywords: Mapping[str, Any]) -> Options:
+    """The options of a call by handle.
+
+    Raises:
+        InvalidParameter: one is unknown, of the wrong type or out of bounds.
+    """
+    if unknown := sorted(set(keywords) - NAMES):
+        raise InvalidParameter(f"there is no option {unknown[0]!r}; there are {sorted(NAMES)}")
+    return _convert(dict(keywords))
+
+
+def _convert(values: dict[str, Any], strict: bool = True) -> Options:
+    if not values:
+        return DEFAULT
+    try:
+        return msgspec.convert(values, Options, strict=strict)
+    except msgspec.ValidationError as err:
+        # As in "Expected `int` >= 1 - at `$.top_k`".
+        problem, _, path = str(err).replace(" | null", "").partition(" - at ")
+        name = path.strip("`").removeprefix("$.")
+        quoted = repr(values.get(name))[:MOST_QUOTED]
+        raise InvalidParameter(f"{name}: {problem.lower()}; got {quoted}") from err
+
+
+DEFAULT = Options()

@@ -1,0 +1,22 @@
+"""The ingress' settings."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from deployments.contract.settings import MIB, Schema
+
+
+class IngressSettings(Schema):
+    """Admission, batching at the door and deadlines."""
+
+    max_batch_size: int = Field(16, ge=1, le=1024, description="images in one pass through the graph")
+    max_batch_bytes: int = Field(2 * MIB, ge=1024, le=1024 * MIB, description="encoded images in one pass, bytes")
+    batch_wait_ms: float = Field(0.0, ge=0, le=10_000, description="wait for a batch to fill while the graph is idle")
+    max_concurrent_batches: int = Field(2, ge=1, le=1024, description="passes through the graph at a time")
+    max_in_flight: int = Field(256, ge=1, le=100_000, description="admitted images; one more is refused with 503")
+    max_in_flight_bytes: int = Field(256 * MIB, ge=1024, le=1024 * 1024 * MIB, description="theirs together, bytes")
+    retry_after_s: int = Field(1, ge=1, le=3600, description="Retry-After of a refusal, seconds")
+    timeout_ms: int = Field(30_000, ge=1, le=3_600_000, description="deadline of a request that doesn't say")
+    max_parts: int = Field(64, ge=1, le=10_000, description="images in one request")
+    max_request_bytes: int = Field(32 * MIB, ge=1024, le=1024 * MIB, description="body of one request, bytes")

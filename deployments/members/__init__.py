@@ -1,0 +1,19 @@
+"""The kinds of members: one file each, and one line in their union."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Tag
+
+from deployments.members.openvino import OpenVino
+
+KINDS = frozenset({"openvino"})
+
+
+def _kind(given: Any) -> Any:
+    return given.get("kind", "openvino") if isinstance(given, dict) else getattr(given, "kind", None)
+
+
+# A union and not a registry: one that is filled in the driver would be empty in a replica.
+Member = Annotated[Annotated[OpenVino, Tag("openvino")], Discriminator(_kind)]

@@ -1,0 +1,69 @@
+"""Members that OpenVINO runs on this machine, from the model repository; the kind of a member that doesn't say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from pydantic import Field
+
+from deployments.contract.errors import ConfigurationError
+from deployments.contract.member import MemberConfig, Signature, told
+from deployments.contract.nodes import Node
+from deployments.contract.payload import Pixels, Probabilities
+from deployments.contract.preprocessing import Preprocessing
+from deployments.contract.settings import Name
+from models.errors import ModelError
+from models.repository import Model, find
+
+
+class OpenVino(MemberConfig):
+    """One model of the repository. A third member is one more entry."""
+
+    kind: Literal["openvino"] = Field("openvino", description="OpenVINO on this machine")
+    model: Name | None = Field(None, description="folder in the model repository; default: the name")
+    version: int | None = Field(None, ge=1, description="model version; default: the highest")
+    performance_hint: Literal["LATENCY", "THROUGHPUT"] = Field("THROUGHPUT", description="OpenVINO PERFORMANCE_HINT")
+    threads: int | None = Field(None, ge=1, le=1024, description="INFERENCE_NUM_THREADS; default: the container's CPUs")
+    streams: int | None = Field(None, ge=1, le=1024, description="NUM_STREAMS; default: OpenVINO's choice for the hint")
+    inference_precision: Literal["f32", "bf16", "f16"] | None = Field(
+        None, description="INFERENCE_PRECISION_HINT of what is not int8; default: OpenVINO's choice for the CPU"
+    )
+    cpu_pinning: bool = Field(False, description="ENABLE_CPU_PINNING; on, two members on one machine share core 0")
+    cache_dir: Path | None = Field(None, description="CACHE_DIR for compiled models; default: none")
+
+    def signature(self, repository: Path) -> Signature:
+        """What the model's files tell; see `MemberConfig.signature`."""
+        from models.network import class_count, input_size, load
+
+        model = self.find(repository)
+        try:
+            network = load(model)
+            return Signature(
+                classes=class_count(network),
+                version=model.version,
+                labels=model.labels,
+                size=input_size(network),
+                **told(model.input),
+            )
+        except (ModelError, msgspec.ValidationError) as err:
+            raise ConfigurationError(f"members: {self.name!r}: {err}") from err
+
+    def make(self, repository: Path, preprocessing: Preprocessing, max_batch_size: int) -> Node[Pixels, Probabilities]:
+        """A predictor; see `MemberConfig.make`."""
+        # Imported where it runs: OpenVINO takes time and memory that a process without a member need not spend.
+        from deployments.predictor import Predictor
+
+        return Predictor(self, self.find(repository), preprocessing.size, max_batch_size)
+
+    def find(self, repository: Path) -> Model:
+        """The version on disk that is served.
+
+        Raises:
+            ConfigurationError: it isn't there.
+        """
+        try:
+            return find(repository, self.model or self.name, self.version)
+        except ModelError as err:
+            raise ConfigurationError(f"members: {self.name!r}: {err}") from err

@@ -1,0 +1,115 @@
+"""Metrics, through Serve's own.
+
+Ray exports them to Prometheus with the prefix `ray_`, each tagged with the application, the deployment and the replica.
+Names and units: https://prometheus.io/docs/practices/naming/. Ray adds `_total` to a counter's name.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter as Tally
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psutil
+from ray.serve.metrics import Counter, Gauge, Histogram
+
+from deployments.contract.answer import Answer
+from deployments.contract.batch import Batch
+from deployments.contract.nodes import Versioned
+
+SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
+SIZES = [1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+STATE_INTERVAL_S = 5.0
+
+
+def _keys(*names: str) -> Any:
+    # Ray annotates a tuple of one.
+    return names
+
+
+class Metrics:
+    """What the ingress counts of requests and of batches."""
+
+    def __init__(self) -> None:
+        """Register every metric."""
+        self._requests = Counter(
+            "ensemble_requests", description="Requests answered.", tag_keys=_keys("protocol", "outcome")
+        )
+        self._request_duration = Histogram(
+            "ensemble_request_duration_seconds",
+            description="Time from a request's arrival at the ingress to its answer.",
+            boundaries=SECONDS,
+            tag_keys=_keys("protocol"),
+        )
+        self._refusals = Counter("ensemble_admission_refusals", description="Requests refused because it was full.")
+        self._queue_wait = Histogram(
+            "ensemble_queue_wait_seconds",
+            description="Time from an image's arrival to its batch's departure; of each batch, the longest.",
+            boundaries=SECONDS,
+        )
+        self._batch_size = Histogram("ensemble_batch_size", description="Images in a batch.", boundaries=SIZES)
+        self._stage_duration = Histogram(
+            "ensemble_stage_duration_seconds",
+            description="Time that a node worked on a batch.",
+            boundaries=SECONDS,
+            tag_keys=_keys("stage"),
+        )
+        self._predictions = Counter(
+            "ensemble_predictions", description="Images by the ensemble's most probable class.", tag_keys=_keys("label")
+        )
+        self._votes = Counter(
+            "ensemble_member_predictions",
+            description="Images by whether a member's most probable class was the ensemble's.",
+            tag_keys=_keys("member", "agrees"),
+        )
+
+    def request(self, protocol: str, outcome: str, seconds: float) -> None:
+        """Count a request by its protocol and its outcome: `ok`, `cancelled` or an error's code."""
+        self._requests.inc(tags={"protocol": protocol, "outcome": outcome})
+        self._request_duration.observe(seconds, tags={"protocol": protocol})
+        if outcome == "overloaded":
+            self._refusals.inc()
+
+    def batch(self, batch: Batch[Sequence[Answer]], queue_wait_s: float) -> None:
+        """Count a batch that is back, whose image that came first waited so long."""
+        self._batch_size.observe(len(batch.items))
+        # Ray counts nothing that is not above zero.
+        self._queue_wait.observe(max(queue_wait_s, 1e-9))
+        notes = {id(step.note): step.note for item in batch.items for step in item.steps}
+        for note in notes.values():
+            self._stage_duration.observe(max(note.end_ns - note.start_ns, 1) / 1e9, tags={"stage": note.node})
+        answered = [(batch.items[i], a.classification) for i, a in zip(batch.live, batch.payload, strict=True)]
+        for label, count in Tally(answer.label for _, answer in answered).items():
+            self._predictions.inc(count, tags={"label": label})
+        votes = Tally(
+            (name, vote.index == answer.index) for item, answer in answered for name, vote in item.votes.items()
+        )
+        for (name, agrees), count in votes.items():
+            self._votes.inc(count, tags={"member": name, "agrees": str(agrees).lower()})
+
+
+def report_state(nodes: Mapping[str, Any]) -> None:
+    """Report a process' CPU seconds and resident memory, and the versions of its members, from a thread of its own.
+
+    Again and again, because Ray exports a gauge only while it is being set.
+    """
+    cpu = Counter("ensemble_process_cpu_seconds", description="CPU time of the node's process, user and system.")
+    memory = Gauge("ensemble_process_resident_memory_bytes", description="Resident memory of the node's process.")
+    version = Gauge("ensemble_member_version", description="A member's model version.", tag_keys=_keys("member"))
+    versions = {node.name: node.version for node in nodes.values() if isinstance(node, Versioned)}
+
+    def report() -> None:
+        reported = 0.0
+        process = psutil.Process()
+        while True:
+            if (used := time.process_time()) > reported:
+                cpu.inc(used - reported)
+                reported = used
+            memory.set(process.memory_info().rss)
+            for name, number in versions.items():
+                version.set(number, tags={"member": name})
+            time.sleep(STATE_INTERVAL_S)
+
+    threading.Thread(target=report, name="metrics", daemon=True).start()

@@ -1,0 +1,222 @@
+"""Traces: one per request, made at the ingress from what each node notes on the batch.
+
+A node knows nothing of OpenTelemetry. It notes when it worked on a batch (`contract.item.Note`), and when the batch is
+back the ingress turns each image's notes into spans, each under its node's service name. So the decision to sample is
+made in one place for the whole trace, whichever processes its nodes run in; nodes pay nothing for it; and one place
+exports and flushes.
+
+Names: https://opentelemetry.io/docs/specs/semconv/; what the conventions don't know is under `ensemble.`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import Sampler
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from deployments.contract.item import PROCESS, AttributeValue, Item, Note
+
+# Source: https://www.w3.org/TR/trace-context/#traceparent-header
+TRACE_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+ROOT = "classify"
+BATCH = "batch"
+QUEUE = "queue"
+SHUTDOWN_S = 5.0
+SCOPE = InstrumentationScope("ensemble-serving")
+PROPAGATOR = TraceContextTextMapPropagator()
+IDS = RandomIdGenerator()
+OK = Status()
+SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+# It would log every malformed `tracestate`, in the client's words.
+logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
+
+
+def continue_trace(trace_parent: str | None) -> str:
+    """The caller's `traceparent` if it is a valid one, else a new one, not sampled."""
+    if trace_parent is not None and TRACE_PARENT.fullmatch(trace_parent):
+        return trace_parent
+    return f"00-{IDS.generate_trace_id():032x}-{IDS.generate_span_id():016x}-00"
+
+
+@dataclass(slots=True)
+class Trace:
+    """The trace of one request.
+
+    Attributes:
+        parent: the `traceparent` that the request's nodes continue.
+        span: the root span; None if the trace is not sampled.
+    """
+
+    parent: str
+    span: Span | None = None
+
+    def end(self, attributes: Mapping[str, AttributeValue], fault: str | None) -> None:
+        """End the root span; `fault` says what went wrong on the server's side, if something did."""
+        if self.span is not None:
+            self.span.set_attributes(attributes)
+            if fault is not None:
+                self.span.set_status(Status(StatusCode.ERROR, fault))
+            self.span.end()
+
+
+@dataclass(slots=True)
+class Passage:
+    """One image's way through the graph.
+
+    Attributes:
+        trace: its request's.
+        queued_ns: when it began to wait for a batch, nanoseconds since the epoch.
+        size: its encoded bytes' number.
+    """
+
+    trace: Trace
+    queued_ns: int
+    size: int
+
+
+class Tracing:
+    """Makes the spans of requests and batches, and hands them to a span processor of the SDK."""
+
+    def __init__(
+        self, processor: SpanProcessor | None, services: Mapping[str, str], sampler: Sampler | None = None
+    ) -> None:
+        """Set where spans go, and the service names.
+
+        Args:
+            processor: where spans go; None for no tracing at all.
+            services: the service name of each node by what it notes, such as `predict resnet`, and of the root,
+                `classify`.
+            sampler: decides at the root for the whole trace; default: `OTEL_TRACES_SAMPLER`'s, which follows the
+                caller's decision and samples everything else.
+        """
+        self._services = services
+        self._resources: dict[tuple[str, tuple[str, int]], Resource] = {}
+        self._processor = processor
+        if processor is not None:
+            provider = TracerProvider(sampler, self._resource(ROOT, PROCESS), shutdown_on_exit=False)
+            provider.add_span_processor(processor)
+            self._tracer = provider.get_tracer(SCOPE.name)
+
+    def begin(
+        self, trace_parent: str | None, trace_state: str | None, attributes: Mapping[str, AttributeValue]
+    ) -> Trace:
+        """Begin a request's trace, or continue the caller's.
+
+        Args:
+            trace_parent: the caller's W3C `traceparent`, if any.
+            trace_state: its `tracestate`.
+            attributes: what is known of the request.
+        """
+        if self._processor is None:
+            return Trace(continue_trace(trace_parent))
+        carrier = {"traceparent": trace_parent or "", "tracestate": trace_state or ""}
+        caller = PROPAGATOR.extract(carrier, Context())
+        span = self._tracer.start_span(ROOT, caller, kind=SpanKind.SERVER, attributes=attributes)
+        context = span.get_span_context()
+        parent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+        return Trace(parent, span if span.is_recording() else None)
+
+    def record(self, passages: Sequence[Passage], start_ns: int, end_ns: int, items: Sequence[Item]) -> None:
+        """Make the spans of a batch that is back: its own, linked to its requests, and those of each request.
+
+        Args:
+            passages: one per image of the batch, in order.
+            start_ns: when the batch left the queue, nanoseconds since the epoch.
+            end_ns: when it was back.
+            items: what the graph made of each image.
+        """
+        # Several images of one request may be in the batch: one set of spans tells of them.
+        roots: dict[int, tuple[SpanContext, list[int]]] = {}
+        for position, passage in enumerate(passages):
+            if passage.trace.span is not None:
+                root = passage.trace.span.get_span_context()
+                roots.setdefault(root.span_id, (root, []))[1].append(position)
+        if not roots:
+            return
+        size: dict[str, AttributeValue] = {"ensemble.batch.size": len(passages)}
+        requests = [root for root, _ in roots.values()]
+        own = self._emit(BATCH, requests[0], start_ns, end_ns, size, links=map(Link, requests))
+        back = (Link(own),)
+        for root, positions in roots.values():
+            first = passages[positions[0]]
+            self._emit(QUEUE, root, first.queued_ns, start_ns, {"ensemble.image.size": first.size}, links=back)
+            self._emit_nodes(root, [items[position] for position in positions])
+
+    def _emit_nodes(self, root: SpanContext, items: Sequence[Item]) -> None:
+        """A span for each node that worked on one of a request's images."""
+        notes: dict[int, tuple[Note, tuple[str, str] | None]] = {}
+        for item in items:
+            for step in item.steps:
+                _, failure = notes.get(id(step.note), (None, None))
+                notes[id(step.note)] = step.note, failure or step.failure
+        size = next((item.image_size for item in items if item.image_size is not None), None)
+        for number, (note, failure) in enumerate(notes.values()):
+            attributes, status = note.attributes, OK
+            if number == 0 and size is not None:
+                attributes = {**attributes, "ensemble.image.width": size[0], "ensemble.image.height": size[1]}
+            if failure is not None:
+                attributes = {**attributes, "error.type": failure[0], "error.message": failure[1]}
+                status = Status(StatusCode.ERROR, failure[1])
+            self._emit(note.node, root, note.start_ns, note.end_ns, attributes, status=status, where=note.process)
+
+    def _emit(
+        self,
+        name: str,
+        parent: SpanContext,
+        start_ns: int,
+        end_ns: int,
+        attributes: Mapping[str, AttributeValue],
+        *,
+        links: Iterable[Link] = (),
+        status: Status = OK,
+        where: tuple[str, int] = PROCESS,
+    ) -> SpanContext:
+        # Made whole, for it is over: a tracer's span that is started and ended costs four times as much.
+        context = SpanContext(parent.trace_id, IDS.generate_span_id(), False, SAMPLED)
+        span = ReadableSpan(
+            name,
+            context,
+            parent,
+            self._resource(name, where),
+            attributes,
+            links=tuple(links),
+            status=status,
+            start_time=start_ns,
+            end_time=end_ns,
+            instrumentation_scope=SCOPE,
+        )
+        assert self._processor is not None
+        self._processor.on_end(span)
+        return context
+
+    def _resource(self, name: str, where: tuple[str, int]) -> Resource:
+        service = self._services.get(name, self._services[ROOT])
+        if (service, where) not in self._resources:
+            self._resources[service, where] = Resource.create(
+                {
+                    "service.name": service,
+                    "service.namespace": "ensemble",
+                    "service.instance.id": f"{where[0]}:{where[1]}",
+                    "host.name": where[0],
+                    "process.pid": where[1],
+                }
+            )
+        return self._resources[service, where]
+
+    def shutdown(self) -> None:
+        """Export what waits, then stop; without a collector, give up after a while."""
+        if self._processor is not None:
+            last = threading.Thread(target=self._processor.shutdown, name="last spans", daemon=True)
+            last.start()
+            last.join(SHUTDOWN_S)

@@ -1,0 +1,96 @@
+"""What the members must agree on, and the pixels that each wants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from deployments.contract.errors import ConfigurationError
+from deployments.contract.member import Signature
+from deployments.contract.preprocessing import Preprocessing, Size
+from deployments.transformer import TransformerConfig
+from graph.config import EnsembleConfig
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What holds for all members, and the preprocessing of each by its name.
+
+    Attributes:
+        labels: the class names, in order of index.
+        preprocessing: what each member wants.
+    """
+
+    labels: tuple[str, ...]
+    preprocessing: Mapping[str, Preprocessing]
+
+    @property
+    def wanted(self) -> dict[str, Preprocessing]:
+        """Every preprocessing once, by its key."""
+        return {preprocessing.key: preprocessing for preprocessing in self.preprocessing.values()}
+
+
+def agree(config: EnsembleConfig) -> Agreement:
+    """Read every member's signature and bring them together.
+
+    Raises:
+        ConfigurationError: a member can't be served, or two of them differ in classes or labels.
+    """
+    signatures = {member.name: member.signature(config.model_repository) for member in config.members}
+    classes = _agreed("number of classes", {name: told.classes for name, told in signatures.items()})
+    labels = _agreed("labels", {name: told.labels for name, told in signatures.items()})
+    assert classes is not None
+    if labels is not None and len(labels) != classes:
+        raise ConfigurationError(f"the models have {classes} classes but {len(labels)} labels")
+    return Agreement(
+        labels or tuple(str(index) for index in range(classes)),
+        {name: _preprocessing(name, signatures, config.transformer) for name in signatures},
+    )
+
+
+def _agreed(what: str, values: Mapping[str, T | None]) -> T | None:
+    """The value that every member that has one has; raises ConfigurationError, by name, if they differ."""
+    given = {name: value for name, value in values.items() if value is not None}
+    first = next(iter(given), None)
+    for name, value in given.items():
+        if first is not None and value != given[first]:
+            raise ConfigurationError(
+                f"members {first!r} and {name!r} disagree on the {what}: {given[first]} and {value}"
+            )
+    return given[first] if first is not None else None
+
+
+def _preprocessing(name: str, signatures: Mapping[str, Signature], config: TransformerConfig) -> Preprocessing:
+    """What a member wants: by the transformer's configuration, else by what it tells, else as the others want it."""
+    told = signatures[name]
+    ratios = {told.crop_ratio for told in signatures.values() if told.crop_ratio is not None}
+    ratio = config.crop_ratio or told.crop_ratio or (ratios.pop() if len(ratios) == 1 else None)
+    return Preprocessing(
+        _size(name, signatures, config),
+        ratio or 1.0,
+        told.resize or "crop",
+        told.interpolation or "area",
+        told.border or (0, 0, 0),
+    )
+
+
+def _size(name: str, signatures: Mapping[str, Signature], config: TransformerConfig) -> Size:
+    own = signatures[name].size
+    if config.size is not None:
+        if own not in {None, config.size}:
+            raise ConfigurationError(f"transformer.size: {config.size}, but member {name!r} takes {own}")
+        return config.size
+    if own is not None:
+        return own
+    sizes = {told.size for told in signatures.values() if told.size is not None}
+    if not sizes:
+        raise ConfigurationError("transformer.size: no member fixes its input size, so the transformer must")
+    if len(sizes) > 1:
+        raise ConfigurationError(
+            f"transformer.size: member {name!r} takes any size and the others differ: {sorted(sizes)}; "
+            "prepare it again with the --size that it shall take"
+        )
+    return sizes.pop()

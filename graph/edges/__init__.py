@@ -1,0 +1,1 @@
+"""How a node in another process is called: one file for each way."""

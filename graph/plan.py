@@ -1,0 +1,40 @@
+"""How the nodes are joined: what the door needs to know, light enough for a process that runs none of the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deployments.contract.nodes import Graph, Node
+from deployments.ingress.settings import IngressSettings
+from graph.flows.ensemble import Ensemble, Member
+from graph.flows.pipeline import Pipeline
+
+# Every node that the graph is made of, by name.
+Nodes = Mapping[str, Node[Any, Any]]
+# The deployments that every application has, and the names of their nodes.
+INGRESS, TRANSFORMER, COMBINER, LABELER = "Ingress", "JpegTransformer", "Combiner", "Labeler"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the door is made of besides the nodes.
+
+    Attributes:
+        ingress: the ingress' settings.
+        class_count: the number of classes.
+        services: the service name of each node in a trace, by what it notes.
+        compose: joins the nodes, wherever each of them runs.
+    """
+
+    ingress: IngressSettings
+    class_count: int
+    services: Mapping[str, str]
+    compose: Callable[[Nodes], Graph]
+
+
+def ensemble(pixels: Mapping[str, str], nodes: Nodes) -> Graph:
+    """Transformer, members side by side, combiner, labeler; `pixels` has the key of those that each member takes."""
+    members = {name: Member(nodes[name], key) for name, key in pixels.items()}
+    return Pipeline(nodes[TRANSFORMER], Ensemble(members, nodes[COMBINER]), nodes[LABELER])

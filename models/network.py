@@ -1,0 +1,109 @@
+"""Reads a model of the repository as a network with the ensemble's signature, and tells what it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+
+import openvino as ov
+from openvino import opset13
+from openvino.preprocess import PrePostProcessor
+
+from models.errors import ModelError
+from models.repository import Model
+
+PRECISIONS = ("FP32", "FP16", "INT8")
+
+
+def load(model: Model) -> ov.Model:
+    """Read a model and give it the ensemble's signature: uint8 BGR [N,H,W,C] in, float32 [N,classes] out, N free.
+
+    A model that `scripts.prepare` made has it already. Others get layout and type converted, nothing normalized.
+
+    Raises:
+        ModelError: the files are damaged, or the model is no image classifier.
+    """
+    model.verify()
+    try:
+        network = ov.Core().read_model(model.path)
+    except RuntimeError as err:
+        raise ModelError(f"OpenVINO can't read {model.path}: {err}") from err
+    if len(network.inputs) != 1 or len(network.outputs) != 1:
+        raise ModelError(
+            f"model {model.name!r} has {len(network.inputs)} inputs and {len(network.outputs)} outputs; "
+            "a member has one image input and one output of class scores"
+        )
+    drop_output_quantization(network)
+    shape = network.input(0).get_partial_shape()
+    if shape.rank.is_dynamic or len(shape) != 4:
+        raise ModelError(f"model {model.name!r} takes {shape}; a member takes images of four dimensions")
+    channels_first = shape[3] != 3 and shape[1] == 3
+    if channels_first or network.input(0).get_element_type() != ov.Type.u8:
+        adapter = PrePostProcessor(network)
+        adapter.input().tensor().set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC"))
+        adapter.input().model().set_layout(ov.Layout("NCHW" if channels_first else "NHWC"))
+        network = adapter.build()
+    fixed = network.input(0).get_partial_shape()
+    try:
+        network.reshape(ov.PartialShape([-1, *list(fixed)[1:]]))
+        keeps_batch = network.output(0).get_partial_shape()[0].is_static
+    except RuntimeError:
+        keeps_batch = True
+    if keeps_batch:
+        network.reshape(fixed)
+    output = network.output(0).get_partial_shape()
+    if output.rank.is_dynamic or len(output) != 2 or output[1].is_dynamic:
+        raise ModelError(f"model {model.name!r} answers {output}; a member answers [N, classes]")
+    return network
+
+
+def with_softmax(network: ov.Model) -> ov.Model:
+    """The same model with a softmax over the classes at its end."""
+    result = network.get_results()[0]
+    softmax = opset13.softmax(result.input_value(0), axis=1)
+    result.input(0).replace_source_output(softmax.output(0))
+    network.validate_nodes_and_infer_types()
+    return network
+
+
+def drop_output_quantization(network: ov.Model) -> None:
+    """Let an int8 model answer its softmax itself: rounded to 8 bits, the classes need not sum to 1."""
+    result = network.get_results()[0]
+    last = result.input_value(0).get_node()
+    if last.get_type_name() == "FakeQuantize" and last.input_value(0).get_node().get_type_name() == "Softmax":
+        result.input(0).replace_source_output(last.input_value(0))
+
+
+def input_size(network: ov.Model) -> tuple[int, int] | None:
+    """Height and width that a loaded model takes; None if it takes any."""
+    _, height, width, _ = network.input(0).get_partial_shape()
+    return None if height.is_dynamic or width.is_dynamic else (height.get_length(), width.get_length())
+
+
+def class_count(network: ov.Model) -> int:
+    """The number of classes of a loaded model."""
+    return int(network.output(0).get_partial_shape()[1].get_length())
+
+
+def stored_precision(model: Model) -> str:
+    """What most of a model's weights are stored in: `FP32`, `FP16`, or `INT8` for 8 bits or fewer.
+
+    Raises:
+        ModelError: OpenVINO can't read the model.
+    """
+    try:
+        network = ov.Core().read_model(model.path)
+    except RuntimeError as err:
+        raise ModelError(f"OpenVINO can't read {model.path}: {err}") from err
+    bits: Counter[int] = Counter()
+    for node in network.get_ordered_ops():
+        if node.get_type_name() == "Constant":
+            bits[node.get_output_element_type(0).bitwidth] += prod(node.get_output_shape(0))
+    most = bits.most_common(1)[0][0] if bits else 32
+    return "INT8" if most <= 8 else "FP16" if most == 16 else "FP32"
+
+
+def precision(model: Model) -> str:
+    """`FP32`, `FP16` or `INT8`: what the metadata says the weights are stored in, else what they are."""
+    told = model.metadata.get("precision")
+    return told if told in PRECISIONS else stored_precision(model)

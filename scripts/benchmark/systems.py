@@ -1,0 +1,257 @@
+"""The servers that `scripts.benchmark` compares, each started, loaded and stopped alike."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import venv
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import yaml
+
+from scripts.benchmark.workloads import CACHE, ROOT, Placement, Workload
+from scripts.errors import ScriptError
+from scripts.serve.ports import check_ports
+
+HTTP_PORT, GRPC_PORT = 18100, 19100
+READY_TIMEOUT_S, STOP_TIMEOUT_S = 120.0, 60.0
+WARM_UP_S = 1.0
+PEERS = Path(__file__).resolve().parent / "peers"
+# A peer's file has the name of the package that it needs, which Python would find in the file's folder first.
+UNSHADOWED = ("-P",)
+# The same builds in a peer's environment as here.
+SHARED = ("openvino", "opencv-python-headless", "numpy")
+
+
+@dataclass(frozen=True)
+class System:
+    """A server to measure.
+
+    Attributes:
+        name: `ours` or a file of `scripts/benchmark/peers`.
+        placement: of our nodes; None for a peer.
+        protocols: what it is asked by.
+    """
+
+    name: str
+    placement: Placement | None
+    protocols: tuple[str, ...]
+
+
+OURS = (System("ours", "colocated", ("http", "grpc")), System("ours", "separate", ("http", "grpc")))
+
+
+def named(names: list[str]) -> list[System]:
+    """The systems of these names, in order; `ours` is two.
+
+    Raises:
+        ScriptError: there is no such system.
+    """
+    peers = sorted(path.stem for path in PEERS.glob("*.py"))
+    systems: list[System] = []
+    for name in names:
+        if name == "ours":
+            systems += OURS
+        elif name in peers:
+            systems.append(System(name, None, ("http",)))
+        elif name != "limit":
+            raise ScriptError(f"there is no system {name!r}; there are limit, ours and {', '.join(peers)}")
+    return systems
+
+
+class Running:
+    """A server that runs: where it is asked, and what its processes use."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        """Set the process that all its others descend from."""
+        self._process = psutil.Process(process.pid)
+
+    def _tree(self) -> list[psutil.Process]:
+        return [self._process, *self._process.children(recursive=True)]
+
+    def cpu_s(self) -> dict[int, float]:
+        """CPU seconds of each of its processes so far, user and system."""
+        used = {}
+        for process in self._tree():
+            with suppress(psutil.Error):
+                times = process.cpu_times()
+                used[process.pid] = times.user + times.system
+        return used
+
+    def resident_mb(self) -> float:
+        """Its processes' resident memory together, megabytes; a page that several share counts once."""
+        total = 0.0
+        for process in self._tree():
+            with suppress(psutil.Error):
+                total += process.memory_full_info().pss
+        return total / 1e6
+
+    def replicas(self, deployment: str) -> list[psutil.Process]:
+        """The processes that run a deployment's replicas."""
+        return [p for p in self._tree() if f"ServeReplica:ensemble:{deployment}" in " ".join(_command(p))]
+
+    def load(self, workload: Workload, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
+        """What `scripts.load` measures, in a process of its own, and what the server used meanwhile.
+
+        Raises:
+            ScriptError: a request failed.
+        """
+        url = f"http://127.0.0.1:{HTTP_PORT}/classify" if protocol == "http" else f"grpc://127.0.0.1:{GRPC_PORT}"
+        command = [sys.executable, "-m", "scripts.load", url, *map(str, workload.images)]
+        command += ["--clients", str(clients), "--seconds", str(seconds), "--warm-up", str(WARM_UP_S)]
+        before = self.cpu_s()
+        done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
+        if done.returncode != 0:
+            raise ScriptError(f"the load could not be sent: {done.stderr[-1000:]}")
+        used = sum(after - before.get(pid, 0.0) for pid, after in self.cpu_s().items())
+        result: dict[str, Any] = json.loads(done.stdout)
+        if result["errors"] or not result["requests"]:
+            raise ScriptError(
+                f"{result['errors']} requests failed, {result['requests']} did not: {result['first_error']}"
+            )
+        # Over the warm-up as well, like the CPU that was counted.
+        per_request = seconds / (seconds + WARM_UP_S) * 1000 / result["requests"]
+        return {
+            "requests_per_s": result["requests_per_s"],
+            "p50_ms": result["p50_ms"],
+            "p99_ms": result["p99_ms"],
+            "server_cpu_ms_per_request": used * per_request,
+            "client_cpu_ms_per_request": result["cpu_s"] * 1000 / result["requests"],
+            "resident_mb": self.resident_mb(),
+        }
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+@contextmanager
+def running(
+    system: System,
+    workload: Workload,
+    edit: Callable[[dict[str, Any]], None] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Running]:
+    """Start a system, wait until it answers, and stop it at the end.
+
+    Args:
+        system: the server.
+        workload: what it serves.
+        edit: changes our configuration, for trying levers.
+        environment: more of it.
+
+    Raises:
+        ScriptError: it did not start.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        command = _ours(system, workload, edit, Path(temporary)) if system.placement else _peer(system, workload)
+        check_ports(("127.0.0.1", HTTP_PORT), ("127.0.0.1", GRPC_PORT))
+        log = Path(temporary) / "log"
+        peer = {
+            "PEER_MODELS": os.pathsep.join(map(str, workload.models)),
+            "PEER_SIZE": ",".join(map(str, workload.size)),
+            "PEER_PRECISION_HINT": workload.precision or "",
+        }
+        with log.open("wb") as stream:
+            process = subprocess.Popen(  # noqa: S603
+                command,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT if system.placement else temporary,
+                env={**os.environ, **peer, **(environment or {})},
+            )
+        try:
+            _wait(process, log, lambda: _is_ready(system, workload, log))
+            yield Running(process)
+        finally:
+            _stop(process)
+
+
+def _ours(system: System, workload: Workload, edit: Callable[[dict[str, Any]], None] | None, folder: Path) -> list[str]:
+    assert system.placement is not None
+    config = workload.config(system.placement, HTTP_PORT, GRPC_PORT)
+    if edit is not None:
+        edit(config)
+    (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    return [sys.executable, "-m", "scripts.serve", str(folder / "config.yaml")]
+
+
+def _peer(system: System, workload: Workload) -> list[str]:
+    file = PEERS / f"{system.name}.py"
+    python = _environment(file)
+    if system.name == "mosec":
+        return [python, *UNSHADOWED, str(file), "--address", "127.0.0.1", "--port", str(HTTP_PORT)]
+    size = ["--size", *map(str, workload.size), "--precision-hint", workload.precision or ""]
+    return [python, *UNSHADOWED, str(file), "--port", str(HTTP_PORT), *size, *map(str, workload.models)]
+
+
+def _environment(file: Path) -> str:
+    """The Python of a peer: one with the dependencies that its head declares (PEP 723), else this one."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    if "# /// script" not in lines:
+        return sys.executable
+    begin = lines.index("# /// script") + 1
+    block = "\n".join(line[2:] for line in lines[begin : lines.index("# ///", begin)])
+    dependencies = tomllib.loads(block)["dependencies"]
+    folder = (CACHE / "environments" / file.stem).resolve()
+    python = folder / "bin" / "python"
+    wanted = [f"{name}=={importlib.metadata.version(name)}" if name in SHARED else name for name in dependencies]
+    # What is in it, once it is complete: made anew when that changes.
+    complete = folder / "requirements.txt"
+    if not complete.exists() or complete.read_text(encoding="utf-8").splitlines() != wanted:
+        print(f"installing {file.stem} into {folder}", flush=True)
+        venv.create(folder, clear=True, with_pip=True)
+        command = [str(python), "-m", "pip", "install", "--quiet", *wanted]
+        if subprocess.run(command).returncode != 0:  # noqa: S603
+            raise ScriptError(f"{file.stem} could not be installed; leave it out by --systems")
+        complete.write_text("\n".join(wanted), encoding="utf-8")
+    return str(python)
+
+
+def _is_ready(system: System, workload: Workload, log: Path) -> bool:
+    if system.placement:
+        return b"Ready." in log.read_bytes()
+    with suppress(httpx.HTTPError):
+        image = workload.images[0].read_bytes()
+        return httpx.post(f"http://127.0.0.1:{HTTP_PORT}/classify", content=image, timeout=30).status_code == 200
+    return False
+
+
+def _wait(process: subprocess.Popen[bytes], log: Path, is_ready: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + READY_TIMEOUT_S
+    while not is_ready():
+        if process.poll() is not None or time.monotonic() > give_up:
+            raise ScriptError(f"the server did not start: {log.read_text(errors='replace')[-2000:]}")
+        time.sleep(0.2)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a server and every process that descends from it."""
+    tree: list[psutil.Process] = []
+    with suppress(psutil.Error):
+        tree = psutil.Process(process.pid).children(recursive=True)
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(STOP_TIMEOUT_S)
+    for left in tree:
+        with suppress(psutil.Error):
+            left.kill()
+    process.kill()
+    process.wait()

@@ -1,0 +1,141 @@
+"""Top-1 accuracy of models of the repository, decoded and predicted by the code that serves them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from deployments.contract.batch import Batch
+from deployments.contract.item import Item
+from deployments.contract.member import told
+from deployments.contract.payload import Pixels, Probabilities
+from deployments.contract.preprocessing import Preprocessing
+from deployments.members.openvino import OpenVino
+from deployments.predictor import Predictor
+from models.network import input_size, load
+from models.repository import Model, sha256
+from scripts.dataset import Dataset, decode, label
+from scripts.errors import ScriptError
+
+Truth = NDArray[np.int64]
+
+CHUNK = 64
+
+
+def predict(models: Sequence[Model], dataset: Dataset) -> list[Probabilities]:
+    """The probabilities of every image by every model.
+
+    Returns:
+        One float32 [images,classes] per model, rows in the order of the dataset.
+
+    Raises:
+        ScriptError: an image can't be decoded, or a model doesn't fix its input size.
+        ModelError: a model is damaged.
+        ConfigurationError: a model can't run.
+    """
+    return asyncio.run(_predict(models, dataset))
+
+
+async def _predict(models: Sequence[Model], dataset: Dataset) -> list[Probabilities]:
+    wanted = [preprocessing(model) for model in models]
+    members = [
+        Predictor(OpenVino(name=model.name), model, each.size, 1) for model, each in zip(models, wanted, strict=True)
+    ]
+    parts: list[list[Probabilities]] = [[] for _ in models]
+    with tqdm(total=len(dataset), desc="evaluate", unit="img", leave=False) as progress:
+        for names, encoded in _chunks(dataset):
+            pixels = {each: decode_all(names, encoded, each) for each in set(wanted)}
+            for member, each, outputs in zip(members, wanted, parts, strict=True):
+                answer = await member(Batch(pixels[each], (Item(),) * len(names)))
+                if error := next((item.error for item in answer.items if item.error is not None), None):
+                    raise ScriptError(f"model {member.name!r}: {error}")
+                outputs.append(answer.payload)
+            progress.update(len(names))
+    return [np.concatenate(outputs) for outputs in parts]
+
+
+def preprocessing(model: Model) -> Preprocessing:
+    """How a model's pixels are made.
+
+    Raises:
+        ScriptError: the model takes any size, and no metadata names one.
+        ModelError: the model is damaged or no classifier.
+    """
+    size = input_size(load(model))
+    if size is None:
+        height, width = model.input.get("height"), model.input.get("width")
+        if not isinstance(height, int) or not isinstance(width, int):
+            raise ScriptError(f"model {model.name!r} fixes no input size; bring it in with scripts.prepare --size")
+        size = height, width
+    return Preprocessing(size, **told(model.input))
+
+
+def decode_all(names: Sequence[str], encoded: Sequence[bytes], wanted: Preprocessing) -> Pixels:
+    """Images to uint8 BGR [N,height,width,3]; see `scripts.dataset.decode`."""
+    return np.stack([decode(*image, wanted) for image in zip(names, encoded, strict=True)])
+
+
+def truth(dataset: Dataset, model: Model) -> Truth:
+    """The class index of every image, int64 [N], by the model's labels.
+
+    Raises:
+        ScriptError: the model has no labels, or the dataset has classes that are none of them.
+    """
+    if model.labels is None:
+        raise ScriptError(f"model {model.name!r} has no labels; prepare it with --labels")
+    index = {name: position for position, name in enumerate(model.labels)}
+    if twice := [name for name in dataset.classes if model.labels.count(name) > 1]:
+        raise ScriptError(
+            f"model {model.name!r} has several classes named {twice[0]!r}; prepare it with other --labels"
+        )
+    if unknown := [name for name in dataset.classes if name not in index]:
+        raise ScriptError(
+            f"{dataset.path} has the class {unknown[0]!r}, which is none of the {len(index)} classes of model "
+            f"{model.name!r} ({', '.join(model.labels[:3])}, ...); evaluate it on images of its own classes"
+        )
+    return np.array([index[label(name)] for name in dataset.names], np.int64)
+
+
+def top1(probabilities: Probabilities, labels: Truth) -> float:
+    """The share of rows, in percent, whose most probable class is the right one."""
+    return 100 * int((probabilities.argmax(axis=1) == labels).sum()) / len(labels)
+
+
+def sample(dataset: Dataset, count: int, seed: int = 0) -> Dataset:
+    """At most `count` images drawn at random, the same ones for the same seed."""
+    if count >= len(dataset):
+        return dataset
+    return replace(dataset, names=tuple(sorted(random.Random(seed).sample(dataset.names, count))))
+
+
+def without(dataset: Dataset, other: Dataset) -> Dataset:
+    """The images that are not in `other`."""
+    taken = set(other.names)
+    return replace(dataset, names=tuple(name for name in dataset.names if name not in taken))
+
+
+def provenance(dataset: Dataset) -> dict[str, Any]:
+    """The name of the dataset, its part, and the SHA-256 of its zip file, for `metadata.json`."""
+    digest = {"sha256": sha256(dataset.path)} if dataset.path.is_file() else {}
+    return {"data": dataset.path.name, "part": dataset.part, **digest}
+
+
+def computed_in() -> str:
+    """The type that OpenVINO computes float models in on this CPU, `f32` or `bf16`: top-1 depends on it a little."""
+    hint: ov.Type = ov.Core().get_property("CPU", "INFERENCE_PRECISION_HINT")
+    return str(hint.to_string())
+
+
+def _chunks(dataset: Dataset) -> Iterator[tuple[list[str], list[bytes]]]:
+    images = zip(dataset.names, dataset.read(), strict=True)
+    while chunk := list(islice(images, CHUNK)):
+        yield [name for name, _ in chunk], [encoded for _, (encoded, _) in chunk]

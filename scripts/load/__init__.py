@@ -1,0 +1,1 @@
+"""Loads a server: `python -m scripts.load`."""

@@ -1,0 +1,1 @@
+"""Brings models into the repository: `python -m scripts.prepare`."""

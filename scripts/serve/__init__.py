@@ -1,0 +1,1 @@
+"""Serves an application in the foreground: `python -m scripts.serve`."""

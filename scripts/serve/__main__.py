@@ -1,0 +1,38 @@
+"""Serves an application in the foreground, in Ray Serve's fast mode, until Ctrl-C.
+
+    python -m scripts.serve serve_config.yaml
+
+What `serve run` does, and besides: sets the switches that Ray reads before it starts, turns Ray's token authentication
+on, looks whether the configuration and its models fit before Ray starts, clears away what a killed run left on the
+ports, waits until every member has answered, and says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import yaml
+
+from deployments.contract.errors import ConfigurationError
+from scripts.errors import ScriptError
+from scripts.serve.server import serve
+from scripts.shipped import shipped
+
+
+def main() -> None:
+    """Parse the command line and serve."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "config", type=Path, nargs="?", default=shipped("serve_config.yaml"), help="a Serve config file (default: ours)"
+    )
+    args = parser.parse_args()
+    try:
+        serve(args.config)
+    except (ScriptError, ConfigurationError, OSError, ValueError, yaml.YAMLError) as err:
+        sys.exit(f"{args.config}: {err}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Draws a trace: `python -m scripts.trace`."""

@@ -1,0 +1,22 @@
+"""Environments for software that can't live beside Ray: made once, kept in the user's cache folder."""
+
+import hashlib
+import os
+import subprocess
+import venv
+from pathlib import Path
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ensemble-serving" / "environments"
+
+
+def environment(name, lock):
+    """The Python of an environment with what a lock file lists."""
+    content = lock.read_bytes()
+    folder = CACHE / f"{name}-{hashlib.sha256(content).hexdigest()[:12]}"
+    python = folder / "bin" / "python"
+    if not (folder / "complete").exists():
+        venv.create(folder, with_pip=True, clear=True)
+        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
+        subprocess.run([*command, "-r", lock], check=True)
+        (folder / "complete").touch()
+    return python

@@ -1,0 +1,71 @@
+"""One way to ask over each protocol: `classify(image, **options)` answers ("ok", label) or ("error", code, status)."""
+
+import grpc
+import httpx
+import ray.exceptions
+
+from deployments.contract.errors import EnsembleError
+from deployments.protocol import inference_pb2 as pb
+from deployments.protocol import inference_pb2_grpc
+
+
+class Http:
+    def __init__(self, server):
+        self.client = httpx.Client(base_url=server.url, timeout=60)
+
+    def classify(self, image, **options):
+        answer = self.client.post("/classify", content=image, headers={"Content-Type": "image/jpeg"}, params=options)
+        if answer.status_code == 200:
+            return "ok", answer.json()["label"]
+        return "error", answer.json()["error"]["code"], answer.status_code
+
+    def close(self):
+        self.client.close()
+
+
+class Grpc:
+    def __init__(self, server):
+        self.channel = grpc.insecure_channel(server.grpc)
+        self.stub = inference_pb2_grpc.GRPCInferenceServiceStub(self.channel)
+
+    def classify(self, image, **options):
+        request = infer_request([image])
+        for name, value in options.items():
+            request.parameters[name].int64_param = value
+        try:
+            answer = self.stub.ModelInfer(request, timeout=60)
+        except grpc.RpcError as err:
+            return "error", err.details().partition(":")[0], err.code().name
+        return "ok", answer.outputs[0].contents.bytes_contents[0].decode()
+
+    def close(self):
+        self.channel.close()
+
+
+class Handle:
+    def __init__(self, handle):
+        self.handle = handle
+
+    def classify(self, image, **options):
+        try:
+            return "ok", self.handle.classify.remote(image, **options).result(timeout_s=60).label
+        except EnsembleError as err:
+            return "error", err.code, None
+        except ray.exceptions.RayTaskError as err:
+            return "error", err.cause.code, None
+
+    def close(self):
+        pass
+
+
+def infer_request(images, model="ensemble", raw=False, outputs=()):
+    """A ModelInfer request of the images, typed or raw."""
+    request = pb.ModelInferRequest(model_name=model, id="7")
+    tensor = request.inputs.add(name="image", datatype="BYTES", shape=[len(images)])
+    if raw:
+        request.raw_input_contents.append(b"".join(len(i).to_bytes(4, "little") + i for i in images))
+    else:
+        tensor.contents.bytes_contents.extend(images)
+    for name in outputs:
+        request.outputs.add(name=name)
+    return request

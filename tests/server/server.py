@@ -1,0 +1,194 @@
+"""A real server under test: `scripts.serve` in a process of its own, with ports, folders and a Ray of its own."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import ray
+import yaml
+from ray.serve.context import _set_global_client
+
+# What Serve listens on besides the two ports of its configuration.
+MORE_PORTS = (
+    "RAY_SERVE_HAPROXY_STATS_PORT",
+    "RAY_SERVE_HAPROXY_METRICS_PORT",
+    "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT",
+    "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT",
+)
+HAPROXY_FILES = {
+    "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": "haproxy.cfg",
+    "RAY_SERVE_HAPROXY_SOCKET_PATH": "admin.sock",
+    "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": "",
+    "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": "server-state",
+    "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": "metrics.sock",
+}
+
+
+def free_ports(count):
+    """Ports that nothing listens on."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def config(repository, placement, *, members=("one", "six", "brightness"), deployments=None, **args):
+    """A Serve config with every node placed alike; `deployments` holds options by deployment name."""
+    names = ["Ingress"]
+    if placement == "separate":
+        names += ["JpegTransformer", *members, "Combiner", "Labeler"]
+    options = {name: {"ray_actor_options": {"num_cpus": 0.1}, "max_ongoing_requests": 1000} for name in names}
+    for name, more in (deployments or {}).items():
+        options[name] = {**options[name], **more}
+    return {
+        "proxy_location": "HeadOnly",
+        "http_options": {"host": "127.0.0.1"},
+        "grpc_options": {
+            "grpc_servicer_functions": [
+                "deployments.protocol.inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server"
+            ],
+        },
+        "logging_config": {"enable_access_log": False},
+        "applications": [
+            {
+                "name": "ensemble",
+                "route_prefix": "/",
+                "import_path": "graph.app:build",
+                "args": {
+                    "model_repository": str(repository),
+                    "members": [{"name": name, "placement": placement, "threads": 1} for name in members],
+                    **{node: {"placement": placement} for node in ("transformer", "combiner", "labeler")},
+                    **args,
+                },
+                "deployments": [{"name": name, **option} for name, option in options.items()],
+            }
+        ],
+    }
+
+
+class Server:
+    """Starts on entry, stops by SIGINT on exit, which must take less than 30 s."""
+
+    def __init__(self, content, folder=None, python=sys.executable, **environment):
+        """Set a Serve config, the folder to serve from (default: an empty one), who serves, and more environment."""
+        self._python = python
+        self.content = content
+        self._cwd = folder
+        # Short, because the paths of Unix sockets below it are.
+        self.folder = Path(tempfile.mkdtemp(prefix="es-"))
+        self.http_port, self.grpc_port, *more = free_ports(2 + len(MORE_PORTS))
+        content["http_options"]["port"], content["grpc_options"]["port"] = self.http_port, self.grpc_port
+        self.environment = {
+            **os.environ,
+            "RAY_TMPDIR": str(self.folder),
+            **{name: str(self.folder / "haproxy" / file) for name, file in HAPROXY_FILES.items()},
+            **{name: str(port) for name, port in zip(MORE_PORTS, more, strict=True)},
+            **environment,
+        }
+        self.url = f"http://127.0.0.1:{self.http_port}"
+        self.grpc = f"127.0.0.1:{self.grpc_port}"
+        self.ports = {self.http_port, self.grpc_port, *more}
+
+    def __enter__(self):
+        self._file = self.folder / "config.yaml"
+        self._file.write_text(yaml.safe_dump(self.content))
+        self._log = self.folder / "log"
+        command = [self._python, "-m", "scripts.serve", str(self._file)]
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, cwd=self._cwd or self.folder, env=self.environment
+            )
+        give_up = time.monotonic() + 240
+        while "Ready." not in self.log() or "export" not in self.log():
+            if self.process.poll() is not None or time.monotonic() > give_up:
+                self.process.kill()
+                printed = self.log()
+                self.remove()
+                raise AssertionError(f"the server did not start:\n{printed}")
+            time.sleep(0.1)
+        return self
+
+    def log(self):
+        """What it printed so far."""
+        return self._log.read_text()
+
+    def told(self, name):
+        """The value of a variable that it printed for other shells."""
+        return re.search(rf"{name}=(\S+)", self.log())[1]
+
+    def ray_logs(self, pattern):
+        """The files of its Ray's log folder that match."""
+        return sorted((self.folder / "ray" / "session_latest" / "logs").glob(pattern))
+
+    def reconfigure(self, user_config, deployment="Ingress"):
+        """Deploy the same application with another `user_config`, as a user does."""
+        application = self.content["applications"][0]
+        for options in application["deployments"]:
+            if options["name"] == deployment:
+                options["user_config"] = user_config
+            elif "user_config" in options:
+                # Serve tells a replica nothing when the entry goes; an empty one is back to the start.
+                options["user_config"] = {}
+        self._file.write_text(yaml.safe_dump(self.content))
+        serve = Path(sys.executable).with_name("serve")
+        address = self.told("RAY_DASHBOARD_ADDRESS")
+        command = [serve, "deploy", "--address", address, str(self._file)]
+        subprocess.run(command, check=True, capture_output=True, env=self.environment)
+
+    def stop(self):
+        """End it as Ctrl-C does; it must take less than 30 s."""
+        started = time.monotonic()
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(f"Ctrl-C did not stop the server within 30 s:\n{self.log()}") from None
+        finally:
+            self.stopped_in = time.monotonic() - started
+
+    def remove(self):
+        """Remove its folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __exit__(self, *_):
+        try:
+            self.stop()
+            self.printed = self.log()
+        finally:
+            self.remove()
+
+    @contextmanager
+    def driver(self):
+        """A Ray driver in this process, connected to the server's cluster."""
+        ray.init(address=self.told("RAY_ADDRESS"), logging_level="ERROR", log_to_driver=False)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+            # Serve remembers the controller of the cluster that it spoke to last.
+            _set_global_client(None)
+
+
+def eventually(check, seconds=30):
+    """Wait until `check` is true; its last value."""
+    give_up = time.monotonic() + seconds
+    while not (value := check()) and time.monotonic() < give_up:
+        time.sleep(0.1)
+    return value
+
+
+def post(server, image, content_type="image/jpeg", **query):
+    """POST an image to /classify."""
+    headers = {} if content_type is None else {"Content-Type": content_type}
+    return httpx.post(f"{server.url}/classify", content=image, headers=headers, params=query, timeout=60)

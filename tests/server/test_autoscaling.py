@@ -1,0 +1,69 @@
+"""Replicas come and go under load, and no request fails."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from ray import serve
+
+from tests.networks import heavy, store
+from tests.server.server import Server, config, eventually, post
+from tests.server.shared.test_http import level
+
+# Serve's own pace is 10 s and 30 s for the metrics, 30 s and 600 s for the delays.
+FAST = {
+    "min_replicas": 1,
+    "max_replicas": 2,
+    "upscale_delay_s": 1,
+    "downscale_delay_s": 2,
+    "metrics_interval_s": 0.5,
+    "look_back_period_s": 2,
+}
+
+
+@pytest.fixture
+def scaling(tmp_path):
+    store(tmp_path, "heavy", heavy())
+    deployments = {
+        "Ingress": {"autoscaling_config": {**FAST, "target_ongoing_requests": 2}},
+        "heavy": {"autoscaling_config": {**FAST, "target_ongoing_requests": 1}},
+    }
+    with Server(config(tmp_path, "separate", members=["heavy"], deployments=deployments)) as running, running.driver():
+        yield running
+
+
+def running_replicas(deployment):
+    states = serve.status().applications["ensemble"].deployments[deployment].replica_states
+    return sum(count for state, count in states.items() if state == "RUNNING")
+
+
+def test_up_and_down_without_a_failed_request(scaling):
+    assert running_replicas("Ingress") == running_replicas("heavy") == 1
+    stop = threading.Event()
+
+    def client(_):
+        statuses = []
+        while not stop.is_set():
+            statuses.append(post(scaling, level(10)).status_code)
+        return statuses
+
+    with ThreadPoolExecutor(12) as pool:
+        clients = [pool.submit(client, i) for i in range(12)]
+        try:
+            for deployment in ("Ingress", "heavy"):
+                assert eventually(lambda name=deployment: running_replicas(name) == 2, 90), deployment
+        finally:
+            stop.set()
+        statuses = [status for future in clients for status in future.result()]
+    assert len(statuses) > 50
+    assert set(statuses) == {200}
+    # A trickle goes on while the replicas leave.
+    trickle = []
+
+    def down(deployment):
+        trickle.append(post(scaling, level(10)).status_code)
+        return running_replicas(deployment) == 1
+
+    for deployment in ("Ingress", "heavy"):
+        assert eventually(lambda name=deployment: down(name), 90), deployment
+    assert set(trickle) == {200}

@@ -1,0 +1,129 @@
+"""`make serve` as a newcomer meets it: its start, its end, and what a killed run leaves."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from scripts.serve.leftovers import leftovers
+from tests.conftest import ROOT
+from tests.server.server import Server, config, post
+from tests.server.shared.test_http import level
+
+
+def listening(server):
+    """The server's ports that something listens on."""
+    ports = {connection.laddr.port for connection in psutil.net_connections("tcp") if connection.status == "LISTEN"}
+    return ports & server.ports
+
+
+def descendants(server):
+    """Every process that the server started, by what it was told to do: HAProxy is no child of it any more."""
+    mine = psutil.Process(server.process.pid).children(recursive=True)
+    for process in psutil.process_iter(["cmdline"]):
+        if any(str(server.folder) in argument for argument in process.info["cmdline"] or ()):
+            mine.append(process)
+    return [process for process in mine if process.pid != server.process.pid]
+
+
+def test_ctrl_c_leaves_nothing_and_prints_nothing_that_means_nothing(repository):
+    with Server(config(repository, "separate")) as server:
+        assert post(server, level(10)).status_code == 200
+        assert "curl -H 'Content-Type: image/jpeg'" in server.log()
+        started = descendants(server)
+        assert {"haproxy", "raylet"} <= {process.name() for process in started}
+        assert listening(server) == server.ports
+    assert server.process.returncode == 0
+    assert not listening(server)
+    _, alive = psutil.wait_procs(started, timeout=5)
+    assert not alive
+    lines = [line for line in server.printed.splitlines() if line.strip()]
+    assert lines[0].startswith("Ready.")
+    assert lines[-1] == "Stopping."
+    assert len(lines) == 6, lines
+
+
+def test_a_start_works_after_a_kill(repository):
+    server = Server(config(repository, "inline"))
+    server.__enter__()
+    server.process.kill()
+    server.process.wait()
+    with server:
+        assert "ending a leftover of an earlier run" in server.log()
+        assert post(server, level(10)).status_code == 200
+    assert not list(leftovers(server.folder / "haproxy"))
+
+
+def test_the_token_is_on_and_private(repository):
+    token = Path.home() / ".ray" / "auth_token"
+    with Server(config(repository, "inline")) as server:
+        assert not token.stat().st_mode & 0o077
+        script = f"import ray; ray.init(address='{server.told('RAY_ADDRESS')}', log_to_driver=False)"
+        bare = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+        stranger = {**bare, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+        refused = subprocess.run([sys.executable, "-c", script], env=stranger, capture_output=True, text=True)
+        assert refused.returncode != 0
+        assert "token" in refused.stderr.lower()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ingress": {"max_batch_size": 0}}, "ingress.max_batch_size"),
+        ({"members": ["seven"]}, "no model 'seven'"),
+    ],
+)
+def test_a_bad_configuration_ends_the_start_and_names_the_field(repository, tmp_path, change, message):
+    content = config(repository, "inline", **change)
+    with pytest.raises(AssertionError, match="did not start") as caught, Server(content):
+        pass
+    assert message in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
+def test_a_port_in_use_is_named(repository):
+    server = Server(config(repository, "inline"))
+    told = rf"127\.0\.0\.1:{server.http_port} can't be listened on"
+    with socket.create_server(("127.0.0.1", server.http_port)), pytest.raises(AssertionError, match=told):
+        server.__enter__()
+
+
+PHOTOS = {"cat": "n02123045_tabby", "ship": "n03095699_container_ship", "frog": "n01644900_tailed_frog"}
+
+
+def test_make_serve_answers_its_sample_and_photographs(tmp_path):
+    # The default configuration, on ports that nobody else has.
+    server = Server(yaml.safe_load((ROOT / "serve_config.yaml").read_text()))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(server.content))
+    command = ["make", "serve", f"CONFIG={tmp_path / 'config.yaml'}"]
+    environment = {**server.environment, "RAY_AUTH_MODE": "token"}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as make:
+        try:
+            assert make.stdout is not None
+            line = next((line for line in make.stdout if "curl" in line), None)
+            assert line is not None, "it ended without a curl"
+            curl = subprocess.run(line.strip(), shell=True, capture_output=True, text=True, check=True)
+            assert '"label":"cat"' in curl.stdout
+            data = os.environ.get("ENSEMBLE_DATA")
+            for label, photo in PHOTOS.items() if data else ():
+                image = (Path(data) / "photos" / f"{photo}.JPEG").read_bytes()
+                answer = post(server, image, members="1").json()
+                assert answer["label"] == label, (photo, answer)
+                assert set(answer["members"]) == {"resnet", "densenet"}
+            for flags in (["--url", server.url], ["--protocol", "grpc", "--grpc", server.grpc]):
+                command = [sys.executable, "-m", "scripts.classify", *flags, ROOT / "tests" / "cat.jpg"]
+                shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+                assert "cat" in shown.stdout
+        finally:
+            make.send_signal(signal.SIGINT)
+            pid = next((child.pid for child in psutil.Process(make.pid).children()), None)
+            if pid is not None:
+                os.kill(pid, signal.SIGINT)
+            make.wait(60)
+            server.remove()

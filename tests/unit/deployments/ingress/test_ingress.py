@@ -1,0 +1,216 @@
+import asyncio
+import time
+
+import numpy as np
+import pytest
+
+from deployments.contract.answer import Answer, Classification
+from deployments.contract.batch import Batch
+from deployments.contract.errors import DeadlineExceeded, EnsembleError, InvalidImage, InvalidParameter, Overloaded
+from deployments.contract.options import Options
+from deployments.contract.preprocessing import Preprocessing
+from deployments.decoding import decode, inspect
+from deployments.ingress.ingress import Ingress
+from deployments.ingress.settings import IngressSettings
+from deployments.observe.observer import Observer
+from deployments.observe.tracing import Tracing
+from deployments.transformer import TransformerSettings
+
+OBSERVER = Observer(Tracing(None, {}))
+
+
+class Graph:
+    """Answers each image with its own bytes as the label; `bad` fails alone; waits `delay` seconds."""
+
+    def __init__(self, delay=0.0):
+        self.delay = delay
+        self.items = []
+
+    async def __call__(self, batch):
+        self.items += batch.items
+        await asyncio.sleep(self.delay)
+        if b"crash" in batch.payload:
+            raise ZeroDivisionError("a secret of the server")
+        errors = {i: InvalidImage("bad") for i, image in enumerate(batch.payload) if image == b"bad"}
+        batch = batch.fail(errors)
+        return Batch([answer(image.decode()) for image in batch.payload], batch.items)
+
+
+def answer(label):
+    classification = Classification(label, 0, 1.0, top=(), model_versions={}, trace_id="0" * 32)
+    return Answer(classification, np.ones(5, np.float32) / 5)
+
+
+def label(outcome):
+    return outcome.classification.label
+
+
+def ingress(delay=0.0, **settings):
+    graph = Graph(delay)
+    return Ingress(graph, IngressSettings(**settings), 5, OBSERVER), graph
+
+
+async def test_answers_and_errors_keep_their_order():
+    door, _ = ingress()
+    outcomes = await door.classify([b"a", b"bad", b"c"])
+    assert [label(outcomes[0]), label(outcomes[2])] == ["a", "c"]
+    assert isinstance(outcomes[1], InvalidImage)
+
+
+async def test_a_request_past_its_deadline_is_answered_then():
+    door, _ = ingress(delay=5)
+    started = time.monotonic()
+    [outcome] = await door.classify([b"a"], Options(timeout_ms=50))
+    assert isinstance(outcome, DeadlineExceeded)
+    assert time.monotonic() - started < 2
+
+
+async def test_the_deadline_travels():
+    door, graph = ingress()
+    await door.classify([b"a"], Options(timeout_ms=2000))
+    assert 0 < graph.items[0].deadline - time.time() < 2
+
+
+async def test_what_exceeds_admission_is_refused_whole_and_at_once():
+    door, _ = ingress(delay=0.2, max_in_flight=3)
+    admitted = asyncio.create_task(door.classify([b"a", b"b"]))
+    await asyncio.sleep(0.05)
+    with pytest.raises(Overloaded, match="at most 3"):
+        await door.classify([b"c", b"d"])
+    assert [label(outcome) for outcome in await door.classify([b"e"])] == ["e"]
+    assert [label(outcome) for outcome in await admitted] == ["a", "b"]
+    assert len(await door.classify([b"f", b"g", b"h"])) == 3
+
+
+async def test_a_caller_that_leaves_frees_its_place():
+    door, _ = ingress(delay=5, max_in_flight=1)
+    task = asyncio.create_task(door.classify([b"a"]))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await asyncio.sleep(0)
+    [outcome] = await door.classify([b"b"], Options(timeout_ms=50))
+    assert isinstance(outcome, DeadlineExceeded)
+
+
+async def test_a_failing_graph_tells_nothing_of_its_inside():
+    door, _ = ingress()
+    [outcome] = await door.classify([b"crash"])
+    assert type(outcome) is EnsembleError
+    assert "secret" not in outcome.message
+
+
+async def test_more_classes_than_there_are_cannot_be_listed():
+    door, _ = ingress()
+    with pytest.raises(InvalidParameter, match="top_k must be between 1 and 5"):
+        await door.classify([b"a"], Options(top_k=6))
+
+
+async def test_the_number_of_images_is_bounded():
+    door, _ = ingress(max_parts=2)
+    for count in (0, 3):
+        with pytest.raises(InvalidParameter, match="1 to 2 images"):
+            await door.classify([b"a"] * count)
+
+
+async def test_warm_up_sends_a_picture_that_the_transformer_decodes():
+    seen = []
+
+    async def graph(batch):
+        header = inspect(batch.payload[0], TransformerSettings())
+        seen.extend(decode(batch.payload[0], header, [Preprocessing((4, 4))]))
+        return Batch([answer("a")], batch.items)
+
+    await Ingress(graph, IngressSettings(), 5, OBSERVER).warm_up()
+    assert seen[0].shape == (4, 4, 3)
+    assert seen[0].min() == seen[0].max() == 128
+
+
+async def test_a_pass_that_hangs_gives_its_place_back():
+    door, graph = ingress(delay=3600, max_concurrent_batches=1)
+    [outcome] = await door.classify([b"a"], Options(timeout_ms=50))
+    assert isinstance(outcome, DeadlineExceeded)
+    graph.delay = 0
+    [outcome] = await door.classify([b"b"], Options(timeout_ms=5000))
+    assert label(outcome) == "b"
+
+
+async def test_a_node_call_that_is_cancelled_is_an_error_and_not_silence():
+    async def graph(_):
+        raise asyncio.CancelledError
+
+    [outcome] = await asyncio.wait_for(Ingress(graph, IngressSettings(), 5, OBSERVER).classify([b"a"]), 2)
+    assert type(outcome) is EnsembleError
+
+
+async def test_admission_counts_bytes_too():
+    door, _ = ingress(delay=0.2, max_in_flight_bytes=1024)
+    admitted = asyncio.create_task(door.classify([b"a" * 1000]))
+    await asyncio.sleep(0.05)
+    with pytest.raises(Overloaded, match="1024 bytes"):
+        await door.classify([b"b" * 100])
+    assert len(await admitted) == 1
+    assert len(await door.classify([b"b" * 1024])) == 1
+
+
+async def test_a_request_that_arrives_counts_as_an_image_and_its_bytes():
+    door, _ = ingress(max_in_flight=1, max_in_flight_bytes=1024)
+    async with door.arriving() as arrival:
+        with pytest.raises(Overloaded, match="1 images"):
+            await door.classify([b"a"])
+        arrival.grow(1000)
+        with pytest.raises(Overloaded, match="1000 bytes"):
+            arrival.grow(100)
+    assert len(await door.classify([b"a" * 1024])) == 1
+
+
+async def test_a_request_that_does_not_arrive_in_its_time_gives_its_place_back():
+    door, _ = ingress(max_in_flight=1)
+
+    async def trickle():
+        async with door.arriving(Options(timeout_ms=20)) as arrival:
+            arrival.grow(10)
+            await asyncio.sleep(5)
+
+    with pytest.raises(DeadlineExceeded, match="did not arrive"):
+        await trickle()
+    assert len(await door.classify([b"a"])) == 1
+
+
+async def test_a_long_deadline_is_no_reason_to_arrive_late():
+    door, _ = ingress(timeout_ms=20)
+
+    async def trickle():
+        async with door.arriving(Options(timeout_ms=3_600_000)):
+            await asyncio.sleep(5)
+
+    with pytest.raises(DeadlineExceeded, match="did not arrive"):
+        await trickle()
+
+
+async def test_the_deadline_counts_from_when_the_request_began():
+    door, graph = ingress()
+    [outcome] = await door.classify([b"a"], Options(timeout_ms=500), began=time.time() - 1)
+    assert isinstance(outcome, DeadlineExceeded)
+    await door.classify([b"a"], Options(timeout_ms=2000), began=time.time() - 1)
+    assert 0 < graph.items[-1].deadline - time.time() < 1
+
+
+async def test_answers_go_out_before_spans_and_metrics_are_made():
+    order = []
+
+    class Late(Observer):
+        def batch(self, passages, start_ns, end_ns, batch):
+            assert start_ns < end_ns <= time.time_ns()
+            order.append(f"observed {len(passages)}")
+            raise ZeroDivisionError("an observer's failure is nobody else's")
+
+    async def ask(name):
+        [outcome] = await door.classify([name])
+        order.append(label(outcome))
+
+    door = Ingress(Graph(), IngressSettings(), 5, Late(Tracing(None, {})))
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    await asyncio.gather(ask(b"a"), ask(b"b"))
+    await asyncio.sleep(0.05)
+    assert sorted(order[:2]) == ["a", "b"]
+    assert order[2:] == ["observed 2"]

@@ -1,0 +1,44 @@
+import pytest
+
+from deployments.contract.errors import InvalidParameter
+from deployments.contract.options import Options
+from deployments.ingress.options import from_keywords, from_parameters, from_query
+
+
+def test_text_becomes_what_it_says():
+    assert from_query({"top_k": "3", "members": "true", "timeout_ms": "200"}) == Options(3, True, 200)
+    assert [from_query({"members": text}).members for text in ("1", "0", "TRUE", "false")] == [True, False, True, False]
+    assert from_query({}) == Options()
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ({"top_k": "0"}, "top_k: expected `int` >= 1; got '0'"),
+        ({"top_k": "all"}, "top_k: expected `int`"),
+        ({"top_k": "1.5"}, "top_k: expected `int`"),
+        ({"top_k": "9" * 50}, "top_k: .*; got '9{39}$"),
+        ({"members": "perhaps"}, "members: expected `bool`"),
+        ({"timeout_ms": "-1"}, "timeout_ms: expected `int` >= 1"),
+        ({"timeout_ms": "100000000"}, "timeout_ms: expected `int` <= 3600000"),
+        ({"topk": "1"}, r"no parameter 'topk'; there are \['members', 'timeout_ms', 'top_k'\]"),
+    ],
+)
+def test_a_wrong_query_is_told(query, told):
+    with pytest.raises(InvalidParameter, match=told):
+        from_query(query)
+
+
+def test_parameters_are_typed_and_a_clients_own_are_left_alone():
+    assert from_parameters({"top_k": 2, "binary_data_output": False}) == Options(top_k=2)
+    for wrong in ({"top_k": "2"}, {"top_k": True}, {"members": 1}, {"timeout_ms": 1.5}, {"top_k": 0}):
+        with pytest.raises(InvalidParameter, match=next(iter(wrong))):
+            from_parameters(wrong)
+
+
+def test_keywords_are_typed_and_known():
+    assert from_keywords({"members": True}) == Options(members=True)
+    with pytest.raises(InvalidParameter, match="no option 'topk'"):
+        from_keywords({"topk": 1})
+    with pytest.raises(InvalidParameter, match="timeout_ms"):
+        from_keywords({"timeout_ms": -1})

@@ -1,0 +1,62 @@
+import msgspec
+import numpy as np
+
+from deployments.contract.answer import ClassProbability
+from deployments.contract.batch import Batch
+from deployments.contract.item import Item, Vote
+from deployments.contract.options import Options
+from deployments.labeler import Labeler, LabelerSettings
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+ROWS = np.array([[0.1, 0.6, 0.3], [0.5, 0.0, 0.5]], np.float32)
+
+
+async def label(*options, settings=None, votes=None):
+    labeler = Labeler(settings or LabelerSettings(), ("cat", "dog", "ship"))
+    items = tuple(Item(TRACE, options=asked, versions={"a": 2}, votes=votes or {}) for asked in options)
+    return [answer.classification for answer in (await labeler(Batch(ROWS, items))).payload]
+
+
+async def test_top_one_by_default():
+    first, second = await label(Options(), Options())
+    assert (first.label, first.index, round(first.probability, 4)) == ("dog", 1, 0.6)
+    assert first.top == (ClassProbability("dog", 1, first.probability),)
+    assert second.label == "cat"
+    assert first.trace_id == "0af7651916cd43dd8448eb211c80319c"
+    assert first.model_versions == {"a": 2}
+    assert first.members is None
+
+
+async def test_top_k_is_the_requests_own_and_descends():
+    first, second = await label(Options(top_k=2), Options(top_k=3))
+    assert [item.label for item in first.top] == ["dog", "ship"]
+    assert [item.label for item in second.top] == ["cat", "ship", "dog"]
+
+
+async def test_top_k_by_default_is_the_settings():
+    first, _ = await label(Options(), Options(), settings=LabelerSettings(top_k=2))
+    assert len(first.top) == 2
+
+
+async def test_members_on_request():
+    first, second = await label(Options(members=True), Options(), votes={"a": Vote(2, 0.9)})
+    assert first.members == {"a": ClassProbability("ship", 2, 0.9)}
+    assert second.members is None
+
+
+async def test_every_answer_carries_its_probabilities():
+    answers = await Labeler(LabelerSettings(), ("cat", "dog", "ship"))(Batch(ROWS, (Item(TRACE), Item(TRACE))))
+    np.testing.assert_array_equal([answer.probabilities for answer in answers.payload], ROWS)
+
+
+async def test_the_json_has_the_fields_of_the_contract():
+    first, _ = await label(Options(members=True), Options(), votes={"a": Vote(2, 0.9)})
+    assert msgspec.json.decode(msgspec.json.encode(first)) == {
+        "label": "dog",
+        "index": 1,
+        "probability": 0.6,
+        "top": [{"label": "dog", "index": 1, "probability": 0.6}],
+        "members": {"a": {"label": "ship", "index": 2, "probability": 0.9}},
+        "model_versions": {"a": 2},
+        "trace_id": "0af7651916cd43dd8448eb211c80319c",
+    }

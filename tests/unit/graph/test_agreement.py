@@ -1,0 +1,57 @@
+import pytest
+
+from deployments.contract.errors import ConfigurationError
+from deployments.contract.preprocessing import Preprocessing
+from graph.agreement import agree
+from graph.config import parse
+from tests.networks import constant, store
+
+CLASSES = ("x", "y")
+
+
+@pytest.fixture
+def agreed(tmp_path):
+    """What members agree on, each made with its size (None: any) and what its metadata tells of its input."""
+
+    def make(transformer=None, **members):
+        for name, (size, told) in members.items():
+            store(tmp_path, name, constant([0.5, 0.5], size=size or -1), classes=CLASSES, input=told)
+        args = {"model_repository": str(tmp_path), "members": [{"name": name} for name in members]}
+        return agree(parse({**args, "transformer": transformer or {}}))
+
+    return make
+
+
+def test_members_that_want_the_same_pixels_share_them(agreed):
+    found = agreed(a=(32, {}), b=(32, {"crop_ratio": 1.0}), c=(64, {"crop_ratio": 0.875}))
+    assert set(found.wanted.values()) == {Preprocessing((32, 32)), Preprocessing((64, 64), 0.875)}
+    assert found.preprocessing["a"].key == found.preprocessing["b"].key != found.preprocessing["c"].key
+
+
+def test_what_a_model_tells_of_its_pixels_is_what_it_gets(agreed):
+    told = {"resize": "letterbox", "interpolation": "cubic", "border": [1, 2, 3], "crop_ratio": 0.9}
+    assert agreed(a=(32, told)).preprocessing["a"] == Preprocessing((32, 32), 0.9, "letterbox", "cubic", (1, 2, 3))
+    for wrong in ({"resize": "shear"}, {"crop_ratio": "much"}, {"border": [1]}):
+        with pytest.raises(ConfigurationError, match="members: 'w"):
+            agreed(**{f"w{len(str(wrong))}": (32, wrong)})
+
+
+def test_the_transformers_configuration_is_for_all(agreed):
+    found = agreed({"crop_ratio": 0.5, "size": [32, 32]}, a=(32, {"crop_ratio": 0.9}), b=(None, {}))
+    assert set(found.wanted.values()) == {Preprocessing((32, 32), 0.5)}
+
+
+def test_a_member_of_any_size_takes_what_the_others_take(agreed):
+    assert agreed(a=(32, {}), any=(None, {})).preprocessing["any"].size == (32, 32)
+
+
+def test_a_member_of_any_size_among_members_that_differ_is_told(agreed):
+    with pytest.raises(
+        ConfigurationError, match=r"'any' takes any size and the others differ: \[\(32, 32\), \(64, 64\)"
+    ):
+        agreed(a=(32, {}), b=(64, {}), any=(None, {}))
+
+
+def test_some_member_must_fix_its_size(agreed):
+    with pytest.raises(ConfigurationError, match="no member fixes its input size"):
+        agreed(any=(None, {}))

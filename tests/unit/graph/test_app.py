@@ -1,0 +1,53 @@
+import pytest
+from ray.serve import Application
+
+from deployments.contract.errors import ConfigurationError
+from graph.app import build
+from tests.networks import constant, store
+
+
+def args(repository, *names, **more):
+    return {"model_repository": str(repository), "members": [{"name": name} for name in names], **more}
+
+
+def test_a_third_member_is_one_more_entry(repository):
+    assert isinstance(build(args(repository, "one", "six", "brightness")), Application)
+
+
+def test_members_that_disagree_on_class_count_are_named(repository, tmp_path):
+    store(tmp_path, "two", constant([0.5, 0.5]), classes=("x", "y"))
+    store(tmp_path, "three", constant([0.5, 0.3, 0.2]), classes=("x", "y", "z"))
+    with pytest.raises(ConfigurationError, match=r"'two' and 'three' disagree on the number of classes: 2 and 3"):
+        build(args(tmp_path, "two", "three"))
+
+
+def test_members_that_disagree_on_labels_are_named(tmp_path):
+    store(tmp_path, "a", constant([0.5, 0.5]), classes=("x", "y"))
+    store(tmp_path, "b", constant([0.5, 0.5]), classes=("y", "x"))
+    with pytest.raises(ConfigurationError, match=r"'a' and 'b' disagree on the labels"):
+        build(args(tmp_path, "a", "b"))
+
+
+def test_a_size_that_a_member_does_not_take_is_told(tmp_path):
+    store(tmp_path, "a", constant([0.5, 0.5], size=32), classes=("x", "y"))
+    store(tmp_path, "b", constant([0.5, 0.5], size=64), classes=("x", "y"))
+    assert isinstance(build(args(tmp_path, "a", "b")), Application)
+    with pytest.raises(ConfigurationError, match=r"transformer\.size: \(32, 32\), but member 'b' takes \(64, 64\)"):
+        build(args(tmp_path, "a", "b", transformer={"size": [32, 32]}))
+
+
+def test_labels_must_be_as_many_as_classes(tmp_path):
+    store(tmp_path, "a", constant([0.5, 0.5]), classes=("x", "y", "z"))
+    with pytest.raises(ConfigurationError, match="2 classes but 3 labels"):
+        build(args(tmp_path, "a"))
+
+
+def test_an_unknown_model_names_those_there_are(repository):
+    with pytest.raises(ConfigurationError, match=r"no model 'seven'.*'brightness', 'one', 'six'"):
+        build(args(repository, "seven"))
+
+
+def test_an_unknown_version_names_those_there_are(repository):
+    members = [{"name": "one", "version": 7}]
+    with pytest.raises(ConfigurationError, match=r"no version 7; it has \[1\]"):
+        build({"model_repository": str(repository), "members": members})

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from models.errors import ModelError
+from scripts.dataset import Dataset
+from scripts.errors import ScriptError
+from scripts.evaluate import __main__ as command
+from scripts.evaluate.__main__ import evaluate, evaluate_served
+from scripts.evaluate.report import Score
+from tests.unit.scripts.tiny import Draw, add, constant
+
+COUNTS = {"bird": 2, "cat": 5, "dog": 3}
+BIRDS, DOGS = [0.6, 0.4, 0.0], [0.0, 0.4, 0.6]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Two members that are right for 20 % and 30 % of the images; only one of them has an int8 version."""
+    root = tmp_path / "repository"
+    add(root, "a", constant(BIRDS), "FP16")
+    add(root, "b", constant(DOGS), "FP16")
+    add(root, "b", constant([0, 1, 0]), "INT8")
+    return root
+
+
+def test_members_and_ensemble_are_measured_exactly(repository: Path, draw: Draw) -> None:
+    scores, sentences = evaluate(repository, [], Dataset.open(draw(COUNTS)))
+    assert scores == [
+        Score("a", "FP16", 20.0, 10, 1),
+        Score("b", "FP16", 30.0, 10, 1),
+        Score("b", "INT8", 50.0, 10, 2),
+        # 0.3, 0.4, 0.3: the members' second choice.
+        Score("ensemble", "FP16", 50.0, 10),
+    ]
+    assert sentences == [
+        "FP16 ensemble: +20.00 points of top-1 against its best member, b; it removes 28.6% of that member's errors"
+    ]
+
+
+def test_an_int8_ensemble_needs_every_member(repository: Path, draw: Draw) -> None:
+    add(repository, "a", constant([0.1, 0, 0.9]), "INT8")
+    scores, _ = evaluate(repository, [], Dataset.open(draw(COUNTS)))
+    assert scores[-1] == Score("ensemble", "INT8", 50.0, 10)
+
+
+def test_a_vote_is_not_a_mean(repository: Path, draw: Draw) -> None:
+    add(repository, "c", constant(DOGS), "FP16")
+    scores, _ = evaluate(repository, [], Dataset.open(draw(COUNTS)), "majority_vote")
+    assert scores[-1].top1 == 30.0
+
+
+def test_other_classes_are_an_error(repository: Path, draw: Draw) -> None:
+    with pytest.raises(ScriptError, match="the class 'horse'"):
+        evaluate(repository, [], Dataset.open(draw({"cat": 1, "horse": 1})))
+    add(repository, "d", constant([1, 0]), "FP16", labels=["bird", "cat"])
+    with pytest.raises(ScriptError, match="different labels"):
+        evaluate(repository, [], Dataset.open(draw(COUNTS)))
+    with pytest.raises(ModelError, match="no model 'e'"):
+        evaluate(repository, ["e"], Dataset.open(draw(COUNTS)))
+
+
+def test_a_model_without_labels_is_an_error(tmp_path: Path, draw: Draw) -> None:
+    add(tmp_path / "repository", "m", constant(BIRDS), "FP16", labels=None)
+    with pytest.raises(ScriptError, match="has no labels"):
+        evaluate(tmp_path / "repository", [], Dataset.open(draw(COUNTS)))
+
+
+def test_a_name_of_two_classes_is_an_error(tmp_path: Path, draw: Draw) -> None:
+    add(tmp_path / "repository", "m", constant(BIRDS), "FP16", labels=["crane", "cat", "crane"])
+    evaluate(tmp_path / "repository", [], Dataset.open(draw({"cat": 1})))
+    with pytest.raises(ScriptError, match="several classes named 'crane'"):
+        evaluate(tmp_path / "repository", [], Dataset.open(draw({"cat": 1, "crane": 1})))
+
+
+def test_a_damaged_image_is_named(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "images" / "cat").mkdir(parents=True)
+    (tmp_path / "images" / "cat" / "bad.jpg").write_bytes(b"no image")
+    with pytest.raises(ScriptError, match=r"cat/bad\.jpg"):
+        evaluate(repository, [], Dataset.open(tmp_path / "images"))
+
+
+class Server(BaseHTTPRequestHandler):
+    """Answers `cat` for the ensemble and `dog` for a member, but is full at every third request."""
+
+    requests = 0
+    label = "cat"
+    full_every = 3
+    page = False
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        type(self).requests += 1
+        if self.page:
+            self._answer(200, None)
+        elif self.path != "/classify?members=true" or self.headers["Content-Type"] != "image/jpeg":
+            self._answer(400, {"error": self.path})
+        elif self.requests % self.full_every == 0:
+            self._answer(503, {"error": {"code": "overloaded"}})
+        else:
+            votes = {"a": {"label": self.label, "index": 1}, "b": {"label": "dog", "index": 2}}
+            self._answer(200, {"label": self.label, "members": votes, "model_versions": {"a": 1, "b": 2}})
+
+    def _answer(self, status: int, body: object) -> None:
+        self.send_response(status)
+        content = json.dumps(body).encode() if body else b"<html>welcome</html>"
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Retry-After", "0")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, type[Server]]]:
+    handler = type("Handler", (Server,), {})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        thread = threading.Thread(target=http.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{http.server_port}", handler
+        http.shutdown()
+        thread.join()
+
+
+def test_a_server_is_measured_and_asked_again_when_full(
+    server: tuple[str, type[Server]], repository: Path, draw: Draw
+) -> None:
+    url, handler = server
+    scores, sentences = evaluate_served(url, repository, Dataset.open(draw(COUNTS)), 4)
+    assert scores == [
+        Score("a", "FP16", 50.0, 10, 1),
+        Score("b", "INT8", 30.0, 10, 2),
+        Score("ensemble", "FP16+INT8", 50.0, 10),
+    ]
+    assert handler.requests == 14
+    assert "+0.00 points" in sentences[0]
+
+
+def test_a_server_that_is_no_ensemble_is_told(server: tuple[str, type[Server]], repository: Path, draw: Draw) -> None:
+    url, handler = server
+    handler.label = "horse"
+    dataset = Dataset.open(draw({"cat": 2}))
+    with pytest.raises(ScriptError, match="no answer is a class of"):
+        evaluate_served(url, repository, dataset, 1)
+    with pytest.raises(ScriptError, match="answered 400"):
+        evaluate_served(url + "/nowhere", repository, dataset, 1)
+    with pytest.raises(ScriptError, match="is it serving"):
+        evaluate_served("http://127.0.0.1:9", repository, dataset, 2)
+    with pytest.raises(ScriptError, match="--url http://127"):
+        evaluate_served("http://127.0.0.1:port", repository, dataset, 2)
+    handler.page = True
+    with pytest.raises(ScriptError, match="is this the ensemble"):
+        evaluate_served(url, repository, dataset, 1)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["evaluate", *map(str, arguments)])
+    command.main()
+
+
+def test_the_table_is_written_as_markdown_and_json(
+    repository: Path, draw: Draw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--data", draw(COUNTS), "--repository", repository]
+    run(monkeypatch, *flags, "--markdown", tmp_path / "t.md", "--json", tmp_path / "t.json")
+    assert "| ensemble |  | FP16 | 50.00 | 10 |" in (tmp_path / "t.md").read_text()
+    scores = json.loads((tmp_path / "t.json").read_text())
+    assert scores[0] == {"name": "a", "precision": "FP16", "top1": 20.0, "images": 10, "version": 1}
+    assert "20.00" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_the_plot_is_written(
+    repository: Path, draw: Draw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    run(monkeypatch, "--data", draw(COUNTS), "--repository", repository, "--plot", tmp_path / f"t.{suffix}")
+    start = (tmp_path / f"t.{suffix}").read_bytes()[:5]
+    assert start == (b"<?xml" if suffix == "svg" else b"\x89PNG\r")
+
+
+def test_mistakes_end_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match=r"error: .*missing\.zip is neither a folder nor a zip"):
+        run(monkeypatch, "--data", tmp_path / "missing.zip")
+    for flags, message in (
+        (["--url", "http://127.0.0.1:9", "--method", "mean"], "are the server's"),
+        (["--json", tmp_path / "missing" / "t.json"], "no folder"),
+    ):
+        with pytest.raises(SystemExit):
+            run(monkeypatch, "--data", tmp_path, *flags)
+        assert message in capsys.readouterr().err
+    monkeypatch.delenv("ENSEMBLE_DATA", raising=False)
+    with pytest.raises(SystemExit) as caught:
+        run(monkeypatch)
+    assert caught.value.code == 2

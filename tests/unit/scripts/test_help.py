@@ -1,0 +1,40 @@
+"""Every command explains itself where none of the extras is installed."""
+
+import subprocess
+import sys
+
+COMMANDS = (
+    "benchmark",
+    "classify",
+    "evaluate",
+    "levers",
+    "limit",
+    "load",
+    "prepare",
+    "quantize",
+    "serve",
+    "trace",
+    "train",
+)
+EXTRAS = ("torch", "torchvision", "nncf", "matplotlib", "skimage", "onnx")
+SCRIPT = """
+import contextlib, io, runpy, sys
+for name in {extras}:
+    sys.modules[name] = None
+for command in {commands}:
+    sys.argv = [command, "--help"]
+    out = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out):
+            runpy.run_module(f"scripts.{{command}}", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        assert end.code in (0, None), (command, end.code)
+    assert "usage:" in out.getvalue(), command
+    assert "--help" in out.getvalue(), command
+"""
+
+
+def test_help_needs_no_extras():
+    script = SCRIPT.format(extras=EXTRAS, commands=COMMANDS)
+    done = subprocess.run([sys.executable, "-W", "error::SyntaxWarning", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
