@@ -1,0 +1,33 @@
+"""Classifies photographs with a Python handle: for code that runs on the same Ray cluster.
+
+python examples/handle_client.py photo.jpg ...
+
+Set the variables that `make serve` prints for other shells first.
+"""
+
+import sys
+from pathlib import Path
+
+import ray
+from ray import serve
+
+from graph.errors import EnsembleError
+
+
+def main(paths: list[str]) -> None:
+    """Ask for every photograph at once, and print the answers in order."""
+    ray.init(logging_level="ERROR", log_to_driver=False)
+    handle = serve.get_app_handle("ensemble")
+    answers = [handle.classify.remote(Path(path).read_bytes(), top_k=2, members=True) for path in paths]
+    for path, answer in zip(paths, answers, strict=True):
+        try:
+            classification = answer.result(timeout_s=60)
+        except EnsembleError as error:
+            print(f"{path}: {error.code}: {error.message}")
+            continue
+        votes = ", ".join(f"{name} says {vote.label}" for name, vote in classification.members.items())
+        print(f"{path}: {classification.label} ({classification.probability:.3f}); {votes}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

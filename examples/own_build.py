@@ -1,0 +1,69 @@
+"""A graph of another shape, made of the same nodes: it answers only where its members agree.
+
+    make serve CONFIG=examples/own_build.yaml
+
+The configuration's `members:` and the rest are the same. What differs is how the nodes are joined, and an error of its
+own, which every protocol answers with the status that its class names.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from ray.serve import Application
+
+from deployments.contract.batch import Batch
+from deployments.contract.errors import EnsembleError
+from deployments.contract.nodes import Graph, Node
+from deployments.contract.payload import PixelSets, Probabilities
+from graph.agreement import agree
+from graph.app import bind, services
+from graph.config import parse
+from graph.flows.ensemble import Ensemble, Member
+from graph.flows.pipeline import Pipeline
+from graph.placement import recipes
+from graph.plan import COMBINER, LABELER, TRANSFORMER, Nodes, Plan
+
+
+class Undecided(EnsembleError):
+    """The members do not agree on this image."""
+
+    code = "undecided"
+    http_status = 409
+    grpc_status = "FAILED_PRECONDITION"
+    is_fault = False
+
+
+class Unanimous:
+    """An ensemble whose answer counts only where every member names the same class."""
+
+    def __init__(self, ensemble: Node[PixelSets, Probabilities]) -> None:
+        """Set who is asked."""
+        self._ensemble = ensemble
+
+    async def __call__(self, batch: Batch[PixelSets]) -> Batch[Probabilities]:
+        """Pixels by preprocessing to the ensemble's probabilities, float32 [N,C]; other images fail."""
+        answer = await self._ensemble(batch)
+        votes = {position: {vote.index for vote in answer.items[position].votes.values()} for position in answer.live}
+        return answer.fail(
+            {
+                position: Undecided(f"the members name {len(named)} classes; look at the image yourself")
+                for position, named in votes.items()
+                if len(named) > 1
+            }
+        )
+
+
+def compose(pixels: Mapping[str, str], nodes: Nodes) -> Graph:
+    """Transformer, unanimous members, labeler."""
+    members = {name: Member(nodes[name], key) for name, key in pixels.items()}
+    return Pipeline(nodes[TRANSFORMER], Unanimous(Ensemble(members, nodes[COMBINER])), nodes[LABELER])
+
+
+def build(args: dict[str, Any]) -> Application:
+    """`import_path: examples.own_build:build`."""
+    config = parse(args)
+    agreed = agree(config)
+    nodes = recipes(config, agreed)
+    pixels = {name: preprocessing.key for name, preprocessing in agreed.preprocessing.items()}
+    return bind(Plan(config.ingress, len(agreed.labels), services(nodes), partial(compose, pixels)), nodes)
