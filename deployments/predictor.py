@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import openvino as ov
@@ -27,8 +27,11 @@ NO_SCORES: Probabilities = np.empty((0, 0), np.float32)
 # A row that sums to 1 within this, without negative values, is a distribution already.
 SIMPLEX_TOLERANCE = 1e-3
 UNHEALTHY_AFTER = 3
-# Up to this many batch sizes are warmed up one by one, of more only the powers of two and the largest.
-MOST_WARMED = 32
+# Images in one inference: more at once are no faster on a CPU, and each size takes memory and time to warm up.
+MOST_AT_ONCE = 8
+
+
+S = TypeVar("S", Pixels, range)
 
 
 class Predictor:
@@ -123,21 +126,20 @@ class Predictor:
         return work.done(scores, lambda _: version, errors=errors, attributes=attributes, end_ns=end_ns)
 
     def _part_sizes(self, max_batch_size: int) -> list[int]:
-        largest = -(-max_batch_size // len(self._requests))
-        every = range(1, largest + 1)
-        return [size for size in every if largest <= MOST_WARMED or size == largest or size & (size - 1) == 0]
+        return sorted({len(part) for count in range(1, max_batch_size + 1) for part in self._split(range(count))})
 
     def check_health(self) -> None:
         """Raise RuntimeError once several inferences in a row have failed; queues none of its own."""
         if self._failures >= UNHEALTHY_AFTER:
             raise RuntimeError(f"member {self.name!r} failed {self._failures} times in a row")
 
-    def _split(self, pixels: Pixels) -> list[Pixels]:
-        count = len(pixels)
-        if count == 0:
-            return []
-        size = self._batch_limit or -(-count // len(self._requests))
-        return [pixels[first : first + size] for first in range(0, count, size)]
+    def _split(self, rows: S) -> list[S]:
+        """The rows in parts for an inference each: as equal as can be, and enough that no infer request is idle."""
+        count = len(rows)
+        if self._batch_limit:
+            return [rows[first : first + self._batch_limit] for first in range(0, count, self._batch_limit)]
+        parts = min(count, max(len(self._requests), -(-count // MOST_AT_ONCE)))
+        return [rows[count * i // parts : count * (i + 1) // parts] for i in range(parts)]
 
     async def _infer(self, pixels: Pixels) -> tuple[Probabilities, int]:
         """The scores, and when inference began, nanoseconds since the epoch: before that it waited for a request."""
