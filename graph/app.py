@@ -28,7 +28,8 @@ def build(args: dict[str, Any]) -> Application:
     agreed = agree(config)
     nodes = recipes(config, agreed)
     pixels = {name: preprocessing.key for name, preprocessing in agreed.preprocessing.items()}
-    return bind(Plan(config.ingress, len(agreed.labels), services(nodes), partial(ensemble, pixels)), nodes)
+    plan = Plan(config.ingress, len(agreed.labels), services(nodes), partial(ensemble, pixels), config.edges)
+    return bind(plan, nodes)
 
 
 def services(nodes: dict[str, Recipe]) -> dict[str, str]:
@@ -39,14 +40,14 @@ def services(nodes: dict[str, Recipe]) -> dict[str, str]:
 
 def bind(plan: Plan, nodes: dict[str, Recipe]) -> Application:
     """The application of a plan; for a `build` of one's own, too."""
-    placed = {name: _placed(name, recipe) for name, recipe in nodes.items()}
+    placed = {name: _placed(name, recipe, plan.edges == "direct") for name, recipe in nodes.items()}
     return _deployment(Door, INGRESS).bind(plan, placed)
 
 
-def _placed(name: str, recipe: Recipe) -> Application | Factory:
+def _placed(name: str, recipe: Recipe, listens: bool) -> Application | Factory:
     if recipe.placement == "inline":
         return recipe.make
-    return _deployment(NodeDeployment, recipe.deployment).bind(name, recipe.make)
+    return _deployment(NodeDeployment, recipe.deployment).bind(name, recipe.make, listens)
 
 
 def _deployment(cls: type, name: str) -> serve.Deployment:

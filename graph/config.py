@@ -14,7 +14,7 @@ from deployments.ingress.settings import IngressSettings
 from deployments.labeler import LabelerConfig
 from deployments.members import KINDS, Member
 from deployments.transformer import TransformerConfig
-from graph.plan import COMBINER, INGRESS, LABELER, TRANSFORMER
+from graph.plan import COMBINER, INGRESS, LABELER, TRANSFORMER, Edges
 from models.repository import DEFAULT_ROOT
 
 RESERVED = (INGRESS, TRANSFORMER, COMBINER, LABELER)
@@ -31,6 +31,7 @@ class EnsembleConfig(Schema):
     combiner: CombinerConfig = CombinerConfig()
     labeler: LabelerConfig = LabelerConfig()
     ingress: IngressSettings = IngressSettings()
+    edges: Edges = Field("direct", description="how separate nodes are called: `direct` on one machine, or by `handle`")
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:

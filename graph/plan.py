@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from deployments.contract.nodes import Graph, Node
 from deployments.ingress.settings import IngressSettings
 from graph.flows.ensemble import Ensemble, Member
 from graph.flows.pipeline import Pipeline
 
+Edges = Literal["direct", "handle"]
 # Every node that the graph is made of, by name.
 Nodes = Mapping[str, Node[Any, Any]]
 # The deployments that every application has, and the names of their nodes.
@@ -26,12 +27,14 @@ class Plan:
         class_count: the number of classes.
         services: the service name of each node in a trace, by what it notes.
         compose: joins the nodes, wherever each of them runs.
+        edges: how separate nodes are called.
     """
 
     ingress: IngressSettings
     class_count: int
     services: Mapping[str, str]
     compose: Callable[[Nodes], Graph]
+    edges: Edges = "direct"
 
 
 def ensemble(pixels: Mapping[str, str], nodes: Nodes) -> Graph:

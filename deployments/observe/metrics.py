@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 from ray.serve.metrics import Counter, Gauge, Histogram
@@ -90,11 +90,41 @@ class Metrics:
             self._votes.inc(count, tags={"member": name, "agrees": str(agrees).lower()})
 
 
-def report_state(nodes: Mapping[str, Any]) -> None:
-    """Report a process' CPU seconds and resident memory, and the versions of its members, from a thread of its own.
+class Connected(Protocol):
+    """A way to a separate node."""
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        ...
+
+
+class EdgeMetrics:
+    """What the door counts of its calls to separate nodes."""
+
+    def __init__(self) -> None:
+        """Register the metric."""
+        self._calls = Counter(
+            "ensemble_edge_calls",
+            description="Batches sent to a separate node, by the way they went.",
+            tag_keys=_keys("node", "edge"),
+        )
+
+    def count(self, node: str, edge: str) -> None:
+        """Count a call: `direct` or by `handle`."""
+        self._calls.inc(tags={"node": node, "edge": edge})
+
+
+def report_state(nodes: Mapping[str, Any], edges: Mapping[str, Connected] | None = None) -> None:
+    """Report a process' CPU seconds and memory, its members' versions and its open connections, from a thread.
 
     Again and again, because Ray exports a gauge only while it is being set.
+
+    Args:
+        nodes: by name, those of this process.
+        edges: by the name of a separate node, the way to it, which knows how many connections are open.
     """
+    opened = Gauge("ensemble_edge_connections", description="Open connections to a node.", tag_keys=_keys("node"))
     cpu = Counter("ensemble_process_cpu_seconds", description="CPU time of the node's process, user and system.")
     memory = Gauge("ensemble_process_resident_memory_bytes", description="Resident memory of the node's process.")
     version = Gauge("ensemble_member_version", description="A member's model version.", tag_keys=_keys("member"))
@@ -110,6 +140,8 @@ def report_state(nodes: Mapping[str, Any]) -> None:
             memory.set(process.memory_info().rss)
             for name, number in versions.items():
                 version.set(number, tags={"member": name})
+            for name, edge in (edges or {}).items():
+                opened.set(edge.connections, tags={"node": name})
             time.sleep(STATE_INTERVAL_S)
 
     threading.Thread(target=report, name="metrics", daemon=True).start()

@@ -21,11 +21,12 @@ from deployments.ingress.ingress import Ingress
 from deployments.ingress.options import from_keywords
 from deployments.ingress.service import Service
 from deployments.observe import exporters
-from deployments.observe.metrics import report_state
+from deployments.observe.metrics import EdgeMetrics, report_state
 from deployments.observe.observer import Observer
 from deployments.observe.tracing import Tracing
 from deployments.protocol import inference_pb2 as pb
-from graph.edges.handle import HandleEdge
+from graph.edges import edge
+from graph.edges.direct import DirectEdge
 from graph.live import LiveSettings
 from graph.plan import INGRESS, Plan
 
@@ -40,17 +41,18 @@ class Door:
     def __init__(self, plan: Plan, nodes: Mapping[str, DeploymentHandle[Any] | Callable[[], Node[Any, Any]]]) -> None:
         """Compose the graph: each node is a handle, or made here."""
         inline = {name: node() for name, node in nodes.items() if not isinstance(node, DeploymentHandle)}
-        separate: dict[str, Node[Any, Any]] = {
-            name: HandleEdge(node) for name, node in nodes.items() if isinstance(node, DeploymentHandle)
-        }
+        handles = {name: node for name, node in nodes.items() if isinstance(node, DeploymentHandle)}
+        metrics = EdgeMetrics()
+        edges = {name: edge(name, handle, plan.edges, metrics) for name, handle in handles.items()}
         self._observer = Observer(Tracing(exporters.from_environment(), plan.services))
-        self._ingress = Ingress(plan.compose({**inline, **separate}), plan.ingress, plan.class_count, self._observer)
+        self._ingress = Ingress(plan.compose({**inline, **edges}), plan.ingress, plan.class_count, self._observer)
         self._nodes = {INGRESS: self._ingress, **inline}
-        self._settings = LiveSettings({**self._nodes, **separate})
+        self._settings = LiveSettings(self._nodes)
         self._ready = False
         service = Service(self._ingress, plan.class_count, lambda: self._ready)
         self._http, self._grpc = HttpServer(service), OpenInference(service)
-        report_state(self._nodes)
+        direct = {name: each for name, each in edges.items() if isinstance(each, DirectEdge)}
+        report_state(self._nodes, direct)
         self._warm_up = asyncio.get_event_loop().create_task(self._warm_up_until_ready())
 
     async def _warm_up_until_ready(self) -> None:

@@ -2,34 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from ray import serve
+
 from deployments.contract.batch import Batch
-from deployments.contract.nodes import Watched
+from deployments.contract.nodes import Node, Watched
 from deployments.observe.metrics import report_state
+from graph.edges.folder import sockets
+from graph.edges.listener import Listener
 from graph.live import LiveSettings
 
 
 class NodeDeployment:
-    """Runs one node."""
+    """Runs one node, which batches reach by Serve's handle or by a socket on the same machine."""
 
-    def __init__(self, name: str, make: Any) -> None:
-        """Make the node here, in the replica."""
+    def __init__(self, name: str, make: Callable[[], Node[Any, Any]], listens: bool = False) -> None:
+        """Make the node here, in the replica; `listens` says whether it has a socket."""
         self._name = name
         self.node = make()
+        self._under_way = 0
         self._settings = LiveSettings({name: self.node})
+        self._listener: Listener | None = None
+        self._is_open = False
+        if listens:
+            context = serve.get_replica_context()
+            folder = sockets(context.app_name, context.deployment)
+            if folder is not None:
+                self._listener = Listener(self.__call__, folder, context.replica_id.unique_id)
         report_state({name: self.node})
 
     async def __call__(self, batch: Batch[Any]) -> Batch[Any]:
         """Whatever the node takes and returns."""
-        answer: Batch[Any] = await self.node(batch)
+        self._under_way += 1
+        try:
+            answer: Batch[Any] = await self.node(batch)
+        finally:
+            self._under_way -= 1
         return answer
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Apply a changed `user_config`: the fields of the node's settings."""
         self._settings.apply({self._name: user_config})
 
-    def check_health(self) -> None:
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """What Serve scales by: the batches under way, whichever way they came; by itself it counts handle calls."""
+        return {"running_requests": self._under_way}
+
+    async def check_health(self) -> None:
         """Raise if the node says that it can't work any more."""
+        if self._listener is not None and not self._is_open:
+            # Serve asks for the first time when the replica is complete, its `user_config` applied.
+            self._is_open = True
+            await self._listener.open()
         if isinstance(self.node, Watched):
             self.node.check_health()
+
+    async def __del__(self) -> None:
+        """Serve awaits this when it stops the replica: what has come by the socket is finished."""
+        if self._listener is not None and self._is_open:
+            await self._listener.close()

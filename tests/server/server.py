@@ -1,5 +1,6 @@
 """A real server under test: `scripts.serve` in a process of its own, with ports, folders and a Ray of its own."""
 
+import json
 import os
 import re
 import shutil
@@ -139,6 +140,10 @@ class Server:
             elif "user_config" in options:
                 # Serve tells a replica nothing when the entry goes; an empty one is back to the start.
                 options["user_config"] = {}
+        self.deploy()
+
+    def deploy(self):
+        """Deploy its content again, which the caller has changed."""
         self._file.write_text(yaml.safe_dump(self.content))
         serve = Path(sys.executable).with_name("serve")
         address = self.told("RAY_DASHBOARD_ADDRESS")
@@ -192,3 +197,15 @@ def post(server, image, content_type="image/jpeg", **query):
     """POST an image to /classify."""
     headers = {} if content_type is None else {"Content-Type": content_type}
     return httpx.post(f"{server.url}/classify", content=image, headers=headers, params=query, timeout=60)
+
+
+def scrape(server, name):
+    """The samples of a metric, from every target that Ray tells Prometheus of: [(labels, value)]."""
+    samples = []
+    discovery = server.folder / "ray" / "prom_metrics_service_discovery.json"
+    for group in json.loads(discovery.read_text()):
+        for target in group["targets"]:
+            for line in httpx.get(f"http://{target}/metrics", timeout=30).text.splitlines():
+                if found := re.fullmatch(rf"{name}\{{(.*)\}} (\S+)", line):
+                    samples.append((dict(re.findall(r'(\w+)="([^"]*)"', found[1])), float(found[2])))
+    return samples

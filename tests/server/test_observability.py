@@ -1,7 +1,5 @@
 """Traces and metrics of a real server, as a collector and a Prometheus get them."""
 
-import json
-import re
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -12,7 +10,7 @@ from tests import pictures
 from tests.networks import brightness, heavy, store
 from tests.server.clients import Grpc, infer_request
 from tests.server.receiver import Receiver
-from tests.server.server import Server, config, eventually, post
+from tests.server.server import Server, config, eventually, post, scrape
 
 MEMBERS = ("left", "right", "brightness")
 SLOW = MEMBERS[:2]
@@ -145,18 +143,6 @@ def test_metrics_count_known_traffic(traced):
 
         assert eventually(lambda used=used: set(used()) == deployments), used()
         assert all(value > 0 for value in used().values())
-
-
-def scrape(server, name):
-    """The samples of a metric, from every target that Ray tells Prometheus of: [(labels, value)]."""
-    samples = []
-    discovery = server.folder / "ray" / "prom_metrics_service_discovery.json"
-    for group in json.loads(discovery.read_text()):
-        for target in group["targets"]:
-            for line in httpx.get(f"http://{target}/metrics", timeout=30).text.splitlines():
-                if found := re.fullmatch(rf"{name}\{{(.*)\}} (\S+)", line):
-                    samples.append((dict(re.findall(r'(\w+)="([^"]*)"', found[1])), float(found[2])))
-    return samples
 
 
 def test_ten_requests_at_once_are_ten_whole_traces(traced):

@@ -1,4 +1,4 @@
-"""Servers that the tests of this folder share: one with every node separate, one with every node inline."""
+"""Servers that the tests of this folder share: every node separate, by either edge, or inline."""
 
 import pytest
 from ray import serve
@@ -6,9 +6,12 @@ from ray import serve
 from tests.server.server import Server, config
 
 
-@pytest.fixture(scope="package", params=["separate", "inline"])
+@pytest.fixture(
+    scope="package", params=[("separate", "direct"), ("separate", "handle"), ("inline", "direct")], ids="-".join
+)
 def server(request, repository):
-    with Server(config(repository, request.param)) as running:
+    placement, edges = request.param
+    with Server(config(repository, placement, edges=edges)) as running:
         yield running
 
 

@@ -1,0 +1,201 @@
+"""A node behind Unix sockets: the way between processes of one machine.
+
+A Serve handle's call costs milliseconds whatever it carries; a Unix socket's costs a few hundredths. Serve still
+places, starts, scales, restarts and rolls out the replicas. Which of them are here, their sockets tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import ray
+
+from deployments.contract.batch import Batch
+from deployments.contract.errors import by_code
+from deployments.contract.nodes import Node
+from graph.edges.frames import Frames
+from graph.edges.wire import ANSWER, CALL, CLOSING, FAILURE, VERSION, Body, decode, encode
+
+logger = logging.getLogger("ray.serve")
+
+P = TypeVar("P")
+Q = TypeVar("Q")
+
+LOOK_EVERY_S = 0.2
+COUNT_NODES_EVERY_S = 10.0
+# A replica is full with a batch that it works on and one that waits; then other machines share the work.
+FULL = 2
+TRIES = 2
+
+
+class GoneError(ConnectionError):
+    """The replica's end closed: it has died, or is about to stop."""
+
+
+class Connection:
+    """One connection to a replica, with one call at a time."""
+
+    def __init__(self) -> None:
+        """Begin unconnected."""
+        self.frames = Frames(self)
+        self._answer: asyncio.Future[tuple[int, bytes, Body]] | None = None
+        self.alive = True
+
+    async def call(self, header: bytes, buffers: list[Any]) -> tuple[int, bytes, Body]:
+        """Send a batch, wait for the reply; raises GoneError if the connection ends."""
+        if not self.alive:
+            raise GoneError
+        self._answer = asyncio.get_running_loop().create_future()
+        self.frames.send(CALL, header, buffers)
+        try:
+            return await self._answer
+        except asyncio.CancelledError:
+            # Or the node would work on for nobody, while the next batch waits.
+            self.frames.abort()
+            raise
+        finally:
+            self._answer = None
+
+    def received(self, kind: int, header: bytes, body: Body) -> None:
+        """Hand on the reply."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result((kind, header, body))
+
+    def lost(self) -> None:
+        """Tell who waits."""
+        self.alive = False
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(GoneError())
+
+
+class Replica:
+    """A replica on this machine."""
+
+    def __init__(self, path: Path) -> None:
+        """Set its socket."""
+        self._path = path
+        self._idle: list[Connection] = []
+        self._closed = False
+        self.under_way = 0
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._idle) + self.under_way
+
+    async def call(self, batch: Batch[Any]) -> Batch[Any]:
+        """The node's answer to a batch.
+
+        Raises:
+            GoneError: the replica has died or is stopping; the batch may be asked of another.
+            EnsembleError: the node failed.
+        """
+        header, buffers = encode(batch)
+        self.under_way += 1
+        try:
+            connection = await self._connection()
+            kind, answer, body = await connection.call(header, buffers)
+        finally:
+            self.under_way -= 1
+        if kind == CLOSING or self._closed:
+            connection.frames.abort()
+        else:
+            self._idle.append(connection)
+        if kind == CLOSING:
+            raise GoneError
+        if kind == ANSWER:
+            return decode(answer, body)
+        assert kind == FAILURE
+        raise by_code(**msgspec.json.decode(answer)) if answer else RuntimeError("a node failed; its log has the cause")
+
+    async def _connection(self) -> Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.alive:
+                return connection
+        connection = Connection()
+        try:
+            await asyncio.get_running_loop().create_unix_connection(lambda: connection.frames, str(self._path))
+        except (ConnectionRefusedError, FileNotFoundError) as err:
+            # What a killed process leaves refuses at once.
+            with suppress(FileNotFoundError):
+                self._path.unlink()
+            raise GoneError from err
+        return connection
+
+    def close(self) -> None:
+        """Close what is open, once it is idle."""
+        self._closed = True
+        for connection in self._idle:
+            connection.frames.abort()
+
+
+class DirectEdge(Generic[P, Q]):
+    """A node in other processes of this machine; through its handle where none is here, or all are full."""
+
+    def __init__(self, folder: Path, handle: Node[P, Q], count: Callable[[str], None]) -> None:
+        """Set the folder of the sockets, the way by handle, and who counts the calls by their way."""
+        self._folder, self._handle, self._count = folder, handle, count
+        self._replicas: dict[str, Replica] = {}
+        self._looked = self._counted = float("-inf")
+        self._alone = True
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return sum(replica.connections for replica in self._replicas.values())
+
+    async def __call__(self, batch: Batch[P]) -> Batch[Q]:
+        """Send the batch to the replica with the fewest calls under way; if that dies, once more to another."""
+        sent = batch.without_steps()
+        for _ in range(TRIES):
+            name, replica = self._choose()
+            if replica is None:
+                break
+            try:
+                answer = await replica.call(sent)
+            except GoneError:
+                self._replicas.pop(name, None)
+                continue
+            self._count("direct")
+            return answer.after(batch)
+        self._count("handle")
+        return await self._handle(batch)
+
+    def _choose(self) -> tuple[str, Replica | None]:
+        self._look()
+        name = min(self._replicas, key=lambda name: self._replicas[name].under_way, default="")
+        replica = self._replicas.get(name)
+        if replica is not None and replica.under_way >= FULL and not self._is_alone():
+            replica = None
+        return name, replica
+
+    def _look(self) -> None:
+        """Which sockets there are: at every call for as long as there are none, else every so often."""
+        now = time.monotonic()
+        if self._replicas and now < self._looked + LOOK_EVERY_S:
+            return
+        self._looked = now
+        try:
+            names = {path.name for path in self._folder.iterdir() if path.suffix == f".{VERSION}"}
+        except FileNotFoundError:
+            names = set()
+        for name in self._replicas.keys() - names:
+            self._replicas.pop(name).close()
+        for name in names - self._replicas.keys():
+            self._replicas[name] = Replica(self._folder / name)
+
+    def _is_alone(self) -> bool:
+        """Whether this machine is all there is: then a full replica's next batch had better wait for it."""
+        now = time.monotonic()
+        if now >= self._counted + COUNT_NODES_EVERY_S:
+            self._counted = now
+            self._alone = sum(node["Alive"] for node in ray.nodes()) <= 1  # type: ignore[no-untyped-call]
+        return self._alone

@@ -1,0 +1,173 @@
+"""Direct edges on a real server: which way calls go, and what becomes of them as replicas come, go and die."""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.networks import heavy, store
+from tests.server.receiver import Receiver
+from tests.server.server import Server, config, eventually, post, scrape
+from tests.server.shared.test_http import level
+
+CLIENTS = 8
+SCALE_DOWNS, ROLLING_UPDATES = 3, 1
+NODES = ("JpegTransformer", "heavy", "Combiner", "Labeler")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A repository of one member that takes milliseconds."""
+    root = tmp_path_factory.mktemp("models")
+    store(root, "heavy", heavy())
+    return root
+
+
+@pytest.fixture(scope="module")
+def pairs(models):
+    """A server with two replicas of every node."""
+    deployments = {name: {"num_replicas": 2} for name in NODES}
+    with Server(config(models, "separate", members=["heavy"], deployments=deployments)) as server:
+        assert eventually(lambda: len(sockets(server)) == 2 * len(NODES), 90)
+        yield server
+
+
+class Load:
+    """Clients that ask one picture after the other until the end, and the statuses of their answers."""
+
+    def __init__(self, server):
+        self.statuses = Counter()
+        self._server, self._stop = server, threading.Event()
+        self._pool = ThreadPoolExecutor(CLIENTS)
+
+    def _ask(self):
+        while not self._stop.is_set():
+            self.statuses[post(self._server, level(10)).status_code] += 1
+
+    def __enter__(self):
+        self._clients = [self._pool.submit(self._ask) for _ in range(CLIENTS)]
+        assert eventually(lambda: sum(self.statuses.values()) > CLIENTS)
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._pool.shutdown()
+        for client in self._clients:
+            client.result()
+
+
+def sockets(server):
+    """Every socket of the server's direct edges."""
+    return {path for path in server.folder.glob("ray/session_2*/e/*/*") if path.suffix != ".new"}
+
+
+def replicas(server, deployment):
+    """The processes of a deployment's replicas."""
+    found = []
+    for process in psutil.Process(server.process.pid).children(recursive=True):
+        try:
+            title = process.cmdline()[:1]
+        except psutil.Error:
+            continue
+        if title and title[0].split(".")[0] == f"ray::ServeReplica:ensemble:{deployment}":
+            found.append(process)
+    return found
+
+
+def calls(server):
+    """How many calls went each way: {(node, edge): calls}."""
+    return Counter({(s["node"], s["edge"]): value for s, value in scrape(server, "ray_ensemble_edge_calls_total")})
+
+
+def test_calls_go_by_socket_and_metrics_say_so(pairs):
+    before = calls(pairs)
+    for _ in range(20):
+        assert post(pairs, level(10)).status_code == 200
+    assert eventually(lambda: (calls(pairs) - before)["heavy", "direct"] >= 20)
+    grown = calls(pairs) - before
+    assert {edge for _, edge in grown} == {"direct"}
+    assert {node for node, _ in grown} == {"transformer", "heavy", "combiner", "labeler"}
+    opened = {s["node"]: value for s, value in scrape(pairs, "ray_ensemble_edge_connections")}
+    assert set(opened) == {"transformer", "heavy", "combiner", "labeler"}
+    assert all(value >= 1 for value in opened.values())
+
+
+def test_a_killed_replicas_batches_go_to_another(pairs):
+    before = sockets(pairs)
+    with Load(pairs) as load:
+        for name in NODES:
+            victim = replicas(pairs, name)[0]
+            victim.kill()
+            assert eventually(
+                lambda gone=victim, of=name: gone not in (now := replicas(pairs, of)) and len(now) == 2, 60
+            )
+            assert eventually(lambda: len(sockets(pairs)) == len(before), 60)
+    assert set(load.statuses) == {200}
+    # What the dead ones left has been removed.
+    assert len(sockets(pairs) & before) == len(NODES)
+
+
+def test_replicas_come_and_go_under_load_and_nothing_is_lost(pairs):
+    """Last: it changes the server."""
+    options = pairs.content["applications"][0]["deployments"]
+    scaled = next(option for option in options if option["name"] == "heavy")
+    with Load(pairs) as load:
+        for _ in range(SCALE_DOWNS):
+            for count in (3, 2):
+                scaled["num_replicas"] = count
+                pairs.deploy()
+                expected = count + 2 * (len(NODES) - 1)
+                assert eventually(lambda expected=expected: len(sockets(pairs)) == expected, 90)
+        for i in range(ROLLING_UPDATES):
+            before = sockets(pairs)
+            for option in options:
+                if option["name"] in NODES:
+                    option["ray_actor_options"] = {"num_cpus": 0.1 + 0.01 * (i + 1)}
+            pairs.deploy()
+            assert eventually(lambda before=before: not before & sockets(pairs), 180)
+            assert eventually(lambda: len(sockets(pairs)) == 2 * len(NODES), 90)
+    assert set(load.statuses) == {200}, load.statuses
+
+
+@pytest.fixture
+def two_nodes(models):
+    """A server whose Ray has a second node, on this machine, and whose traces go to a receiver."""
+    with Receiver() as receiver:
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.grpc_url, "OTEL_BSP_SCHEDULE_DELAY": "200"}
+        spread = {"heavy": {"num_replicas": 2, "max_replicas_per_node": 1}}
+        with Server(config(models, "separate", members=["heavy"], deployments=spread), **environment) as server:
+            join = [Path(sys.executable).with_name("ray"), "start", "--address", server.told("RAY_ADDRESS")]
+            environment = {**server.environment, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+            command = [*map(str, join), "--num-cpus=2", "--node-ip-address=127.0.0.1", "--block"]
+            with (server.folder / "second").open("w") as log:
+                node = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+            try:
+                assert eventually(lambda: len(sockets(server)) == 5, 120), (server.folder / "second").read_text()
+                yield server, receiver
+            finally:
+                below = psutil.Process(node.pid).children(recursive=True)
+                node.send_signal(signal.SIGTERM)
+                _, alive = psutil.wait_procs([*below, psutil.Process(node.pid)], 20)
+                for process in alive:
+                    process.kill()
+                node.wait()
+
+
+def test_a_second_machines_replicas_share_the_work(two_nodes):
+    server, receiver = two_nodes
+    with Load(server) as load:
+
+        def pids():
+            return Counter(span.resource["process.pid"] for span in receiver.spans if span.name == "predict heavy")
+
+        assert eventually(lambda: len(pids()) == 2 and min(pids().values()) >= 20, 60), pids()
+    assert set(load.statuses) == {200}
+    ways = calls(server)
+    assert ways["heavy", "direct"] > 0
+    assert ways["heavy", "handle"] > 0

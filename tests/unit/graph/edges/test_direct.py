@@ -1,0 +1,346 @@
+"""Both ends of a direct edge, in one process: over asyncio's loop and over uvloop's, which replicas have."""
+
+import asyncio
+import os
+import stat
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import uvloop
+
+from deployments.contract.batch import Batch, Work
+from deployments.contract.errors import ConfigurationError, EnsembleError, InferenceFailed
+from deployments.contract.item import Item
+from graph.edges import direct
+from graph.edges.direct import DirectEdge
+from graph.edges.frames import INBOX
+from graph.edges.listener import Listener
+from graph.edges.wire import CALL, PREFIX, VERSION
+from tests.batches import batch
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request):
+    """Runs a coroutine."""
+    return asyncio.run if request.param == "asyncio" else uvloop.run
+
+
+@pytest.fixture
+def folder():
+    """A folder with a short path."""
+    with tempfile.TemporaryDirectory() as temporary:
+        yield Path(temporary) / "edge"
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """One machine."""
+    monkeypatch.setattr(direct.ray, "nodes", lambda: [{"Alive": True}])
+
+
+class Replica:
+    """A node that doubles, and can be told to wait or to fail."""
+
+    def __init__(self, folder, name="r1"):
+        self.batches = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.cancelled = 0
+        self.fault = None
+        self.listener = Listener(self.work, folder, name)
+
+    async def work(self, batch):
+        self.batches.append(batch)
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.fault is not None:
+            raise self.fault
+        return Work("double", batch).done(batch.payload * 2)
+
+
+class Handle:
+    """The way by handle."""
+
+    def __init__(self):
+        self.calls = 0
+
+    async def __call__(self, batch):
+        self.calls += 1
+        return batch
+
+
+def edge(folder, ways=None):
+    handle = Handle()
+    return DirectEdge(folder, handle, (ways if ways is not None else []).append), handle
+
+
+async def until(check):
+    give_up = time.monotonic() + 10
+    while not check():
+        assert time.monotonic() < give_up
+        await asyncio.sleep(0.005)
+
+
+def rows(*values):
+    return batch(np.array(values, np.float32))
+
+
+def test_a_batch_goes_and_comes_back(run, folder):
+    async def main():
+        replica, ways = Replica(folder), []
+        await replica.listener.open()
+        call, handle = edge(folder, ways)
+        before = Work("before", rows(1, 2)).done(np.array([1, 2], np.float32))
+        answer = await call(before)
+        assert answer.payload.tolist() == [2, 4]
+        assert [[step.note.node for step in item.steps] for item in answer.items] == [["before", "double"]] * 2
+        assert replica.batches[0].items[0].steps == ()
+        assert (ways, handle.calls, call.connections) == (["direct"], 0, 1)
+        await call(rows(3))
+        assert call.connections == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("size", [1, INBOX - 100, INBOX, INBOX + 1, 5_000_000])
+def test_batches_of_any_size_arrive_whole(run, folder, size):
+    async def main():
+        replica = Replica(folder)
+        await replica.listener.open()
+        call, _ = edge(folder)
+        values = np.arange(size, dtype=np.float32)[None] % 251
+        for _ in range(3):
+            answer = await call(Batch(values, (Item(),)))
+            np.testing.assert_array_equal(answer.payload, values * 2)
+
+    run(main())
+
+
+def test_many_calls_at_once_are_not_mixed_up(run, folder):
+    async def main():
+        replicas = [Replica(folder, f"r{i}") for i in range(3)]
+        for replica in replicas:
+            await replica.listener.open()
+        call, _ = edge(folder)
+        answers = await asyncio.gather(*(call(rows(*range(i))) for i in range(1, 60)))
+        for i, answer in enumerate(answers, start=1):
+            assert answer.payload.tolist() == [2 * value for value in range(i)]
+        # The one with the fewest calls under way is asked.
+        assert min(len(replica.batches) for replica in replicas) >= 15
+
+    run(main())
+
+
+def test_a_replica_that_comes_and_one_that_goes_are_seen(run, folder, monkeypatch):
+    monkeypatch.setattr(direct, "LOOK_EVERY_S", 0)
+
+    async def main():
+        call, handle = edge(folder)
+        assert (await call(rows(1))).payload.tolist() == [1]
+        assert handle.calls == 1
+        first, second = Replica(folder, "r1"), Replica(folder, "r2")
+        await first.listener.open()
+        assert (await call(rows(1))).payload.tolist() == [2]
+        await second.listener.open()
+        await first.listener.close()
+        assert (await call(rows(1))).payload.tolist() == [2]
+        assert (handle.calls, len(first.batches), len(second.batches)) == (1, 1, 1)
+
+    run(main())
+
+
+def test_a_dead_replica_is_known_at_once_and_its_socket_removed(run, folder):
+    async def main():
+        replica, ways = Replica(folder), []
+        await replica.listener.open()
+        call, handle = edge(folder, ways)
+        replica.gate.clear()
+        waiting = asyncio.create_task(call(rows(1)))
+        await until(lambda: replica.batches)
+        # As a kill does: every descriptor is closed, and the socket's file stays.
+        replica.listener._server.close()
+        for caller in list(replica.listener._callers):
+            caller.frames.abort()
+        assert (await waiting).payload.tolist() == [1]
+        assert (ways, handle.calls) == (["handle"], 1)
+        assert list(folder.iterdir()) == []
+
+    run(main())
+
+
+def test_a_batch_whose_replica_died_goes_to_another_and_no_further(run, folder):
+    async def main():
+        call, handle = edge(folder)
+        replicas = [Replica(folder, f"r{i}") for i in range(3)]
+        for replica in replicas:
+            await replica.listener.open()
+            replica.gate.clear()
+
+        async def kill():
+            asked = []
+            while len(asked) < 2:
+                await until(lambda: any(r.batches and r not in asked for r in replicas))
+                victim = next(r for r in replicas if r.batches and r not in asked)
+                asked.append(victim)
+                for caller in list(victim.listener._callers):
+                    caller.frames.abort()
+
+        killer = asyncio.create_task(kill())
+        assert (await call(rows(1))).payload.tolist() == [1]
+        await killer
+        # A batch that kills who works on it is not offered to all of them.
+        assert sum(bool(replica.batches) for replica in replicas) == 2
+        assert handle.calls == 1
+
+    run(main())
+
+
+def test_a_replica_that_stops_finishes_what_it_has_and_takes_no_more(run, folder):
+    async def main():
+        replica = Replica(folder)
+        await replica.listener.open()
+        call, handle = edge(folder)
+        await call(rows(1))
+        replica.gate.clear()
+        waiting = asyncio.create_task(call(rows(2)))
+        await until(lambda: len(replica.batches) == 2)
+        closing = asyncio.create_task(replica.listener.close())
+        await until(lambda: replica.listener.closing)
+        # Its socket is gone, but this caller has not looked since.
+        assert (await call(rows(3))).payload.tolist() == [3]
+        assert handle.calls == 1
+        assert not closing.done()
+        replica.gate.set()
+        assert (await waiting).payload.tolist() == [4]
+        await closing
+        await until(lambda: call.connections == 0 or handle.calls)
+
+    run(main())
+
+
+def test_a_caller_that_leaves_frees_the_node(run, folder):
+    async def main():
+        replica = Replica(folder)
+        await replica.listener.open()
+        call, _ = edge(folder)
+        replica.gate.clear()
+        waiting = asyncio.create_task(call(rows(1)))
+        await until(lambda: replica.batches)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await until(lambda: replica.cancelled == 1)
+        replica.gate.set()
+        assert (await call(rows(2))).payload.tolist() == [4]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("fault", "raised", "message"),
+    [
+        (InferenceFailed("it broke"), InferenceFailed, "it broke"),
+        (ConfigurationError("members disagree"), RuntimeError, "its log has the cause"),
+        (ZeroDivisionError("secret"), RuntimeError, "its log has the cause"),
+    ],
+)
+def test_a_nodes_failure_is_the_callers_and_its_inside_is_not_told(run, folder, fault, raised, message):
+    async def main():
+        replica = Replica(folder)
+        await replica.listener.open()
+        call, handle = edge(folder)
+        replica.fault = fault
+        with pytest.raises(raised, match=message) as caught:
+            await call(rows(1))
+        assert isinstance(caught.value, EnsembleError) == isinstance(fault, EnsembleError)
+        replica.fault = None
+        assert (await call(rows(1))).payload.tolist() == [2]
+        assert handle.calls == 0
+
+    run(main())
+
+
+def test_another_version_of_the_code_is_not_talked_to(run, folder):
+    async def main():
+        replica = Replica(folder)
+        await replica.listener.open()
+        [path] = folder.iterdir()
+        assert path.suffix == f".{VERSION}"
+        path.rename(path.with_suffix(".012345"))
+        call, handle = edge(folder)
+        assert (await call(rows(1))).payload.tolist() == [1]
+        assert handle.calls == 1
+
+    run(main())
+
+
+def test_only_this_user_comes_in(run, folder):
+    async def main():
+        replica = Replica(folder)
+        await replica.listener.open()
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+    run(main())
+
+
+def test_the_user_at_the_other_end_is_looked_at(run, folder, monkeypatch):
+    async def main():
+        replica = Replica(folder)
+        await replica.listener.open()
+        monkeypatch.setattr(os, "getuid", lambda: 4711)
+        call, handle = edge(folder)
+        assert (await call(rows(1))).payload.tolist() == [1]
+        assert (handle.calls, replica.batches) == (1, [])
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        PREFIX.pack(CALL, 2**31, 0),
+        PREFIX.pack(CALL, 10, 2**50),
+        PREFIX.pack(7, 0, 0),
+        PREFIX.pack(CALL, 4, 4) + b"headbodymore",
+        PREFIX.pack(CALL, 3, 3) + b"bad" * 2,
+    ],
+    ids=["header", "body", "kind", "more", "malformed"],
+)
+def test_a_stranger_frame_costs_nothing(run, folder, frame):
+    async def main():
+        replica = Replica(folder)
+        await replica.listener.open()
+        [path] = folder.iterdir()
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(frame)
+        # Either the end, or an answer that the node failed.
+        assert len(await asyncio.wait_for(reader.read(100), 10)) < 20
+        writer.close()
+        call, _ = edge(folder)
+        assert (await call(rows(1))).payload.tolist() == [2]
+
+    run(main())
+
+
+def test_where_other_machines_have_replicas_they_share_what_is_too_much(run, folder, monkeypatch):
+    async def main(nodes):
+        monkeypatch.setattr(direct.ray, "nodes", lambda: [{"Alive": True}] * nodes)
+        replica, ways = Replica(folder, f"r{nodes}"), []
+        await replica.listener.open()
+        replica.gate.clear()
+        call, _ = edge(folder, ways)
+        waiting = [asyncio.create_task(call(rows(i))) for i in range(5)]
+        await until(lambda: len(replica.batches) + len(ways) == 5)
+        replica.gate.set()
+        await asyncio.gather(*waiting)
+        await replica.listener.close()
+        return ways
+
+    assert run(main(1)) == ["direct"] * 5
+    assert sorted(run(main(2))) == ["direct"] * 2 + ["handle"] * 3
