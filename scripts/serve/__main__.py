@@ -27,9 +27,12 @@ def main() -> None:
     parser.add_argument(
         "config", type=Path, nargs="?", default=shipped("serve_config.yaml"), help="a Serve config file (default: ours)"
     )
+    parser.add_argument(
+        "--whole-dashboard", action="store_true", help="Ray's dashboard with all its pages: 170 MB more"
+    )
     args = parser.parse_args()
     try:
-        serve(args.config)
+        serve(args.config, args.whole_dashboard)
     except (ScriptError, ConfigurationError, OSError, ValueError, yaml.YAMLError) as err:
         sys.exit(f"{args.config}: {err}")
 

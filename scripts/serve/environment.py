@@ -24,11 +24,22 @@ FAST_MODE = {
     # The mode holds back 1,000 lines of a replica's log, for the access log's sake, which is off here.
     "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1",
     "RAY_AUTH_MODE": "token",
+    # As Ray has it on a laptop of another system: its processes listen on loopback and nowhere else.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     # OpenVINO and OpenCV have threads of their own; numpy needs none.
     "OMP_NUM_THREADS": "1",
+    # A process of Ray's has 30 threads, most of them idle: glibc would give memory of its own to each.
+    "MALLOC_ARENA_MAX": "2",
 }
+# What another process of this machine needs as well to talk to the cluster.
+FOR_CLIENTS = ("RAY_AUTH_MODE", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
 TOKEN_FILE = Path.home() / ".ray" / "auth_token"
+
+
+def haproxy_folder() -> Path:
+    """Where Serve writes the configuration of its HAProxy."""
+    return Path(os.environ.get("RAY_SERVE_HAPROXY_CONFIG_FILE_LOC", "/tmp/haproxy-serve/haproxy.cfg")).parent  # noqa: S108
 
 
 def ensure_token() -> None:
@@ -49,5 +60,7 @@ def set_up() -> None:
     """Set every switch that the environment doesn't set, and make Ray's token if it is needed."""
     for name, value in FAST_MODE.items():
         os.environ.setdefault(name, value)
+    # What an application imports from the folder that it is served from, Ray's workers find too.
+    os.environ["PYTHONPATH"] = os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])
     if os.environ["RAY_AUTH_MODE"] == "token":
         ensure_token()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import logging
 import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,15 +18,18 @@ import yaml
 
 from deployments.contract.errors import ConfigurationError
 from scripts.errors import ScriptError
-from scripts.serve.environment import set_up
-from scripts.serve.leftovers import HAPROXY_FOLDER, clear_leftovers
+from scripts.serve.api import ServeApi
+from scripts.serve.cluster import Cluster, clear_leftovers
+from scripts.serve.environment import FOR_CLIENTS, haproxy_folder, set_up
 from scripts.serve.ports import check_ports
 from scripts.shipped import shipped
 
 READY_TIMEOUT_S = 300.0
 SETTLED_S = 1.0
-STOP_TIMEOUT_S = 25.0
+STOP_TIMEOUT_S = 20.0
+LOOK_EVERY_S = 1.0
 IMPORT_PATH = "graph.app:build"
+HTTP_PORT, GRPC_PORT = 8000, 9000
 READY = """Ready. Try:
 
     curl -H 'Content-Type: image/jpeg' --data-binary @{sample} {url}/classify
@@ -58,7 +59,60 @@ def stop_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def wait_until_ready(status: Callable[[], Any], url: str, stop: threading.Event) -> None:
+def serve(config_file: Path, whole_dashboard: bool = False) -> None:
+    """Serve until Ctrl-C or SIGTERM.
+
+    Args:
+        config_file: a Serve config.
+        whole_dashboard: whether Ray's dashboard has all its pages.
+
+    Raises:
+        ScriptError: it can't be served, or the cluster has ended.
+        ConfigurationError: the application can't be built.
+    """
+    set_up()
+    config = yaml.safe_load(config_file.read_text(encoding="utf-8"))
+    if not isinstance(config, dict):
+        raise ScriptError("a Serve config file is a mapping; see serve_config.yaml")
+    for application in config.get("applications", []):
+        if application.get("import_path") == IMPORT_PATH:
+            check(application.get("args") or {})
+    http, grpc = config.get("http_options", {}), config.get("grpc_options", {})
+    host, port = http.get("host", "127.0.0.1"), http.get("port", HTTP_PORT)
+    grpc_port = grpc.get("port", GRPC_PORT)
+    with stop_signals() as stop:
+        clear_leftovers()
+        check_ports((host, port), (host, grpc_port))
+        cluster = Cluster(whole_dashboard)
+        try:
+            api = ServeApi(cluster.dashboard)
+            if not stop.is_set():
+                api.deploy(config)
+            url = f"http://{host}:{port}"
+            wait_until_ready(api, cluster, url, stop)
+            wait_until_settled(stop)
+            if not stop.is_set():
+                environment = {
+                    **{name: os.environ[name] for name in FOR_CLIENTS},
+                    "RAY_ADDRESS": cluster.address,
+                    "RAY_DASHBOARD_ADDRESS": cluster.dashboard,
+                }
+                told = " ".join(f"{name}={value}" for name, value in environment.items())
+                sample, target = shipped("tests/cat.jpg"), f"{host}:{grpc_port}"
+                print(READY.format(sample=sample, url=url, grpc=target, environment=told), flush=True)
+            while not stop.wait(LOOK_EVERY_S):
+                if lost := cluster.lost():
+                    raise ScriptError(f"Ray's {lost} has ended; see {cluster.session}/logs")
+        finally:
+            print("Stopping.", flush=True)
+            if cluster.lost() is None:
+                # Should a node hang, what follows still ends every process.
+                with suppress(httpx.HTTPError):
+                    api.shut_down(STOP_TIMEOUT_S)
+            cluster.end()
+
+
+def wait_until_ready(api: ServeApi, cluster: Cluster, url: str, stop: threading.Event) -> None:
     """Wait until every member has answered once.
 
     Raises:
@@ -67,14 +121,15 @@ def wait_until_ready(status: Callable[[], Any], url: str, stop: threading.Event)
     give_up = time.monotonic() + READY_TIMEOUT_S
     while not stop.wait(0.1):
         with suppress(httpx.TransportError):
-            if httpx.get(f"{url}/v2/health/ready", timeout=5).status_code == 200:
+            if httpx.get(f"{url}/v2/health/ready", timeout=5).status_code == httpx.codes.OK:
                 return
-        for application in status().applications.values():
-            if application.status in {"DEPLOY_FAILED", "UNHEALTHY"}:
-                raise ScriptError(explain(application))
+        if failure := api.failure():
+            raise ScriptError(failure)
+        if lost := cluster.lost():
+            raise ScriptError(f"Ray's {lost} has ended; see {cluster.session}/logs")
         if time.monotonic() > give_up:
             raise ScriptError(
-                f"the application was not ready after {READY_TIMEOUT_S:.0f} s; see /tmp/ray/session_latest"
+                f"the application was not ready after {READY_TIMEOUT_S:.0f} s; see {cluster.session}/logs"
             )
 
 
@@ -89,21 +144,11 @@ def wait_until_settled(stop: threading.Event) -> None:
     give_up = time.monotonic() + READY_TIMEOUT_S
     while not stop.wait(0.1) and time.monotonic() < give_up:
         # A folder for each node; those of earlier runs stay.
-        file = max(HAPROXY_FOLDER.glob("*/haproxy.cfg"), key=lambda path: path.stat().st_mtime, default=None)
+        file = max(haproxy_folder().glob("*/haproxy.cfg"), key=lambda path: path.stat().st_mtime, default=None)
         if file is not None and "server SERVE_REPLICA" in file.read_text(encoding="utf-8"):
             rest = file.stat().st_mtime + SETTLED_S - time.time()
             if rest <= 0 or stop.wait(rest):
                 return
-
-
-def explain(application: Any) -> str:
-    """The configuration error in a failed application's messages, or else the whole of them."""
-    messages = [application.message, *(deployment.message for deployment in application.deployments.values())]
-    for message in messages:
-        for line in reversed(message.splitlines()):
-            if "ConfigurationError: " in line:
-                return str(line.partition("ConfigurationError: ")[2])
-    return "\n".join(filter(None, messages))
 
 
 def check(arguments: dict[str, Any]) -> None:
@@ -132,64 +177,3 @@ def _check(arguments: dict[str, Any], pipe: Any) -> None:
         agree(parse(arguments))
     except ConfigurationError as err:
         pipe.send(str(err))
-
-
-def serve(config_file: Path) -> None:
-    """Serve until Ctrl-C or SIGTERM.
-
-    Raises:
-        ScriptError: it can't be served.
-        ConfigurationError: the application can't be built.
-    """
-    set_up()
-    content = yaml.safe_load(config_file.read_text(encoding="utf-8"))
-    for application in content.get("applications", []) if isinstance(content, dict) else []:
-        if application.get("import_path") == IMPORT_PATH:
-            check(application.get("args") or {})
-    # Ray reads the environment when it is imported.
-    import ray
-    from ray import serve as ray_serve
-    from ray.serve._private import api
-    from ray.serve.schema import ServeDeploySchema
-
-    config = ServeDeploySchema.model_validate(content)
-    clear_leftovers()
-    host, port = config.http_options.host, config.http_options.port
-    check_ports((host, port), (host, config.grpc_options.port))
-    url = f"http://{host}:{port}"
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    with stop_signals() as stop:
-        cluster: Any = ray.init(address="local", logging_level=logging.ERROR, log_to_driver=False)
-        try:
-            client = api.serve_start(
-                proxy_location=config.proxy_location,
-                http_options=config.http_options.model_dump(),
-                grpc_options=config.grpc_options.model_dump(),
-                global_logging_config=config.logging_config,
-            )
-            client.deploy_apps(config, _blocking=False)
-            wait_until_ready(ray_serve.status, url, stop)
-            wait_until_settled(stop)
-            if not stop.is_set():
-                ray_address = cluster.address_info["gcs_address"]
-                print(
-                    READY.format(
-                        sample=shipped("tests/cat.jpg"),
-                        url=url,
-                        grpc=f"{host}:{config.grpc_options.port}",
-                        environment=f"RAY_AUTH_MODE={os.environ['RAY_AUTH_MODE']} RAY_ADDRESS={ray_address} "
-                        f"RAY_DASHBOARD_ADDRESS=http://{cluster.dashboard_url}",
-                    ),
-                    flush=True,
-                )
-            stop.wait()
-        finally:
-            print("Stopping.", flush=True)
-            # Ray reports its own controller's end as an error.
-            with redirect_stdout(io.StringIO()):
-                # Should a node hang, the exit below still ends every process of Ray's.
-                shutdown = threading.Thread(target=ray_serve.shutdown, daemon=True)
-                shutdown.start()
-                shutdown.join(STOP_TIMEOUT_S)
-                ray.shutdown()
-            clear_leftovers()

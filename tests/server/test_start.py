@@ -11,7 +11,7 @@ import psutil
 import pytest
 import yaml
 
-from scripts.serve.leftovers import leftovers
+from scripts.serve.cluster import leftovers
 from tests.conftest import ROOT
 from tests.server.server import Server, config, post
 from tests.server.shared.test_http import level
@@ -55,9 +55,10 @@ def test_a_start_works_after_a_kill(repository):
     server.process.kill()
     server.process.wait()
     with server:
-        assert "ending a leftover of an earlier run" in server.log()
+        [told] = [line for line in server.log().splitlines() if "that a killed server left" in line]
+        assert {"gcs_server", "haproxy", "raylet"} <= set(told.partition(": ")[2].split(", "))
         assert post(server, level(10)).status_code == 200
-    assert not list(leftovers(server.folder / "haproxy"))
+    assert not list(leftovers())
 
 
 def test_the_token_is_on_and_private(repository):

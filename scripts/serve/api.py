@@ -1,0 +1,78 @@
+"""Ray Serve's REST interface, which `serve deploy` and `serve status` speak too."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from scripts.errors import ScriptError
+
+START_TIMEOUT_S = 60.0
+PATH = "/api/serve/applications/"
+
+
+class ServeApi:
+    """Deploys, asks and shuts down the applications of a cluster."""
+
+    def __init__(self, dashboard: str) -> None:
+        """Set the root of the cluster's dashboard, `http://127.0.0.1:8265`."""
+        self._client = httpx.Client(base_url=dashboard, headers=_authorization(), timeout=30)
+
+    def deploy(self, config: dict[str, Any]) -> None:
+        """Deploy a Serve config.
+
+        Raises:
+            ScriptError: Serve refuses it.
+        """
+        give_up = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                answer = self._client.put(PATH, json=config)
+                if answer.status_code == httpx.codes.OK:
+                    return
+                problem, is_final = answer.text, answer.status_code == httpx.codes.BAD_REQUEST
+            except httpx.TransportError as err:
+                problem, is_final = str(err), False
+            # The dashboard listens before it can answer.
+            if is_final or time.monotonic() > give_up:
+                raise ScriptError(f"Serve refuses the configuration: {problem[:2000]}")
+            time.sleep(0.1)
+
+    def failure(self) -> str | None:
+        """Why an application can't be served, if one can't."""
+        try:
+            applications = self._client.get(PATH).json()["applications"].values()
+        except (httpx.HTTPError, ValueError, KeyError):
+            return None
+        for application in applications:
+            if application["status"] in {"DEPLOY_FAILED", "UNHEALTHY"}:
+                messages = [application["message"], *(d["message"] for d in application["deployments"].values())]
+                return explain(messages)
+        return None
+
+    def shut_down(self, timeout_s: float) -> None:
+        """Stop every application, its replicas finishing what they have."""
+        self._client.delete(PATH, timeout=timeout_s)
+
+
+def explain(messages: list[str]) -> str:
+    """The configuration error in a failed application's messages, or else the whole of them."""
+    for message in messages:
+        for line in reversed(message.splitlines()):
+            if "ConfigurationError: " in line:
+                return line.partition("ConfigurationError: ")[2]
+    return "\n".join(filter(None, messages))
+
+
+def _authorization() -> dict[str, str]:
+    if os.environ.get("RAY_AUTH_MODE") != "token":
+        return {}
+    token = os.environ.get("RAY_AUTH_TOKEN")
+    if token is None:
+        path = os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"
+        token = Path(path).read_text(encoding="utf-8").strip()
+    return {"Authorization": f"Bearer {token}"}
