@@ -30,8 +30,8 @@ Q = TypeVar("Q")
 
 LOOK_EVERY_S = 0.2
 COUNT_NODES_EVERY_S = 10.0
-# A replica is full with a batch that it works on and one that waits; then other machines share the work.
-FULL = 2
+# With so many calls under way a replica is full, where other machines could take the next.
+FULL = 1
 TRIES = 2
 
 
@@ -172,7 +172,10 @@ class DirectEdge(Generic[P, Q]):
     def _choose(self) -> tuple[str, Replica | None]:
         self._look()
         name = min(self._replicas, key=lambda name: self._replicas[name].under_way, default="")
-        replica = self._replicas.get(name)
+        replica = self._replicas.pop(name, None)
+        if replica is not None:
+            # To the end: of those with as few calls, the one that has waited longest is next.
+            self._replicas[name] = replica
         if replica is not None and replica.under_way >= FULL and not self._is_alone():
             replica = None
         return name, replica

@@ -38,6 +38,8 @@ def start(whole_dashboard: bool) -> dict[str, str]:
     parameters = cast(Any, parameter.RayParams)(
         node_ip_address=LOOPBACK,
         dashboard_host=LOOPBACK,
+        # Ray's own, or where that is taken another.
+        dashboard_port=None,
         include_dashboard=True,
         include_log_monitor=False,
         no_monitor=True,

@@ -343,4 +343,4 @@ def test_where_other_machines_have_replicas_they_share_what_is_too_much(run, fol
         return ways
 
     assert run(main(1)) == ["direct"] * 5
-    assert sorted(run(main(2))) == ["direct"] * 2 + ["handle"] * 3
+    assert sorted(run(main(2))) == ["direct"] + ["handle"] * 4
