@@ -77,13 +77,9 @@ class Frames(asyncio.BufferedProtocol):
             return
         begin = PREFIX.size + header_size
         if self._arrived < begin:
-            if begin > len(self._inbox):
-                # Grown as it fills, so that a length that lies costs nothing.
-                self._inbox += (
-                    bytes(min(begin, 2 * self._arrived) - len(self._inbox))
-                    if self._arrived == len(self._inbox)
-                    else b""
-                )
+            if self._arrived == len(self._inbox):
+                # Grown as it fills, so that a length that lies costs nothing; anew, as the loop still holds this one.
+                self._inbox = self._inbox + bytes(min(begin, 2 * self._arrived) - self._arrived)
             return
         header = bytes(memoryview(self._inbox)[PREFIX.size : begin])
         here = min(self._arrived - begin, body_size)

@@ -22,7 +22,7 @@ MARK = "ENSEMBLE_SERVED_BY"
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 5.0
 # Without these there is no cluster any more.
-VITAL = frozenset({"raylet", "gcs_server"})
+VITAL = ("gcs_server", "raylet")
 
 
 class Cluster:
@@ -54,16 +54,14 @@ class Cluster:
         self.address: str = told["address"]
         self.dashboard: str = told["dashboard"]
         self.session: str = told["session"]
+        self._vital = {
+            name: process for process in psutil.Process().children(recursive=True) if (name := _name(process))
+        }
 
     def lost(self) -> str | None:
         """The name of a process without which there is no cluster, if it has ended."""
         _reap()
-        names = set()
-        for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.Error):
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    names.add(process.name())
-        return next(iter(sorted(VITAL - names)), None)
+        return next((name for name in VITAL if not _runs(self._vital.get(name))), None)
 
     def end(self) -> None:
         """End every process below this one."""
@@ -102,6 +100,18 @@ def end(processes: Iterable[psutil.Process]) -> None:
             with suppress(psutil.Error):
                 signal(process)
         _, running = psutil.wait_procs(running, STOP_TIMEOUT_S)
+
+
+def _name(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return process.name()
+    return ""
+
+
+def _runs(process: psutil.Process | None) -> bool:
+    with suppress(psutil.Error):
+        return process is not None and process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _reap() -> None:

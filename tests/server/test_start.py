@@ -61,6 +61,16 @@ def test_a_start_works_after_a_kill(repository):
     assert not list(leftovers())
 
 
+def test_without_ray_it_ends_and_says_why(repository):
+    with Server(config(repository, "inline")) as server:
+        started = descendants(server)
+        next(process for process in started if process.name() == "raylet").kill()
+        assert server.process.wait(60) == 1
+        assert "Ray's raylet has ended" in server.log()
+        _, alive = psutil.wait_procs(started, timeout=5)
+        assert not alive
+
+
 def test_the_token_is_on_and_private(repository):
     token = Path.home() / ".ray" / "auth_token"
     with Server(config(repository, "inline")) as server:

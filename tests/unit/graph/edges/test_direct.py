@@ -122,6 +122,20 @@ def test_batches_of_any_size_arrive_whole(run, folder, size):
     run(main())
 
 
+def test_a_header_larger_than_the_inbox_arrives_whole(run, folder):
+    async def main():
+        replica = Replica(folder)
+        await replica.listener.open()
+        call, _ = edge(folder)
+        items = tuple(Item(trace_parent=f"00-{i:032x}-{i:016x}-01") for i in range(3000))
+        for _ in range(2):
+            answer = await call(Batch(np.arange(3000, dtype=np.float32), items))
+            assert [item.trace_parent for item in answer.items] == [item.trace_parent for item in items]
+            np.testing.assert_array_equal(answer.payload, np.arange(3000) * 2)
+
+    run(main())
+
+
 def test_many_calls_at_once_are_not_mixed_up(run, folder):
     async def main():
         replicas = [Replica(folder, f"r{i}") for i in range(3)]
