@@ -54,9 +54,8 @@ class Cluster:
         self.address: str = told["address"]
         self.dashboard: str = told["dashboard"]
         self.session: str = told["session"]
-        self._vital = {
-            name: process for process in psutil.Process().children(recursive=True) if (name := _name(process))
-        }
+        processes = psutil.Process().children(recursive=True)
+        self._vital = {name: process for process in processes if (name := _name(process)) in VITAL}
 
     def lost(self) -> str | None:
         """The name of a process without which there is no cluster, if it has ended."""
