@@ -23,6 +23,8 @@ cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 
 # What both Pillow and OpenCV read.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+# The marker that begins a scan of a JPEG, and the scans of the largest image that are decoded; encoders make about ten.
+START_OF_SCAN, MOST_SCANS = b"\xff\xda", 20
 REDUCED_JPEG = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2}
 INTERPOLATIONS = {"linear": cv2.INTER_LINEAR, "cubic": cv2.INTER_CUBIC, "nearest": cv2.INTER_NEAREST}
 
@@ -49,7 +51,7 @@ def inspect(encoded: bytes, limits: TransformerSettings) -> Header:
 
     Raises:
         InvalidImage: no image.
-        ImageTooLarge: over the limit on bytes or on declared pixels.
+        ImageTooLarge: over the limit on bytes, on declared pixels, or on what a JPEG's scans make of them.
     """
     check_size(encoded, limits)
     try:
@@ -63,6 +65,14 @@ def inspect(encoded: bytes, limits: TransformerSettings) -> Header:
             f"the image declares {header.width} x {header.height} pixels; "
             f"at most {limits.max_image_pixels} in all are accepted"
         )
+    # Each scan of a JPEG passes over the whole image again, and a few bytes are enough for one.
+    if header.is_jpeg:
+        scans = encoded.count(START_OF_SCAN)
+        if scans * header.width * header.height > MOST_SCANS * limits.max_image_pixels:
+            raise ImageTooLarge(
+                f"the JPEG has {scans} scans of {header.width} x {header.height} pixels; save it with fewer, such as "
+                "a baseline JPEG"
+            )
     return header
 
 

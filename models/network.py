@@ -25,7 +25,7 @@ def load(model: Model) -> ov.Model:
     """
     model.verify()
     try:
-        network = ov.Core().read_model(model.path)
+        network = _core().read_model(model.path)
     except RuntimeError as err:
         raise ModelError(f"OpenVINO can't read {model.path}: {err}") from err
     if len(network.inputs) != 1 or len(network.outputs) != 1:
@@ -55,6 +55,13 @@ def load(model: Model) -> ov.Model:
     if output.rank.is_dynamic or len(output) != 2 or output[1].is_dynamic:
         raise ModelError(f"model {model.name!r} answers {output}; a member answers [N, classes]")
     return network
+
+
+def _core() -> ov.Core:
+    """OpenVINO, reading weights into memory: a mapped file that is written to ends every process that maps it."""
+    core = ov.Core()
+    core.set_property({"ENABLE_MMAP": False})
+    return core
 
 
 def with_softmax(network: ov.Model) -> ov.Model:
@@ -92,7 +99,7 @@ def stored_precision(model: Model) -> str:
         ModelError: OpenVINO can't read the model.
     """
     try:
-        network = ov.Core().read_model(model.path)
+        network = _core().read_model(model.path)
     except RuntimeError as err:
         raise ModelError(f"OpenVINO can't read {model.path}: {err}") from err
     bits: Counter[int] = Counter()

@@ -31,6 +31,13 @@ def jpeg(height=120, width=160, seed=0):
     return encode(noise(height, width, seed))
 
 
+def progressive(width, height):
+    """A progressive JPEG of one colour."""
+    out = io.BytesIO()
+    Image.new("RGB", (width, height), (90, 120, 30)).save(out, "JPEG", progressive=True)
+    return out.getvalue()
+
+
 def with_orientation(pixels, orientation):
     """A JPEG whose EXIF tag 274 says how to turn it."""
     exif = Image.Exif()

@@ -101,6 +101,16 @@ def test_calls_go_by_socket_and_metrics_say_so(pairs):
     assert all(value >= 1 for value in opened.values())
 
 
+def test_a_replica_loads_what_its_node_needs(pairs):
+    def libraries(name):
+        [first, _] = replicas(pairs, name)
+        paths = " ".join(mapped.path for mapped in first.memory_maps())
+        return {library for library in ("cv2", "openvino") if f"/{library}/" in paths}
+
+    loaded = {name: libraries(name) for name in NODES}
+    assert loaded == {"JpegTransformer": {"cv2"}, "heavy": {"openvino"}, "Combiner": set(), "Labeler": set()}
+
+
 def test_a_killed_replicas_batches_go_to_another(pairs):
     before = sockets(pairs)
     with Load(pairs) as load:

@@ -135,6 +135,22 @@ def test_a_bomb_is_refused_before_it_is_decoded(monkeypatch):
         decoded(pictures.bomb())
 
 
+def scans(encoded):
+    """Where the scans of a JPEG begin."""
+    return [position for position in range(len(encoded)) if encoded.startswith(b"\xff\xda", position)]
+
+
+def test_a_jpeg_of_a_thousand_scans_is_refused_before_it_is_decoded(monkeypatch):
+    whole = pictures.progressive(4000, 3000)
+    assert len(scans(whole)) == 10
+    assert decoded(whole).shape[-1] == 3
+    last = whole[scans(whole)[-1] : -2]
+    bomb = whole[:-2] + last * 1000 + whole[-2:]
+    monkeypatch.setattr(cv2, "imdecode", lambda *_: pytest.fail("the pixels were decoded"))
+    with pytest.raises(ImageTooLarge, match="1010 scans of 4000 x 3000"):
+        decoded(bomb)
+
+
 async def test_bad_images_fail_alone():
     encoded = [pictures.encode(pictures.grey(level), ".png") for level in (10, 20, 30, 40, 50)]
     encoded[1], encoded[3] = b"no image", encoded[3][:60]

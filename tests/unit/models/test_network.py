@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import openvino as ov
 import pytest
@@ -28,3 +30,13 @@ def test_an_unreadable_file_is_refused(tmp_path):
     (tmp_path / "m" / "1" / "model.onnx").write_bytes(b"nonsense")
     with pytest.raises(ModelError, match="can't read"):
         load(find(tmp_path, "m"))
+
+
+def test_no_file_of_a_served_model_is_mapped(tmp_path):
+    folder = store(tmp_path, "m", brightness())
+    network = load(find(tmp_path, "m"))
+    compiled = ov.Core().compile_model(network, "CPU")
+    assert str(folder) not in Path("/proc/self/maps").read_text()
+    # What is written in their place meanwhile changes nothing.
+    (folder / "model.bin").write_bytes(b"")
+    assert compiled(np.full((1, 32, 32, 3), 20, np.uint8))[0].argmax() == 0
