@@ -24,6 +24,7 @@ import yaml
 
 from scripts.benchmark.workloads import CACHE, ROOT, Placement, Workload
 from scripts.errors import ScriptError
+from scripts.load.__main__ import wrapped
 from scripts.serve.ports import check_ports
 
 HTTP_PORT, GRPC_PORT = 18100, 19100
@@ -37,6 +38,29 @@ SHARED = ("openvino", "opencv-python-headless", "numpy")
 
 
 @dataclass(frozen=True)
+class Form:
+    """What an HTTP server wants of a request; a peer declares what differs in `[tool.benchmark]` of its head.
+
+    Attributes:
+        path: that answers.
+        headers: besides what every request has.
+        body: text with `BASE64` for the image; None for the image as it is.
+    """
+
+    path: str = "/classify"
+    headers: tuple[tuple[str, str], ...] = (("Content-Type", "image/jpeg"),)
+    body: str | None = None
+
+    @classmethod
+    def of(cls, declared: Mapping[str, Any]) -> Form:
+        """The form of a `[tool.benchmark]` table."""
+        given = dict(declared)
+        if "headers" in given:
+            given["headers"] = tuple(given["headers"].items())
+        return cls(**given)
+
+
+@dataclass(frozen=True)
 class System:
     """A server to measure.
 
@@ -44,11 +68,13 @@ class System:
         name: `ours` or a file of `scripts/benchmark/peers`.
         placement: of our nodes; None for a peer.
         protocols: what it is asked by.
+        form: of what it is asked by HTTP.
     """
 
     name: str
     placement: Placement | None
     protocols: tuple[str, ...]
+    form: Form = Form()
 
 
 OURS = (System("ours", "colocated", ("http", "grpc")), System("ours", "separate", ("http", "grpc")))
@@ -66,18 +92,29 @@ def named(names: list[str]) -> list[System]:
         if name == "ours":
             systems += OURS
         elif name in peers:
-            systems.append(System(name, None, ("http",)))
+            declared = head(PEERS / f"{name}.py").get("tool", {}).get("benchmark", {})
+            systems.append(System(name, None, ("http",), Form.of(declared)))
         elif name != "limit":
             raise ScriptError(f"there is no system {name!r}; there are limit, ours and {', '.join(peers)}")
     return systems
 
 
+def head(file: Path) -> dict[str, Any]:
+    """What a script's head declares (PEP 723); empty if it has none."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    if "# /// script" not in lines:
+        return {}
+    begin = lines.index("# /// script") + 1
+    return tomllib.loads("\n".join(line[2:] for line in lines[begin : lines.index("# ///", begin)]))
+
+
 class Running:
     """A server that runs: where it is asked, and what its processes use."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        """Set the process that all its others descend from."""
+    def __init__(self, process: subprocess.Popen[bytes], form: Form) -> None:
+        """Set the process that all its others descend from, and what a request is like."""
         self._process = psutil.Process(process.pid)
+        self._form = form
 
     def _tree(self) -> list[psutil.Process]:
         return [self._process, *self._process.children(recursive=True)]
@@ -109,9 +146,14 @@ class Running:
         Raises:
             ScriptError: a request failed.
         """
-        url = f"http://127.0.0.1:{HTTP_PORT}/classify" if protocol == "http" else f"grpc://127.0.0.1:{GRPC_PORT}"
+        url = (
+            f"http://127.0.0.1:{HTTP_PORT}{self._form.path}" if protocol == "http" else f"grpc://127.0.0.1:{GRPC_PORT}"
+        )
         command = [sys.executable, "-m", "scripts.load", url, *map(str, workload.images)]
         command += ["--clients", str(clients), "--seconds", str(seconds), "--warm-up", str(WARM_UP_S)]
+        command += ["--headers", *(f"{name}: {value}" for name, value in self._form.headers)]
+        if self._form.body is not None:
+            command += ["--body", self._form.body]
         before = self.cpu_s()
         done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
         if done.returncode != 0:
@@ -163,22 +205,17 @@ def running(
         command = _ours(system, workload, edit, Path(temporary)) if system.placement else _peer(system, workload)
         check_ports(("127.0.0.1", HTTP_PORT), ("127.0.0.1", GRPC_PORT))
         log = Path(temporary) / "log"
-        peer = {
-            "PEER_MODELS": os.pathsep.join(map(str, workload.models)),
-            "PEER_SIZE": ",".join(map(str, workload.size)),
-            "PEER_PRECISION_HINT": workload.precision or "",
-        }
         with log.open("wb") as stream:
             process = subprocess.Popen(  # noqa: S603
                 command,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT if system.placement else temporary,
-                env={**os.environ, **peer, **(environment or {})},
+                env={**os.environ, **(environment or {})},
             )
         try:
             _wait(process, log, lambda: _is_ready(system, workload, log))
-            yield Running(process)
+            yield Running(process, system.form)
         finally:
             _stop(process)
 
@@ -195,23 +232,21 @@ def _ours(system: System, workload: Workload, edit: Callable[[dict[str, Any]], N
 def _peer(system: System, workload: Workload) -> list[str]:
     file = PEERS / f"{system.name}.py"
     python = _environment(file)
-    if system.name == "mosec":
-        return [python, *UNSHADOWED, str(file), "--address", "127.0.0.1", "--port", str(HTTP_PORT)]
     size = ["--size", *map(str, workload.size), "--precision-hint", workload.precision or ""]
     return [python, *UNSHADOWED, str(file), "--port", str(HTTP_PORT), *size, *map(str, workload.models)]
 
 
 def _environment(file: Path) -> str:
     """The Python of a peer: one with the dependencies that its head declares (PEP 723), else this one."""
-    lines = file.read_text(encoding="utf-8").splitlines()
-    if "# /// script" not in lines:
+    declared = head(file)
+    if not declared:
         return sys.executable
-    begin = lines.index("# /// script") + 1
-    block = "\n".join(line[2:] for line in lines[begin : lines.index("# ///", begin)])
-    dependencies = tomllib.loads(block)["dependencies"]
     folder = (CACHE / "environments" / file.stem).resolve()
     python = folder / "bin" / "python"
-    wanted = [f"{name}=={importlib.metadata.version(name)}" if name in SHARED else name for name in dependencies]
+    # A version that the peer asks for itself wins.
+    wanted = [
+        f"{name}=={importlib.metadata.version(name)}" if name in SHARED else name for name in declared["dependencies"]
+    ]
     # What is in it, once it is complete: made anew when that changes.
     complete = folder / "requirements.txt"
     if not complete.exists() or complete.read_text(encoding="utf-8").splitlines() != wanted:
@@ -228,8 +263,10 @@ def _is_ready(system: System, workload: Workload, log: Path) -> bool:
     if system.placement:
         return b"Ready." in log.read_bytes()
     with suppress(httpx.HTTPError):
-        image = workload.images[0].read_bytes()
-        return httpx.post(f"http://127.0.0.1:{HTTP_PORT}/classify", content=image, timeout=30).status_code == 200
+        form = system.form
+        body = wrapped(workload.images[0].read_bytes(), form.body)
+        url = f"http://127.0.0.1:{HTTP_PORT}{form.path}"
+        return httpx.post(url, content=body, headers=form.headers, timeout=30).status_code == 200
     return False
 
 

@@ -3,13 +3,15 @@
     python -m scripts.load http://127.0.0.1:8000/classify photographs/*.jpg --clients 8 --seconds 5
 
 Prints a line of JSON. A client sends its next request when it has the answer to the last. Anything but 200 (or OK) is
-counted as an error, and no latency is taken of it.
+counted as an error, and no latency is taken of it. An image is sent as it is, or, with `--body`, as that text with the
+image in base64 for `BASE64`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import itertools
 import json
 import time
@@ -25,6 +27,7 @@ from deployments.protocol import inference_pb2 as pb
 from deployments.protocol import inference_pb2_grpc
 
 PATIENCE_S = 60.0
+IMAGE = ("Content-Type: image/jpeg",)
 
 
 class Tally:
@@ -104,15 +107,16 @@ class HttpClient(asyncio.Protocol):
             self.done.set_result(None)
 
 
-async def http(url: str, images: Sequence[bytes], clients: int, tally: Tally) -> None:
-    """Load an HTTP server with images, each the body of a POST."""
+def wrapped(image: bytes, template: str | None) -> bytes:
+    """The body that a request has for an image: the image, or the template with the image in base64 for `BASE64`."""
+    return image if template is None else template.replace("BASE64", base64.b64encode(image).decode()).encode()
+
+
+async def http(url: str, bodies: Sequence[bytes], headers: Sequence[str], clients: int, tally: Tally) -> None:
+    """Load an HTTP server with POSTs of these bodies and headers."""
     parts = urlsplit(url)
-    requests = [
-        f"POST {parts.path or '/'} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: image/jpeg\r\n"
-        f"Content-Length: {len(image)}\r\n\r\n".encode()
-        + image
-        for image in images
-    ]
+    head = [f"POST {parts.path or '/'} HTTP/1.1", f"Host: {parts.netloc}", *headers]
+    requests = ["\r\n".join([*head, f"Content-Length: {len(body)}", "\r\n"]).encode() + body for body in bodies]
     loop = asyncio.get_running_loop()
     done = []
     for client in range(clients):
@@ -154,7 +158,15 @@ async def open_inference(target: str, images: Sequence[bytes], clients: int, tal
     await asyncio.gather(*(client(number) for number in range(clients)))
 
 
-def run(url: str, images: Sequence[bytes], clients: int, seconds: float, warm_up_s: float) -> dict[str, Any]:
+def run(
+    url: str,
+    images: Sequence[bytes],
+    clients: int,
+    seconds: float,
+    warm_up_s: float,
+    headers: Sequence[str] = IMAGE,
+    body: str | None = None,
+) -> dict[str, Any]:
     """Load a server and report: requests/s, milliseconds of latency at the median and the 99th percentile, CPU.
 
     Args:
@@ -163,11 +175,16 @@ def run(url: str, images: Sequence[bytes], clients: int, seconds: float, warm_up
         clients: how many ask at a time.
         seconds: how long it is measured.
         warm_up_s: how long before that.
+        headers: of an HTTP request, `Name: value`.
+        body: of an HTTP request, with `BASE64` for the image; None for the image as it is.
     """
+    bodies = [wrapped(image, body) for image in images]
     tally = Tally(warm_up_s, seconds)
-    load = open_inference if url.startswith("grpc://") else http
     started = time.process_time()
-    asyncio.run(load(url.removeprefix("grpc://"), images, clients, tally))
+    if url.startswith("grpc://"):
+        asyncio.run(open_inference(url.removeprefix("grpc://"), images, clients, tally))
+    else:
+        asyncio.run(http(url, bodies, headers, clients, tally))
     cpu = time.process_time() - started
     latencies = np.array(tally.latencies or [float("nan")]) * 1000
     return {
@@ -189,9 +206,12 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--warm-up", type=float, default=1, help="seconds that are not counted")
+    parser.add_argument("--headers", nargs="+", default=IMAGE, metavar="HEADER", help="of an HTTP request")
+    parser.add_argument("--body", metavar="TEMPLATE", help="of an HTTP request: text with BASE64 for the image")
     args = parser.parse_args()
     images = [path.read_bytes() for path in args.images]
-    print(json.dumps(run(args.url, images, args.clients, args.seconds, args.warm_up)), flush=True)
+    result = run(args.url, images, args.clients, args.seconds, args.warm_up, args.headers, args.body)
+    print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ def server():
 
         def do_POST(self):
             bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+            kinds.add(self.headers["Content-Type"])
             self.send_response(200 if self.path in {"/length", "/chunked"} else 503)
             if self.path == "/chunked":
                 self.send_header("Transfer-Encoding", "chunked")
@@ -32,9 +33,9 @@ def server():
         def log_message(self, *_):
             pass
 
-    bodies = []
+    bodies, kinds = [], set()
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    httpd.bodies = bodies
+    httpd.bodies, httpd.kinds = bodies, kinds
     threading.Thread(target=httpd.serve_forever, daemon=True).start()
     yield httpd
     httpd.shutdown()
@@ -48,9 +49,18 @@ def test_every_answer_is_counted_and_every_image_sent(server, path):
     assert result["errors"] == 0
     assert 10 < result["requests"] < len(server.bodies)
     assert set(server.bodies) == set(images)
+    assert server.kinds == {"image/jpeg"}
     assert 0 < result["p50_ms"] <= result["p99_ms"]
     assert result["requests_per_s"] == result["requests"] / 0.3
     assert result["cpu_s"] > 0
+
+
+def test_an_image_may_be_sent_within_json(server):
+    url, headers = f"http://127.0.0.1:{server.server_port}/length", ["Content-Type: application/json"]
+    result = run(url, [b"image"], 1, seconds=0.1, warm_up_s=0, headers=headers, body='{"images": ["BASE64"]}')
+    assert result["errors"] == 0
+    assert set(server.bodies) == {b'{"images": ["aW1hZ2U="]}'}
+    assert server.kinds == {"application/json"}
 
 
 def test_an_answer_that_is_not_200_is_an_error(server):

@@ -1,0 +1,207 @@
+# /// script
+# dependencies = ["nvidia-pytriton==0.7.0", "openvino", "opencv-python-headless<5", "numpy<2"]
+#
+# [tool.benchmark]
+# path = "/v2/models/ensemble/infer"
+# headers = { Inference-Header-Content-Length = "0" }
+# ///
+"""The ensemble on NVIDIA Triton, from nvidia-pytriton's wheel: a Triton ensemble of Python models, a process each.
+
+The repository is as Triton's own pages have it: a `config.pbtxt` and a `model.py` for each model, joined by one of
+platform `ensemble`. The server runs without pytriton's proxy, where every model would share one Python process. An
+image is sent by Triton's extension for raw binary requests. A model batches what waits while it works, up to 16; a
+queue delay of 2 ms made one client wait longer. One process decodes, and the predictors share the cores.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MAX_BATCH_SIZE = 16
+
+
+class Decode:
+    def __init__(self, options: dict[str, Any]) -> None:
+        import cv2
+
+        cv2.setNumThreads(1)
+        self.cv2 = cv2
+        self.size = options["size"]
+
+    def __call__(self, encoded: Any) -> dict[str, Any]:
+        pixels = [self.decode(image) for image in encoded[:, 0]]
+        return {"pixels": np.stack(pixels)}
+
+    def decode(self, encoded: bytes) -> Any:
+        image = self.cv2.imdecode(np.frombuffer(encoded, np.uint8), self.cv2.IMREAD_COLOR)
+        if image is None:
+            raise ValueError("not an image")
+        return self.cv2.resize(image, (self.size[1], self.size[0]), interpolation=self.cv2.INTER_AREA)
+
+
+class Predict:
+    def __init__(self, options: dict[str, Any]) -> None:
+        import openvino as ov
+
+        compiled = ov.Core().compile_model(options["model"], "CPU", options["openvino"])
+        self.request = compiled.create_infer_request()
+
+    def __call__(self, pixels: Any) -> dict[str, Any]:
+        self.request.infer({0: pixels})
+        return {"scores": self.request.get_output_tensor(0).data}
+
+
+class Combine:
+    def __init__(self, options: dict[str, Any]) -> None:
+        pass
+
+    def __call__(self, *scores: Any) -> dict[str, Any]:
+        mean = np.mean(scores, axis=0)
+        index = mean.argmax(axis=1, keepdims=True)
+        return {
+            "label": index.astype(str).astype(object),
+            "index": index.astype(np.int32),
+            "probability": np.take_along_axis(mean, index, axis=1).astype(np.float32),
+        }
+
+
+NODES = {node.__name__: node for node in (Decode, Predict, Combine)}
+
+
+class TritonPythonModel:
+    """A node in a process of Triton's Python backend, which looks for a class of this name."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        import triton_python_backend_utils as utils
+
+        self.utils = utils
+        config = json.loads(args["model_config"])
+        options = json.loads(config["parameters"]["options"]["string_value"])
+        self.inputs = [tensor["name"] for tensor in config["input"]]
+        self.node = NODES[options["node"]](options)
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        tensors = [
+            [self.utils.get_input_tensor_by_name(request, name).as_numpy() for name in self.inputs]
+            for request in requests
+        ]
+        ends = np.cumsum([len(first) for first, *_ in tensors])
+        try:
+            outputs = self.node(*(np.concatenate(column) for column in zip(*tensors, strict=True)))
+        except ValueError as err:
+            error = self.utils.TritonError(str(err))
+            return [self.utils.InferenceResponse(error=error) for _ in requests]
+        return [
+            self.utils.InferenceResponse(
+                [
+                    self.utils.Tensor(name, np.ascontiguousarray(value[end - len(first) : end]))
+                    for name, value in outputs.items()
+                ]
+            )
+            for end, (first, *_) in zip(ends, tensors, strict=True)
+        ]
+
+
+Tensor = tuple[str, str, list[int]]
+LABEL: list[Tensor] = [("label", "STRING", [1]), ("index", "INT32", [1]), ("probability", "FP32", [1])]
+
+
+def tensors(kind: str, of: list[Tensor]) -> str:
+    texts = [f'{{ name: "{name}" data_type: TYPE_{type_} dims: {dims} }}' for name, type_, dims in of]
+    return f"{kind} [ {', '.join(texts)} ]"
+
+
+def node(name: str, inputs: list[Tensor], outputs: list[Tensor], **options: Any) -> None:
+    """Write a model of the Python backend into the repository; its code is this file."""
+    folder = Path("repository", name)
+    (folder / "1").mkdir(parents=True)
+    shutil.copy(__file__, folder / "1" / "model.py")
+    text = json.dumps(json.dumps(options))
+    lines = [
+        f'name: "{name}"',
+        'backend: "python"',
+        f"max_batch_size: {MAX_BATCH_SIZE}",
+        tensors("input", inputs),
+        tensors("output", outputs),
+        "instance_group [ { count: 1 kind: KIND_CPU } ]",
+        "dynamic_batching { }",
+        f'parameters {{ key: "options" value {{ string_value: {text} }} }}',
+    ]
+    (folder / "config.pbtxt").write_text("\n".join(lines), encoding="utf-8")
+
+
+def step(name: str, inputs: dict[str, str], outputs: dict[str, str]) -> str:
+    maps = [f'input_map {{ key: "{key}" value: "{value}" }}' for key, value in inputs.items()]
+    maps += [f'output_map {{ key: "{key}" value: "{value}" }}' for key, value in outputs.items()]
+    return f'{{ model_name: "{name}" model_version: -1 {" ".join(maps)} }}'
+
+
+def write(size: list[int], models: list[str], precision_hint: str) -> None:
+    """Write the repository, into the current folder."""
+    image: Tensor = ("image", "STRING", [1])
+    pixels: Tensor = ("pixels", "UINT8", [*size, 3])
+    node("decode", [image], [pixels], node="Decode", size=size)
+    hints: dict[str, Any] = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": max(1, len(os.sched_getaffinity(0)) // len(models)),
+        "ENABLE_CPU_PINNING": False,
+    }
+    if precision_hint:
+        hints["INFERENCE_PRECISION_HINT"] = precision_hint
+    scores: list[Tensor] = []
+    steps = [step("decode", {"image": "image"}, {"pixels": "pixels"})]
+    for i, path in enumerate(models):
+        node(f"model{i}", [pixels], [("scores", "FP32", [-1])], node="Predict", model=path, openvino=hints)
+        steps.append(step(f"model{i}", {"pixels": "pixels"}, {"scores": f"scores{i}"}))
+        scores.append((f"scores{i}", "FP32", [-1]))
+    node("combine", scores, LABEL, node="Combine")
+    steps.append(step("combine", {name: name for name, *_ in scores}, {name: name for name, *_ in LABEL}))
+    folder = Path("repository", "ensemble")
+    (folder / "1").mkdir(parents=True)
+    lines = [
+        'name: "ensemble"',
+        'platform: "ensemble"',
+        f"max_batch_size: {MAX_BATCH_SIZE}",
+        tensors("input", [image]),
+        tensors("output", LABEL),
+        f"ensemble_scheduling {{ step [ {', '.join(steps)} ] }}",
+    ]
+    (folder / "config.pbtxt").write_text("\n".join(lines), encoding="utf-8")
+
+
+def main() -> None:
+    """Serve until SIGINT."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--size", type=int, nargs=2, required=True)
+    parser.add_argument("--precision-hint", default="")
+    parser.add_argument("models", nargs="+")
+    args = parser.parse_args()
+    write(args.size, args.models, args.precision_hint)
+    packages = Path(sysconfig.get_path("purelib"))
+    triton = packages / "pytriton" / "tritonserver"
+    # The stub that runs a model's process must be of this Python's version, and beside the backend's library.
+    backend = Path("backends", "python")
+    shutil.copytree(triton / "backends" / "python", backend)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    shutil.copy(triton / "python_backend_stubs" / version / "triton_python_backend_stub", backend)
+    # The stub's libpython must be this Python's too: another of the same version finds no module that fits.
+    libraries = [sysconfig.get_config_var("LIBDIR"), str(packages / "nvidia_pytriton.libs")]
+    # It takes the packages of the Python that is first on the path.
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries), "PATH": path}
+    server = str(triton / "bin" / "tritonserver")
+    flags = ["--model-repository=repository", f"--backend-directory={backend.parent.resolve()}"]
+    flags += ["--http-address=127.0.0.1", f"--http-port={args.port}", "--allow-grpc=false", "--allow-metrics=false"]
+    os.execve(server, [server, *flags], environment)  # noqa: S606
+
+
+if __name__ == "__main__":
+    main()
