@@ -18,7 +18,7 @@ import msgspec
 import ray
 
 from deployments.contract.batch import Batch
-from deployments.contract.errors import by_code
+from deployments.contract.errors import EnsembleError, by_code
 from deployments.contract.nodes import Node
 from graph.edges.frames import Frames
 from graph.edges.wire import ANSWER, CALL, CLOSING, FAILURE, VERSION, Body, decode, encode
@@ -53,10 +53,10 @@ class Connection:
         if not self.alive:
             raise GoneError
         self._answer = asyncio.get_running_loop().create_future()
-        self.frames.send(CALL, header, buffers)
         try:
+            self.frames.send(CALL, header, buffers)
             return await self._answer
-        except asyncio.CancelledError:
+        except BaseException:
             # Or the node would work on for nobody, while the next batch waits.
             self.frames.abort()
             raise
@@ -123,10 +123,11 @@ class Replica:
         connection = Connection()
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: connection.frames, str(self._path))
-        except (ConnectionRefusedError, FileNotFoundError) as err:
-            # What a killed process leaves refuses at once.
-            with suppress(FileNotFoundError):
-                self._path.unlink()
+        except OSError as err:
+            if isinstance(err, ConnectionRefusedError):
+                # What a killed process leaves refuses at once.
+                with suppress(OSError):
+                    self._path.unlink()
             raise GoneError from err
         return connection
 
@@ -146,6 +147,7 @@ class DirectEdge(Generic[P, Q]):
         self._replicas: dict[str, Replica] = {}
         self._looked = self._counted = float("-inf")
         self._alone = True
+        self._counting: asyncio.Future[None] | None = None
 
     @property
     def connections(self) -> int:
@@ -162,8 +164,12 @@ class DirectEdge(Generic[P, Q]):
             try:
                 answer = await replica.call(sent)
             except GoneError:
-                self._replicas.pop(name, None)
+                if self._replicas.get(name) is replica:
+                    self._replicas.pop(name).close()
                 continue
+            except EnsembleError:
+                self._count("direct")
+                raise
             self._count("direct")
             return answer.after(batch)
         self._count("handle")
@@ -188,7 +194,7 @@ class DirectEdge(Generic[P, Q]):
         self._looked = now
         try:
             names = {path.name for path in self._folder.iterdir() if path.suffix == f".{VERSION}"}
-        except FileNotFoundError:
+        except OSError:
             names = set()
         for name in self._replicas.keys() - names:
             self._replicas.pop(name).close()
@@ -196,9 +202,18 @@ class DirectEdge(Generic[P, Q]):
             self._replicas[name] = Replica(self._folder / name)
 
     def _is_alone(self) -> bool:
-        """Whether this machine is all there is: then a full replica's next batch had better wait for it."""
+        """Whether this machine was all there is when last counted; a full replica's next batch then waits for it."""
         now = time.monotonic()
         if now >= self._counted + COUNT_NODES_EVERY_S:
             self._counted = now
-            self._alone = sum(node["Alive"] for node in ray.nodes()) <= 1  # type: ignore[no-untyped-call]
+            self._counting = asyncio.ensure_future(self._count_nodes())
         return self._alone
+
+    async def _count_nodes(self) -> None:
+        try:
+            # It asks another process, and waits for the answer.
+            nodes = await asyncio.to_thread(ray.nodes)
+        except Exception:
+            logger.exception("the nodes of the cluster can't be counted")
+            return
+        self._alone = sum(node["Alive"] for node in nodes) <= 1

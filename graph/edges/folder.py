@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from pathlib import Path
 
 import ray
@@ -26,6 +27,13 @@ def sockets(application: str, deployment: str) -> Path | None:
 
 
 def private(folder: Path) -> None:
-    """Make the folder, which nobody else can enter."""
-    folder.parent.mkdir(mode=0o700, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    """Make the folder, which nobody else can enter.
+
+    Raises:
+        OSError: it can't be made, or is there already and another user's, or open to others.
+    """
+    for level in (folder.parent, folder):
+        level.mkdir(mode=0o700, exist_ok=True)
+        found = level.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise PermissionError(f"{level} is not a folder of this user alone")

@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 MOST_HEADER, MOST_BODY = 16 * MIB, 1024 * MIB
 # Most frames without pixels are smaller: they take one call of the system to read, and one to write.
 INBOX = 64 * 1024
-CREDENTIALS = struct.Struct("3i")
+CREDENTIALS = struct.Struct("iII")
 
 
 class Party(Protocol):
@@ -91,6 +91,8 @@ class Frames(asyncio.BufferedProtocol):
             self.abort()
             return
         self._arrived = 0
+        if len(self._inbox) > INBOX:
+            self._inbox = bytearray(INBOX)
         if here == body_size:
             self._party.received(kind, header, body)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import Context
@@ -16,10 +17,12 @@ from deployments.contract.batch import Batch
 from deployments.contract.errors import EnsembleError
 from graph.edges.folder import private
 from graph.edges.frames import Frames
-from graph.edges.wire import ANSWER, CALL, CLOSING, FAILURE, VERSION, Body, decode, encode
+from graph.edges.wire import ANSWER, CALL, CLOSING, FAILURE, VERSION, Body, Buffer, decode, encode
 
 logger = logging.getLogger("ray.serve")
 
+# How long the last answers may take to be read by who waits for them.
+FLUSH_S = 5.0
 Work = Callable[[Batch[Any]], Awaitable[Batch[Any]]]
 
 
@@ -38,8 +41,16 @@ class Listener:
         """Listen; callers find the socket by its name, which it gets when it is ready."""
         private(self._path.parent)
         unready = self._path.with_suffix(".new")
+        before = self._server
         self._server = await asyncio.get_running_loop().create_unix_server(lambda: Caller(self).frames, unready)
         unready.rename(self._path)
+        if before is not None:
+            before.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether callers find it; what cleans old files up may have removed its name."""
+        return self._server is not None and self._path.exists()
 
     def admit(self, caller: Caller) -> None:
         """Know a caller."""
@@ -65,6 +76,10 @@ class Listener:
             self._server.close()
         for caller in list(self._callers):
             caller.frames.close()
+        # The process ends after this, and with it what has not been sent.
+        give_up = time.monotonic() + FLUSH_S
+        while self._callers and time.monotonic() < give_up:
+            await asyncio.sleep(0.01)
 
 
 class Caller:
@@ -89,14 +104,22 @@ class Caller:
 
     async def _answer(self, header: bytes, body: Body) -> None:
         try:
-            reply = ANSWER, *encode(await self._listener.work(decode(header, body)))
+            reply = await self._reply(header, body)
+            self.task = None
+            self.frames.send(*reply)
+        except BaseException:
+            # Without an answer the caller had better know at once.
+            self.frames.abort()
+            raise
+
+    async def _reply(self, header: bytes, body: Body) -> tuple[int, bytes, list[Buffer]]:
+        try:
+            return ANSWER, *encode(await self._listener.work(decode(header, body)))
         except EnsembleError as err:
-            reply = FAILURE, msgspec.json.encode(err.to_dict()), []
+            return FAILURE, msgspec.json.encode(err.to_dict()), []
         except Exception:
             logger.exception("a node failed on a batch")
-            reply = FAILURE, b"", []
-        self.task = None
-        self.frames.send(*reply)
+            return FAILURE, b"", []
 
     def lost(self) -> None:
         """Stop working for a caller that left."""

@@ -10,7 +10,7 @@ import hashlib
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -27,6 +27,7 @@ Kind = Literal[0, 1, 2, 3]
 CALL, ANSWER, FAILURE, CLOSING = 0, 1, 2, 3
 PREFIX = struct.Struct("<BIQ")
 ALIGNMENT = 8
+Dtype = Literal["uint8", "int32", "int64", "float16", "float32", "float64"]
 Buffer = bytes | memoryview
 Body = NDArray[np.uint8]
 
@@ -40,7 +41,7 @@ class Blobs(msgspec.Struct, tag="blobs"):
 class Array(msgspec.Struct, tag="array"):
     """An array."""
 
-    dtype: Literal["uint8", "float32"]
+    dtype: Dtype
     shape: list[int]
 
 
@@ -65,6 +66,7 @@ class SentItem(msgspec.Struct, array_like=True):
     options: Options
     image_size: tuple[int, int] | None
     versions: dict[str, Version]
+    missing: dict[str, str]
     votes: dict[str, Vote]
     error: tuple[str, str] | None
     steps: list[tuple[int, tuple[str, str] | None]]
@@ -145,14 +147,15 @@ def _sent(item: Item, notes: dict[int, tuple[int, Note]]) -> SentItem:
     steps = [(notes.setdefault(id(step.note), (len(notes), step.note))[0], step.failure) for step in item.steps]
     error = None if item.error is None else (item.error.code, item.error.message)
     return SentItem(
-        item.trace_parent,
-        item.deadline,
-        item.options,
-        item.image_size,
-        dict(item.versions),
-        dict(item.votes),
-        error,
-        steps,
+        trace_parent=item.trace_parent,
+        deadline=item.deadline,
+        options=item.options,
+        image_size=item.image_size,
+        versions=dict(item.versions),
+        missing=dict(item.missing),
+        votes=dict(item.votes),
+        error=error,
+        steps=steps,
     )
 
 
@@ -163,14 +166,15 @@ def _item(sent: SentItem, notes: Sequence[Note], passed: dict[int, Step]) -> Ite
     )
     error = None if sent.error is None else by_code(*sent.error)
     return Item(
-        sent.trace_parent,
-        sent.deadline,
-        sent.options,
-        sent.image_size,
-        sent.versions,
-        sent.votes,
-        error,
-        steps,
+        trace_parent=sent.trace_parent,
+        deadline=sent.deadline,
+        options=sent.options,
+        image_size=sent.image_size,
+        versions=sent.versions,
+        missing=sent.missing,
+        votes=sent.votes,
+        error=error,
+        steps=steps,
     )
 
 
@@ -188,6 +192,8 @@ def _described(payload: Any, buffers: list[Buffer]) -> Blobs | Array | Named | A
 
 
 def _array(array: NDArray[Any], buffers: list[Buffer]) -> Array:
+    if array.dtype.name not in get_args(Dtype):
+        raise TypeError(f"an array of {array.dtype} can't travel by socket; convert it, or set `edges: handle`")
     whole = np.ascontiguousarray(array)
     buffers.append(whole.reshape(-1).view(np.uint8).data)
     return Array(str(whole.dtype), list(whole.shape))  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from graph.edges.folder import sockets
 from graph.edges.listener import Listener
 from graph.live import LiveSettings
 
+logger = logging.getLogger("ray.serve")
+
 
 class NodeDeployment:
     """Runs one node, which batches reach by Serve's handle or by a socket on the same machine."""
@@ -25,7 +28,6 @@ class NodeDeployment:
         self._under_way = 0
         self._settings = LiveSettings({name: self.node})
         self._listener: Listener | None = None
-        self._is_open = False
         if listens:
             context = serve.get_replica_context()
             folder = sockets(context.app_name, context.deployment)
@@ -52,14 +54,17 @@ class NodeDeployment:
 
     async def check_health(self) -> None:
         """Raise if the node says that it can't work any more."""
-        if self._listener is not None and not self._is_open:
-            # Serve asks for the first time when the replica is complete, its `user_config` applied.
-            self._is_open = True
-            await self._listener.open()
+        # Serve asks for the first time when the replica is complete, its `user_config` applied.
+        if self._listener is not None and not self._listener.closing and not self._listener.is_open:
+            try:
+                await self._listener.open()
+            except OSError:
+                logger.exception("%s can't listen on a socket; it is called by handle", self._name)
+                self._listener = None
         if isinstance(self.node, Watched):
             self.node.check_health()
 
     async def __del__(self) -> None:
         """Serve awaits this when it stops the replica: what has come by the socket is finished."""
-        if self._listener is not None and self._is_open:
+        if self._listener is not None:
             await self._listener.close()

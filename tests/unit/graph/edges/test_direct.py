@@ -1,8 +1,11 @@
 """Both ends of a direct edge, in one process: over asyncio's loop and over uvloop's, which replicas have."""
 
 import asyncio
+import contextlib
 import os
+import socket
 import stat
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -14,10 +17,10 @@ import uvloop
 from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import ConfigurationError, EnsembleError, InferenceFailed
 from deployments.contract.item import Item
-from graph.edges import direct
+from graph.edges import direct, frames
 from graph.edges.direct import DirectEdge
 from graph.edges.frames import INBOX
-from graph.edges.listener import Listener
+from graph.edges.listener import Caller, Listener
 from graph.edges.wire import CALL, PREFIX, VERSION
 from tests.batches import batch
 
@@ -233,7 +236,7 @@ def test_a_replica_that_stops_finishes_what_it_has_and_takes_no_more(run, folder
         replica.gate.set()
         assert (await waiting).payload.tolist() == [4]
         await closing
-        await until(lambda: call.connections == 0 or handle.calls)
+        await until(lambda: call.connections == 0)
 
     run(main())
 
@@ -303,14 +306,103 @@ def test_only_this_user_comes_in(run, folder):
     run(main())
 
 
+def test_a_folder_that_others_may_enter_is_not_used(run, folder):
+    async def main():
+        folder.mkdir()
+        folder.chmod(0o777)
+        with pytest.raises(PermissionError, match="not a folder of this user alone"):
+            await Replica(folder).listener.open()
+        folder.rmdir()
+        folder.symlink_to(folder.parent)
+        with pytest.raises(OSError, match="edge"):
+            await Replica(folder).listener.open()
+
+    run(main())
+
+
+def test_a_replica_that_accepts_nobody_any_more_is_passed_over(run, folder):
+    async def main():
+        folder.mkdir(mode=0o700)
+        full = socket.socket(socket.AF_UNIX)
+        full.bind(str(folder / f"r1.{VERSION}"))
+        full.listen(0)
+        filling = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                filling.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+                filling[-1].connect(str(folder / f"r1.{VERSION}"))
+        call, handle = edge(folder)
+        assert (await call(rows(1))).payload.tolist() == [1]
+        assert handle.calls == 1
+        for end in (*filling, full):
+            end.close()
+
+    run(main())
+
+
+def test_a_socket_whose_name_is_gone_is_opened_again(run, folder):
+    async def main():
+        replica = Replica(folder)
+        await replica.listener.open()
+        assert replica.listener.is_open
+        [path] = folder.iterdir()
+        path.unlink()
+        assert not replica.listener.is_open
+        await replica.listener.open()
+        call, handle = edge(folder)
+        assert (await call(rows(1))).payload.tolist() == [2]
+        assert handle.calls == 0
+
+    run(main())
+
+
+def test_a_node_whose_work_is_cancelled_is_known_at_once(run, folder):
+    async def main():
+        replica = Replica(folder)
+        await replica.listener.open()
+        replica.fault = asyncio.CancelledError()
+        call, handle = edge(folder)
+        assert (await call(rows(1))).payload.tolist() == [1]
+        assert handle.calls == 1
+
+    run(main())
+
+
+def test_an_answer_that_is_being_read_is_sent_to_its_end(run, folder):
+    async def main():
+        replica = Replica(folder)
+        await replica.listener.open()
+        call, handle = edge(folder)
+        replica.gate.clear()
+        values = np.ones((1, 10_000_000), np.float32)
+        waiting = asyncio.create_task(call(Batch(values, (Item(),))))
+        await until(lambda: replica.batches)
+        closing = asyncio.create_task(replica.listener.close())
+        replica.gate.set()
+        await closing
+        np.testing.assert_array_equal((await waiting).payload, values * 2)
+        assert (handle.calls, len(replica.batches)) == (0, 1)
+
+    run(main())
+
+
 def test_the_user_at_the_other_end_is_looked_at(run, folder, monkeypatch):
     async def main():
         replica = Replica(folder)
         await replica.listener.open()
-        monkeypatch.setattr(os, "getuid", lambda: 4711)
         call, handle = edge(folder)
-        assert (await call(rows(1))).payload.tolist() == [1]
-        assert (handle.calls, replica.batches) == (1, [])
+        assert (await call(rows(1))).payload.tolist() == [2]
+        # Each end looks by itself: of two, one that finds the other a stranger is enough.
+        own = os.getuid()
+        for end in (direct.Connection, Caller):
+
+            def uid(end=end):
+                return own + isinstance(sys._getframe(1).f_locals["self"]._party, end)
+
+            monkeypatch.setattr(frames.os, "getuid", uid)
+            call, handle = edge(folder)
+            assert (await call(rows(1))).payload.tolist() == [1]
+            assert (handle.calls, len(replica.batches)) == (1, 1)
 
     run(main())
 
@@ -349,7 +441,10 @@ def test_where_other_machines_have_replicas_they_share_what_is_too_much(run, fol
         await replica.listener.open()
         replica.gate.clear()
         call, _ = edge(folder, ways)
-        waiting = [asyncio.create_task(call(rows(i))) for i in range(5)]
+        # The second finds the replica full, and has the nodes counted.
+        waiting = [asyncio.create_task(call(rows(i))) for i in range(2)]
+        await until(lambda: call._counting is not None and call._counting.done())
+        waiting += [asyncio.create_task(call(rows(i))) for i in range(3)]
         await until(lambda: len(replica.batches) + len(ways) == 5)
         replica.gate.set()
         await asyncio.gather(*waiting)
@@ -357,4 +452,4 @@ def test_where_other_machines_have_replicas_they_share_what_is_too_much(run, fol
         return ways
 
     assert run(main(1)) == ["direct"] * 5
-    assert sorted(run(main(2))) == ["direct"] + ["handle"] * 4
+    assert sorted(run(main(2))) == ["direct"] * 2 + ["handle"] * 3

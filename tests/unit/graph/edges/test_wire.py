@@ -59,13 +59,14 @@ def test_answers_travel():
 
 def test_items_travel_with_all_they_hold():
     item = Item(
-        TRACE,
-        12.5,
-        Options(top_k=3, members=True, timeout_ms=5),
-        (640, 480),
-        {"local": 2, "remote": "v7"},
-        {"local": Vote(3, 0.5)},
-        InvalidImage("no image"),
+        trace_parent=TRACE,
+        deadline=12.5,
+        options=Options(top_k=3, members=True, timeout_ms=5),
+        image_size=(640, 480),
+        versions={"local": 2, "remote": "v7"},
+        missing={"late": "deadline_exceeded"},
+        votes={"local": Vote(3, 0.5)},
+        error=InvalidImage("no image"),
     )
     [again] = travelled(Batch([], (item,))).items
     assert type(again.error) is InvalidImage
