@@ -55,6 +55,7 @@ class Labeler:
             probability=top[0].probability,
             top=top,
             model_versions=item.versions,
+            missing=item.missing or None,
             trace_id=item.trace_id,
             members=votes if options.members else None,
         )

@@ -21,12 +21,14 @@ from models.errors import ModelError
 from models.network import load, with_softmax
 from models.repository import Model
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("ray.serve")
 
 NO_SCORES: Probabilities = np.empty((0, 0), np.float32)
 # A row that sums to 1 within this, without negative values, is a distribution already.
 SIMPLEX_TOLERANCE = 1e-3
 UNHEALTHY_AFTER = 3
+# An inference that has not called back by then never will.
+HUNG_AFTER_S = 30.0
 # Images in one inference: more at once are no faster on a CPU, and each size takes memory and time to warm up.
 MOST_AT_ONCE = 8
 
@@ -54,6 +56,8 @@ class Predictor:
         self.version = model.version
         self._operation = config.operation
         self._failures = 0
+        # When each inference under way began, by its request; seconds of a monotonic clock.
+        self._began: dict[int, float] = {}
         try:
             network = load(model)
         except ModelError as err:
@@ -111,7 +115,7 @@ class Predictor:
                 self._failures = 0
             end_ns = time.time_ns()
             attributes |= _durations(work.start_ns, [began_ns for _, began_ns in parts], end_ns)
-        except RuntimeError:
+        except (RuntimeError, MemoryError):
             self._failures += 1
             logger.exception("member %r failed on pixels of shape %s", self.name, work.payload.shape)
             failed = InferenceFailed(f"member {self.name!r} failed; the server's log has the cause")
@@ -129,9 +133,11 @@ class Predictor:
         return sorted({len(part) for count in range(1, max_batch_size + 1) for part in self._split(range(count))})
 
     def check_health(self) -> None:
-        """Raise RuntimeError once several inferences in a row have failed; queues none of its own."""
+        """Raise RuntimeError once several inferences in a row have failed, or one hangs; queues none of its own."""
         if self._failures >= UNHEALTHY_AFTER:
             raise RuntimeError(f"member {self.name!r} failed {self._failures} times in a row")
+        if self._began and time.monotonic() - min(self._began.values()) > HUNG_AFTER_S:
+            raise RuntimeError(f"an inference of member {self.name!r} has not ended for {HUNG_AFTER_S:.0f} s")
 
     def _split(self, rows: S) -> list[S]:
         """The rows in parts for an inference each: as equal as can be, and enough that no infer request is idle."""
@@ -150,6 +156,7 @@ class Predictor:
             pixels = np.concatenate([pixels, np.zeros((self._batch_limit - rows, *pixels.shape[1:]), np.uint8)])
         request = await self._idle.get()
         began_ns = time.time_ns()
+        self._began[id(request)] = time.monotonic()
 
         def finish() -> None:
             # Runs whether or not the caller still waits: a request goes back only when its inference is over.
@@ -158,19 +165,23 @@ class Predictor:
                 scores = np.array(request.get_output_tensor(0).data[:rows], np.float32)
                 if not answer.done():
                     answer.set_result(scores)
-            except RuntimeError as err:
+            except Exception as err:
                 if not answer.done():
                     answer.set_exception(err)
             finally:
-                self._idle.put_nowait(request)
+                self._free(request)
 
         request.set_callback(lambda _: loop.call_soon_threadsafe(finish), None)
         try:
             request.start_async({0: pixels}, share_inputs=True)
         except BaseException:
-            self._idle.put_nowait(request)
+            self._free(request)
             raise
         return await answer, began_ns
+
+    def _free(self, request: ov.InferRequest) -> None:
+        self._began.pop(id(request), None)
+        self._idle.put_nowait(request)
 
 
 def _durations(start_ns: int, began_ns: list[int], end_ns: int) -> dict[str, float]:

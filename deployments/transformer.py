@@ -19,7 +19,7 @@ from deployments.contract.preprocessing import Preprocessing
 from deployments.contract.settings import MIB, Placement, Schema
 from deployments.cpus import available_cpus
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("ray.serve")
 
 OPERATION = "decode"
 Edge = Annotated[int, Field(ge=1, le=8192)]

@@ -19,7 +19,8 @@ from deployments.contract.payload import PixelSets, Probabilities
 from graph.agreement import agree
 from graph.app import bind, services
 from graph.config import parse
-from graph.flows.ensemble import Ensemble, Member
+from graph.flows.asked import Member
+from graph.flows.ensemble import Ensemble
 from graph.flows.pipeline import Pipeline
 from graph.placement import recipes
 from graph.plan import COMBINER, LABELER, TRANSFORMER, Nodes, Plan

@@ -28,7 +28,9 @@ def build(args: dict[str, Any]) -> Application:
     agreed = agree(config)
     nodes = recipes(config, agreed)
     pixels = {name: preprocessing.key for name, preprocessing in agreed.preprocessing.items()}
-    plan = Plan(config.ingress, len(agreed.labels), services(nodes), partial(ensemble, pixels), config.edges)
+    plan = Plan(
+        config.ingress, len(agreed.labels), services(nodes), partial(ensemble, pixels, config.ensemble), config.edges
+    )
     return bind(plan, nodes)
 
 

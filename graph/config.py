@@ -14,6 +14,7 @@ from deployments.ingress.settings import IngressSettings
 from deployments.labeler import LabelerConfig
 from deployments.members import KINDS, Member
 from deployments.transformer import TransformerConfig
+from graph.flows.ensemble import AskingSettings
 from graph.plan import COMBINER, INGRESS, LABELER, TRANSFORMER, Edges
 from models.repository import DEFAULT_ROOT
 
@@ -28,6 +29,7 @@ class EnsembleConfig(Schema):
     )
     transformer: TransformerConfig = TransformerConfig()
     members: tuple[Member, ...] = Field(min_length=1, max_length=64)
+    ensemble: AskingSettings = AskingSettings()
     combiner: CombinerConfig = CombinerConfig()
     labeler: LabelerConfig = LabelerConfig()
     ingress: IngressSettings = IngressSettings()
@@ -40,6 +42,8 @@ class EnsembleConfig(Schema):
         for kind, values in (("name", [*names, *RESERVED]), ("deployment", [*deployments, *RESERVED])):
             if twice := sorted({value for value in values if values.count(value) > 1}):
                 raise ValueError(f"members: the {kind} {twice[0]!r} is used twice")
+        if self.ensemble.quorum is not None and self.ensemble.quorum > len(names):
+            raise ValueError(f"ensemble.quorum: {self.ensemble.quorum} of {len(names)} members can't answer")
         check_weights(self.combiner.weights or self.weights, names)
         return self
 

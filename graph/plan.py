@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from deployments.contract.nodes import Graph, Node
 from deployments.ingress.settings import IngressSettings
-from graph.flows.ensemble import Ensemble, Member
+from graph.flows.asked import Member
+from graph.flows.ensemble import AskingSettings, Ensemble
 from graph.flows.pipeline import Pipeline
 
 Edges = Literal["direct", "handle"]
@@ -37,7 +38,7 @@ class Plan:
     edges: Edges = "direct"
 
 
-def ensemble(pixels: Mapping[str, str], nodes: Nodes) -> Graph:
+def ensemble(pixels: Mapping[str, str], asking: AskingSettings, nodes: Nodes) -> Graph:
     """Transformer, members side by side, combiner, labeler; `pixels` has the key of those that each member takes."""
     members = {name: Member(nodes[name], key) for name, key in pixels.items()}
-    return Pipeline(nodes[TRANSFORMER], Ensemble(members, nodes[COMBINER]), nodes[LABELER])
+    return Pipeline(nodes[TRANSFORMER], Ensemble(members, nodes[COMBINER], asking), nodes[LABELER])

@@ -28,6 +28,10 @@ class Classification(ClassProbability, frozen=True, omit_defaults=True, kw_only=
 
     top: Annotated[tuple[ClassProbability, ...], Meta(description="the top_k most probable classes, descending")]
     model_versions: Annotated[Mapping[str, Version], Meta(description="the version of each member that answered")]
+    missing: Annotated[
+        Mapping[str, str] | None,
+        Meta(description="the error's code of each member that did not answer, if one did not"),
+    ] = None
     trace_id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="the W3C trace id of the request")]
     members: Annotated[
         Mapping[str, ClassProbability] | None, Meta(description="each member's own most probable class, if asked for")

@@ -65,6 +65,7 @@ class Item(msgspec.Struct, frozen=True):
         options: what the caller asked for.
         image_size: width and height of the image, pixels; the transformer sets it.
         versions: the model version of each member that answered.
+        missing: the error's code of each member that did not answer; what is here was answered without them.
         votes: the most probable class of each member that answered; the combiner sets it.
         error: why it failed; None as long as it has not, and then a row of the payload belongs to it.
         steps: the nodes that worked on it, in order.
@@ -75,6 +76,7 @@ class Item(msgspec.Struct, frozen=True):
     options: Options = Options()
     image_size: tuple[int, int] | None = None
     versions: Mapping[str, Version] = {}
+    missing: Mapping[str, str] = {}
     votes: Mapping[str, Vote] = {}
     error: EnsembleError | None = None
     steps: tuple[Step, ...] = ()

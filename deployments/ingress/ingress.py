@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import DEADLINE_HINT, Batch
-from deployments.contract.errors import DeadlineExceeded, EnsembleError, InvalidParameter, Overloaded
+from deployments.contract.errors import DeadlineExceeded, EnsembleError, InvalidParameter, NotReady, Overloaded
 from deployments.contract.item import Item
 from deployments.contract.nodes import Graph
 from deployments.contract.options import Options
@@ -24,7 +24,7 @@ from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
 from deployments.observe.tracing import Passage, Trace, continue_trace
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("ray.serve")
 
 Outcome = Answer | EnsembleError
 OBSERVE_AFTER_S = 0.005
@@ -125,7 +125,10 @@ class Ingress:
             self._in_flight_bytes -= size
             for future in futures:
                 future.cancel()
-        return [DeadlineExceeded(DEADLINE_HINT) if f.cancelled() else f.result() for f in futures]
+        outcomes = [DeadlineExceeded(DEADLINE_HINT) if f.cancelled() else f.result() for f in futures]
+        told = [outcome.classification for outcome in outcomes if isinstance(outcome, Answer)]
+        trace.degraded({name: code for answer in told for name, code in (answer.missing or {}).items()})
+        return outcomes
 
     @asynccontextmanager
     async def arriving(self, options: Options = DEFAULT) -> AsyncIterator[Arrival]:
@@ -169,7 +172,7 @@ class Ingress:
         """Send one image through the graph, so that every member has answered once.
 
         Raises:
-            EnsembleError: a node failed.
+            EnsembleError: a node failed, or a member did not answer.
         """
         # A BMP needs no encoder: 54 bytes of header and one grey pixel.
         header = b"BM" + np.array([58, 0, 54, 40, 1, 1], "<u4").tobytes() + np.array([1, 24], "<u2").tobytes()
@@ -177,6 +180,8 @@ class Ingress:
         batch = await self._pass(Batch([image], (Item(continue_trace(None)),)))
         if (error := batch.items[0].error) is not None:
             raise error
+        if missing := batch.items[0].missing:
+            raise NotReady(f"members have not answered: {dict(missing)}")
 
     def check_count(self, images: int) -> None:
         """Raise InvalidParameter if a request can't hold so many images."""

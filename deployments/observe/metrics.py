@@ -59,6 +59,11 @@ class Metrics:
         self._predictions = Counter(
             "ensemble_predictions", description="Images by the ensemble's most probable class.", tag_keys=_keys("label")
         )
+        self._degraded = Counter(
+            "ensemble_degraded_answers",
+            description="Images answered without a member, by the code of its error.",
+            tag_keys=_keys("member", "reason"),
+        )
         self._votes = Counter(
             "ensemble_member_predictions",
             description="Images by whether a member's most probable class was the ensemble's.",
@@ -83,6 +88,9 @@ class Metrics:
         answered = [(batch.items[i], a.classification) for i, a in zip(batch.live, batch.payload, strict=True)]
         for label, count in Tally(answer.label for _, answer in answered).items():
             self._predictions.inc(count, tags={"label": label})
+        missing = Tally(pair for item, _ in answered for pair in item.missing.items())
+        for (name, reason), count in missing.items():
+            self._degraded.inc(count, tags={"member": name, "reason": reason})
         votes = Tally(
             (name, vote.index == answer.index) for item, answer in answered for name, vote in item.votes.items()
         )

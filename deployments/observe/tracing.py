@@ -61,6 +61,11 @@ class Trace:
     parent: str
     span: Span | None = None
 
+    def degraded(self, missing: Mapping[str, str]) -> None:
+        """Note the members that did not answer, by name, and the codes of their errors."""
+        if self.span is not None and missing:
+            self.span.set_attribute("ensemble.missing", [f"{name}: {code}" for name, code in missing.items()])
+
     def end(self, attributes: Mapping[str, AttributeValue], fault: str | None) -> None:
         """End the root span; `fault` says what went wrong on the server's side, if something did."""
         if self.span is not None:

@@ -1,60 +1,79 @@
-"""The members side by side, and what they say combined."""
+"""The members side by side, and what they say combined; with a quorum, of as many as answer in time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
 
 import numpy as np
-from msgspec.structs import replace
+from pydantic import Field
 
 from deployments.contract.batch import Batch
-from deployments.contract.item import Item
 from deployments.contract.nodes import Node
-from deployments.contract.payload import Ballots, Pixels, PixelSets, Probabilities
+from deployments.contract.payload import Ballots, PixelSets, Probabilities
+from deployments.contract.settings import Schema
+from graph.flows.asked import Asked, Member
+from graph.flows.ballots import Outcome, collect
+
+# Of the time that a batch has left, when `patience_ms` does not say: the rest is for what comes after the members.
+PATIENT_SHARE = 0.8
 
 
-@dataclass(frozen=True)
-class Member:
-    """A member, and the key of the pixels that it takes."""
+class AskingSettings(Schema):
+    """How the members are asked, and how many must answer."""
 
-    node: Node[Pixels, Probabilities]
-    pixels: str
+    quorum: int | None = Field(None, ge=1, description="members that must answer an image; default: all of them")
+    patience_ms: int | None = Field(
+        None, ge=1, le=600_000, description="how long a member may take; default: 0.8 of the time that is left"
+    )
 
 
 class Ensemble:
-    """Asks every member; an image that failed in any of them has failed."""
+    """Asks every member; an image that fewer than the quorum have answered has failed."""
 
-    def __init__(self, members: Mapping[str, Member], combiner: Node[Ballots, Probabilities]) -> None:
-        """Set the members by name, and who combines what they say."""
-        self._members, self._combiner = members, combiner
+    def __init__(
+        self,
+        members: Mapping[str, Member],
+        combiner: Node[Ballots, Probabilities],
+        settings: AskingSettings = AskingSettings(),  # noqa: B008
+    ) -> None:
+        """Set the members by name, who combines what they say, and how many must answer."""
+        self._asked = [Asked(name, member) for name, member in members.items()]
+        self._combiner = combiner
+        self._quorum = settings.quorum or len(members)
+        self._patience_ms = settings.patience_ms
 
     async def __call__(self, batch: Batch[PixelSets]) -> Batch[Probabilities]:
         """Pixels by preprocessing to the ensemble's probabilities, float32 [N,C]."""
-        asked = self._members.values()
-        outputs = await asyncio.gather(*(m.node(Batch(batch.payload[m.pixels], batch.items)) for m in asked))
-        ballots = collect(batch, dict(zip(self._members, outputs, strict=True)))
+        ballots = collect(batch, await self._ask(batch), self._quorum)
         if not ballots.live:
             return Batch(np.empty((0, 0), np.float32), ballots.items)
         return await self._combiner(ballots)
 
+    async def _ask(self, batch: Batch[PixelSets]) -> dict[str, Outcome]:
+        patience_s = self._patience_s(batch)
+        well = [asked for asked in self._asked if not asked.is_late]
+        # Who is late is not waited for again, unless the others are too few.
+        enough = len(well) >= self._quorum
+        calls = {each: each.ask(batch) for each in (well if enough else self._asked)}
+        for asked in self._asked:
+            if asked not in calls:
+                asked.try_again(batch, patience_s)
+        try:
+            await asyncio.wait(calls.values(), timeout=patience_s)
+        except asyncio.CancelledError:
+            for call in calls.values():
+                call.cancel()
+            raise
+        return {asked.name: asked.outcome(calls.get(asked)) for asked in self._asked}
 
-def collect(asked: Batch[PixelSets], outputs: Mapping[str, Batch[Probabilities]]) -> Batch[Ballots]:
-    """What the members made of a batch as one; an image that failed in any of them has failed."""
-    copies = list(outputs.values())
-    items = tuple(_merged(item, [copy.items[position] for copy in copies]) for position, item in enumerate(asked.items))
-    failed = {position: item.error for position, item in enumerate(items) if item.error is not None}
-    ballots = {name: copy.fail(failed).payload for name, copy in outputs.items()}
-    return Batch(ballots, items)
-
-
-def _merged(item: Item, copies: Sequence[Item]) -> Item:
-    """An image with all that its copies, one from each member, have gone through."""
-    before = len(item.steps)
-    return replace(
-        item,
-        versions={name: version for copy in copies for name, version in copy.versions.items()},
-        error=next((copy.error for copy in copies if copy.error is not None), None),
-        steps=(*item.steps, *(step for copy in copies for step in copy.steps[before:])),
-    )
+    def _patience_s(self, batch: Batch[PixelSets]) -> float | None:
+        """How long a member may take, seconds; None for as long as the batch itself."""
+        if self._quorum == len(self._asked):
+            return None
+        deadlines = [item.deadline for item in batch.items if item.deadline is not None]
+        bounds = [self._patience_ms / 1000] if self._patience_ms is not None else []
+        if len(deadlines) == len(batch.items):
+            bounds.append(PATIENT_SHARE * (max(deadlines) - time.time()))
+        return max(0.0, min(bounds)) if bounds else None

@@ -109,6 +109,10 @@ def _count(answers: Answers, answer: dict[str, object], label: str) -> None:
     members, versions = answer.get("members"), answer.get("model_versions")
     if not isinstance(members, dict) or not isinstance(versions, dict):
         raise ScriptError(f"an answer without members or model_versions: {str(answer)[:200]}; is this the ensemble?")
+    if missing := answer.get("missing"):
+        raise ScriptError(
+            f"an image was answered without a member ({missing}), which would count as the ensemble's answer"
+        )
     if answers.versions and answers.versions != versions:
         raise ScriptError(f"the served versions changed on the way, from {answers.versions} to {versions}; start again")
     answers.versions = versions

@@ -3,20 +3,17 @@
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
-import psutil
 import pytest
 
 from tests.conftest import ROOT
 from tests.networks import heavy, store
+from tests.server.load import Load, replicas
 from tests.server.receiver import Receiver
 from tests.server.server import Server, config, eventually, post, scrape
 from tests.server.shared.test_http import level
 
-CLIENTS = 8
 SCALE_DOWNS, ROLLING_UPDATES = 3, 1
 NODES = ("JpegTransformer", "heavy", "Combiner", "Labeler")
 
@@ -38,46 +35,9 @@ def pairs(models):
         yield server
 
 
-class Load:
-    """Clients that ask one picture after the other until the end, and the statuses of their answers."""
-
-    def __init__(self, server):
-        self.statuses = Counter()
-        self._server, self._stop = server, threading.Event()
-        self._pool = ThreadPoolExecutor(CLIENTS)
-
-    def _ask(self):
-        while not self._stop.is_set():
-            self.statuses[post(self._server, level(10)).status_code] += 1
-
-    def __enter__(self):
-        self._clients = [self._pool.submit(self._ask) for _ in range(CLIENTS)]
-        assert eventually(lambda: sum(self.statuses.values()) > CLIENTS)
-        return self
-
-    def __exit__(self, *_):
-        self._stop.set()
-        self._pool.shutdown()
-        for client in self._clients:
-            client.result()
-
-
 def sockets(server):
     """Every socket of the server's direct edges."""
     return {path for path in server.folder.glob("ray/session_2*/e/*/*") if path.suffix != ".new"}
-
-
-def replicas(server, deployment):
-    """The processes of a deployment's replicas."""
-    found = []
-    for process in psutil.Process(server.process.pid).children(recursive=True):
-        try:
-            title = process.cmdline()[:1]
-        except psutil.Error:
-            continue
-        if title and title[0].split(".")[0] == f"ray::ServeReplica:ensemble:{deployment}":
-            found.append(process)
-    return found
 
 
 def calls(server):

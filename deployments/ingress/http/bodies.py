@@ -85,7 +85,7 @@ async def images(request: Request, settings: IngressSettings, arrival: Arrival) 
     _check_declared_length(request, limit)
     try:
         form = await BoundedParser(request, settings.max_parts, limit, arrival).parse()
-    except (MultiPartException, KeyError, UnicodeDecodeError) as err:
+    except (MultiPartException, KeyError, UnicodeError) as err:
         raise InvalidParameter(f"the form is malformed: {getattr(err, 'message', err)}") from err
     try:
         if others := sorted({name for name, _ in form.multi_items() if name != "image"}):

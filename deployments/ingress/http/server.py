@@ -17,7 +17,7 @@ from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("ray.serve")
 
 
 class HttpServer:

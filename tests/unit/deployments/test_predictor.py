@@ -104,6 +104,20 @@ async def test_a_failed_inference_is_an_error_of_its_requests_and_then_of_its_he
     member.check_health()
 
 
+async def test_an_inference_that_never_calls_back_is_an_error_of_its_health(repository, monkeypatch):
+    member = predictor(repository, "brightness", performance_hint="LATENCY")
+    [request] = member._requests
+    monkeypatch.setattr(request, "start_async", lambda *_, **__: None)
+    hangs = asyncio.create_task(member(batch(1)))
+    while not member._began:
+        await asyncio.sleep(0)
+    member.check_health()
+    monkeypatch.setattr("deployments.predictor.HUNG_AFTER_S", 0)
+    with pytest.raises(RuntimeError, match="has not ended"):
+        member.check_health()
+    hangs.cancel()
+
+
 async def test_an_answer_of_no_finite_number_is_an_error_of_its_request_alone(tmp_path):
     image = op.parameter([-1, 32, 32, 3], np.uint8, name="image")
     mean = op.reduce_mean(op.convert(image, "f32"), np.array([1, 2, 3]), keep_dims=False)

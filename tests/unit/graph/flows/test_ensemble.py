@@ -1,9 +1,15 @@
+import asyncio
+import time
+
 import numpy as np
+import pytest
+from msgspec.structs import replace
 
 from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
-from graph.flows.ensemble import Ensemble, Member
+from graph.flows.asked import MOST_LATE, Member
+from graph.flows.ensemble import AskingSettings, Ensemble
 from graph.flows.pipeline import Pipeline
 from tests.batches import batch, errors, notes
 
@@ -21,6 +27,34 @@ class Says:
         return work.done(scores, lambda _: {"versions": {self.name: 7}}, errors=broken)
 
 
+class Hangs(Says):
+    """A member that answers once it may."""
+
+    def __init__(self, name, scores):
+        super().__init__(name, scores)
+        self.gate = asyncio.Event()
+        self.asked = self.cancelled = 0
+
+    async def __call__(self, batch):
+        self.asked += 1
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return await super().__call__(batch)
+
+
+class Breaks:
+    """A member that raises."""
+
+    def __init__(self, name, error):
+        self.name, self.error = name, error
+
+    async def __call__(self, batch):
+        raise self.error
+
+
 class Mean:
     """A combiner that notes what it got."""
 
@@ -28,12 +62,17 @@ class Mean:
 
     async def __call__(self, batch):
         self.seen = batch
-        return Work("combine", batch).done(np.mean(list(batch.payload.values()), axis=0))
+        return Work("combine", batch).done(np.nanmean(list(batch.payload.values()), axis=0))
 
 
-def ensemble(*members):
+def ensemble(*members, **asking):
     combiner = Mean()
-    return Ensemble({m.name: Member(m, "small") for m in members}, combiner), combiner
+    settings = AskingSettings(**asking)
+    return Ensemble({m.name: Member(m, "small") for m in members}, combiner, settings), combiner
+
+
+def missing(batch):
+    return [dict(item.missing) for item in batch.items]
 
 
 def pixels(*values):
@@ -67,6 +106,138 @@ async def test_where_nothing_is_left_the_combiner_is_not_asked():
     assert answer.live == []
     assert errors(answer)[0].message == "a"
     assert combiner.seen is None
+
+
+async def test_with_a_quorum_an_image_lacks_the_member_that_failed_on_it():
+    flow, combiner = ensemble(Says("a", [1, 0], fails=(2,)), Says("b", [0, 1]), quorum=1)
+    answer = await flow(pixels(1, 2, 3))
+    assert errors(answer) == {}
+    assert missing(answer) == [{}, {"a": "inference_failed"}, {}]
+    np.testing.assert_allclose(answer.payload, [[0.5, 0.5], [0, 1], [0.5, 0.5]])
+    assert np.isnan(combiner.seen.payload["a"][1]).all()
+    assert [item.versions for item in answer.items] == [{"a": 7, "b": 7}, {"b": 7}, {"a": 7, "b": 7}]
+
+
+async def test_below_the_quorum_an_image_fails_with_the_first_members_error():
+    a, b, c = Says("a", [1, 0], fails=(2, 3)), Says("b", [0, 1], fails=(3,)), Says("c", [0, 1])
+    answer = await ensemble(a, b, c, quorum=2)[0](pixels(1, 2, 3))
+    assert {position: error.message for position, error in errors(answer).items()} == {2: "a"}
+    assert missing(answer) == [{}, {"a": "inference_failed"}, {}]
+    assert answer.payload.shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InferenceFailed("x"), "inference_failed"),
+        (RuntimeError("x"), "internal"),
+        (asyncio.CancelledError(), "internal"),
+    ],
+)
+async def test_a_member_that_raises_is_left_out(error, code):
+    flow, combiner = ensemble(Breaks("a", error), Says("b", [0, 1]), quorum=1)
+    answer = await flow(pixels(1, 2))
+    assert missing(answer) == [{"a": code}] * 2
+    assert list(combiner.seen.payload) == ["b"]
+    np.testing.assert_allclose(answer.payload, [[0, 1]] * 2)
+
+
+async def test_without_a_quorum_a_member_that_raises_fails_every_image():
+    answer = await ensemble(Breaks("a", RuntimeError("secret")), Says("b", [0, 1]))[0](pixels(1, 2))
+    assert [error.code for error in errors(answer).values()] == ["internal"] * 2
+    assert "secret" not in errors(answer)[0].message
+
+
+async def test_a_late_member_is_left_out_until_it_is_back():
+    late = Hangs("a", [1, 0])
+    flow, _ = ensemble(late, Says("b", [0, 1]), quorum=1, patience_ms=20)
+    for _ in range(3):
+        answer = await flow(pixels(1))
+        assert missing(answer) == [{"a": "deadline_exceeded"}]
+        np.testing.assert_allclose(answer.payload, [[0, 1]])
+    assert late.cancelled == 0
+    late.gate.set()
+    await asyncio.sleep(0)
+    while missing(answer) != [{}]:
+        await asyncio.sleep(0)
+        answer = await flow(pixels(1))
+    np.testing.assert_allclose(answer.payload, [[0.5, 0.5]])
+
+
+async def test_a_late_member_is_tried_and_its_calls_are_bounded():
+    late = Hangs("a", [1, 0])
+    flow, _ = ensemble(late, Says("b", [0, 1]), quorum=1, patience_ms=1)
+    for _ in range(20):
+        await flow(pixels(1))
+        await asyncio.sleep(0.002)
+    assert late.asked == MOST_LATE
+
+
+async def test_one_replica_that_hangs_does_not_take_the_others_with_it():
+    class FirstHangs(Says):
+        asked = 0
+
+        async def __call__(self, batch):
+            self.asked += 1
+            if self.asked == 1:
+                await asyncio.Event().wait()
+            return await super().__call__(batch)
+
+    flow, _ = ensemble(FirstHangs("a", [1, 0]), Says("b", [0, 1]), quorum=1, patience_ms=20)
+    answer = await flow(pixels(1))
+    assert missing(answer) == [{"a": "deadline_exceeded"}]
+    while missing(answer) != [{}]:
+        answer = await flow(pixels(1))
+        await asyncio.sleep(0)
+    np.testing.assert_allclose(answer.payload, [[0.5, 0.5]])
+
+
+async def test_of_many_batches_at_once_a_few_calls_wait_for_the_late_member():
+    late = Hangs("a", [1, 0])
+    flow, _ = ensemble(late, Says("b", [0, 1]), quorum=1, patience_ms=20)
+    answers = await asyncio.gather(*(flow(pixels(i)) for i in range(MOST_LATE + 2)))
+    assert [missing(answer) for answer in answers] == [[{"a": "deadline_exceeded"}]] * (MOST_LATE + 2)
+    await asyncio.sleep(0)
+    assert (late.asked, late.cancelled) == (MOST_LATE + 2, 2)
+
+
+async def test_where_too_few_would_answer_the_late_are_asked_again():
+    a, b = Hangs("a", [1, 0]), Hangs("b", [0, 1])
+    flow, _ = ensemble(a, b, Says("c", [0, 1]), quorum=2, patience_ms=20)
+    answer = await flow(pixels(1))
+    assert errors(answer)[0].code == "deadline_exceeded"
+    await flow(pixels(1))
+    assert (a.asked, b.asked) == (2, 2)
+    b.gate.set()
+    answer = await flow(pixels(1))
+    assert missing(answer) == [{"a": "deadline_exceeded"}]
+
+
+async def test_patience_ends_before_the_deadline():
+    flow, _ = ensemble(Hangs("a", [1, 0]), Says("b", [0, 1]), quorum=1, patience_ms=60_000)
+    asked = replace_items(pixels(1, 2), lambda i: time.time() + 0.1 * (i + 1))
+    answer = await flow(asked)
+    # The second image's time was not over.
+    assert answer.items[1].error is None
+    assert missing(answer)[1] == {"a": "deadline_exceeded"}
+
+
+async def test_who_asks_no_more_is_worked_for_no_more():
+    late = Hangs("a", [1, 0])
+    flow, _ = ensemble(late, Says("b", [0, 1]), quorum=1)
+    call = asyncio.create_task(flow(pixels(1)))
+    while not late.asked:
+        await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await asyncio.sleep(0)
+    assert late.cancelled == 1
+
+
+def replace_items(asked, deadline):
+    items = tuple(replace(item, deadline=deadline(i)) for i, item in enumerate(asked.items))
+    return Batch(asked.payload, items)
 
 
 async def test_a_pipeline_ends_where_no_image_is_left():

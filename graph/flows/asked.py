@@ -1,0 +1,105 @@
+"""A member as the ensemble asks it: what it answers, that it failed, or that it is late."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+from deployments.contract.batch import Batch
+from deployments.contract.errors import DeadlineExceeded, EnsembleError
+from deployments.contract.nodes import Node
+from deployments.contract.payload import Pixels, PixelSets, Probabilities
+from graph.flows.ballots import Outcome
+
+logger = logging.getLogger("ray.serve")
+
+# Calls to a late member that are left to go on. They hold the batches that they carry.
+MOST_LATE = 4
+INTERNAL_HINT = "a member failed on this image; the server's log has the cause"
+
+Call = asyncio.Future[Batch[Probabilities]]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member, and the key of the pixels that it takes."""
+
+    node: Node[Pixels, Probabilities]
+    pixels: str
+
+
+class Asked:
+    """A member as it is asked. While it is late, batches are not held up by it: they try it, and go on without.
+
+    Attributes:
+        is_late: whether none of the calls since one was given up has succeeded.
+    """
+
+    def __init__(self, name: str, member: Member) -> None:
+        """Set the member."""
+        self.name = name
+        self.is_late = False
+        self._member = member
+        # Calls that nobody waits for, which tell by their end how the member is.
+        self._late: set[Call] = set()
+        self._tried = 0.0
+
+    def ask(self, batch: Batch[PixelSets]) -> Call:
+        """Send it the batch."""
+        self._tried = time.monotonic()
+        return asyncio.ensure_future(self._call(Batch(batch.payload[self._member.pixels], batch.items)))
+
+    async def _call(self, batch: Batch[Pixels]) -> Batch[Probabilities]:
+        return await self._member.node(batch)
+
+    def try_again(self, batch: Batch[PixelSets], every_s: float | None) -> None:
+        """Send a late member the batch, if it is time; another of its replicas may be well. Nobody waits for it."""
+        if len(self._late) < MOST_LATE and time.monotonic() >= self._tried + (every_s or 0.0):
+            self._follow(self.ask(batch))
+
+    def outcome(self, call: Call | None) -> Outcome:
+        """What came of a call, or of none."""
+        if call is None:
+            return DeadlineExceeded(f"member {self.name!r} is late with earlier images")
+        if not call.done():
+            self._give_up(call)
+            return DeadlineExceeded(f"member {self.name!r} did not answer in its time")
+        try:
+            answer = call.result()
+            self._is_back()
+            return answer
+        except EnsembleError as err:
+            return err.with_traceback(None)
+        except asyncio.CancelledError:
+            logger.warning("a call to member %r was cancelled", self.name)
+        except Exception:
+            # Nothing of its inside is the caller's to see: the log has it.
+            logger.exception("member %r failed on a batch", self.name)
+        return EnsembleError(INTERNAL_HINT)
+
+    def _give_up(self, call: Call) -> None:
+        """Wait for it no more."""
+        if not self.is_late:
+            logger.warning("member %r is late; it is left out until it answers", self.name)
+        self.is_late = True
+        if len(self._late) < MOST_LATE:
+            self._follow(call)
+        else:
+            call.cancel()
+
+    def _follow(self, call: Call) -> None:
+        self._late.add(call)
+        call.add_done_callback(self._ended)
+
+    def _ended(self, call: Call) -> None:
+        self._late.discard(call)
+        failed = call.cancelled() or call.exception() is not None
+        if not (failed and self._late):
+            self._is_back()
+
+    def _is_back(self) -> None:
+        if self.is_late:
+            self.is_late = False
+            logger.warning("member %r is asked again", self.name)
