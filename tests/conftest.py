@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from scripts.serve.environment import TOKEN_FILE
 from tests.networks import brightness, constant, one_hot, store
 
 # What a driver of a server under `make serve` needs; Ray reads it when it is imported, so it is set before any test is.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+os.environ.setdefault("RAY_AUTH_TOKEN_PATH", str(TOKEN_FILE))
 
 ROOT = Path(__file__).resolve().parent.parent
 

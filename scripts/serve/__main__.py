@@ -10,19 +10,17 @@ ports, waits until every member has answered, and says so.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
-import yaml
-
-from deployments.contract.errors import ConfigurationError
-from scripts.errors import ScriptError
-from scripts.serve.server import serve
 from scripts.shipped import shipped
 
 
 def main() -> None:
     """Parse the command line and serve."""
+    # Until the server heeds signals itself, nothing is started, and there is nothing to tell about the end.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "config", type=Path, nargs="?", default=shipped("serve_config.yaml"), help="a Serve config file (default: ours)"
@@ -31,6 +29,13 @@ def main() -> None:
         "--whole-dashboard", action="store_true", help="Ray's dashboard with all its pages: 170 MB more"
     )
     args = parser.parse_args()
+
+    import yaml
+
+    from deployments.contract.errors import ConfigurationError
+    from scripts.errors import ScriptError
+    from scripts.serve.server import serve
+
     try:
         serve(args.config, args.whole_dashboard)
     except (ScriptError, ConfigurationError, OSError, ValueError, yaml.YAMLError) as err:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,16 @@ class ServeApi:
 
     def __init__(self, dashboard: str) -> None:
         """Set the root of the cluster's dashboard, `http://127.0.0.1:8265`."""
-        self._client = httpx.Client(base_url=dashboard, headers=_authorization(), timeout=30)
+        self._client = httpx.Client(base_url=dashboard, headers=_authorization(), timeout=30, trust_env=False)
 
-    def deploy(self, config: dict[str, Any]) -> None:
-        """Deploy a Serve config.
+    def deploy(self, config: dict[str, Any], stop: threading.Event | None = None) -> None:
+        """Deploy a Serve config; not if `stop` is set before the dashboard answers.
 
         Raises:
             ScriptError: Serve refuses it.
         """
         give_up = time.monotonic() + START_TIMEOUT_S
-        while True:
+        while stop is None or not stop.is_set():
             try:
                 answer = self._client.put(PATH, json=config)
                 if answer.status_code == httpx.codes.OK:
@@ -73,6 +74,5 @@ def _authorization() -> dict[str, str]:
         return {}
     token = os.environ.get("RAY_AUTH_TOKEN")
     if token is None:
-        path = os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"
-        token = Path(path).read_text(encoding="utf-8").strip()
+        token = Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text(encoding="utf-8").strip()
     return {"Authorization": f"Bearer {token}"}

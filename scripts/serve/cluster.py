@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -20,7 +21,7 @@ PR_SET_CHILD_SUBREAPER = 36
 # In the environment of everything that is started: who started it.
 MARK = "ENSEMBLE_SERVED_BY"
 START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 5.0
+STOP_TIMEOUT_S, END_TIMEOUT_S = 5.0, 20.0
 # Without these there is no cluster any more.
 VITAL = ("gcs_server", "raylet")
 
@@ -42,7 +43,12 @@ class Cluster:
         environment = {**os.environ, MARK: mark(psutil.Process())}
         try:
             started = subprocess.run(  # noqa: S603
-                command, env=environment, capture_output=True, timeout=START_TIMEOUT_S
+                # Away from the terminal, whose Ctrl-C is for this process to heed.
+                command,
+                env=environment,
+                capture_output=True,
+                timeout=START_TIMEOUT_S,
+                start_new_session=True,
             )
         except subprocess.TimeoutExpired as err:
             self.end()
@@ -63,24 +69,48 @@ class Cluster:
         return next((name for name in VITAL if not _runs(self._vital.get(name))), None)
 
     def end(self) -> None:
-        """End every process below this one."""
-        end(psutil.Process().children(recursive=True))
-        _reap()
+        """End every process below this one, and what they start meanwhile."""
+        give_up = time.monotonic() + END_TIMEOUT_S
+        while (below := psutil.Process().children(recursive=True)) and time.monotonic() < give_up:
+            end(below)
+            _reap()
+
+
+def end_at_once() -> None:
+    """Kill every process below this one."""
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            process.kill()
 
 
 def mark(process: psutil.Process) -> str:
-    """What tells a process from another that once had, or will have, its number."""
-    return f"{process.pid}@{process.create_time()}"
+    """What tells a process from another that once had, or will have, its number: on this start of this machine.
+
+    Its age in ticks of the machine's, not by the clock, which may be set meanwhile.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    namespace = os.readlink("/proc/self/ns/pid")
+    # Behind the name in brackets, which may hold anything, the 20th field is the start.
+    ticks = Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    return f"{process.pid}@{ticks}@{boot}@{namespace}"
 
 
 def leftovers() -> Iterator[psutil.Process]:
     """This user's processes that were started by a server that is no more: it was killed."""
+    here = mark(psutil.Process()).split("@")[2:]
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.uids().real == os.getuid() and (marked := process.environ().get(MARK)):
-                pid = int(marked.partition("@")[0])
-                if not psutil.pid_exists(pid) or mark(psutil.Process(pid)) != marked:
-                    yield process
+            marked = process.environ().get(MARK, "") if process.uids().real == os.getuid() else ""
+            # A container's processes are seen from outside, but their numbers are others there.
+            if marked and marked.split("@")[2:] == here and not _is_there(marked):
+                yield process
+
+
+def _is_there(marked: str) -> bool:
+    try:
+        return mark(psutil.Process(int(marked.partition("@")[0]))) == marked
+    except (psutil.Error, OSError):
+        return False
 
 
 def clear_leftovers() -> None:

@@ -18,10 +18,11 @@ import yaml
 
 from deployments.contract.errors import ConfigurationError
 from scripts.errors import ScriptError
+from scripts.serve import haproxy
 from scripts.serve.api import ServeApi
-from scripts.serve.cluster import Cluster, clear_leftovers
-from scripts.serve.environment import FOR_CLIENTS, haproxy_folder, set_up
-from scripts.serve.ports import check_ports
+from scripts.serve.cluster import Cluster, clear_leftovers, end_at_once
+from scripts.serve.environment import FOR_CLIENTS, set_up
+from scripts.serve.ports import check_ports, wanted
 from scripts.shipped import shipped
 
 READY_TIMEOUT_S = 300.0
@@ -29,7 +30,6 @@ SETTLED_S = 1.0
 STOP_TIMEOUT_S = 20.0
 LOOK_EVERY_S = 1.0
 IMPORT_PATH = "graph.app:build"
-HTTP_PORT, GRPC_PORT = 8000, 9000
 READY = """Ready. Try:
 
     curl -H 'Content-Type: image/jpeg' --data-binary @{sample} {url}/classify
@@ -43,15 +43,16 @@ In another shell, `serve status`, `serve deploy` and handles need:
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets; a second one ends the process at once."""
+    """An event that Ctrl-C, SIGTERM or a closed terminal sets; a second signal ends every process at once."""
     stop = threading.Event()
 
     def handle(_signal: int, _frame: FrameType | None) -> None:
         if stop.is_set():
+            end_at_once()
             os._exit(1)
         stop.set()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield stop
     finally:
@@ -77,39 +78,39 @@ def serve(config_file: Path, whole_dashboard: bool = False) -> None:
     for application in config.get("applications", []):
         if application.get("import_path") == IMPORT_PATH:
             check(application.get("args") or {})
-    http, grpc = config.get("http_options", {}), config.get("grpc_options", {})
-    host, port = http.get("host", "127.0.0.1"), http.get("port", HTTP_PORT)
-    grpc_port = grpc.get("port", GRPC_PORT)
-    with stop_signals() as stop:
+    http, grpc, *more = wanted(config)
+    with stop_signals() as stop, haproxy.private_folder():
         clear_leftovers()
-        check_ports((host, port), (host, grpc_port))
+        check_ports(http, grpc, *more)
         cluster = Cluster(whole_dashboard)
+        api = ServeApi(cluster.dashboard)
         try:
-            api = ServeApi(cluster.dashboard)
-            if not stop.is_set():
-                api.deploy(config)
-            url = f"http://{host}:{port}"
+            api.deploy(config, stop)
+            url = f"http://{http.host}:{http.number}"
             wait_until_ready(api, cluster, url, stop)
             wait_until_settled(stop)
             if not stop.is_set():
                 environment = {
-                    **{name: os.environ[name] for name in FOR_CLIENTS},
+                    **{name: os.environ[name] for name in FOR_CLIENTS if name in os.environ},
                     "RAY_ADDRESS": cluster.address,
                     "RAY_DASHBOARD_ADDRESS": cluster.dashboard,
                 }
                 told = " ".join(f"{name}={value}" for name, value in environment.items())
-                sample, target = shipped("tests/cat.jpg"), f"{host}:{grpc_port}"
+                sample, target = shipped("tests/cat.jpg"), f"{grpc.host}:{grpc.number}"
                 print(READY.format(sample=sample, url=url, grpc=target, environment=told), flush=True)
             while not stop.wait(LOOK_EVERY_S):
                 if lost := cluster.lost():
                     raise ScriptError(f"Ray's {lost} has ended; see {cluster.session}/logs")
         finally:
-            print("Stopping.", flush=True)
-            if cluster.lost() is None:
-                # Should a node hang, what follows still ends every process.
-                with suppress(httpx.HTTPError):
-                    api.shut_down(STOP_TIMEOUT_S)
-            cluster.end()
+            # Who reads what is printed may be gone; and should a node hang, every process is ended all the same.
+            try:
+                with suppress(OSError):
+                    print("Stopping.", flush=True)
+                if cluster.lost() is None:
+                    with suppress(httpx.HTTPError):
+                        api.shut_down(STOP_TIMEOUT_S)
+            finally:
+                cluster.end()
 
 
 def wait_until_ready(api: ServeApi, cluster: Cluster, url: str, stop: threading.Event) -> None:
@@ -121,7 +122,7 @@ def wait_until_ready(api: ServeApi, cluster: Cluster, url: str, stop: threading.
     give_up = time.monotonic() + READY_TIMEOUT_S
     while not stop.wait(0.1):
         with suppress(httpx.TransportError):
-            if httpx.get(f"{url}/v2/health/ready", timeout=5).status_code == httpx.codes.OK:
+            if httpx.get(f"{url}/v2/health/ready", timeout=5, trust_env=False).status_code == httpx.codes.OK:
                 return
         if failure := api.failure():
             raise ScriptError(failure)
@@ -143,8 +144,7 @@ def wait_until_settled(stop: threading.Event) -> None:
         return
     give_up = time.monotonic() + READY_TIMEOUT_S
     while not stop.wait(0.1) and time.monotonic() < give_up:
-        # A folder for each node; those of earlier runs stay.
-        file = max(haproxy_folder().glob("*/haproxy.cfg"), key=lambda path: path.stat().st_mtime, default=None)
+        file = haproxy.configuration()
         if file is not None and "server SERVE_REPLICA" in file.read_text(encoding="utf-8"):
             rest = file.stat().st_mtime + SETTLED_S - time.time()
             if rest <= 0 or stop.wait(rest):
@@ -167,6 +167,8 @@ def check(arguments: dict[str, Any]) -> None:
     with suppress(EOFError):
         raise ConfigurationError(ours.recv())
     child.join()
+    if child.exitcode != 0:
+        raise ScriptError(f"reading the configuration and its models ended by {child.exitcode}; see above")
 
 
 def _check(arguments: dict[str, Any], pipe: Any) -> None:

@@ -18,20 +18,7 @@ import ray
 import yaml
 from ray.serve.context import _set_global_client
 
-# What Serve listens on besides the two ports of its configuration.
-MORE_PORTS = (
-    "RAY_SERVE_HAPROXY_STATS_PORT",
-    "RAY_SERVE_HAPROXY_METRICS_PORT",
-    "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT",
-    "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT",
-)
-HAPROXY_FILES = {
-    "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": "haproxy.cfg",
-    "RAY_SERVE_HAPROXY_SOCKET_PATH": "admin.sock",
-    "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": "",
-    "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": "server-state",
-    "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": "metrics.sock",
-}
+from scripts.serve.ports import BEHIND_HAPROXY
 
 
 def free_ports(count):
@@ -87,20 +74,19 @@ class Server:
         self._cwd = folder
         # Short, because the paths of Unix sockets below it are.
         self.folder = Path(tempfile.mkdtemp(prefix="es-"))
-        self.http_port, self.grpc_port, *more = free_ports(2 + len(MORE_PORTS))
+        self.http_port, self.grpc_port, *more = free_ports(2 + len(BEHIND_HAPROXY))
         content["http_options"]["port"], content["grpc_options"]["port"] = self.http_port, self.grpc_port
         self.environment = {
             **os.environ,
             "RAY_TMPDIR": str(self.folder),
-            **{name: str(self.folder / "haproxy" / file) for name, file in HAPROXY_FILES.items()},
-            **{name: str(port) for name, port in zip(MORE_PORTS, more, strict=True)},
+            **{name: str(port) for name, port in zip(BEHIND_HAPROXY, more, strict=True)},
             **environment,
         }
         self.url = f"http://127.0.0.1:{self.http_port}"
         self.grpc = f"127.0.0.1:{self.grpc_port}"
         self.ports = {self.http_port, self.grpc_port, *more}
 
-    def __enter__(self):
+    def __enter__(self, interrupted_after=None):
         self._file = self.folder / "config.yaml"
         self._file.write_text(yaml.safe_dump(self.content))
         self._log = self.folder / "log"
@@ -109,6 +95,9 @@ class Server:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, cwd=self._cwd or self.folder, env=self.environment
             )
+        if interrupted_after is not None:
+            time.sleep(interrupted_after)
+            self.process.send_signal(signal.SIGINT)
         give_up = time.monotonic() + 240
         while "Ready." not in self.log() or "export" not in self.log():
             if self.process.poll() is not None or time.monotonic() > give_up:

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -24,12 +25,8 @@ def listening(server):
 
 
 def descendants(server):
-    """Every process that the server started, by what it was told to do: HAProxy is no child of it any more."""
-    mine = psutil.Process(server.process.pid).children(recursive=True)
-    for process in psutil.process_iter(["cmdline"]):
-        if any(str(server.folder) in argument for argument in process.info["cmdline"] or ()):
-            mine.append(process)
-    return [process for process in mine if process.pid != server.process.pid]
+    """Every process that the server started."""
+    return psutil.Process(server.process.pid).children(recursive=True)
 
 
 def test_ctrl_c_leaves_nothing_and_prints_nothing_that_means_nothing(repository):
@@ -39,6 +36,10 @@ def test_ctrl_c_leaves_nothing_and_prints_nothing_that_means_nothing(repository)
         started = descendants(server)
         assert {"haproxy", "raylet"} <= {process.name() for process in started}
         assert listening(server) == server.ports
+        environment = next(process for process in started if process.name() == "raylet").environ()
+        commands = Path(environment["RAY_SERVE_HAPROXY_SOCKET_PATH"]).parent
+        assert stat.S_IMODE(commands.stat().st_mode) == 0o700
+    assert not commands.exists()
     assert server.process.returncode == 0
     assert not listening(server)
     _, alive = psutil.wait_procs(started, timeout=5)
@@ -47,6 +48,15 @@ def test_ctrl_c_leaves_nothing_and_prints_nothing_that_means_nothing(repository)
     assert lines[0].startswith("Ready.")
     assert lines[-1] == "Stopping."
     assert len(lines) == 6, lines
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1, 3, 9])
+def test_ctrl_c_at_any_moment_of_the_start(repository, seconds):
+    server = Server(config(repository, "inline"))
+    with pytest.raises(AssertionError, match="did not start") as caught:
+        server.__enter__(interrupted_after=seconds)
+    assert "Traceback" not in str(caught.value)
+    assert not list(leftovers())
 
 
 def test_a_start_works_after_a_kill(repository):
@@ -72,8 +82,8 @@ def test_without_ray_it_ends_and_says_why(repository):
 
 
 def test_the_token_is_on_and_private(repository):
-    token = Path.home() / ".ray" / "auth_token"
     with Server(config(repository, "inline")) as server:
+        token = Path(server.told("RAY_AUTH_TOKEN_PATH"))
         assert not token.stat().st_mode & 0o077
         script = f"import ray; ray.init(address='{server.told('RAY_ADDRESS')}', log_to_driver=False)"
         bare = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}

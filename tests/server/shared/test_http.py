@@ -132,6 +132,15 @@ TABLE = [
         "invalid_parameter",
     ),
     (
+        "a form of no charset",
+        {
+            "content": b'--b\r\nContent-Disposition: form-data; name="image"\r\n\r\nx\r\n--b--\r\n',
+            "headers": {"Content-Type": "multipart/form-data; boundary=b; charset=undefined"},
+        },
+        422,
+        "invalid_parameter",
+    ),
+    (
         "a form cut short",
         {"content": b"--b\r\n", "headers": {"Content-Type": "multipart/form-data; boundary=b"}},
         422,

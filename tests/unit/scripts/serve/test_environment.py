@@ -1,0 +1,36 @@
+import os
+import stat
+import subprocess
+
+from scripts.serve import environment
+from scripts.shipped import shipped
+
+
+def test_a_shell_reads_the_switches_alike():
+    command = f"set -a; . {shipped('configs/serve.env')}; env -0"
+    done = subprocess.run(["/bin/sh", "-c", command], env={}, capture_output=True, text=True, check=True)
+    read = dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair)
+    switches = environment.switches()
+    assert {name: read[name] for name in switches} == switches
+    assert switches["RAY_SERVE_HAPROXY_RETRY_ON"] == "conn-failure empty-response"
+
+
+def test_what_the_environment_sets_stays(monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": "3", "RAY_AUTH_TOKEN_PATH": str(tmp_path / "a" / "token")})
+    environment.set_up()
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+    assert os.environ["RAY_SERVE_ENABLE_HA_PROXY"] == "1"
+    token = tmp_path / "a" / "token"
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    first = token.read_text()
+    assert len(first) == 64
+    token.chmod(0o644)
+    environment.set_up()
+    assert token.read_text() == first
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+
+
+def test_a_token_of_ones_own_needs_no_file(monkeypatch):
+    monkeypatch.setattr(os, "environ", {"RAY_AUTH_TOKEN": "0" * 64})
+    environment.set_up()
+    assert environment.TOKEN_PATH not in os.environ
