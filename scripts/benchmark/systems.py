@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import signal
@@ -10,8 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
-import venv
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,10 +19,11 @@ import httpx
 import psutil
 import yaml
 
-from scripts.benchmark.workloads import CACHE, ROOT, Placement, Workload
+from scripts.benchmark.peer import AS_IT_IS, Form, head, python_of
+from scripts.benchmark.workloads import ROOT, Placement, Workload
 from scripts.errors import ScriptError
 from scripts.load.__main__ import wrapped
-from scripts.serve.ports import check_ports
+from scripts.serve.ports import Port, check_ports
 
 HTTP_PORT, GRPC_PORT = 18100, 19100
 READY_TIMEOUT_S, STOP_TIMEOUT_S = 120.0, 60.0
@@ -33,31 +31,6 @@ WARM_UP_S = 1.0
 PEERS = Path(__file__).resolve().parent / "peers"
 # A peer's file has the name of the package that it needs, which Python would find in the file's folder first.
 UNSHADOWED = ("-P",)
-# The same builds in a peer's environment as here.
-SHARED = ("openvino", "opencv-python-headless", "numpy")
-
-
-@dataclass(frozen=True)
-class Form:
-    """What an HTTP server wants of a request; a peer declares what differs in `[tool.benchmark]` of its head.
-
-    Attributes:
-        path: that answers.
-        headers: besides what every request has.
-        body: text with `BASE64` for the image; None for the image as it is.
-    """
-
-    path: str = "/classify"
-    headers: tuple[tuple[str, str], ...] = (("Content-Type", "image/jpeg"),)
-    body: str | None = None
-
-    @classmethod
-    def of(cls, declared: Mapping[str, Any]) -> Form:
-        """The form of a `[tool.benchmark]` table."""
-        given = dict(declared)
-        if "headers" in given:
-            given["headers"] = tuple(given["headers"].items())
-        return cls(**given)
 
 
 @dataclass(frozen=True)
@@ -74,7 +47,7 @@ class System:
     name: str
     placement: Placement | None
     protocols: tuple[str, ...]
-    form: Form = Form()
+    form: Form = AS_IT_IS
 
 
 OURS = (System("ours", "colocated", ("http", "grpc")), System("ours", "separate", ("http", "grpc")))
@@ -99,30 +72,28 @@ def named(names: list[str]) -> list[System]:
     return systems
 
 
-def head(file: Path) -> dict[str, Any]:
-    """What a script's head declares (PEP 723); empty if it has none."""
-    lines = file.read_text(encoding="utf-8").splitlines()
-    if "# /// script" not in lines:
-        return {}
-    begin = lines.index("# /// script") + 1
-    return tomllib.loads("\n".join(line[2:] for line in lines[begin : lines.index("# ///", begin)]))
-
-
 class Running:
     """A server that runs: where it is asked, and what its processes use."""
 
-    def __init__(self, process: subprocess.Popen[bytes], form: Form) -> None:
-        """Set the process that all its others descend from, and what a request is like."""
+    def __init__(self, process: subprocess.Popen[bytes], form: Form, log: Path) -> None:
+        """Set the process that all its others descend from, what a request is like, and what it prints to."""
         self._process = psutil.Process(process.pid)
         self._form = form
+        self._log = log
 
-    def _tree(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
+        """Every process of the server."""
         return [self._process, *self._process.children(recursive=True)]
+
+    def told(self, name: str) -> str:
+        """The value of a variable that our server printed for other shells."""
+        words = self._log.read_text(encoding="utf-8").split()
+        return next(word.partition("=")[2] for word in words if word.startswith(f"{name}="))
 
     def cpu_s(self) -> dict[int, float]:
         """CPU seconds of each of its processes so far, user and system."""
         used = {}
-        for process in self._tree():
+        for process in self.processes():
             with suppress(psutil.Error):
                 times = process.cpu_times()
                 used[process.pid] = times.user + times.system
@@ -131,14 +102,14 @@ class Running:
     def resident_mb(self) -> float:
         """Its processes' resident memory together, megabytes; a page that several share counts once."""
         total = 0.0
-        for process in self._tree():
+        for process in self.processes():
             with suppress(psutil.Error):
                 total += process.memory_full_info().pss
         return total / 1e6
 
     def replicas(self, deployment: str) -> list[psutil.Process]:
         """The processes that run a deployment's replicas."""
-        return [p for p in self._tree() if f"ServeReplica:ensemble:{deployment}" in " ".join(_command(p))]
+        return [p for p in self.processes() if f"ServeReplica:ensemble:{deployment}" in " ".join(_command(p))]
 
     def load(self, workload: Workload, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
         """What `scripts.load` measures, in a process of its own, and what the server used meanwhile.
@@ -203,7 +174,7 @@ def running(
     """
     with tempfile.TemporaryDirectory() as temporary:
         command = _ours(system, workload, edit, Path(temporary)) if system.placement else _peer(system, workload)
-        check_ports(("127.0.0.1", HTTP_PORT), ("127.0.0.1", GRPC_PORT))
+        check_ports(Port("127.0.0.1", HTTP_PORT), Port("127.0.0.1", GRPC_PORT))
         log = Path(temporary) / "log"
         with log.open("wb") as stream:
             process = subprocess.Popen(  # noqa: S603
@@ -215,7 +186,7 @@ def running(
             )
         try:
             _wait(process, log, lambda: _is_ready(system, workload, log))
-            yield Running(process, system.form)
+            yield Running(process, system.form, log)
         finally:
             _stop(process)
 
@@ -231,32 +202,9 @@ def _ours(system: System, workload: Workload, edit: Callable[[dict[str, Any]], N
 
 def _peer(system: System, workload: Workload) -> list[str]:
     file = PEERS / f"{system.name}.py"
-    python = _environment(file)
+    python = python_of(file)
     size = ["--size", *map(str, workload.size), "--precision-hint", workload.precision or ""]
     return [python, *UNSHADOWED, str(file), "--port", str(HTTP_PORT), *size, *map(str, workload.models)]
-
-
-def _environment(file: Path) -> str:
-    """The Python of a peer: one with the dependencies that its head declares (PEP 723), else this one."""
-    declared = head(file)
-    if not declared:
-        return sys.executable
-    folder = (CACHE / "environments" / file.stem).resolve()
-    python = folder / "bin" / "python"
-    # A version that the peer asks for itself wins.
-    wanted = [
-        f"{name}=={importlib.metadata.version(name)}" if name in SHARED else name for name in declared["dependencies"]
-    ]
-    # What is in it, once it is complete: made anew when that changes.
-    complete = folder / "requirements.txt"
-    if not complete.exists() or complete.read_text(encoding="utf-8").splitlines() != wanted:
-        print(f"installing {file.stem} into {folder}", flush=True)
-        venv.create(folder, clear=True, with_pip=True)
-        command = [str(python), "-m", "pip", "install", "--quiet", *wanted]
-        if subprocess.run(command).returncode != 0:  # noqa: S603
-            raise ScriptError(f"{file.stem} could not be installed; leave it out by --systems")
-        complete.write_text("\n".join(wanted), encoding="utf-8")
-    return str(python)
 
 
 def _is_ready(system: System, workload: Workload, log: Path) -> bool:

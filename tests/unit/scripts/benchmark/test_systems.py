@@ -4,8 +4,10 @@ import sys
 
 import pytest
 
+from scripts.benchmark import peer as peer_file
 from scripts.benchmark import systems
-from scripts.benchmark.systems import PEERS, Form, System, head, named
+from scripts.benchmark.peer import Form, head
+from scripts.benchmark.systems import PEERS, System, named
 from scripts.errors import ScriptError
 
 
@@ -20,9 +22,9 @@ def installed(monkeypatch, tmp_path):
 
     installed_rc = [0]
     asked_of = type("Installed", (), {"asked": asked, "rc": installed_rc})
-    monkeypatch.setattr(systems, "CACHE", tmp_path)
-    monkeypatch.setattr(systems.subprocess, "run", run)
-    monkeypatch.setattr(systems.venv, "create", lambda folder, **_: folder.mkdir(parents=True, exist_ok=True))
+    monkeypatch.setattr(peer_file, "CACHE", tmp_path)
+    monkeypatch.setattr(peer_file.subprocess, "run", run)
+    monkeypatch.setattr(peer_file.venv, "create", lambda folder, **_: folder.mkdir(parents=True, exist_ok=True))
     return asked_of
 
 
@@ -62,7 +64,7 @@ def test_every_peer_is_well_declared():
 def test_a_peer_has_our_builds_but_for_the_versions_it_asks_for(installed, tmp_path):
     file = peer(tmp_path, 'dependencies = ["openvino", "numpy<2", "mosec"]')
     for _ in range(2):
-        systems._environment(file)
+        peer_file.python_of(file)
     # The second time it is there.
     assert installed.asked == [[f"openvino=={importlib.metadata.version('openvino')}", "numpy<2", "mosec"]]
 
@@ -70,8 +72,8 @@ def test_a_peer_has_our_builds_but_for_the_versions_it_asks_for(installed, tmp_p
 def test_a_peer_that_can_not_be_installed_is_told(installed, tmp_path):
     installed.rc[0] = 1
     with pytest.raises(ScriptError, match="peer could not be installed"):
-        systems._environment(peer(tmp_path, 'dependencies = ["openvino"]'))
+        peer_file.python_of(peer(tmp_path, 'dependencies = ["openvino"]'))
 
 
 def test_a_peer_without_a_head_runs_here():
-    assert systems._environment(PEERS / "chain.py") == sys.executable
+    assert peer_file.python_of(PEERS / "chain.py") == sys.executable
