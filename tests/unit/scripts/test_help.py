@@ -7,6 +7,7 @@ COMMANDS = (
     "benchmark",
     "classify",
     "evaluate",
+    "faults",
     "levers",
     "limit",
     "load",

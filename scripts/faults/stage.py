@@ -1,0 +1,119 @@
+"""A server on which a fault is done: started for it alone, with its processes in reach."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import httpx
+import psutil
+
+from scripts.benchmark.systems import HTTP_PORT, OURS, Running, running
+from scripts.benchmark.workloads import Placement, Workload
+from scripts.errors import ScriptError
+from scripts.faults.watch import Watch
+
+WHOLE_TIMEOUT_S = 120.0
+# Before the fault, and after what it did is over: enough for a few hundred requests.
+CALM_S = 3.0
+
+
+class Stage:
+    """What a fault can be done to.
+
+    Attributes:
+        url: the server's root.
+        dashboard: that of its Ray.
+        watch: the clients that ask it meanwhile.
+        config: its Serve config.
+    """
+
+    def __init__(self, server: Running, config: dict[str, Any], watch: Watch) -> None:
+        """Set the server, its configuration, and its clients."""
+        self._server = server
+        self.config = config
+        self.watch = watch
+        self.url = f"http://127.0.0.1:{HTTP_PORT}"
+        self.dashboard = server.told("RAY_DASHBOARD_ADDRESS")
+
+    def replicas(self, deployment: str) -> list[psutil.Process]:
+        """The processes of a deployment's replicas."""
+        return self._server.replicas(deployment)
+
+    def processes(self, part: str) -> list[psutil.Process]:
+        """The server's processes whose name, or first argument, has this in it."""
+        found = []
+        for process in self._server.processes():
+            with suppress(psutil.Error):
+                if part in process.name() or part in "".join(process.cmdline()[:1]):
+                    found.append(process)
+        return found
+
+    def kill_each_replica(self, deployment: str, times: int = 1) -> None:
+        """Kill one of a deployment's replicas, wait until all is whole again, and so on."""
+        for _ in range(times):
+            count = len(self.replicas(deployment))
+            victim = self.replicas(deployment)[0]
+            victim.kill()
+            self.until(lambda gone=victim, of=count: self._replaced(deployment, gone, of))  # type: ignore[misc]
+            self.until_whole()
+
+    def _replaced(self, deployment: str, gone: psutil.Process, count: int) -> bool:
+        now = self.replicas(deployment)
+        return gone not in now and len(now) == count
+
+    def until(self, check: Callable[[], bool]) -> None:
+        """Wait until something holds; raises ScriptError if it does not in `WHOLE_TIMEOUT_S`."""
+        give_up = time.monotonic() + WHOLE_TIMEOUT_S
+        while not check():
+            if time.monotonic() > give_up:
+                raise ScriptError(f"the server was not whole again {WHOLE_TIMEOUT_S:.0f} s after the fault")
+            time.sleep(0.2)
+
+    def until_whole(self) -> None:
+        """Wait until answers lack no member again, and a calm while more."""
+        since = time.monotonic()
+
+        def whole() -> bool:
+            last = self.watch.answered[-1] if self.watch.answered else None
+            return last is not None and last.began > since and last.failure is None and not last.missing
+
+        self.until(whole)
+        time.sleep(CALM_S)
+
+    def is_well(self) -> bool:
+        """Whether the server says that it is ready."""
+        with suppress(httpx.HTTPError):
+            return httpx.get(f"{self.url}/v2/health/ready", timeout=5).status_code == httpx.codes.OK
+        return False
+
+
+@contextmanager
+def stage(load: Workload, placement: Placement, replicas: Mapping[str, int], clients: int) -> Iterator[Stage]:
+    """A server with so many replicas of each of these deployments, under load.
+
+    Raises:
+        ScriptError: it did not start.
+    """
+    system = next(each for each in OURS if each.placement == placement)
+    content: dict[str, Any] = {}
+
+    def edit(config: dict[str, Any]) -> None:
+        for options in config["applications"][0]["deployments"]:
+            options.pop("autoscaling_config", None)
+            options["num_replicas"] = replicas.get(options["name"], 1)
+            options["ray_actor_options"] = {"num_cpus": 0.05}
+        content.update(config)
+
+    with running(system, load, edit) as server:
+        watch = Watch(f"http://127.0.0.1:{HTTP_PORT}", [path.read_bytes() for path in load.images], clients)
+        here = Stage(server, content, watch)
+        here.until(lambda: all(len(here.replicas(name)) >= count for name, count in replicas.items()))
+        watch.start()
+        time.sleep(CALM_S)
+        try:
+            yield here
+        finally:
+            watch.stop()
