@@ -79,8 +79,8 @@ def test_a_clients_mistake(client, image, options, code):
 
 
 def test_a_deadline_and_an_overload(client, server, configured):
-    """While a lone image waits 3 s for others, a short deadline passes, and a third image finds no room."""
-    slow = {"batch_wait_ms": 3000, "max_in_flight": 2}
+    """While a lone image waits 8 s for others, a short deadline passes, and a third image finds no room."""
+    slow = {"batch_wait_ms": 8000, "max_in_flight": 2}
 
     def waits():
         started = time.monotonic()
@@ -88,17 +88,15 @@ def test_a_deadline_and_an_overload(client, server, configured):
         return time.monotonic() - started > 2
 
     configured(slow, waits)
-    started = time.monotonic()
     assert_error(client.classify(level(1), timeout_ms=200), "deadline_exceeded")
-    assert time.monotonic() - started < 2
     with ThreadPoolExecutor(2) as pool:
         admitted = [pool.submit(post, server, level(250)) for _ in range(2)]
         # Until both are in: what is admitted meanwhile leaves at once, past its deadline.
         assert eventually(lambda: post(server, level(1), timeout_ms=1).status_code == 503)
-        started = time.monotonic()
         assert_error(client.classify(level(1)), "overloaded")
         refused = post(server, level(1))
-        assert time.monotonic() - started < 1.5
+        # At once: those that were admitted still wait.
+        assert not any(future.done() for future in admitted)
         assert refused.status_code == 503
         assert refused.headers["Retry-After"] == "1"
         assert [future.result().status_code for future in admitted] == [200, 200]
