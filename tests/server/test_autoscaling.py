@@ -21,14 +21,17 @@ FAST = {
 }
 
 
-@pytest.fixture
-def scaling(tmp_path):
+@pytest.fixture(params=["1", "0"], ids=["counted by callers", "counted by replicas"])
+def scaling(tmp_path, request):
     store(tmp_path, "heavy", heavy())
     deployments = {
         "Ingress": {"autoscaling_config": {**FAST, "target_ongoing_requests": 2}},
         "heavy": {"autoscaling_config": {**FAST, "target_ongoing_requests": 1}},
     }
-    with Server(config(tmp_path, "separate", members=["heavy"], deployments=deployments)) as running, running.driver():
+    content = config(tmp_path, "separate", members=["heavy"], deployments=deployments)
+    # Serve's switch for who tells it of the calls by handle; those by socket each replica tells in either case.
+    counting = {"RAY_SERVE_COLLECT_AUTOSCALING_METRICS_ON_HANDLE": request.param}
+    with Server(content, **counting) as running, running.driver():
         yield running
 
 

@@ -135,6 +135,5 @@ def test_a_second_machines_replicas_share_the_work(two_nodes):
 
         assert eventually(lambda: len(pids()) == 2 and min(pids().values()) >= 20, 60), pids()
     assert set(load.statuses) == {200}
-    ways = calls(server)
-    assert ways["heavy", "direct"] > 0
-    assert ways["heavy", "handle"] > 0
+    # Ray exports what is counted every few seconds.
+    assert eventually(lambda: min(calls(server)["heavy", edge] for edge in ("direct", "handle")) > 0), calls(server)
