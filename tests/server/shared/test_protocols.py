@@ -79,8 +79,8 @@ def test_a_clients_mistake(client, image, options, code):
 
 
 def test_a_deadline_and_an_overload(client, server, configured):
-    """While a lone image waits 8 s for others, a short deadline passes, and a third image finds no room."""
-    slow = {"batch_wait_ms": 8000, "max_in_flight": 2}
+    """While a lone image waits 4 s for others, a short deadline passes, and a third image finds no room."""
+    slow = {"batch_wait_ms": 4000, "max_in_flight": 2}
 
     def waits():
         started = time.monotonic()
@@ -89,9 +89,15 @@ def test_a_deadline_and_an_overload(client, server, configured):
 
     configured(slow, waits)
     assert_error(client.classify(level(1), timeout_ms=200), "deadline_exceeded")
+
+    def until_admitted():
+        while (answer := post(server, level(250))).status_code == 503:
+            time.sleep(0.01)
+        return answer
+
     with ThreadPoolExecutor(2) as pool:
-        admitted = [pool.submit(post, server, level(250)) for _ in range(2)]
-        # Until both are in: what is admitted meanwhile leaves at once, past its deadline.
+        admitted = [pool.submit(until_admitted) for _ in range(2)]
+        # Until both are in: what is admitted meanwhile, in the place of one of them, leaves at once, past its deadline.
         assert eventually(lambda: post(server, level(1), timeout_ms=1).status_code == 503)
         assert_error(client.classify(level(1)), "overloaded")
         refused = post(server, level(1))
