@@ -13,6 +13,7 @@ from deployments.contract.errors import (
     NotFound,
     NotReady,
     Overloaded,
+    SlowBody,
     UnsupportedMediaType,
 )
 
@@ -29,5 +30,6 @@ __all__ = [
     "NotFound",
     "NotReady",
     "Overloaded",
+    "SlowBody",
     "UnsupportedMediaType",
 ]

@@ -87,6 +87,14 @@ class MethodNotAllowed(ClientMistake):
     http_status = 405
 
 
+class SlowBody(ClientMistake):
+    """A request's body comes slower than is admitted."""
+
+    code = "slow_body"
+    http_status = 408
+    grpc_status = "DEADLINE_EXCEEDED"
+
+
 class Overloaded(EnsembleError):
     """As many images are in flight as the configuration admits; try again later."""
 

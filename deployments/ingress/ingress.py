@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +14,12 @@ from msgspec.structs import replace
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import DEADLINE_HINT, Batch
-from deployments.contract.errors import DeadlineExceeded, EnsembleError, InvalidParameter, NotReady, Overloaded
+from deployments.contract.errors import DeadlineExceeded, EnsembleError, InvalidParameter, NotReady
 from deployments.contract.item import Item
 from deployments.contract.nodes import Graph
 from deployments.contract.options import Options
+from deployments.ingress.admission import Admission
+from deployments.ingress.arrivals import Arrival, Arrivals
 from deployments.ingress.batcher import Batcher
 from deployments.ingress.options import DEFAULT
 from deployments.ingress.settings import IngressSettings
@@ -40,26 +42,6 @@ class Waiting:
     passage: Passage
 
 
-class Arrival:
-    """A request whose body is still on its way.
-
-    Attributes:
-        began: when it began to arrive, seconds since the epoch.
-        size: what has come so far, bytes.
-    """
-
-    def __init__(self, grow: Callable[[int], None]) -> None:
-        """Set what takes room for more bytes."""
-        self.began = time.time()
-        self.size = 0
-        self._grow = grow
-
-    def grow(self, size: int) -> None:
-        """Take room for so many bytes more; raises Overloaded if there is none."""
-        self._grow(size)
-        self.size += size
-
-
 class Ingress:
     """Takes encoded images one by one, sends them through the graph in batches, and answers each."""
 
@@ -68,8 +50,8 @@ class Ingress:
         self._graph = graph
         self.observer = observer
         self._class_count = class_count
-        self._in_flight = 0
-        self._in_flight_bytes = 0
+        self._admission = Admission(lambda: self.settings)
+        self._arrivals = Arrivals(self._admission, lambda: self.settings)
         self._batcher: Batcher[Waiting, Outcome] = Batcher(self._run, lambda waiting: len(waiting.image), settings)
 
     @property
@@ -107,66 +89,31 @@ class Ingress:
         self.check_count(len(images))
         if options.top_k is not None and options.top_k > self._class_count:
             raise InvalidParameter(f"top_k must be between 1 and {self._class_count}, the number of classes")
-        size = sum(map(len, images))
-        self.check_room(len(images), size)
         now = time.time()
         deadline = (began or now) + self._timeout_s(options)
         trace = trace or Trace(continue_trace(None))
         item, queued_ns = Item(trace.parent, deadline, options), time.time_ns()
-        self._in_flight += len(images)
-        self._in_flight_bytes += size
-        try:
+        with self._admission.room(len(images), sum(map(len, images))):
             futures = [
                 self._batcher.submit(Waiting(image, item, Passage(trace, queued_ns, len(image)))) for image in images
             ]
-            await asyncio.wait(futures, timeout=deadline - now)
-        finally:
-            self._in_flight -= len(images)
-            self._in_flight_bytes -= size
-            for future in futures:
-                future.cancel()
+            try:
+                await asyncio.wait(futures, timeout=deadline - now)
+            finally:
+                for future in futures:
+                    future.cancel()
         outcomes = [DeadlineExceeded(DEADLINE_HINT) if f.cancelled() else f.result() for f in futures]
         told = [outcome.classification for outcome in outcomes if isinstance(outcome, Answer)]
         trace.degraded({name: code for answer in told for name, code in (answer.missing or {}).items()})
         return outcomes
 
-    @asynccontextmanager
-    async def arriving(self, options: Options = DEFAULT) -> AsyncIterator[Arrival]:
-        """Room for a request while its body arrives: it counts as an image, and its bytes as they come.
+    def arriving(self, options: Options = DEFAULT) -> AbstractAsyncContextManager[Arrival]:
+        """Room for a request while its body arrives, as `Arrivals.arriving` gives it.
 
         It must arrive within its own time or the configured one, whichever is shorter.
-
-        Raises:
-            Overloaded: there is no room for it, or for the bytes that came.
-            DeadlineExceeded: it did not arrive in its time.
         """
         # A caller may wait long for its answer, but not keep the room meanwhile.
-        timeout_s = min(self._timeout_s(options), self._timeout_s(DEFAULT))
-        self.check_room()
-        arrival = Arrival(self._grow)
-        self._in_flight += 1
-        try:
-            async with asyncio.timeout(timeout_s):
-                yield arrival
-        except TimeoutError as err:
-            raise DeadlineExceeded("the request's body did not arrive in its time; send it faster") from err
-        finally:
-            self._in_flight -= 1
-            self._in_flight_bytes -= arrival.size
-
-    def _grow(self, size: int) -> None:
-        self.check_room(0, size)
-        self._in_flight_bytes += size
-
-    def check_room(self, images: int = 1, size: int = 0) -> None:
-        """Raise Overloaded if so many more images, of so many bytes together, exceed what is admitted."""
-        full = self._in_flight + images > self.settings.max_in_flight
-        if full or self._in_flight_bytes + size > self.settings.max_in_flight_bytes:
-            raise Overloaded(
-                f"{self._in_flight} images of {self._in_flight_bytes} bytes are in flight; at most "
-                f"{self.settings.max_in_flight} of {self.settings.max_in_flight_bytes} bytes are admitted; "
-                f"try again in {self.settings.retry_after_s} s"
-            )
+        return self._arrivals.arriving(min(self._timeout_s(options), self._timeout_s(DEFAULT)))
 
     async def warm_up(self) -> None:
         """Send one image through the graph, so that every member has answered once.

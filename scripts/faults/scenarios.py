@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
@@ -24,7 +25,8 @@ KILLS = 3
 NODES = ("JpegTransformer", "ResNet", "DenseNet", "Combiner", "Labeler")
 TWO_OF_EACH = dict.fromkeys(NODES, 2)
 FROZEN_S = 15.0
-SLOW_BODIES, SLOW_S = 200, 20.0
+SLOW_BODIES, SLOW_S = 600, 20.0
+BRACKET_SENDERS = 4
 BOMBS = 8
 
 
@@ -117,10 +119,45 @@ def _send_scan_bombs(here: Stage) -> None:
 
 def _send_slow_bodies(here: Stage) -> None:
     head = b"POST /classify HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
-    with ExitStack() as stack:
-        for _ in range(SLOW_BODIES):
-            stack.enter_context(socket.create_connection(("127.0.0.1", HTTP_PORT))).sendall(head)
+    slow: list[socket.socket] = []
+    end = time.monotonic() + SLOW_S
+    while time.monotonic() < end:
+        for _ in range(SLOW_BODIES - len(slow)):
+            slow.append(socket.create_connection(("127.0.0.1", HTTP_PORT)))
+            slow[-1].sendall(head)
+        time.sleep(1)
+        slow = [each for each in slow if _trickle(each)]
+    for each in slow:
+        each.close()
+    here.until_whole()
+
+
+def _trickle(connection: socket.socket) -> bool:
+    """Send ten bytes more; False if the server has ended the connection, or answered."""
+    try:
+        connection.sendall(b"0123456789")
+        connection.recv(1, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    connection.close()
+    return False
+
+
+def _send_brackets(here: Stage) -> None:
+    body = b'{"inputs": [' + b"[]," * 10_400_000 + b"[]]}"
+    over = threading.Event()
+
+    def send() -> None:
+        while not over.is_set():
+            httpx.post(f"{here.url}/v2/models/ensemble/infer", content=body, timeout=120)
+
+    with ThreadPoolExecutor(BRACKET_SENDERS) as pool:
+        for _ in range(BRACKET_SENDERS):
+            pool.submit(send)
         time.sleep(SLOW_S)
+        over.set()
     here.until_whole()
 
 
@@ -144,5 +181,6 @@ SCENARIOS = (
     Scenario("rollout", "every node is rolled out anew, with two replicas each", _roll, TWO_OF_EACH),
     Scenario("scale-down", "every node goes from two replicas to one", _scale_down, TWO_OF_EACH),
     Scenario("scan-bombs", f"{BOMBS} JPEGs of 49 megapixels in 1,010 scans are sent", _send_scan_bombs),
-    Scenario("slow-bodies", f"{SLOW_BODIES} requests send nothing after their headers", _send_slow_bodies),
+    Scenario("slow-bodies", f"{SLOW_BODIES} clients send their bodies at 10 bytes a second", _send_slow_bodies),
+    Scenario("brackets", f"{BRACKET_SENDERS} clients send 31 MB of JSON brackets, again and again", _send_brackets),
 )

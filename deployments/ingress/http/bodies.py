@@ -9,12 +9,14 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidParameter, UnsupportedMediaType
-from deployments.ingress.ingress import Arrival
+from deployments.ingress.arrivals import Arrival
 from deployments.ingress.settings import IngressSettings
 
 # "application/octet-stream" says nothing about what it is, and many clients send it for a file they don't know.
 UNDECLARED = frozenset({"", "application/octet-stream"})
 FORM_OVERHEAD_BYTES = 64 * 1024
+# Commas and opening brackets of a JSON document whose images are base64: three for each image, and more for parameters.
+MOST_ELEMENTS = 32_768
 
 
 class BoundedParser(MultiPartParser):
@@ -106,6 +108,18 @@ async def _part(part: UploadFile | str) -> bytes | EnsembleError:
     except UnsupportedMediaType as err:
         return err
     return await part.read()
+
+
+def check_structure(document: bytes, most: int = MOST_ELEMENTS) -> bytes:
+    """A JSON document; raises InvalidParameter if it may have more than so many elements.
+
+    Parsing millions of them would hold the event loop for seconds and take a hundred times their bytes. A comma or a
+    bracket within a text counts too; base64 has none.
+    """
+    elements = sum(map(document.count, (b",", b"[", b"{")))
+    if elements > most:
+        raise InvalidParameter(f"the JSON has {elements} commas and opening brackets; at most {most} are accepted")
+    return document
 
 
 def _check_declared_length(request: Request, limit: int) -> None:

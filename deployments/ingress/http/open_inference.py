@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from deployments.contract.errors import EnsembleError, InvalidParameter, NotReady, UnsupportedMediaType
 from deployments.ingress import open_inference, options
+from deployments.ingress.arrivals import Arrival
 from deployments.ingress.http import bodies
 from deployments.ingress.http.routes import AS_TEXT, OF_CLASSIFYING, Handler, Route, Routes, encoded, plain
-from deployments.ingress.ingress import Arrival
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 
@@ -177,7 +177,7 @@ async def _json_object(request: Request, limit: int, arrival: Arrival) -> dict[s
     if (declared := bodies.media_type(request.headers)) not in {"", "application/json"}:
         raise UnsupportedMediaType(f"{declared!r} is not application/json")
     try:
-        body = json.loads(await bodies.body(request, limit, arrival))
+        body = json.loads(bodies.check_structure(await bodies.body(request, limit, arrival)))
     except (ValueError, RecursionError) as err:
         raise InvalidParameter(f"the body is not valid JSON: {err}") from err
     if not isinstance(body, dict):

@@ -19,6 +19,7 @@ from deployments.contract.errors import (
     InvalidImage,
     InvalidParameter,
     Overloaded,
+    SlowBody,
     UnsupportedMediaType,
 )
 from deployments.observe.observer import Call
@@ -34,6 +35,7 @@ OF_CLASSIFYING: tuple[type[EnsembleError], ...] = (
     ImageTooLarge,
     UnsupportedMediaType,
     InvalidParameter,
+    SlowBody,
     InferenceFailed,
     Overloaded,
     DeadlineExceeded,

@@ -246,6 +246,13 @@ def test_errors_of_infer(server, body, status, code):
     assert (answer.status_code, answer.json()["error"].partition(": ")[0]) == (status, code)
 
 
+def test_millions_of_elements_are_refused_before_they_are_parsed(server):
+    body = b'{"inputs": [' + b"[]," * 10**6 + b"[]]}"
+    answer = httpx.post(f"{server.url}/v2/models/ensemble/infer", content=body)
+    assert (answer.status_code, answer.json()["error"].partition(": ")[0]) == (422, "invalid_parameter")
+    assert "commas" in answer.json()["error"]
+
+
 def test_binary_tensors_are_told_from_bad_json(server):
     """What tritonclient sends unless it is told not to."""
     headers = {"Inference-Header-Content-Length": "2"}
