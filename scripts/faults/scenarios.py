@@ -97,6 +97,15 @@ def _roll(here: Stage) -> None:
     here.until_whole()
 
 
+def _roll_ingress(here: Stage) -> None:
+    before = here.replicas("Ingress")
+    [options] = here.config["applications"][0]["deployments"]
+    options["ray_actor_options"] = {"num_cpus": 0.04}
+    _deploy(here, here.config)
+    here.until(lambda: not set(before) & set(here.replicas("Ingress")))
+    here.until_whole()
+
+
 def _scale_down(here: Stage) -> None:
     for options in here.config["applications"][0]["deployments"]:
         if options["name"] in NODES:
@@ -178,7 +187,9 @@ SCENARIOS = (
     Scenario("controller", "Serve's controller is killed", _end_and_start_the_controller),
     Scenario("proxy", "Serve's proxy, which commands HAProxy, is killed", _kill("ray::HAProxyManager")),
     Scenario("haproxy", "HAProxy is killed", _kill("haproxy")),
-    Scenario("rollout", "every node is rolled out anew, with two replicas each", _roll, TWO_OF_EACH),
+    Scenario("rollout", "every node is rolled out anew, with one replica each", _roll),
+    Scenario("rollout-of-two", "every node is rolled out anew, with two replicas each", _roll, TWO_OF_EACH),
+    Scenario("rollout-colocated", "the one process of all nodes is rolled out anew", _roll_ingress, {}, "colocated"),
     Scenario("scale-down", "every node goes from two replicas to one", _scale_down, TWO_OF_EACH),
     Scenario("scan-bombs", f"{BOMBS} JPEGs of 49 megapixels in 1,010 scans are sent", _send_scan_bombs),
     Scenario("slow-bodies", f"{SLOW_BODIES} clients send their bodies at 10 bytes a second", _send_slow_bodies),

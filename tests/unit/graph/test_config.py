@@ -74,7 +74,10 @@ def test_shipped_configurations_are_valid_for_serve_and_for_us(file: Path):
 def test_the_default_fits_two_cores_and_scales_every_node():
     config = ServeDeploySchema.model_validate(yaml.safe_load((ROOT / "serve_config.yaml").read_text()))
     deployments = config.applications[0].deployments
-    assert sum(deployment.ray_actor_options.num_cpus for deployment in deployments) <= 2
+    # Scaled up as far as it goes, with as many new replicas as old ones while they are rolled out.
+    most = sum(d.ray_actor_options.num_cpus * d.autoscaling_config["max_replicas"] for d in deployments)
+    assert {d.max_surge_percent for d in deployments} == {100}
+    assert round(2 * most, 6) <= 2
     assert all(deployment.autoscaling_config["max_replicas"] > 1 for deployment in deployments)
     # A node has as many calls at a time as the ingress has passes under way: with a higher target it would never scale.
     passes = parse(config.applications[0].args).ingress.max_concurrent_batches
