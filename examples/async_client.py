@@ -2,7 +2,8 @@
 
 python examples/async_client.py http://127.0.0.1:8000 photographs/
 
-Needs httpx alone. A refusal (503) says by `Retry-After` when to try again; every other error is final.
+Needs httpx alone. A refusal (503) says by `Retry-After` when to try again, in whole seconds, and in its JSON to the
+millisecond; every other error is final.
 """
 
 import asyncio
@@ -16,13 +17,21 @@ AT_A_TIME = 16
 MOST_TRIES = 20
 
 
+def wait_s(refusal: httpx.Response) -> float:
+    """When to try again, seconds."""
+    try:
+        return float(refusal.json()["error"]["retry_after_ms"]) / 1000
+    except (ValueError, KeyError, TypeError):
+        return float(refusal.headers.get("Retry-After", 1))
+
+
 async def classify(client: httpx.AsyncClient, path: Path) -> dict[str, Any]:
     """The server's answer for one photograph, or its error."""
     for _ in range(MOST_TRIES):
         response = await client.post("/classify", content=path.read_bytes(), headers={"Content-Type": "image/jpeg"})
         if response.status_code != httpx.codes.SERVICE_UNAVAILABLE:
             break
-        await asyncio.sleep(float(response.headers.get("Retry-After", 1)))
+        await asyncio.sleep(wait_s(response))
     answer: dict[str, Any] = response.json()
     return answer
 

@@ -17,6 +17,7 @@ class EnsembleError(Exception):
         grpc_status: over gRPC, the name of a `grpc.StatusCode`.
         is_fault: whether it is a fault on the server's side, not the caller's mistake.
         retry: whether the same request may succeed a while later; HTTP then says so by `Retry-After`.
+        retry_after_s: when, seconds; None if that is not known.
     """
 
     code: ClassVar[str] = "internal"
@@ -25,6 +26,11 @@ class EnsembleError(Exception):
     is_fault: ClassVar[bool] = True
     retry: ClassVar[bool] = False
 
+    def __init__(self, *args: object, retry_after_s: float | None = None) -> None:
+        """Set the message, and when to try again, seconds, if it is known."""
+        super().__init__(*args)
+        self.retry_after_s = retry_after_s
+
     @property
     def message(self) -> str:
         """What went wrong and what to do about it, without most of a long text of the caller's that is quoted in it."""
@@ -32,9 +38,12 @@ class EnsembleError(Exception):
         text = str(self.args[0]) if self.args else ""
         return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
 
-    def to_dict(self) -> dict[str, str]:
-        """`{"code": ..., "message": ...}`, the body of every error answer."""
-        return {"code": self.code, "message": self.message}
+    def to_dict(self) -> dict[str, str | int]:
+        """`{"code": ..., "message": ...}`, the body of every error answer; and `retry_after_ms`, if that is known."""
+        told: dict[str, str | int] = {"code": self.code, "message": self.message}
+        if self.retry_after_s is not None:
+            told["retry_after_ms"] = round(self.retry_after_s * 1000)
+        return told
 
 
 class ClientMistake(EnsembleError):

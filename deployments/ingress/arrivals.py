@@ -7,12 +7,12 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from deployments.contract.errors import DeadlineExceeded, EnsembleError, Overloaded, SlowBody
+from deployments.contract.errors import DeadlineExceeded, EnsembleError, SlowBody
 from deployments.ingress.admission import Admission
 from deployments.ingress.settings import IngressSettings
 
 # What a connection may take before a body's pace counts, and how long a body is not asked to give way, seconds.
-GRACE_S, YOUNG_S = 5.0, 1.0
+GRACE_S, YOUNG_S = 5.0, 0.25
 
 
 class Arrival:
@@ -47,7 +47,7 @@ class Arrival:
         now = asyncio.get_running_loop().time()
         if now < self._start + YOUNG_S:
             return False
-        self.error = Overloaded("too many requests are arriving, of which this one is the oldest; try again later")
+        self.error = self._admission.refusal("too many requests are arriving, of which this one is the oldest")
         self.limit.reschedule(now)
         return True
 
@@ -80,7 +80,7 @@ class Arrivals:
         settings = self._settings()
         self._admission.check()
         if len(self._all) >= settings.max_arriving and not self._make_room():
-            raise Overloaded(f"{len(self._all)} requests are arriving; no more are admitted at a time; try again later")
+            raise self._admission.refusal(f"{len(self._all)} requests are arriving; no more are admitted at a time")
         arrival = Arrival(self._admission, timeout_s, settings.min_body_rate)
         self._all[arrival] = None
         try:

@@ -84,7 +84,8 @@ class Ingress:
 
         Raises:
             InvalidParameter: `top_k` is more than there are classes, or there are too many images.
-            Overloaded: the images would exceed the number admitted; none was classified.
+            Overloaded: the images would exceed the number admitted, or those in flight take longer than they have left;
+                none was classified.
         """
         self.check_count(len(images))
         if options.top_k is not None and options.top_k > self._class_count:
@@ -93,7 +94,7 @@ class Ingress:
         deadline = (began or now) + self._timeout_s(options)
         trace = trace or Trace(continue_trace(None))
         item, queued_ns = Item(trace.parent, deadline, options), time.time_ns()
-        with self._admission.room(len(images), sum(map(len, images))):
+        with self._admission.room(len(images), sum(map(len, images)), deadline - now):
             futures = [
                 self._batcher.submit(Waiting(image, item, Passage(trace, queued_ns, len(image)))) for image in images
             ]

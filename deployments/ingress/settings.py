@@ -20,7 +20,7 @@ class IngressSettings(Schema):
         512, ge=1, le=100_000, description="requests whose bodies are arriving; for one more, the oldest gives way"
     )
     min_body_rate: int = Field(1024, ge=1, le=MIB, description="slowest pace of a body after 5 s, bytes a second")
-    retry_after_s: int = Field(1, ge=1, le=3600, description="Retry-After of a refusal, seconds")
+    retry_after_s: int = Field(1, ge=1, le=3600, description="least Retry-After of a refusal, seconds")
     timeout_ms: int = Field(30_000, ge=1, le=3_600_000, description="deadline of a request that doesn't say")
     max_parts: int = Field(64, ge=1, le=10_000, description="images in one request")
     max_request_bytes: int = Field(32 * MIB, ge=1024, le=1024 * MIB, description="body of one request, bytes")

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
@@ -160,7 +161,9 @@ def _send_brackets(here: Stage) -> None:
 
     def send() -> None:
         while not over.is_set():
-            httpx.post(f"{here.url}/v2/models/ensemble/infer", content=body, timeout=120)
+            # Refused before it is read, the connection may end while it is still being sent.
+            with suppress(httpx.TransportError):
+                httpx.post(f"{here.url}/v2/models/ensemble/infer", content=body, timeout=120)
 
     with ThreadPoolExecutor(BRACKET_SENDERS) as pool:
         for _ in range(BRACKET_SENDERS):

@@ -24,6 +24,9 @@ def set_error(context: RayServegRPCContext, error: EnsembleError) -> None:
     """Answer with the error's status; returned, not raised, or Serve would log a client's mistake with a traceback."""
     context.set_code(grpc.StatusCode[error.grpc_status])
     context.set_details(f"{error.code}: {error.message}")
+    if error.retry_after_s is not None:
+        # https://github.com/grpc/proposal/blob/master/A6-client-retries.md
+        context.set_trailing_metadata([("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000)))])
 
 
 class OpenInference:

@@ -70,6 +70,25 @@ async def body(request: Request, limit: int, arrival: Arrival) -> bytes:
     return b"".join([chunk async for chunk in bounded(request, limit, arrival)])
 
 
+async def document(request: Request, limit: int, arrival: Arrival) -> bytes:
+    """The whole body, a JSON document of at most `MOST_ELEMENTS`; raises as `body` does.
+
+    Parsing millions of elements would hold the event loop for seconds and take a hundred times their bytes. A comma or
+    a bracket within a text counts too; base64 has none.
+
+    Raises:
+        InvalidParameter: it may have more; what has not arrived yet is not read.
+    """
+    _check_declared_length(request, limit)
+    chunks, elements = [], 0
+    async for chunk in bounded(request, limit, arrival):
+        elements += sum(map(chunk.count, (b",", b"[", b"{")))
+        if elements > MOST_ELEMENTS:
+            raise InvalidParameter(f"the JSON has more than {MOST_ELEMENTS} commas and opening brackets")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
 async def images(request: Request, settings: IngressSettings, arrival: Arrival) -> list[bytes | EnsembleError]:
     """The images of a body, which is one, or a form; or for a part that declares another type, its error.
 
@@ -108,18 +127,6 @@ async def _part(part: UploadFile | str) -> bytes | EnsembleError:
     except UnsupportedMediaType as err:
         return err
     return await part.read()
-
-
-def check_structure(document: bytes, most: int = MOST_ELEMENTS) -> bytes:
-    """A JSON document; raises InvalidParameter if it may have more than so many elements.
-
-    Parsing millions of them would hold the event loop for seconds and take a hundred times their bytes. A comma or a
-    bracket within a text counts too; base64 has none.
-    """
-    elements = sum(map(document.count, (b",", b"[", b"{")))
-    if elements > most:
-        raise InvalidParameter(f"the JSON has {elements} commas and opening brackets; at most {most} are accepted")
-    return document
 
 
 def _check_declared_length(request: Request, limit: int) -> None:

@@ -177,7 +177,7 @@ async def _json_object(request: Request, limit: int, arrival: Arrival) -> dict[s
     if (declared := bodies.media_type(request.headers)) not in {"", "application/json"}:
         raise UnsupportedMediaType(f"{declared!r} is not application/json")
     try:
-        body = json.loads(bodies.check_structure(await bodies.body(request, limit, arrival)))
+        body = json.loads(await bodies.document(request, limit, arrival))
     except (ValueError, RecursionError) as err:
         raise InvalidParameter(f"the body is not valid JSON: {err}") from err
     if not isinstance(body, dict):

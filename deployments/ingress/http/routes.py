@@ -47,6 +47,7 @@ class Error(msgspec.Struct, frozen=True):
 
     code: str
     message: str
+    retry_after_ms: int | None = None
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -75,5 +76,7 @@ class HttpServer:
         """The answer to a failed request."""
         response = plain(style.tell(error), error.http_status)
         if error.retry:
-            response.headers["Retry-After"] = str(self._ingress.settings.retry_after_s)
+            response.headers["Retry-After"] = str(
+                math.ceil(error.retry_after_s or self._ingress.settings.retry_after_s)
+            )
         return response

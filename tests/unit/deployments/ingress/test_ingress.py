@@ -10,6 +10,7 @@ from deployments.contract.errors import DeadlineExceeded, EnsembleError, Invalid
 from deployments.contract.options import Options
 from deployments.contract.preprocessing import Preprocessing
 from deployments.decoding import decode, inspect
+from deployments.ingress.drain import Drain
 from deployments.ingress.ingress import Ingress
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
@@ -211,3 +212,21 @@ async def test_answers_go_out_before_spans_and_metrics_are_made():
     await asyncio.sleep(0.05)
     assert sorted(order[:2]) == ["a", "b"]
     assert order[2:] == ["observed 2"]
+
+
+async def test_what_can_not_make_its_deadline_is_refused_at_the_door(monkeypatch):
+    door, _ = ingress(delay=5)
+    monkeypatch.setattr(Drain, "pace", 2.0)
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(door.classify([b"a"] * 4))
+        await asyncio.sleep(0)
+        # Four images at two a second take two seconds.
+        with pytest.raises(Overloaded, match=r"4 images are in flight, at 2 a second") as refused:
+            await door.classify([b"b"], Options(timeout_ms=1500))
+        assert 1.5 <= refused.value.retry_after_s <= 2.5
+        assert refused.value.to_dict()["retry_after_ms"] == round(refused.value.retry_after_s * 1000)
+        other = group.create_task(door.classify([b"b"], Options(timeout_ms=2500)))
+        await asyncio.sleep(0)
+        assert not other.done()
+        waiting.cancel()
+        other.cancel()

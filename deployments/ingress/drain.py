@@ -1,0 +1,55 @@
+"""How fast images leave, and so how long one more would wait."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+# A pace is measured over half a second and more, and forgotten after ten without another measurement.
+WINDOW_S, VALID_S = 0.5, 10.0
+LONGEST_S = 30.0
+
+
+class Drain:
+    """Measures the pace at which images leave while enough of them are in flight to keep every node at work."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Set a clock, seconds."""
+        self._clock = clock
+        self._since: float | None = None
+        self._left = 0
+        self._pace, self._measured = 0.0, float("-inf")
+        self._promised = float("-inf")
+
+    def left(self, images: int, busy: bool) -> None:
+        """Count images that leave; `busy` says whether enough others are in flight."""
+        now = self._clock()
+        if not busy or self._since is None:
+            self._since, self._left = now if busy else None, 0
+            return
+        self._left += images
+        if (elapsed := now - self._since) >= WINDOW_S:
+            self._pace, self._measured = self._left / elapsed, now
+            self._since, self._left = now, 0
+
+    @property
+    def pace(self) -> float:
+        """Images a second; 0 if it is not known."""
+        return self._pace if self._clock() - self._measured < VALID_S else 0.0
+
+    def retry_after_s(self, images: int, least: float) -> float:
+        """When to try again, seconds: each who asks is told a time after that of the one before.
+
+        Args:
+            images: in flight.
+            least: the shortest time that is told, and the time as long as the pace is not known.
+        """
+        now = self._clock()
+        wait = least
+        if pace := self.pace:
+            self._promised = max(self._promised, now + images / pace) + 1 / pace
+            wait = min(max(self._promised - now, least), LONGEST_S)
+            self._promised = min(self._promised, now + LONGEST_S)
+        # Those who are told the same must not come at the same moment.
+        return wait * random.uniform(0.75, 1.0)
