@@ -10,6 +10,7 @@ import asyncio
 import sys
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 
@@ -27,8 +28,10 @@ def wait_s(refusal: httpx.Response) -> float:
 
 async def classify(client: httpx.AsyncClient, path: Path) -> dict[str, Any]:
     """The server's answer for one photograph, or its error."""
+    # By its key a full server knows a request when it comes again, and keeps a place for it.
+    headers = {"Content-Type": "image/jpeg", "Idempotency-Key": uuid4().hex}
     for _ in range(MOST_TRIES):
-        response = await client.post("/classify", content=path.read_bytes(), headers={"Content-Type": "image/jpeg"})
+        response = await client.post("/classify", content=path.read_bytes(), headers=headers)
         if response.status_code != httpx.codes.SERVICE_UNAVAILABLE:
             break
         await asyncio.sleep(wait_s(response))

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from deployments.contract.errors import Overloaded
-from deployments.ingress.drain import Drain
+from deployments.ingress.drain import LONGEST_S, Drain
+from deployments.ingress.returns import Returns
 from deployments.ingress.settings import IngressSettings
 
 
@@ -25,15 +26,23 @@ class Admission:
         self.images = 0
         self.size = 0
         self._drain = Drain()
+        self._returns = Returns()
 
-    def check(self, images: int = 1, size: int = 0) -> None:
-        """Raise Overloaded if so many more images, of so many bytes together, exceed what is admitted."""
+    def check(self, images: int = 1, size: int = 0, key: str = "") -> None:
+        """Raise Overloaded if so many more images, of so many bytes together, exceed what is admitted.
+
+        Of the places, up to a quarter are kept for those that were told when to come again. `key` is what such a
+        request is known by; empty if it has none.
+        """
         settings = self._settings()
-        full = self.images + images > settings.max_in_flight
-        if full or self.size + size > settings.max_in_flight_bytes:
+        free = settings.max_in_flight - self.images
+        if not self._returns.is_due(key):
+            free -= min(self._returns.outstanding(), settings.max_in_flight // 4)
+        if images > free or self.size + size > settings.max_in_flight_bytes:
             raise self.refusal(
                 f"{self.images} images of {self.size} bytes are in flight; at most {settings.max_in_flight} of "
-                f"{settings.max_in_flight_bytes} bytes are admitted"
+                f"{settings.max_in_flight_bytes} bytes are admitted",
+                key,
             )
 
     def check_time(self, left_s: float) -> None:
@@ -43,20 +52,23 @@ class Admission:
                 f"{self.images} images are in flight, at {pace:.0f} a second; this request has {left_s:.3f} s left"
             )
 
-    def refusal(self, reason: str) -> Overloaded:
+    def refusal(self, reason: str, key: str = "") -> Overloaded:
         """The error of a request that is not admitted, which says when to try again."""
-        wait_s = self._drain.retry_after_s(self.images, self._settings().retry_after_s)
+        wait_s = self._returns.promise(key, pace, LONGEST_S) if key and (pace := self._drain.pace) else None
+        if wait_s is None:
+            wait_s = self._drain.retry_after_s(self.images, self._settings().retry_after_s)
         return Overloaded(f"{reason}; try again in {math.ceil(wait_s)} s", retry_after_s=wait_s)
 
     @contextmanager
-    def room(self, images: int, size: int, left_s: float) -> Iterator[None]:
-        """Room for so many images of so many bytes together, for as long as the block takes.
+    def room(self, images: int, size: int, left_s: float, key: str) -> Iterator[None]:
+        """Room for so many images of so many bytes together, for as long as the block takes; `key` as in `check`.
 
         Raises:
             Overloaded: there is no room for them, or what is in flight takes longer than they have left.
         """
-        self.check(images, size)
+        self.check(images, size, key)
         self.check_time(left_s)
+        self._returns.keep(key)
         self.images += images
         self.size += size
         try:
@@ -65,5 +77,5 @@ class Admission:
             self.images -= images
             self.size -= size
             settings = self._settings()
-            enough = min(settings.max_batch_size * settings.max_concurrent_batches, settings.max_in_flight // 2)
-            self._drain.left(images, self.images >= enough)
+            passing = min(settings.max_batch_size * settings.max_concurrent_batches, settings.max_in_flight)
+            self._drain.left(images, self.images >= passing // 2)

@@ -69,8 +69,8 @@ class Arrivals:
         self._all: dict[Arrival, None] = {}
 
     @asynccontextmanager
-    async def arriving(self, timeout_s: float) -> AsyncIterator[Arrival]:
-        """Room for a request while its body arrives; its bytes count as they come.
+    async def arriving(self, timeout_s: float, key: str = "") -> AsyncIterator[Arrival]:
+        """Room for a request while its body arrives; its bytes count as they come. `key` as in `Admission.check`.
 
         Raises:
             Overloaded: there is no room for it, for an image more, or for the bytes that came.
@@ -78,7 +78,7 @@ class Arrivals:
             SlowBody: it came at less than the slowest pace.
         """
         settings = self._settings()
-        self._admission.check()
+        self._admission.check(key=key)
         if len(self._all) >= settings.max_arriving and not self._make_room():
             raise self._admission.refusal(f"{len(self._all)} requests are arriving; no more are admitted at a time")
         arrival = Arrival(self._admission, timeout_s, settings.min_body_rate)

@@ -73,6 +73,7 @@ class Ingress:
         *,
         began: float | None = None,
         trace: Trace | None = None,
+        key: str = "",
     ) -> list[Outcome]:
         """Classify images together: each one's answer or its own error, in order.
 
@@ -81,6 +82,7 @@ class Ingress:
             options: what the caller asked for; the deadline counts from when the request began.
             began: when that was, seconds since the epoch; default: now.
             trace: the call's trace; default: a new one, not sampled.
+            key: what a request that is refused will be known by when it comes again; empty if it has none.
 
         Raises:
             InvalidParameter: `top_k` is more than there are classes, or there are too many images.
@@ -94,7 +96,7 @@ class Ingress:
         deadline = (began or now) + self._timeout_s(options)
         trace = trace or Trace(continue_trace(None))
         item, queued_ns = Item(trace.parent, deadline, options), time.time_ns()
-        with self._admission.room(len(images), sum(map(len, images)), deadline - now):
+        with self._admission.room(len(images), sum(map(len, images)), deadline - now, key):
             futures = [
                 self._batcher.submit(Waiting(image, item, Passage(trace, queued_ns, len(image)))) for image in images
             ]
@@ -108,13 +110,13 @@ class Ingress:
         trace.degraded({name: code for answer in told for name, code in (answer.missing or {}).items()})
         return outcomes
 
-    def arriving(self, options: Options = DEFAULT) -> AbstractAsyncContextManager[Arrival]:
+    def arriving(self, options: Options = DEFAULT, key: str = "") -> AbstractAsyncContextManager[Arrival]:
         """Room for a request while its body arrives, as `Arrivals.arriving` gives it.
 
         It must arrive within its own time or the configured one, whichever is shorter.
         """
         # A caller may wait long for its answer, but not keep the room meanwhile.
-        return self._arrivals.arriving(min(self._timeout_s(options), self._timeout_s(DEFAULT)))
+        return self._arrivals.arriving(min(self._timeout_s(options), self._timeout_s(DEFAULT)), key)
 
     async def warm_up(self) -> None:
         """Send one image through the graph, so that every member has answered once.

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from rich.console import Console
@@ -35,7 +36,7 @@ HEADINGS = ("load", "answers/s", "of the best", "refused", "otherwise failed", "
 BEST_CLIENTS, BEST_S = 32, 8.0
 TIMES, MOST_OPEN = 3.0, 4000
 OK, REFUSED = 200, 503
-HEAD = b"POST /classify HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n"
+HEAD = b"POST /classify HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nIdempotency-Key: %b\r\n\r\n"
 
 
 @dataclass
@@ -64,15 +65,15 @@ class Client:
         self._seen = seen
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self) -> tuple[int, float]:
-        """The status of an answer, 0 for none; and when to try again, seconds."""
+    async def ask(self, key: str = "") -> tuple[int, float]:
+        """The status of an answer, 0 for none; and when to try again, seconds. `key` is the request's own, if any."""
         image = next(self._images)
         started = time.perf_counter()
         try:
             if self._streams is None:
                 self._streams = await asyncio.open_connection("127.0.0.1", HTTP_PORT)
             reader, writer = self._streams
-            writer.write(HEAD % len(image) + image)
+            writer.write(HEAD % (len(image), key.encode()) + image)
             answer = await reader.readuntil(b"\r\n\r\n")
             headers = answer.lower().split(b"\r\n")
             length = next(int(line[15:]) for line in headers if line.startswith(b"content-length:"))
@@ -100,9 +101,11 @@ async def closed(images: Sequence[bytes], clients: int, seconds: float, obey: bo
 
     async def ask(number: int) -> None:
         client = Client(images, number, seen)
-        retries = 0
+        retries, key = 0, ""
         while time.monotonic() < end:
-            status, wait_s = await client.ask()
+            if not retries:
+                key = uuid4().hex if obey else ""
+            status, wait_s = await client.ask(key)
             if retries == 1:
                 seen.retries += 1
                 seen.admitted += status == OK
@@ -171,7 +174,7 @@ LOADS = (
     ),
     Load(
         "obeying",
-        "200 clients that wait as they are told, 64 places",
+        "200 clients that wait as they are told, and name their requests; 64 places",
         lambda images, _, seconds: closed(images, 200, seconds, obey=True),
         {"max_in_flight": 64},
     ),

@@ -17,6 +17,7 @@ from deployments.observe.tracing import Trace
 from deployments.protocol import inference_pb2 as pb
 
 # https://opentelemetry.io/docs/specs/semconv/rpc/
+RETRY_KEY = "idempotency-key"
 CALL = {"rpc.system.name": "grpc", "rpc.method": "inference.GRPCInferenceService/ModelInfer"}
 
 
@@ -73,9 +74,10 @@ class OpenInference:
 
     async def model_infer(self, request: pb.ModelInferRequest, context: RayServegRPCContext) -> pb.ModelInferResponse:
         """Classify the images of a request; raw contents are answered raw, typed contents typed."""
-        with self._ingress.observer.call("grpc", dict(context.invocation_metadata()), CALL) as call:
+        metadata = dict(context.invocation_metadata())
+        with self._ingress.observer.call("grpc", metadata, CALL) as call:
             try:
-                response = await self._infer(request, call.trace)
+                response = await self._infer(request, call.trace, metadata.get(RETRY_KEY, ""))
                 call.attributes["rpc.response.status_code"] = grpc.StatusCode.OK.name
             except EnsembleError as err:
                 call.fail(err)
@@ -84,7 +86,7 @@ class OpenInference:
                 response = pb.ModelInferResponse()
             return response
 
-    async def _infer(self, request: pb.ModelInferRequest, trace: Trace) -> pb.ModelInferResponse:
+    async def _infer(self, request: pb.ModelInferRequest, trace: Trace, key: str) -> pb.ModelInferResponse:
         open_inference.check_model(request.model_name, request.model_version)
         limit = self._ingress.settings.max_request_bytes
         if (size := request.ByteSize()) > limit:
@@ -93,7 +95,7 @@ class OpenInference:
         names = open_inference.check_outputs([output.name for output in request.outputs])
         parameters = {name: _parameter(value) for name, value in request.parameters.items()}
         asked = options.from_parameters(parameters)
-        answers = open_inference.succeeded(await self._ingress.classify(images, asked, trace=trace))
+        answers = open_inference.succeeded(await self._ingress.classify(images, asked, trace=trace, key=key))
         response = pb.ModelInferResponse(
             model_name=open_inference.MODEL, model_version=open_inference.VERSION, id=request.id
         )

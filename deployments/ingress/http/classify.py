@@ -62,11 +62,13 @@ class Classify:
     async def answer(self, request: Request, call: Call) -> Response:
         """Classify the images of a request."""
         asked = options.from_query(request.query_params)
+        key = request.headers.get(bodies.RETRY_KEY, "")
         # Before a byte of the body is read.
-        async with self._ingress.arriving(asked) as arrival:
+        async with self._ingress.arriving(asked, key) as arrival:
             images = await bodies.images(request, self._ingress.settings, arrival)
         sent = [image for image in images if isinstance(image, bytes)]
-        answers = iter(await self._ingress.classify(sent, asked, began=arrival.began, trace=call.trace) if sent else ())
+        told = await self._ingress.classify(sent, asked, began=arrival.began, trace=call.trace, key=key) if sent else ()
+        answers = iter(told)
         outcomes: list[Outcome] = [next(answers) if isinstance(image, bytes) else image for image in images]
         if len(outcomes) > 1:
             failed = [outcome for outcome in outcomes if isinstance(outcome, EnsembleError)]

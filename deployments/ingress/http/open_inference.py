@@ -112,14 +112,15 @@ class OpenInference:
         return routes
 
     async def _infer(self, request: Request, call: Call) -> Response:
-        async with self._ingress.arriving() as arrival:
+        key = request.headers.get(bodies.RETRY_KEY, "")
+        async with self._ingress.arriving(key=key) as arrival:
             body = await _json_object(request, self._ingress.settings.max_request_bytes, arrival)
         images = self._images(body)
         identifier = _field(body, "id", str, "")
         names = open_inference.check_outputs([_field(output, "name", str) for output in _list(body, "outputs")])
         parameters = _field(body, "parameters", dict, {})
         asked = options.from_parameters(parameters)
-        outcomes = await self._ingress.classify(images, asked, began=arrival.began, trace=call.trace)
+        outcomes = await self._ingress.classify(images, asked, began=arrival.began, trace=call.trace, key=key)
         answers = open_inference.succeeded(outcomes)
         outputs = [
             OutputTensor(
