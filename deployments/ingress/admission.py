@@ -31,13 +31,13 @@ class Admission:
     def check(self, images: int = 1, size: int = 0, key: str = "") -> None:
         """Raise Overloaded if so many more images, of so many bytes together, exceed what is admitted.
 
-        Of the places, up to a quarter are kept for those that were told when to come again. `key` is what such a
+        Of the places, up to a third are kept for those that were told when to come again. `key` is what such a
         request is known by; empty if it has none.
         """
         settings = self._settings()
         free = settings.max_in_flight - self.images
         if not self._returns.is_due(key):
-            free -= min(self._returns.outstanding(), settings.max_in_flight // 4)
+            free -= min(self._returns.outstanding(), settings.max_in_flight // 3)
         if images > free or self.size + size > settings.max_in_flight_bytes:
             raise self.refusal(
                 f"{self.images} images of {self.size} bytes are in flight; at most {settings.max_in_flight} of "
@@ -54,7 +54,9 @@ class Admission:
 
     def refusal(self, reason: str, key: str = "") -> Overloaded:
         """The error of a request that is not admitted, which says when to try again."""
-        wait_s = self._returns.promise(key, pace, LONGEST_S) if key and (pace := self._drain.pace) else None
+        wait_s: float | None = (
+            self._returns.promise(key, pace, LONGEST_S) if key and (pace := self._drain.pace) else None
+        )
         if wait_s is None:
             wait_s = self._drain.retry_after_s(self.images, self._settings().retry_after_s)
         return Overloaded(f"{reason}; try again in {math.ceil(wait_s)} s", retry_after_s=wait_s)

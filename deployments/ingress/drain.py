@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 # A pace is measured over half a second and more, and forgotten after ten without another measurement.
 WINDOW_S, VALID_S = 0.5, 10.0
-LONGEST_S = 30.0
+LONGEST_S = 30
 
 
 class Drain:

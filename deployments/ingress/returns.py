@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 
-# What a promise is late or early by and still holds, seconds; clients that wait in whole seconds come late.
-LATE_S, EARLY_S = 1.5, 0.05
-# A little slower than places become free, for the pace is an estimate.
-CAUTION = 1.1
+# What a promise is late or early by and still holds, and the spans of time in which so many come, seconds.
+LATE_S, EARLY_S, SPAN_S = 0.5, 0.05, 0.1
+# Fewer than places become free, for the pace is an estimate.
+CAUTION = 1.6
 MOST, LONGEST_KEY = 10_000, 128
 
 
@@ -18,12 +19,13 @@ class Returns:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Set a clock, seconds."""
         self._clock = clock
-        # In the order of their times.
         self._due: dict[str, float] = {}
-        self._last = float("-inf")
+        # How many are to come in each tenth of a second.
+        self._booked: Counter[int] = Counter()
+        self._swept = float("-inf")
 
-    def promise(self, key: str, pace: float, longest_s: float) -> float | None:
-        """When a request may come again, seconds from now; None if nothing is promised: it would be too long.
+    def promise(self, key: str, pace: float, longest_s: int) -> int | None:
+        """When a request may come again, whole seconds from now; None if nothing is promised: it would be too long.
 
         Args:
             key: what it will be known by.
@@ -31,21 +33,23 @@ class Returns:
             longest_s: the longest wait that is told.
         """
         now = self._clock()
-        due = max(self._last, now) + CAUTION / pace
-        if due - now > longest_s or len(key) > LONGEST_KEY or self.outstanding() >= MOST:
+        if len(key) > LONGEST_KEY or self.outstanding() >= MOST:
             return None
-        self._due.pop(key, None)
-        self._due[key] = self._last = due
-        return due - now
+        for wait in range(1, longest_s + 1):
+            span = int((now + wait) / SPAN_S)
+            if self._booked[span] + 1 <= max(1.0, SPAN_S * pace / CAUTION):
+                self._booked[span] += 1
+                self._due[key] = now + wait
+                return wait
+        return None
 
     def outstanding(self) -> int:
         """How many are still to come; who is too late is forgotten."""
         now = self._clock()
-        while self._due:
-            key, due = next(iter(self._due.items()))
-            if due + LATE_S >= now:
-                break
-            del self._due[key]
+        if now - self._swept >= 1:
+            self._swept = now
+            self._due = {key: due for key, due in self._due.items() if due + LATE_S >= now}
+            self._booked = Counter({span: n for span, n in self._booked.items() if span * SPAN_S >= now - 1})
         return len(self._due)
 
     def is_due(self, key: str) -> bool:

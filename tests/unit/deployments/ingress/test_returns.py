@@ -3,7 +3,7 @@ import pytest
 from deployments.contract.errors import Overloaded
 from deployments.ingress.admission import Admission
 from deployments.ingress.drain import Drain
-from deployments.ingress.returns import CAUTION, LATE_S, LONGEST_KEY, Returns
+from deployments.ingress.returns import LATE_S, LONGEST_KEY, Returns
 from deployments.ingress.settings import IngressSettings
 
 
@@ -24,10 +24,11 @@ def returns(clock):
     return Returns(clock)
 
 
-def test_each_has_a_time_of_its_own_as_places_become_free(returns):
-    told = [returns.promise(key, 10, 30) for key in "abc"]
-    assert told == pytest.approx([0.1 * CAUTION, 0.2 * CAUTION, 0.3 * CAUTION])
-    assert returns.outstanding() == 3
+def test_no_more_come_at_a_time_than_places_become_free(returns):
+    # 80 a second: five of them in a tenth of a second, as a client can wait for whole seconds only.
+    told = [returns.promise(str(number), 80, 30) for number in range(12)]
+    assert told == [1] * 5 + [2] * 5 + [3] * 2
+    assert returns.outstanding() == 12
 
 
 def test_a_promise_holds_at_its_time_and_a_while_after(returns, clock):
@@ -49,25 +50,26 @@ def test_who_does_not_come_is_forgotten(returns, clock):
 
 
 def test_nothing_is_promised_that_is_too_long(returns):
-    assert returns.promise("a", 0.01, 30) is None
+    assert returns.promise("a", 80, 0) is None
     assert returns.promise("a" * (LONGEST_KEY + 1), 10, 30) is None
     assert returns.outstanding() == 0
 
 
-def test_a_place_is_kept_for_who_was_told_to_come_again(monkeypatch):
+def test_a_place_is_kept_for_who_was_told_to_come_again(returns, monkeypatch):
     monkeypatch.setattr(Drain, "pace", 1000.0)
     limits = IngressSettings(max_in_flight=8)
     admission = Admission(lambda: limits)
     admission.images = 8
     with pytest.raises(Overloaded) as refused:
         admission.check(key="mine")
-    assert refused.value.retry_after_s == pytest.approx(CAUTION / 1000, rel=0.1)
+    assert refused.value.retry_after_s == 1
+    monkeypatch.setattr(returns.__class__, "is_due", lambda self, key: key == "mine")
     admission.images = 7
     with pytest.raises(Overloaded):
         admission.check(key="another")
     with admission.room(1, 10, 30.0, "mine"):
         pass
-    # Of eight places at most two are kept, however many are to come.
+    # Of eight places at most two, a third, are kept, however many are to come.
     for number in range(10):
         with pytest.raises(Overloaded):
             admission.check(9, key=str(number))
