@@ -1,14 +1,16 @@
-"""What must be in the environment before Ray starts: Serve's switches, and Ray's token."""
+"""What must be in the environment before Ray starts: Serve's switches, HAProxy's launcher, and Ray's token."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import shlex
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from scripts.serve.launcher import BINARY, COMMAND
 from scripts.shipped import shipped
 
 # Of Ray's own switches, those that a Ray of several machines must not have.
@@ -25,17 +27,24 @@ TOKEN_FILE = Path.home() / ".config" / "ensemble-serving" / "ray_token"
 
 
 def switches() -> dict[str, str]:
-    """The assignments of `configs/serve.env`, read as a shell reads them."""
+    """The assignments of `configs/serve.env`, read as a shell reads them, but for those that need a shell."""
     lines = shipped("configs/serve.env").read_text(encoding="utf-8").splitlines()
     words = [shlex.split(line, comments=True) for line in lines]
     pairs = [word.partition("=") for line in words for word in line]
-    return {name: value for name, _, value in pairs}
+    return {name: value for name, _, value in pairs if "$(" not in value}
+
+
+def launcher() -> Path:
+    """Where pip puts the launcher of HAProxy: beside this Python."""
+    return Path(sys.executable).with_name(COMMAND)
 
 
 def set_up() -> None:
     """Set every switch that the environment doesn't set, and make Ray's token if it is needed."""
     for name, value in {**switches(), **ON_LOOPBACK}.items():
         os.environ.setdefault(name, value)
+    if not os.environ.get(BINARY) and launcher().exists():
+        os.environ[BINARY] = str(launcher())
     # What an application imports from the folder that it is served from, Ray's workers find too.
     os.environ["PYTHONPATH"] = os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])
     if os.environ["RAY_AUTH_MODE"] == "token" and "RAY_AUTH_TOKEN" not in os.environ:

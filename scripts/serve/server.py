@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,10 +19,12 @@ import yaml
 
 from deployments.contract.errors import ConfigurationError
 from scripts.errors import ScriptError
-from scripts.serve import haproxy
+from scripts.serve import front, haproxy, tls
 from scripts.serve.api import ServeApi
 from scripts.serve.cluster import Cluster, clear_leftovers, end_at_once
-from scripts.serve.environment import FOR_CLIENTS, set_up
+from scripts.serve.environment import FOR_CLIENTS, launcher, set_up
+from scripts.serve.head import LOOPBACK
+from scripts.serve.launcher import BINARY
 from scripts.serve.ports import check_ports, wanted
 from scripts.shipped import shipped
 
@@ -30,9 +33,10 @@ SETTLED_S = 1.0
 STOP_TIMEOUT_S = 20.0
 LOOK_EVERY_S = 1.0
 IMPORT_PATH = "graph.app:build"
+PLAIN_FRONT = "warning: HAProxy runs as Serve configures it (docs/operations.md says what that lacks): {why}"
 READY = """Ready. Try:
 
-    curl -H 'Content-Type: image/jpeg' --data-binary @{sample} {url}/classify
+    curl {trust}-H 'Content-Type: image/jpeg' --data-binary @{sample} {url}/classify
 
 Documentation: {url}/docs   gRPC: {grpc}   Stop: Ctrl-C
 In another shell, `serve status`, `serve deploy` and handles need:
@@ -75,9 +79,12 @@ def serve(config_file: Path, whole_dashboard: bool = False) -> None:
     config = yaml.safe_load(config_file.read_text(encoding="utf-8"))
     if not isinstance(config, dict):
         raise ScriptError("a Serve config file is a mapping; see serve_config.yaml")
+    # Serve's own default is every interface.
+    config["http_options"] = {"host": LOOPBACK, **(config.get("http_options") or {})}
     for application in config.get("applications", []):
         if application.get("import_path") == IMPORT_PATH:
             check(application.get("args") or {})
+    certificate = tls.certificate(config)
     http, grpc, *more = wanted(config)
     with stop_signals() as stop, haproxy.private_folder():
         clear_leftovers()
@@ -86,7 +93,7 @@ def serve(config_file: Path, whole_dashboard: bool = False) -> None:
         api = ServeApi(cluster.dashboard)
         try:
             api.deploy(config, stop)
-            url = f"http://{http.host}:{http.number}"
+            url = f"http{'s' if certificate else ''}://{http.host}:{http.number}"
             wait_until_ready(api, cluster, url, stop)
             wait_until_settled(stop)
             if not stop.is_set():
@@ -97,7 +104,8 @@ def serve(config_file: Path, whole_dashboard: bool = False) -> None:
                 }
                 told = " ".join(f"{name}={value}" for name, value in environment.items())
                 sample, target = shipped("tests/cat.jpg"), f"{grpc.host}:{grpc.number}"
-                print(READY.format(sample=sample, url=url, grpc=target, environment=told), flush=True)
+                trust = f"--cacert {certificate} " if certificate else ""
+                print(READY.format(trust=trust, sample=sample, url=url, grpc=target, environment=told), flush=True)
             while not stop.wait(LOOK_EVERY_S):
                 if lost := cluster.lost():
                     raise ScriptError(f"Ray's {lost} has ended; see {cluster.session}/logs")
@@ -122,7 +130,9 @@ def wait_until_ready(api: ServeApi, cluster: Cluster, url: str, stop: threading.
     give_up = time.monotonic() + READY_TIMEOUT_S
     while not stop.wait(0.1):
         with suppress(httpx.TransportError):
-            if httpx.get(f"{url}/v2/health/ready", timeout=5, trust_env=False).status_code == httpx.codes.OK:
+            # Whose name the certificate has is the clients' matter: this asks whether members have answered.
+            ready = httpx.get(f"{url}/v2/health/ready", timeout=5, trust_env=False, verify=False)  # noqa: S501
+            if ready.status_code == httpx.codes.OK:
                 return
         if failure := api.failure():
             raise ScriptError(failure)
@@ -145,9 +155,13 @@ def wait_until_settled(stop: threading.Event) -> None:
     give_up = time.monotonic() + READY_TIMEOUT_S
     while not stop.wait(0.1) and time.monotonic() < give_up:
         file = haproxy.configuration()
-        if file is not None and "server SERVE_REPLICA" in file.read_text(encoding="utf-8"):
+        text = "" if file is None else file.read_text(encoding="utf-8")
+        if file is not None and "server SERVE_REPLICA" in text:
             rest = file.stat().st_mtime + SETTLED_S - time.time()
             if rest <= 0 or stop.wait(rest):
+                if not text.startswith(front.MARK):
+                    why = f"see {file.parent}/*.stderr.log" if os.environ.get(BINARY) else f"there is no {launcher()}"
+                    print(PLAIN_FRONT.format(why=why), file=sys.stderr, flush=True)
                 return
 
 

@@ -1,18 +1,43 @@
 import os
 import stat
 import subprocess
+from pathlib import Path
+
+import pytest
 
 from scripts.serve import environment
+from scripts.serve.launcher import BINARY, COMMAND
 from scripts.shipped import shipped
 
 
-def test_a_shell_reads_the_switches_alike():
+def read_by_a_shell(**environment):
+    """What a shell has in its environment once it has read the switches."""
     command = f"set -a; . {shipped('configs/serve.env')}; env -0"
-    done = subprocess.run(["/bin/sh", "-c", command], env={}, capture_output=True, text=True, check=True)
-    read = dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair)
+    done = subprocess.run(["/bin/sh", "-ec", command], env=environment, capture_output=True, text=True, check=True)
+    return dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair)
+
+
+def test_a_shell_reads_the_switches_alike():
+    read = read_by_a_shell()
     switches = environment.switches()
     assert {name: read[name] for name in switches} == switches
     assert switches["RAY_SERVE_HAPROXY_RETRY_ON"] == "conn-failure empty-response"
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_the_launcher_is_found_where_it_is_installed(monkeypatch, tmp_path, is_installed):
+    found = str(tmp_path / COMMAND) if is_installed else ""
+    if is_installed:
+        Path(found).touch(0o755)
+    assert read_by_a_shell(PATH=f"{tmp_path}:/usr/bin:/bin")[BINARY] == found
+    monkeypatch.setattr(os, "environ", {"RAY_AUTH_TOKEN": "0" * 64, BINARY: ""})
+    monkeypatch.setattr(environment.sys, "executable", str(tmp_path / "python"))
+    environment.set_up()
+    assert os.environ[BINARY] == found
+    # Who has another program says so.
+    monkeypatch.setattr(os, "environ", {"RAY_AUTH_TOKEN": "0" * 64, BINARY: "/usr/sbin/haproxy"})
+    environment.set_up()
+    assert os.environ[BINARY] == "/usr/sbin/haproxy"
 
 
 def test_what_the_environment_sets_stays(monkeypatch, tmp_path):

@@ -1,0 +1,103 @@
+"""What our launcher changes in the configuration that Serve writes for HAProxy: it has no switches for these things.
+
+Standard library only: the launcher runs at each of HAProxy's reloads.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+# Whoever reads the file can see what was done to it, and by whom.
+MARK = "# Edited by ensemble-serving's launcher"
+# To receive a request's headers. A body may take longer: the ingress bounds it.
+HEADERS_S = 5
+RETRY_AFTER_S = 1
+CODE, MESSAGE = "not_ready", "the application is not there; try again later"
+PROTOCOL = "/v2"
+# HAProxy's own words for what fails behind it; to a client all are one: not there.
+FAILURES = (500, 502, 503, 504)
+# What Serve's own proxy answers, in plain text, while no replica takes requests.
+OF_THE_FALLBACK = "{ srv_name -m beg SERVE_PROXY_ACTOR } { res.hdr(content-type) -m beg text/plain }"
+FORWARDED = "http-request set-header x-forwarded-for %[src]"
+CIPHERS = "ssl-min-ver TLSv1.2 no-tls-tickets"
+
+
+class Unrecognized(ValueError):
+    """The configuration is not as the version of Serve that this was written for writes it."""
+
+
+@dataclass(frozen=True)
+class Tls:
+    """What TLS ends with.
+
+    Attributes:
+        file: a certificate with its chain, PEM; the key is in the file of that name and `.key`.
+    """
+
+    file: Path
+
+
+def edited(text: str, tls: Tls | None = None) -> str:
+    """The configuration, changed.
+
+    Raises:
+        Unrecognized: it is not as expected.
+    """
+    body = json.dumps({"error": {"code": CODE, "message": MESSAGE}}, separators=(",", ":"))
+    body_of_protocol = json.dumps({"error": f"{CODE}: {MESSAGE}"}, separators=(",", ":"))
+    told = f"content-type application/json lf-string '%[var(txn.down)]' hdr Retry-After {RETRY_AFTER_S}"
+    text = _replaced(text, r"(    stats socket \S+) mode 666 ", r"\1 mode 600 ")
+    text = _replaced(text, r"defaults\n    mode http\n", rf"\g<0>    timeout http-request {HEADERS_S}s\n")
+    errors = "".join(f"    http-error status {status} {told}\n" for status in FAILURES)
+    text = _replaced(text, r"(?:    errorfile 50[234] \S+\n){3}", lambda _: errors)
+    text = _replaced(text, r"(frontend prometheus\n    bind) :", r"\1 127.0.0.1:")
+    text = _replaced(text, r"(listen stats\n  bind) \*:", r"\1 127.0.0.1:")
+    rules = [
+        f"http-request set-var-fmt(txn.down) '{body}'",
+        f"http-request set-var-fmt(txn.down) '{body_of_protocol}' if {{ path_beg {PROTOCOL} }}",
+        # A server may leave an upgrade alone, and ours speaks no WebSocket.
+        "http-request del-header upgrade",
+        FORWARDED,
+        f"http-response return status 503 {told} if {{ status 404 500 503 }} {OF_THE_FALLBACK}",
+        "http-after-response set-status 503 if { status 500 502 504 } { res.hdr(retry-after) -m found }",
+    ]
+    text = _replaced(
+        text,
+        r"(frontend http_frontend\n    bind \S+)\n",
+        rf"\1{_tls(tls, 'h2,http/1.1')}\n" + _escaped("".join(f"    {rule}\n" for rule in rules)),
+    )
+    if "\nfrontend grpc_frontend\n" in text:
+        pattern = r"(frontend grpc_frontend\n(?:    #.*\n)*    bind \S+ proto h2)\n"
+        text = _replaced(text, pattern, rf"\1{_tls(tls, 'h2')}\n    {_escaped(FORWARDED)}\n")
+    return f"{MARK}\n{_without_applications(text, told)}"
+
+
+def _without_applications(text: str, told: str) -> str:
+    """Before there is an application Serve answers that there is none, which a client takes for good."""
+    if "\n    use_backend http-" not in text:
+        pattern = r"(backend default_backend\n)    http-request return status 404 .*\n"
+        text = _replaced(text, pattern, lambda found: f"{found[1]}    http-request return status 503 {told}\n")
+    if "\nbackend default_grpc_backend\n" in text and "\n    use_backend grpc-" not in text:
+        start = r"(backend default_grpc_backend\n(?:    .*\n)*?)"
+        rest = r"    http-request return status 200 content-type application/grpc hdr grpc-status 5 "
+        unavailable = rest.replace("grpc-status 5", "grpc-status 14") + f'hdr grpc-message "{CODE}: {MESSAGE}"\n'
+        text = _replaced(text, rf"{start}(?:{rest}.*\n){{2}}", lambda found: found[1] + unavailable)
+    return text
+
+
+def _tls(tls: Tls | None, protocols: str) -> str:
+    return "" if tls is None else _escaped(f" ssl crt {tls.file} alpn {protocols} {CIPHERS}")
+
+
+def _replaced(text: str, pattern: str, replacement: object) -> str:
+    changed, count = re.subn(f"^{pattern}", replacement, text, flags=re.MULTILINE)  # type: ignore[call-overload]
+    if count != 1:
+        raise Unrecognized(f"{pattern!r} is there {count} times, not once")
+    return str(changed)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\")
