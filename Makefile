@@ -2,12 +2,13 @@
 PYTHON ?= python3
 VENV ?= .venv
 CONFIG ?= serve_config.yaml
+FLAGS ?=
 BIN := $(VENV)/bin
 
 .PHONY: serve test test-fast lint format train lock proto clean
 
 serve: $(VENV)/serve.installed
-	@exec $(BIN)/python -m scripts.serve $(CONFIG)
+	@exec $(BIN)/python -m scripts.serve $(FLAGS) $(CONFIG)
 
 test: $(VENV)/dev.installed
 	$(BIN)/python -m pytest

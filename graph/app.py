@@ -29,7 +29,12 @@ def build(args: dict[str, Any]) -> Application:
     nodes = recipes(config, agreed)
     pixels = {name: preprocessing.key for name, preprocessing in agreed.preprocessing.items()}
     plan = Plan(
-        config.ingress, len(agreed.labels), services(nodes), partial(ensemble, pixels, config.ensemble), config.edges
+        config.ingress,
+        len(agreed.labels),
+        services(nodes),
+        partial(ensemble, pixels, config.ensemble),
+        config.edges,
+        config.access.keys,
     )
     return bind(plan, nodes)
 

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from deployments.combiner import CombinerConfig, check_weights
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.settings import Schema, describe
+from deployments.ingress.access import AccessConfig
 from deployments.ingress.settings import IngressSettings
 from deployments.labeler import LabelerConfig
 from deployments.members import KINDS, Member
@@ -33,6 +34,7 @@ class EnsembleConfig(Schema):
     combiner: CombinerConfig = CombinerConfig()
     labeler: LabelerConfig = LabelerConfig()
     ingress: IngressSettings = IngressSettings()
+    access: AccessConfig = AccessConfig()
     edges: Edges = Field("direct", description="how separate nodes are called: `direct` on one machine, or by `handle`")
 
     @model_validator(mode="after")

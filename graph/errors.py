@@ -13,7 +13,9 @@ from deployments.contract.errors import (
     NotFound,
     NotReady,
     Overloaded,
+    RateLimited,
     SlowBody,
+    Unauthenticated,
     UnsupportedMediaType,
 )
 
@@ -30,6 +32,8 @@ __all__ = [
     "NotFound",
     "NotReady",
     "Overloaded",
+    "RateLimited",
     "SlowBody",
+    "Unauthenticated",
     "UnsupportedMediaType",
 ]

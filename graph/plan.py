@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from deployments.contract.nodes import Graph, Node
@@ -29,6 +30,7 @@ class Plan:
         services: the service name of each node in a trace, by what it notes.
         compose: joins the nodes, wherever each of them runs.
         edges: how separate nodes are called.
+        keys: the file of the API keys; None if all may come in.
     """
 
     ingress: IngressSettings
@@ -36,6 +38,7 @@ class Plan:
     services: Mapping[str, str]
     compose: Callable[[Nodes], Graph]
     edges: Edges = "direct"
+    keys: Path | None = None
 
 
 def ensemble(pixels: Mapping[str, str], asking: AskingSettings, nodes: Nodes) -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 # Characters. It travels in gRPC's trailers, too, for which clients allow 8 KB.
@@ -17,6 +18,7 @@ class EnsembleError(Exception):
         grpc_status: over gRPC, the name of a `grpc.StatusCode`.
         is_fault: whether it is a fault on the server's side, not the caller's mistake.
         retry: whether the same request may succeed a while later; HTTP then says so by `Retry-After`.
+        headers: of the answer over HTTP.
         retry_after_s: when, seconds; None if that is not known.
     """
 
@@ -25,6 +27,7 @@ class EnsembleError(Exception):
     grpc_status: ClassVar[str] = "INTERNAL"
     is_fault: ClassVar[bool] = True
     retry: ClassVar[bool] = False
+    headers: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, *args: object, retry_after_s: float | None = None) -> None:
         """Set the message, and when to try again, seconds, if it is known."""
@@ -79,6 +82,25 @@ class InvalidParameter(ClientMistake):
 
     code = "invalid_parameter"
     http_status = 422
+
+
+class Unauthenticated(ClientMistake):
+    """The caller shows no key, or one that is not known."""
+
+    code = "unauthenticated"
+    http_status = 401
+    grpc_status = "UNAUTHENTICATED"
+    # https://www.rfc-editor.org/rfc/rfc6750#section-3
+    headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": "Bearer"}
+
+
+class RateLimited(ClientMistake):
+    """The caller's key has made more requests than it may in this time; try again later."""
+
+    code = "rate_limited"
+    http_status = 429
+    grpc_status = "RESOURCE_EXHAUSTED"
+    retry = True
 
 
 class NotFound(ClientMistake):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deployments.contract.errors import NotReady
+from deployments.ingress.access import Access
 from deployments.ingress.ingress import Ingress
 
 
@@ -17,11 +18,13 @@ class Service:
         ingress: where images go.
         class_count: the number of classes.
         is_ready: whether every member has answered since the start.
+        access: who may come in; None if all may.
     """
 
     ingress: Ingress
     class_count: int
     is_ready: Callable[[], bool]
+    access: Access | None = None
 
     def check_ready(self) -> None:
         """Raise NotReady until every member has answered."""

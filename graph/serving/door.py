@@ -15,6 +15,7 @@ from starlette.responses import Response
 from deployments.contract.answer import Classification
 from deployments.contract.errors import EnsembleError
 from deployments.contract.nodes import Node, Watched
+from deployments.ingress.access import Access
 from deployments.ingress.grpc.open_inference import OpenInference
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.ingress import Ingress
@@ -49,7 +50,8 @@ class Door:
         self._nodes = {INGRESS: self._ingress, **inline}
         self._settings = LiveSettings(self._nodes)
         self._ready = False
-        service = Service(self._ingress, plan.class_count, lambda: self._ready)
+        access = None if plan.keys is None else Access(plan.keys)
+        service = Service(self._ingress, plan.class_count, lambda: self._ready, access)
         self._http, self._grpc = HttpServer(service), OpenInference(service)
         direct = {name: each for name, each in edges.items() if isinstance(each, DirectEdge)}
         report_state(self._nodes, direct)
@@ -114,9 +116,11 @@ class Door:
         """The protocol's call of that name."""
         return self._grpc.server_ready()
 
-    async def ServerMetadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:  # noqa: N802
+    async def ServerMetadata(  # noqa: N802
+        self, request: pb.ServerMetadataRequest, grpc_context: RayServegRPCContext
+    ) -> pb.ServerMetadataResponse:
         """The protocol's call of that name."""
-        return self._grpc.server_metadata()
+        return self._grpc.server_metadata(grpc_context)
 
     async def ModelReady(  # noqa: N802
         self, request: pb.ModelReadyRequest, grpc_context: RayServegRPCContext

@@ -28,6 +28,9 @@ def main() -> None:
     parser.add_argument(
         "--whole-dashboard", action="store_true", help="Ray's dashboard with all its pages: 170 MB more"
     )
+    parser.add_argument(
+        "--without-keys", action="store_true", help="other machines may reach it, and nobody is asked for a key"
+    )
     args = parser.parse_args()
 
     import yaml
@@ -37,7 +40,7 @@ def main() -> None:
     from scripts.serve.server import serve
 
     try:
-        serve(args.config, args.whole_dashboard)
+        serve(args.config, args.whole_dashboard, args.without_keys)
     except (ScriptError, ConfigurationError, OSError, ValueError, yaml.YAMLError) as err:
         sys.exit(f"{args.config}: {err}")
 

@@ -3,8 +3,8 @@
     RAY_SERVE_HAPROXY_BINARY_PATH=.venv/bin/ensemble-haproxy
 
 Serve watches its process and its configuration by number and path, so both stay. A configuration that is not as
-expected is left as it is, with a warning on stderr, unless TLS is asked for: then HAProxy doesn't start, or secrets would
-travel in the clear.
+expected is left as it is, with a warning on stderr. With TLS asked for, HAProxy then doesn't start: without it, secrets
+would travel in the clear.
 """
 
 from __future__ import annotations

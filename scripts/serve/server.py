@@ -23,6 +23,7 @@ from scripts.serve import front, haproxy, tls
 from scripts.serve.api import ServeApi
 from scripts.serve.cluster import Cluster, clear_leftovers, end_at_once
 from scripts.serve.environment import FOR_CLIENTS, launcher, set_up
+from scripts.serve.exposure import IMPORT_PATH, check_exposure
 from scripts.serve.head import LOOPBACK
 from scripts.serve.launcher import BINARY
 from scripts.serve.ports import check_ports, wanted
@@ -32,7 +33,6 @@ READY_TIMEOUT_S = 300.0
 SETTLED_S = 1.0
 STOP_TIMEOUT_S = 20.0
 LOOK_EVERY_S = 1.0
-IMPORT_PATH = "graph.app:build"
 PLAIN_FRONT = "warning: HAProxy runs as Serve configures it (docs/operations.md says what that lacks): {why}"
 READY = """Ready. Try:
 
@@ -64,12 +64,13 @@ def stop_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def serve(config_file: Path, whole_dashboard: bool = False) -> None:
+def serve(config_file: Path, whole_dashboard: bool = False, without_keys: bool = False) -> None:
     """Serve until Ctrl-C or SIGTERM.
 
     Args:
         config_file: a Serve config.
         whole_dashboard: whether Ray's dashboard has all its pages.
+        without_keys: whether other machines may reach it without a key.
 
     Raises:
         ScriptError: it can't be served, or the cluster has ended.
@@ -81,10 +82,11 @@ def serve(config_file: Path, whole_dashboard: bool = False) -> None:
         raise ScriptError("a Serve config file is a mapping; see serve_config.yaml")
     # Serve's own default is every interface.
     config["http_options"] = {"host": LOOPBACK, **(config.get("http_options") or {})}
+    certificate = tls.certificate(config)
+    check_exposure(config, without_keys, certificate is not None)
     for application in config.get("applications", []):
         if application.get("import_path") == IMPORT_PATH:
             check(application.get("args") or {})
-    certificate = tls.certificate(config)
     http, grpc, *more = wanted(config)
     with stop_signals() as stop, haproxy.private_folder():
         clear_leftovers()

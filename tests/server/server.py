@@ -18,6 +18,7 @@ import ray
 import yaml
 from ray.serve.context import _set_global_client
 
+from scripts.serve.launcher import CERTIFICATE
 from scripts.serve.ports import BEHIND_HAPROXY
 
 
@@ -67,9 +68,9 @@ def config(repository, placement, *, members=("one", "six", "brightness"), deplo
 class Server:
     """Starts on entry, stops by SIGINT on exit, which must take less than 30 s."""
 
-    def __init__(self, content, folder=None, python=sys.executable, **environment):
-        """Set a Serve config, the folder to serve from (default: an empty one), who serves, and more environment."""
-        self._python = python
+    def __init__(self, content, folder=None, python=sys.executable, flags=(), **environment):
+        """Set a Serve config, the folder to serve from (default: an empty one), who serves, flags, more environment."""
+        self._python, self._flags = python, flags
         self.content = content
         self._cwd = folder
         # Short, because the paths of Unix sockets below it are.
@@ -82,7 +83,8 @@ class Server:
             **{name: str(port) for name, port in zip(BEHIND_HAPROXY, more, strict=True)},
             **environment,
         }
-        self.url = f"http://127.0.0.1:{self.http_port}"
+        scheme = "https" if CERTIFICATE in environment else "http"
+        self.url = f"{scheme}://127.0.0.1:{self.http_port}"
         self.grpc = f"127.0.0.1:{self.grpc_port}"
         self.ports = {self.http_port, self.grpc_port, *more}
 
@@ -90,7 +92,7 @@ class Server:
         self._file = self.folder / "config.yaml"
         self._file.write_text(yaml.safe_dump(self.content))
         self._log = self.folder / "log"
-        command = [self._python, "-m", "scripts.serve", str(self._file)]
+        command = [self._python, "-m", "scripts.serve", *self._flags, str(self._file)]
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, cwd=self._cwd or self.folder, env=self.environment

@@ -37,6 +37,7 @@ class OpenInference:
         """Set what is served."""
         self._service = service
         self._ingress = service.ingress
+        self._access = service.access
         self._metadata = pb.ModelMetadataResponse()
         json_format.ParseDict(msgspec.to_builtins(open_inference.metadata(service.class_count)), self._metadata)
 
@@ -48,8 +49,13 @@ class OpenInference:
         """Every member has answered once since the start."""
         return pb.ServerReadyResponse(ready=self._service.is_ready())
 
-    def server_metadata(self) -> pb.ServerMetadataResponse:
+    def server_metadata(self, context: RayServegRPCContext) -> pb.ServerMetadataResponse:
         """The server's name and version."""
+        try:
+            self._admit(context)
+        except EnsembleError as err:
+            set_error(context, err)
+            return pb.ServerMetadataResponse()
         return pb.ServerMetadataResponse(**msgspec.to_builtins(open_inference.SERVER))
 
     def model_ready(self, request: pb.ModelReadyRequest, context: RayServegRPCContext) -> pb.ModelReadyResponse:
@@ -66,6 +72,7 @@ class OpenInference:
     ) -> pb.ModelMetadataResponse:
         """The ensemble's inputs and outputs; NOT_FOUND for another model."""
         try:
+            self._admit(context)
             open_inference.check_model(request.name, request.version)
         except EnsembleError as err:
             set_error(context, err)
@@ -77,6 +84,7 @@ class OpenInference:
         metadata = dict(context.invocation_metadata())
         with self._ingress.observer.call("grpc", metadata, CALL) as call:
             try:
+                self._admit(context)
                 response = await self._infer(request, call.trace, metadata.get(RETRY_KEY, ""))
                 call.attributes["rpc.response.status_code"] = grpc.StatusCode.OK.name
             except EnsembleError as err:
@@ -85,6 +93,11 @@ class OpenInference:
                 set_error(context, err)
                 response = pb.ModelInferResponse()
             return response
+
+    def _admit(self, context: RayServegRPCContext) -> None:
+        """Raise Unauthenticated or RateLimited for a call that may not come in."""
+        if self._access is not None:
+            self._access.admit(dict(context.invocation_metadata()).get("authorization"))
 
     async def _infer(self, request: pb.ModelInferRequest, trace: Trace, key: str) -> pb.ModelInferResponse:
         open_inference.check_model(request.model_name, request.model_version)

@@ -17,6 +17,7 @@ from deployments.observe.observer import Call
 
 # The page, of Swagger UI's own files: nothing is fetched from elsewhere.
 ASSETS = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
+KEY = {"type": "http", "scheme": "bearer", "description": "Needed where the configuration has keys."}
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>ensemble</title>
 <link rel="icon" href="data:,"><link rel="stylesheet" href="/docs/swagger-ui.css"></head>
@@ -35,9 +36,9 @@ class Documents:
     def routes(self) -> Routes:
         """The document, the page and its files."""
         return {
-            "/openapi.json": Route("GET", self._openapi, "This document", (dict[str, Any],)),
-            "/docs": Route("GET", self._page, "This document, to read and to try"),
-            **{f"/docs/{name}": Route("GET", self._asset, "") for name in ASSETS},
+            "/openapi.json": Route("GET", self._openapi, "This document", (dict[str, Any],), open=True),
+            "/docs": Route("GET", self._page, "This document, to read and to try", open=True),
+            **{f"/docs/{name}": Route("GET", self._asset, "", open=True) for name in ASSETS},
         }
 
     @cached_property
@@ -50,7 +51,7 @@ class Documents:
             "openapi": "3.1.0",
             "info": {"title": "ensemble", "version": "1", "description": "An ensemble of image classifiers on CPUs."},
             "paths": {path: {route.method.lower(): _operation(path, route)} for path, route in routes.items()},
-            "components": {"schemas": components},
+            "components": {"schemas": components, "securitySchemes": {"key": KEY}},
         }
 
     async def _openapi(self, _: Request, _call: Call) -> Response:
@@ -81,6 +82,9 @@ def _schema(model: Any) -> dict[str, Any]:
 
 def _operation(path: str, route: Route) -> dict[str, Any]:
     operation: dict[str, Any] = {"summary": route.summary, "operationId": _identifier(path, route)}
+    if not route.open:
+        # With or without.
+        operation["security"] = [{}, {"key": []}]
     if route.query is not None:
         operation["parameters"] = _parameters(route.query)
     if route.body:

@@ -11,7 +11,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deployments.contract.errors import EnsembleError, InvalidParameter, NotReady, UnsupportedMediaType
+from deployments.contract.errors import (
+    EnsembleError,
+    InvalidParameter,
+    NotReady,
+    RateLimited,
+    Unauthenticated,
+    UnsupportedMediaType,
+)
 from deployments.ingress import open_inference, options
 from deployments.ingress.arrivals import Arrival
 from deployments.ingress.http import bodies
@@ -87,8 +94,8 @@ class OpenInference:
         """The protocol's paths; the only version there is may be named."""
         routes = {
             "/v2": _get(self._server_metadata, "Open Inference Protocol: the server", open_inference.ServerMetadata),
-            "/v2/health/live": _get(self._live, "Open Inference Protocol: the process answers", Live),
-            "/v2/health/ready": _get(self._ready, "Open Inference Protocol: the server is ready", Ready, NotReady),
+            "/v2/health/live": _health(self._live, "Open Inference Protocol: the process answers", Live),
+            "/v2/health/ready": _health(self._ready, "Open Inference Protocol: the server is ready", Ready, NotReady),
         }
         for path in (MODEL_PATH, f"{MODEL_PATH}/versions/{open_inference.VERSION}"):
             routes |= {
@@ -97,7 +104,7 @@ class OpenInference:
                     "Open Inference Protocol: the model's input and outputs",
                     open_inference.ModelMetadata,
                 ),
-                f"{path}/ready": _get(self._ready, "Open Inference Protocol: the model is ready", Ready, NotReady),
+                f"{path}/ready": _health(self._ready, "Open Inference Protocol: the model is ready", Ready, NotReady),
                 f"{path}/infer": Route(
                     "POST",
                     self._infer,
@@ -165,8 +172,12 @@ class OpenInference:
         return encoded(self._metadata)
 
 
-def _get(handler: Handler, summary: str, answer: type, *errors: type[EnsembleError]) -> Route:
-    return Route("GET", handler, summary, (answer,), errors, AS_TEXT)
+def _get(handler: Handler, summary: str, answer: type) -> Route:
+    return Route("GET", handler, summary, (answer,), (Unauthenticated, RateLimited), AS_TEXT)
+
+
+def _health(handler: Handler, summary: str, answer: type, *errors: type[EnsembleError]) -> Route:
+    return Route("GET", handler, summary, (answer,), errors, AS_TEXT, open=True)
 
 
 async def _json_object(request: Request, limit: int, arrival: Arrival) -> dict[str, Any]:

@@ -19,7 +19,9 @@ from deployments.contract.errors import (
     InvalidImage,
     InvalidParameter,
     Overloaded,
+    RateLimited,
     SlowBody,
+    Unauthenticated,
     UnsupportedMediaType,
 )
 from deployments.observe.observer import Call
@@ -31,6 +33,8 @@ Routes = dict[str, "Route"]
 
 # What can go wrong with a request for a classification.
 OF_CLASSIFYING: tuple[type[EnsembleError], ...] = (
+    Unauthenticated,
+    RateLimited,
     InvalidImage,
     ImageTooLarge,
     UnsupportedMediaType,
@@ -87,6 +91,7 @@ class Route:
         query: the model of its query.
         body: by media type, the model or the JSON schema of the request's body.
         observed: whether its calls are traced and counted.
+        open: whether it needs no key where others do.
     """
 
     method: str
@@ -98,6 +103,7 @@ class Route:
     query: type[msgspec.Struct] | None = None
     body: Mapping[str, Any] = field(default_factory=dict)
     observed: bool = False
+    open: bool = False
 
 
 def encoded(content: Any, status: int = 200) -> Response:

@@ -27,6 +27,7 @@ class HttpServer:
     def __init__(self, service: Service) -> None:
         """Set what is served: a protocol is one more entry."""
         self._ingress = service.ingress
+        self._access = service.access
         self._routes: Routes = {}
         for protocol in (Classify(service), OpenInference(service)):
             self._routes |= protocol.routes()
@@ -59,6 +60,8 @@ class HttpServer:
 
     async def _answered(self, request: Request, route: Route, call: Call) -> Response:
         try:
+            if self._access is not None and not route.open:
+                self._access.admit(request.headers.get("authorization"))
             return await route.handler(request, call)
         except EnsembleError as err:
             call.fail(err)
@@ -75,6 +78,7 @@ class HttpServer:
     def _error(self, error: EnsembleError, style: ErrorStyle) -> Response:
         """The answer to a failed request."""
         response = plain(style.tell(error), error.http_status)
+        response.headers.update(error.headers)
         if error.retry:
             response.headers["Retry-After"] = str(
                 math.ceil(error.retry_after_s or self._ingress.settings.retry_after_s)

@@ -8,6 +8,7 @@ COMMANDS = (
     "classify",
     "evaluate",
     "faults",
+    "keys",
     "levers",
     "limit",
     "load",

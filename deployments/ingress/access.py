@@ -1,0 +1,97 @@
+"""Who may come in: callers show a key, alike for every protocol."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator
+from ray.serve.metrics import Counter
+
+from deployments.contract.errors import ConfigurationError, RateLimited, Unauthenticated
+from deployments.contract.settings import Schema
+from deployments.ingress import keys
+
+SCHEME = "bearer "
+HINT = "send the header, or in gRPC the metadata, 'authorization: Bearer <key>'"
+# Ray annotates a tuple of one.
+TAGS: Any = ("key", "outcome")
+# So many seconds' worth of its requests a key may make at one moment, after a while without any; but one always.
+SAVED_S = 1.0
+# Less than this is the clock's rounding, seconds.
+NOTHING_S = 1e-6
+
+
+class AccessConfig(Schema):
+    """Who may come in."""
+
+    keys: Path | None = Field(
+        None, description="file of API keys (python -m scripts.keys add NAME --file FILE); without it all may come in"
+    )
+
+    @field_validator("keys")
+    @classmethod
+    def _they_can_be_read(cls, path: Path | None) -> Path | None:
+        if path is None:
+            return None
+        try:
+            keys.read(path)
+        except ConfigurationError as err:
+            raise ValueError(str(err)) from err
+        return path.absolute()
+
+
+class Access:
+    """Lets in who shows a key, no faster than the key's rate."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        """Read the keys; `clock` tells seconds.
+
+        Raises:
+            ConfigurationError: they can't be read.
+        """
+        self._keys, self._clock = keys.KeyFile(path, clock), clock
+        # By name, when the next request is due.
+        self._due: dict[str, float] = {}
+        self._requests = Counter(
+            "ensemble_key_requests",
+            description="Requests by the name of their key.",
+            tag_keys=TAGS,
+        )
+
+    def admit(self, authorization: str | None) -> str:
+        """The name of the key that a caller shows.
+
+        Args:
+            authorization: what the caller sent by that name, if anything.
+
+        Raises:
+            Unauthenticated: it shows none, or one that there is not.
+            RateLimited: it comes faster than its key may.
+        """
+        shown = authorization or ""
+        is_bearer = shown[: len(SCHEME)].lower() == SCHEME
+        key = self._keys.find(shown[len(SCHEME) :].strip()) if is_bearer else None
+        if key is None:
+            self._requests.inc(tags={"key": "", "outcome": Unauthenticated.code})
+            raise Unauthenticated(f"the key is not known; {HINT}" if is_bearer else f"a key is needed; {HINT}")
+        if key.rate is not None and (wait_s := self._wait_s(key.name, key.rate)):
+            self._requests.inc(tags={"key": key.name, "outcome": RateLimited.code})
+            raise RateLimited(
+                f"the key {key.name!r} may make {key.rate:g} requests a second; try again in {math.ceil(wait_s)} s",
+                retry_after_s=wait_s,
+            )
+        self._requests.inc(tags={"key": key.name, "outcome": "admitted"})
+        return key.name
+
+    def _wait_s(self, name: str, rate: float) -> float:
+        """How long a request comes too early, seconds; one that doesn't is counted."""
+        now = self._clock()
+        due = max(self._due.get(name, 0.0), now - max(SAVED_S - 1 / rate, 0.0))
+        if due - now > NOTHING_S:
+            return due - now
+        self._due[name] = due + 1 / rate
+        return 0.0

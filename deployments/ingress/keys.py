@@ -1,0 +1,147 @@
+"""API keys: a file of their SHA-256 digests, a line each, that is read again when it changes.
+
+    # name  SHA-256 of the key  requests a second (without it as many as there is room for)
+    mobile  2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae  50
+
+Keys are random, of 256 bits, so that a digest without salt tells nothing of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from deployments.contract.errors import ConfigurationError
+from models.repository import LONGEST_NAME, NAME
+
+logger = logging.getLogger("ray.serve")
+
+MOST_KEYS, MOST_BYTES = 1000, 256 * 1024
+MOST_REQUESTS_S = 1_000_000.0
+LOOK_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key, without what only its owner knows.
+
+    Attributes:
+        name: whose it is.
+        digest: SHA-256 of the key.
+        rate: requests a second, None for no limit.
+    """
+
+    name: str
+    digest: bytes
+    rate: float | None = None
+
+
+def digest(key: str) -> bytes:
+    """What is kept of a key: 32 bytes."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def parse(text: str) -> tuple[Key, ...]:
+    """The keys of a file.
+
+    Raises:
+        ConfigurationError: names the line at fault, and what it should be.
+    """
+    keys: dict[str, Key] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        name = words[0]
+        if not 2 <= len(words) <= 3 or not re.fullmatch("[0-9a-f]{64}", words[1]):
+            raise ConfigurationError(
+                f"line {number}: a name, the SHA-256 of a key in 64 small hexadecimal digits, and perhaps requests a "
+                "second are needed; python -m scripts.keys add writes such lines"
+            )
+        if not re.fullmatch(NAME, name) or len(name) > LONGEST_NAME:
+            raise ConfigurationError(f"line {number}: {name[:80]!r} is no name; letters, digits, '.', '_' and '-' are")
+        if name in keys:
+            raise ConfigurationError(f"line {number}: the name {name!r} is used twice")
+        keys[name] = Key(name, bytes.fromhex(words[1]), _rate(words[2], number) if len(words) == 3 else None)
+        if len(keys) > MOST_KEYS:
+            raise ConfigurationError(f"there are more than {MOST_KEYS} keys")
+    return tuple(keys.values())
+
+
+def _rate(word: str, line: int) -> float:
+    try:
+        rate = float(word)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate <= MOST_REQUESTS_S:
+        raise ConfigurationError(f"line {line}: {word[:80]!r} is no number of requests a second, above 0")
+    return rate
+
+
+def read(path: Path) -> tuple[Key, ...]:
+    """The keys of a file.
+
+    Raises:
+        ConfigurationError: it can't be read, is too large, or a line is at fault.
+    """
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ConfigurationError(f"{path} has more than {MOST_BYTES} bytes")
+        return parse(content.decode())
+    except (OSError, UnicodeError) as err:
+        raise ConfigurationError(f"{path} can't be read: {err}") from err
+    except ConfigurationError as err:
+        raise ConfigurationError(f"{path}: {err}") from err
+
+
+class KeyFile:
+    """The keys of a file, as it is now."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        """Read it; `clock` tells seconds.
+
+        Raises:
+            ConfigurationError: as `read` does.
+        """
+        self._path, self._clock = path, clock
+        self._state = self._stat()
+        self._looked = clock()
+        self._keys = read(path)
+
+    def find(self, key: str) -> Key | None:
+        """The key that this is, in a time that tells nothing of the others."""
+        if self._clock() - self._looked > LOOK_EVERY_S:
+            self._look()
+        wanted, found = digest(key), None
+        for each in self._keys:
+            if hmac.compare_digest(each.digest, wanted):
+                found = each
+        return found
+
+    def _look(self) -> None:
+        """Read it again if it has changed; a bad one is refused and logged, and the keys before stay."""
+        self._looked = self._clock()
+        if (state := self._stat()) == self._state:
+            return
+        self._state = state
+        try:
+            self._keys = read(self._path)
+            logger.info("%d keys are read from %s", len(self._keys), self._path)
+        except ConfigurationError as err:
+            logger.error("the keys before stay in force: %s", err)
+
+    def _stat(self) -> tuple[int, int, int] | None:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino

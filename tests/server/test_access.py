@@ -1,0 +1,209 @@
+"""Who may come in: a server with API keys and TLS, asked by real clients."""
+
+import ipaddress
+import re
+import shlex
+import ssl
+import subprocess
+import threading
+from types import SimpleNamespace
+
+import grpc
+import httpx
+import psutil
+import pytest
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from deployments.protocol import inference_pb2 as pb
+from deployments.protocol import inference_pb2_grpc
+from scripts import keys
+from scripts.serve.launcher import CERTIFICATE, KEY
+from tests.certificates import self_signed
+from tests.server.clients import infer_request
+from tests.server.server import Server, config, eventually, scrape
+from tests.server.shared.test_http import level
+
+INFER = "/v2/models/ensemble/infer"
+JPEG = {"Content-Type": "image/jpeg"}
+
+
+def watch(server, seen, done):
+    """Ask again and again, and note every answer that is no success."""
+    while not done.is_set():
+        try:
+            answer = httpx.get(f"{server.url}/v2/models/ensemble", verify=False)
+        except httpx.TransportError:
+            continue
+        seen.add((answer.status_code, answer.headers.get("retry-after")))
+
+
+@pytest.fixture(scope="module")
+def running(repository, tmp_path_factory):
+    """A server with keys and TLS, clients that trust it, and what was answered while it started."""
+    folder = tmp_path_factory.mktemp("access")
+    certificate, key = self_signed(folder)
+    file = folder / "keys"
+    mobile, slow = keys.add(file, "mobile", None), keys.add(file, "slow", 0.01)
+    content = config(repository, "inline", access={"keys": str(file)})
+    server = Server(content, **{CERTIFICATE: str(certificate), KEY: str(key)})
+    seen, done = set(), threading.Event()
+    watcher = threading.Thread(target=watch, args=(server, seen, done))
+    watcher.start()
+    try:
+        with server:
+            done.set()
+            trust = ssl.create_default_context(cafile=certificate)
+            credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+            with (
+                httpx.Client(base_url=server.url, verify=trust, timeout=60) as client,
+                grpc.secure_channel(server.grpc, credentials) as channel,
+            ):
+                yield SimpleNamespace(
+                    server=server, http=client, channel=channel, file=file, mobile=mobile, slow=slow, seen=seen
+                )
+    finally:
+        done.set()
+        watcher.join()
+
+
+def bearer(key):
+    return {"Authorization": f"Bearer {key}"}
+
+
+def ask(running, **headers):
+    return running.http.post("/classify", content=level(10), headers={**JPEG, **headers})
+
+
+def ask_grpc(running, *metadata):
+    """A call's status and details."""
+    stub = inference_pb2_grpc.GRPCInferenceServiceStub(running.channel)
+    try:
+        stub.ModelInfer(infer_request([level(10)]), metadata=metadata, timeout=60)
+    except grpc.RpcError as err:
+        return err.code().name, err.details(), dict(err.trailing_metadata())
+    return "OK", "", {}
+
+
+def test_while_it_starts_nobody_is_told_that_there_is_nothing(running):
+    # Once it is there, the watcher is asked for a key, which it has not.
+    assert running.seen <= {(503, "1"), (401, None)}
+    assert (503, "1") in running.seen
+
+
+@pytest.mark.parametrize(
+    "header", [{}, {"Authorization": "Basic YTpi"}, bearer("ens_none")], ids=["none", "basic", "bad"]
+)
+def test_without_a_key_nobody_comes_in(running, header):
+    answer = ask(running, **header)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "unauthenticated")
+    assert answer.headers["www-authenticate"] == "Bearer"
+    answer = running.http.post(INFER, json={}, headers=header)
+    assert (answer.status_code, answer.json()["error"].partition(":")[0]) == (401, "unauthenticated")
+    assert running.http.get("/v2/models/ensemble", headers=header).status_code == 401
+    metadata = [(name.lower(), value) for name, value in header.items()]
+    status, details, _ = ask_grpc(running, *metadata)
+    assert (status, details.partition(":")[0]) == ("UNAUTHENTICATED", "unauthenticated")
+
+
+def test_with_a_key_everybody_does(running):
+    answer = ask(running, **bearer(running.mobile))
+    assert (answer.status_code, answer.json()["label"] is not None) == (200, True)
+    assert running.http.get("/v2/models/ensemble", headers=bearer(running.mobile)).status_code == 200
+    assert ask_grpc(running, ("authorization", f"Bearer {running.mobile}"))[0] == "OK"
+    stub = inference_pb2_grpc.GRPCInferenceServiceStub(running.channel)
+    metadata = [("authorization", f"Bearer {running.mobile}")]
+    assert stub.ServerMetadata(pb.ServerMetadataRequest(), metadata=metadata).name == "ensemble"
+
+
+def test_health_and_documents_are_open_and_the_rest_of_grpc_is_not(running):
+    for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/ensemble/ready", "/docs", "/openapi.json"):
+        assert running.http.get(path).status_code == 200
+    stub = inference_pb2_grpc.GRPCInferenceServiceStub(running.channel)
+    assert stub.ServerLive(pb.ServerLiveRequest()).live
+    assert stub.ServerReady(pb.ServerReadyRequest()).ready
+    assert stub.ModelReady(pb.ModelReadyRequest(name="ensemble")).ready
+    for call, request in (
+        (stub.ServerMetadata, pb.ServerMetadataRequest()),
+        (stub.ModelMetadata, pb.ModelMetadataRequest(name="ensemble")),
+    ):
+        with pytest.raises(grpc.RpcError) as caught:
+            call(request)
+        assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+    # Reflection is answered before anybody is asked for a key.
+    reflection = reflection_pb2_grpc.ServerReflectionStub(running.channel)
+    with pytest.raises(grpc.RpcError) as caught:
+        list(reflection.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")])))
+    assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_key_has_a_rate_of_its_own(running):
+    assert ask(running, **bearer(running.slow)).status_code == 200
+    answer = ask(running, **bearer(running.slow))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (429, "rate_limited")
+    assert 1 < int(answer.headers["retry-after"]) <= 100
+    status, details, trailers = ask_grpc(running, ("authorization", f"Bearer {running.slow}"))
+    assert (status, details.partition(":")[0]) == ("RESOURCE_EXHAUSTED", "rate_limited")
+    assert 1000 < int(trailers["grpc-retry-pushback-ms"]) <= 100_000
+    assert ask(running, **bearer(running.mobile)).status_code == 200
+
+
+def test_keys_come_and_go_while_it_serves(running):
+    late = keys.add(running.file, "late", None)
+    assert eventually(lambda: ask(running, **bearer(late)).status_code == 200)
+    keys.remove(running.file, "late")
+    assert eventually(lambda: ask(running, **bearer(late)).status_code == 401)
+
+
+def test_requests_are_counted_by_the_name_of_their_key(running):
+    # By what this test asks, whatever others did.
+    for header in ({}, bearer(running.mobile)):
+        ask(running, **header)
+
+    def counted():
+        samples = scrape(running.server, "ray_ensemble_key_requests_total")
+        return {(labels["key"], labels["outcome"]) for labels, value in samples if value > 0}
+
+    assert eventually(lambda: counted() >= {("mobile", "admitted"), ("", "unauthenticated")}, 60)
+    assert not any(running.mobile in line for line in running.server.log().splitlines())
+
+
+def test_the_curl_that_it_prints_works_with_a_key_and_plain_http_does_not(running):
+    line = next(line for line in running.server.log().splitlines() if "curl" in line).strip()
+    command = shlex.split(line)
+    assert "--cacert" in command
+    command += ["--silent", "--header", f"Authorization: Bearer {running.mobile}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert '"label"' in done.stdout
+    with pytest.raises(httpx.TransportError):
+        httpx.get(running.server.url.replace("https", "http"))
+    with grpc.insecure_channel(running.server.grpc) as channel, pytest.raises(grpc.RpcError) as caught:
+        inference_pb2_grpc.GRPCInferenceServiceStub(channel).ServerLive(pb.ServerLiveRequest())
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def test_what_listens_beyond_loopback_is_what_the_documents_name(running):
+    """Three listeners, which Serve has no address for: docs/security.md."""
+    beyond = []
+    for process in psutil.Process(running.server.process.pid).children(recursive=True):
+        for connection in process.net_connections("tcp"):
+            address = ipaddress.ip_address(connection.laddr.ip or "::")
+            mapped = getattr(address, "ipv4_mapped", None) or address
+            if connection.status == psutil.CONN_LISTEN and not mapped.is_loopback:
+                beyond.append((re.sub(r"\W.*", "", process.name().removeprefix("ray::")), connection.laddr.port))
+    ports = {port for _, port in beyond}
+    fallback = int(running.server.environment["RAY_SERVE_FALLBACK_PROXY_GRPC_PORT"])
+    assert fallback in ports
+    assert [port for port in ports if 40000 <= port < 41000]
+    # The third has a port of its own at each start: a replica's own, for handles.
+    assert len(beyond) == 3, beyond
+
+
+@pytest.mark.parametrize("without_keys", [False, True])
+def test_beyond_loopback_it_starts_only_with_keys_or_a_word(repository, without_keys):
+    content = config(repository, "inline", members=["none"] if without_keys else ["one"])
+    content["http_options"]["host"] = "0.0.0.0"
+    server = Server(content, flags=["--without-keys"] if without_keys else [])
+    # With the word it gets as far as the model that there is not.
+    told = "no model 'none'" if without_keys else "say --without-keys"
+    with pytest.raises(AssertionError, match=told):
+        server.__enter__()

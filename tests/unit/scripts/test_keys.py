@@ -1,0 +1,70 @@
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from deployments.contract.errors import ConfigurationError
+from deployments.ingress.keys import KeyFile, digest, read
+from scripts import keys
+from scripts.errors import ScriptError
+
+
+def test_a_key_is_made_and_only_its_digest_kept(tmp_path):
+    file = tmp_path / "keys"
+    first, second = keys.add(file, "one", None), keys.add(file, "two", 2.5)
+    assert first != second
+    assert len(first) > 40
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert first not in file.read_text()
+    assert [(key.name, key.digest, key.rate) for key in read(file)] == [
+        ("one", digest(first), None),
+        ("two", digest(second), 2.5),
+    ]
+    assert KeyFile(file).find(second).name == "two"
+
+
+def test_a_file_of_ones_own_keeps_its_words_and_its_mode(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text(f"# ours\nold {'0' * 64}  # no newline")
+    file.chmod(0o640)
+    keys.add(file, "new", None)
+    assert file.read_text().startswith(f"# ours\nold {'0' * 64}  # no newline\nnew ")
+    keys.remove(file, "old")
+    assert [key.name for key in read(file)] == ["new"]
+    assert file.read_text().startswith("# ours\nnew ")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+
+
+def test_what_cannot_be_is_told_and_changes_nothing(tmp_path):
+    file = tmp_path / "keys"
+    keys.add(file, "one", None)
+    before = file.read_text()
+    with pytest.raises(ScriptError, match="choose another name"):
+        keys.add(file, "one", None)
+    with pytest.raises(ConfigurationError, match="is no name"):
+        keys.add(file, "o/ne", None)
+    with pytest.raises(ConfigurationError, match="above 0"):
+        keys.add(file, "two", -1.0)
+    with pytest.raises(ScriptError, match=r"it has \['one'\]"):
+        keys.remove(file, "two")
+    assert file.read_text() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["keys"]
+
+
+def test_the_command_shows_a_key_once(tmp_path):
+    def run(*arguments):
+        command = [sys.executable, "-m", "scripts.keys", *arguments, "--file", tmp_path / "keys"]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    key = run("add", "mobile", "--rate", "5").stdout.strip()
+    assert KeyFile(tmp_path / "keys").find(key).name == "mobile"
+    listed = run("list").stdout
+    assert "mobile" in listed
+    assert "5/s" in listed
+    assert key not in listed
+    again = run("add", "mobile")
+    assert again.returncode == 1
+    assert again.stderr.startswith("error: ")
+    assert run("remove", "mobile").returncode == 0
+    assert read(tmp_path / "keys") == ()
