@@ -23,6 +23,8 @@ SMALLEST = np.float32(1e-7)
 # The mean's part in a majority vote: too small to outweigh a vote, large enough for float32 to tell a tie by.
 TIE_BREAK = np.float32(1e-4)
 
+VOTES_HINT = "method: votes don't tell how sure the members are, which a cascade goes by; take another method"
+
 
 class CombinerSettings(Schema):
     """How the members' probabilities become one."""
@@ -79,14 +81,23 @@ def combine(members: Sequence[Probabilities], weights: Sequence[float], method: 
 class Combiner:
     """Combines what the members say of each image; an image may lack some of them."""
 
-    def __init__(self, settings: CombinerSettings, weights: Mapping[str, float]) -> None:
-        """Set the method and the members' own weights, by name, that `settings.weights` replaces when given."""
+    def __init__(self, settings: CombinerSettings, weights: Mapping[str, float], graded: bool = False) -> None:
+        """Set how members are combined.
+
+        Args:
+            settings: the method, and weights.
+            weights: the members' own weights, by name, that `settings.weights` replaces when given.
+            graded: whether the outcome must tell how sure the members are, as a cascade needs it.
+        """
         self._own_weights = weights
+        self._graded = graded
         self.check(settings)
         self.settings = settings
 
     def check(self, settings: CombinerSettings) -> None:
-        """Raise ConfigurationError unless every weight is a member's and one is above 0."""
+        """Raise ConfigurationError unless every weight is a member's, one is above 0, and the method grades enough."""
+        if self._graded and settings.method == "majority_vote":
+            raise ConfigurationError(VOTES_HINT)
         try:
             check_weights(settings.weights or self._own_weights, list(self._own_weights))
         except ValueError as err:

@@ -56,6 +56,7 @@ class Labeler:
             top=top,
             model_versions=item.versions,
             missing=item.missing or None,
+            asked=item.asked or None,
             trace_id=item.trace_id,
             members=votes if options.members else None,
         )

@@ -15,7 +15,7 @@ from deployments.ingress.settings import IngressSettings
 from deployments.labeler import LabelerConfig
 from deployments.members import KINDS, Member
 from deployments.transformer import TransformerConfig
-from graph.flows.ensemble import AskingSettings
+from graph.flows.asking import AskingSettings
 from graph.plan import COMBINER, INGRESS, LABELER, TRANSFORMER, Edges
 from models.repository import DEFAULT_ROOT
 
@@ -46,7 +46,10 @@ class EnsembleConfig(Schema):
                 raise ValueError(f"members: the {kind} {twice[0]!r} is used twice")
         if self.ensemble.quorum is not None and self.ensemble.quorum > len(names):
             raise ValueError(f"ensemble.quorum: {self.ensemble.quorum} of {len(names)} members can't answer")
-        check_weights(self.combiner.weights or self.weights, names)
+        weights = self.combiner.weights or self.weights
+        check_weights(weights, names)
+        if self.ensemble.cascade is not None:
+            self.ensemble.cascade.check({name: weights.get(name, 0.0) for name in names}, self.combiner.method)
         return self
 
     @property

@@ -68,7 +68,12 @@ def recipes(config: EnsembleConfig, agreed: Agreement) -> dict[str, Recipe]:
             COMBINER,
             combiner.OPERATION,
             config.combiner.placement,
-            partial(combiner.Combiner, combiner.CombinerSettings.part_of(config.combiner), config.weights),
+            partial(
+                combiner.Combiner,
+                combiner.CombinerSettings.part_of(config.combiner),
+                config.weights,
+                graded=config.ensemble.cascade is not None,
+            ),
         ),
         LABELER: Recipe(
             LABELER,

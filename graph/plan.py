@@ -10,7 +10,9 @@ from typing import Any, Literal
 from deployments.contract.nodes import Graph, Node
 from deployments.ingress.settings import IngressSettings
 from graph.flows.asked import Member
-from graph.flows.ensemble import AskingSettings, Ensemble
+from graph.flows.asking import AskingSettings
+from graph.flows.cascade import Cascade
+from graph.flows.ensemble import Ensemble
 from graph.flows.pipeline import Pipeline
 
 Edges = Literal["direct", "handle"]
@@ -42,6 +44,13 @@ class Plan:
 
 
 def ensemble(pixels: Mapping[str, str], asking: AskingSettings, nodes: Nodes) -> Graph:
-    """Transformer, members side by side, combiner, labeler; `pixels` has the key of those that each member takes."""
+    """Transformer, members as they are to be asked, combiner, labeler.
+
+    Args:
+        pixels: the key of the pixels that each member takes.
+        asking: how the members are asked.
+        nodes: every node.
+    """
     members = {name: Member(nodes[name], key) for name, key in pixels.items()}
-    return Pipeline(nodes[TRANSFORMER], Ensemble(members, nodes[COMBINER], asking), nodes[LABELER])
+    flow = Ensemble if asking.cascade is None else Cascade
+    return Pipeline(nodes[TRANSFORMER], flow(members, nodes[COMBINER], asking), nodes[LABELER])

@@ -32,6 +32,9 @@ class Classification(ClassProbability, frozen=True, omit_defaults=True, kw_only=
         Mapping[str, str] | None,
         Meta(description="the error's code of each member that did not answer, if one did not"),
     ] = None
+    asked: Annotated[
+        tuple[str, ...] | None, Meta(description="the members that a cascade asked, in order, if there is a cascade")
+    ] = None
     trace_id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="the W3C trace id of the request")]
     members: Annotated[
         Mapping[str, ClassProbability] | None, Meta(description="each member's own most probable class, if asked for")

@@ -66,6 +66,7 @@ class Item(msgspec.Struct, frozen=True):
         image_size: width and height of the image, pixels; the transformer sets it.
         versions: the model version of each member that answered.
         missing: the error's code of each member that did not answer; what is here was answered without them.
+        asked: the members that a cascade asked, in order; none where there is no cascade.
         votes: the most probable class of each member that answered; the combiner sets it.
         error: why it failed; None as long as it has not, and then a row of the payload belongs to it.
         steps: the nodes that worked on it, in order.
@@ -77,6 +78,7 @@ class Item(msgspec.Struct, frozen=True):
     image_size: tuple[int, int] | None = None
     versions: Mapping[str, Version] = {}
     missing: Mapping[str, str] = {}
+    asked: tuple[str, ...] = ()
     votes: Mapping[str, Vote] = {}
     error: EnsembleError | None = None
     steps: tuple[Step, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -16,4 +16,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout_ms: (
         Annotated[int, Meta(ge=1, le=3_600_000, description="deadline from when the request began to arrive, ms")]
         | None
+    ) = None
+    quality: (
+        Annotated[Literal["full"], Meta(description="`full` asks every member, where a cascade would ask fewer")] | None
     ) = None

@@ -108,6 +108,8 @@ class Ingress:
         outcomes = [DeadlineExceeded(DEADLINE_HINT) if f.cancelled() else f.result() for f in futures]
         told = [outcome.classification for outcome in outcomes if isinstance(outcome, Answer)]
         trace.degraded({name: code for answer in told for name, code in (answer.missing or {}).items()})
+        if told and told[0].asked is not None:
+            trace.asked(dict.fromkeys(name for answer in told for name in answer.asked or ()))
         return outcomes
 
     def arriving(self, options: Options = DEFAULT, key: str = "") -> AbstractAsyncContextManager[Arrival]:
@@ -127,7 +129,7 @@ class Ingress:
         # A BMP needs no encoder: 54 bytes of header and one grey pixel.
         header = b"BM" + np.array([58, 0, 54, 40, 1, 1], "<u4").tobytes() + np.array([1, 24], "<u2").tobytes()
         image = header + bytes(24) + b"\x80\x80\x80\x00"
-        batch = await self._pass(Batch([image], (Item(continue_trace(None)),)))
+        batch = await self._pass(Batch([image], (Item(continue_trace(None), options=Options(quality="full")),)))
         if (error := batch.items[0].error) is not None:
             raise error
         if missing := batch.items[0].missing:

@@ -64,6 +64,11 @@ class Metrics:
             description="Images answered without a member, by the code of its error.",
             tag_keys=_keys("member", "reason"),
         )
+        self._exits = Counter(
+            "ensemble_cascade_exits",
+            description="Images by the last member that the cascade asked.",
+            tag_keys=_keys("member"),
+        )
         self._votes = Counter(
             "ensemble_member_predictions",
             description="Images by whether a member's most probable class was the ensemble's.",
@@ -91,6 +96,8 @@ class Metrics:
         missing = Tally(pair for item, _ in answered for pair in item.missing.items())
         for (name, reason), count in missing.items():
             self._degraded.inc(count, tags={"member": name, "reason": reason})
+        for name, count in Tally(item.asked[-1] for item, _ in answered if item.asked).items():
+            self._exits.inc(count, tags={"member": name})
         votes = Tally(
             (name, vote.index == answer.index) for item, answer in answered for name, vote in item.votes.items()
         )

@@ -66,6 +66,11 @@ class Trace:
         if self.span is not None and missing:
             self.span.set_attribute("ensemble.missing", [f"{name}: {code}" for name, code in missing.items()])
 
+    def asked(self, names: Iterable[str]) -> None:
+        """Note the members that a cascade asked."""
+        if self.span is not None:
+            self.span.set_attribute("ensemble.asked", list(names))
+
     def end(self, attributes: Mapping[str, AttributeValue], fault: str | None) -> None:
         """End the root span; `fault` says what went wrong on the server's side, if something did."""
         if self.span is not None:

@@ -67,6 +67,7 @@ class SentItem(msgspec.Struct, array_like=True):
     image_size: tuple[int, int] | None
     versions: dict[str, Version]
     missing: dict[str, str]
+    asked: tuple[str, ...]
     votes: dict[str, Vote]
     error: tuple[str, str] | None
     steps: list[tuple[int, tuple[str, str] | None]]
@@ -153,6 +154,7 @@ def _sent(item: Item, notes: dict[int, tuple[int, Note]]) -> SentItem:
         image_size=item.image_size,
         versions=dict(item.versions),
         missing=dict(item.missing),
+        asked=item.asked,
         votes=dict(item.votes),
         error=error,
         steps=steps,
@@ -172,6 +174,7 @@ def _item(sent: SentItem, notes: Sequence[Note], passed: dict[int, Step]) -> Ite
         image_size=sent.image_size,
         versions=sent.versions,
         missing=sent.missing,
+        asked=sent.asked,
         votes=sent.votes,
         error=error,
         steps=steps,

@@ -96,9 +96,16 @@ def evaluate_served(url: str, repository: Path, dataset: Dataset, connections: i
     members = [
         Score(name, _precision_of(repository, name, version), shares[name], answers.images, version)
         for name, version in answers.versions.items()
+        if answers.asked[name] == answers.images
     ]
     ensemble = Score(ENSEMBLE, _joined(members), shares[None], answers.images)
-    return [*members, ensemble], [gain(ensemble, members)]
+    sentences = [gain(ensemble, members)] if len(members) == len(answers.versions) else []
+    sentences += [
+        f"The cascade asked {name} of {100 * count / answers.images:.1f} % of the images."
+        for name, count in answers.asked.items()
+        if count < answers.images
+    ]
+    return [*members, ensemble], sentences
 
 
 def default_data() -> Path | None:

@@ -23,12 +23,14 @@ class Answers:
     Attributes:
         images: how many it classified.
         hits: how many of them right, by member name, and the ensemble's under None.
+        asked: how many images each member answered; of a cascade not all.
         versions: the version of each member that answered.
         labels: every label that was an answer.
     """
 
     images: int = 0
     hits: dict[str | None, int] = field(default_factory=dict)
+    asked: dict[str, int] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
     labels: set[str] = field(default_factory=set)
 
@@ -113,10 +115,13 @@ def _count(answers: Answers, answer: dict[str, object], label: str) -> None:
         raise ScriptError(
             f"an image was answered without a member ({missing}), which would count as the ensemble's answer"
         )
-    if answers.versions and answers.versions != versions:
+    # A cascade asks some members of some images.
+    if any(answers.versions.get(name, version) != version for name, version in versions.items()):
         raise ScriptError(f"the served versions changed on the way, from {answers.versions} to {versions}; start again")
-    answers.versions = versions
+    answers.versions |= versions
     answers.images += 1
+    for name in members:
+        answers.asked[name] = answers.asked.get(name, 0) + 1
     given = {None: answer["label"], **{name: vote["label"] for name, vote in members.items()}}
     for name, said in given.items():
         answers.hits[name] = answers.hits.get(name, 0) + int(said == label)

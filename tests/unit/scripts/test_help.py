@@ -17,6 +17,7 @@ COMMANDS = (
     "serve",
     "trace",
     "train",
+    "tune_cascade",
 )
 EXTRAS = ("torch", "torchvision", "nncf", "matplotlib", "skimage", "onnx")
 SCRIPT = """

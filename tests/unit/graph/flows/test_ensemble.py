@@ -9,7 +9,8 @@ from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
 from graph.flows.asked import MOST_LATE, Member
-from graph.flows.ensemble import AskingSettings, Ensemble
+from graph.flows.asking import AskingSettings
+from graph.flows.ensemble import Ensemble
 from graph.flows.pipeline import Pipeline
 from tests.batches import batch, errors, notes
 

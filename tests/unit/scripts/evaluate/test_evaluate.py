@@ -94,6 +94,7 @@ class Server(BaseHTTPRequestHandler):
     label = "cat"
     full_every = 3
     page = False
+    cascade = False
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -106,7 +107,10 @@ class Server(BaseHTTPRequestHandler):
             self._answer(503, {"error": {"code": "overloaded"}})
         else:
             votes = {"a": {"label": self.label, "index": 1}, "b": {"label": "dog", "index": 2}}
-            self._answer(200, {"label": self.label, "members": votes, "model_versions": {"a": 1, "b": 2}})
+            if self.cascade and self.requests % 2:
+                del votes["b"]
+            versions = {name: version for name, version in {"a": 1, "b": 2}.items() if name in votes}
+            self._answer(200, {"label": self.label, "members": votes, "model_versions": versions})
 
     def _answer(self, status: int, body: object) -> None:
         self.send_response(status)
@@ -143,6 +147,16 @@ def test_a_server_is_measured_and_asked_again_when_full(
     ]
     assert handler.requests == 14
     assert "+0.00 points" in sentences[0]
+
+
+def test_of_a_cascade_only_the_members_that_saw_every_image_are_measured(
+    server: tuple[str, type[Server]], repository: Path, draw: Draw
+) -> None:
+    url, handler = server
+    handler.cascade, handler.full_every = True, 100
+    scores, sentences = evaluate_served(url, repository, Dataset.open(draw(COUNTS)), 1)
+    assert [score.name for score in scores] == ["a", "ensemble"]
+    assert sentences == ["The cascade asked b of 50.0 % of the images."]
 
 
 def test_a_server_that_is_no_ensemble_is_told(server: tuple[str, type[Server]], repository: Path, draw: Draw) -> None:

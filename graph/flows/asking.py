@@ -1,0 +1,77 @@
+"""How the members are asked: the settings of `ensemble`, and how long an answer is waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from deployments.combiner import VOTES_HINT
+from deployments.contract.batch import Batch
+from deployments.contract.settings import Name, Schema
+
+# Of the time that a batch has left, when `patience_ms` does not say: the rest is for what comes after the members.
+PATIENT_SHARE = 0.8
+Sureness = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class CascadeSettings(Schema):
+    """Members one after the other, until those that were asked are sure together."""
+
+    order: tuple[Name, ...] = Field(
+        min_length=2, max_length=64, description="every member, the first to be asked first"
+    )
+    exit_at: tuple[Sureness, ...] = Field(
+        description="for each member but the last, the combined probability of the most probable class that is enough"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.exit_at) != len(self.order) - 1:
+            raise ValueError(
+                f"exit_at needs {len(self.order) - 1} thresholds, one for each member but the last; "
+                f"it has {len(self.exit_at)}"
+            )
+        return self
+
+    def check(self, weights: dict[str, float], method: str) -> None:
+        """Raise ValueError unless the order names every member once, and the combination tells how sure it is."""
+        if sorted(self.order) != sorted(weights):
+            raise ValueError(f"ensemble.cascade.order must name each member once: {sorted(weights)}")
+        if method == "majority_vote":
+            raise ValueError(f"combiner.{VOTES_HINT}")
+        gates = [not weights[name] for name in self.order]
+        first = gates.index(False)
+        if any(gates[first:]):
+            late = self.order[gates.index(True, first)]
+            raise ValueError(
+                f"ensemble.cascade.order: {late!r} has weight 0, and no say beside {self.order[first]!r}, which is "
+                "asked before it; put it first, or give it a weight"
+            )
+
+
+class AskingSettings(Schema):
+    """How the members are asked, and how many must answer."""
+
+    quorum: int | None = Field(None, ge=1, description="members that must answer an image; default: all of them")
+    patience_ms: int | None = Field(
+        None, ge=1, le=600_000, description="how long a member may take; default: 0.8 of the time that is left"
+    )
+    cascade: CascadeSettings | None = Field(None, description="ask one after the other; default: all at once")
+
+
+def patience_s(batch: Batch[Any], patience_ms: int | None, turns: int = 1) -> float | None:
+    """How long a member may take, seconds; None for as long as the batch itself.
+
+    Args:
+        batch: the images.
+        patience_ms: the most that it may take, if something says so.
+        turns: the members that are asked one after the other from now on; they share what is left.
+    """
+    deadlines = [item.deadline for item in batch.items if item.deadline is not None]
+    bounds: Sequence[float] = [patience_ms / 1000] if patience_ms is not None else []
+    if len(deadlines) == len(batch.items):
+        bounds = [*bounds, PATIENT_SHARE / turns * (max(deadlines) - time.time())]
+    return max(0.0, min(bounds)) if bounds else None

@@ -1,0 +1,154 @@
+"""The members one after the other: an image is answered once those that were asked are sure of it together.
+
+The largest probability of the combination decides, image by image. The margin to the second largest decides alike:
+docs/cascade.md has both, measured. Source of the idea: https://arxiv.org/abs/2012.01988
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.structs import replace
+
+from deployments.contract.batch import Batch
+from deployments.contract.nodes import Node
+from deployments.contract.payload import Ballots, PixelSets, Probabilities
+from graph.flows.asked import Asked, Member
+from graph.flows.asking import AskingSettings, patience_s
+from graph.flows.ballots import Outcome, collect
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Images that are asked no further.
+
+    Attributes:
+        positions: theirs in the batch that came.
+        ballots: what the members that were asked said of them.
+        combined: that combined, float32 [N,C].
+    """
+
+    positions: Sequence[int]
+    ballots: Batch[Ballots]
+    combined: Batch[Probabilities]
+
+
+class Cascade:
+    """Asks the members in turn; whoever is not sure goes on, the rest of the batch does not wait to be asked again.
+
+    A member that fails on an image is missing, and the image goes on to the next one; an image that more members
+    failed on than the quorum allows has failed.
+    """
+
+    def __init__(
+        self, members: Mapping[str, Member], combiner: Node[Ballots, Probabilities], settings: AskingSettings
+    ) -> None:
+        """Set the members by name, who combines what they say, and in which order they are asked."""
+        assert settings.cascade is not None
+        self._asked = [Asked(name, members[name]) for name in settings.cascade.order]
+        self._exit_at = settings.cascade.exit_at
+        self._combiner = combiner
+        self._quorum = settings.quorum or len(members)
+        self._patience_ms = settings.patience_ms
+
+    async def __call__(self, batch: Batch[PixelSets]) -> Batch[Probabilities]:
+        """Pixels by preprocessing to the probabilities of those that were asked, combined, float32 [N,C]."""
+        return Batch.join([(part.positions, part.combined) for part in await self._run(batch)])
+
+    async def ballots(self, batch: Batch[PixelSets]) -> Batch[Ballots]:
+        """Pixels by preprocessing to what each member that was asked said, float32 [N,C] by name."""
+        return Batch.join([(part.positions, part.ballots) for part in await self._run(batch)])
+
+    async def _run(self, batch: Batch[PixelSets]) -> list[Ended]:
+        ended: list[Ended] = []
+        positions: Sequence[int] = range(len(batch.items))
+        outcomes: dict[str, Outcome] = {}
+        names: tuple[str, ...] = ()
+        for number, member in enumerate(self._asked):
+            is_last = number == len(self._asked) - 1
+            is_asked, outcomes[member.name] = await self._ask(member, batch, len(self._asked) - number)
+            names = (*names, member.name) if is_asked else names
+            # An image may still fail on as many members as the quorum can do without.
+            ballots = collect(batch, outcomes, len(outcomes) - (len(self._asked) - self._quorum))
+            heard = ballots.live if is_last else _judged(ballots, len(outcomes))
+            combined = await self._combined(ballots, heard)
+            sure = heard if is_last else self._sure(number, heard, combined)
+            staying = [] if is_last else sorted(set(ballots.live) - set(sure))
+            leaving = [i for i in range(len(positions)) if i not in set(staying)]
+            if leaving:
+                ended.append(_ended(positions, leaving, ballots, heard, combined, names))
+            if not staying:
+                break
+            if leaving:
+                positions = [positions[i] for i in staying]
+                batch = batch.split(staying)
+                outcomes = {n: o.split(staying) if isinstance(o, Batch) else o for n, o in outcomes.items()}
+        return ended
+
+    async def _ask(self, member: Asked, batch: Batch[PixelSets], turns: int) -> tuple[bool, Outcome]:
+        """Whether a member was asked, and what came of it."""
+        waits = self._quorum < len(self._asked)
+        patience = patience_s(batch, self._patience_ms, turns) if waits else None
+        # Who is late is not waited for again, unless the others are too few.
+        if member.is_late and sum(not each.is_late for each in self._asked) >= self._quorum:
+            member.try_again(batch, patience)
+            return False, member.outcome(None)
+        call = member.ask(batch)
+        try:
+            await asyncio.wait([call], timeout=patience)
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        return True, member.outcome(call)
+
+    async def _combined(self, ballots: Batch[Ballots], heard: Sequence[int]) -> Batch[Probabilities]:
+        """What was said of some of the images, combined."""
+        if not heard:
+            return Batch(np.empty((0, 0), np.float32), ())
+        return await self._combiner(ballots if len(heard) == len(ballots.items) else ballots.split(heard))
+
+    def _sure(self, number: int, heard: Sequence[int], combined: Batch[Probabilities]) -> list[int]:
+        """Which of the images are answered after so many members, or have failed."""
+        row_of = {position: row for row, position in enumerate(combined.live)}
+        reached = combined.payload.max(axis=1, initial=0.0) >= self._exit_at[number]
+        return [image for i, image in enumerate(heard) if i not in row_of or reached[row_of[i]]]
+
+
+def _judged(ballots: Batch[Ballots], asked: int) -> list[int]:
+    """The images that a member has answered and that may be answered without the others."""
+    return [
+        position
+        for position in ballots.live
+        if len(ballots.items[position].missing) < asked and ballots.items[position].options.quality != "full"
+    ]
+
+
+def _ended(
+    positions: Sequence[int],
+    leaving: Sequence[int],
+    ballots: Batch[Ballots],
+    heard: Sequence[int],
+    combined: Batch[Probabilities],
+    names: tuple[str, ...],
+) -> Ended:
+    """Those that leave, of which only what was `heard` is combined; the others have failed."""
+    place = {image: i for i, image in enumerate(heard)}
+    well = [image for image in leaving if image in place]
+    lost = [image for image in leaving if image not in place]
+    kept = combined if len(well) == len(heard) else combined.split([place[image] for image in well])
+    told = Batch(kept.payload, tuple(replace(item, asked=names) for item in kept.items))
+    said = ballots.split([*well, *lost])
+    items = (*told.items, *said.items[len(well) :])
+    return Ended(
+        [positions[image] for image in (*well, *lost)], Batch(_rows(said, told), items), Batch(told.payload, items)
+    )
+
+
+def _rows(said: Batch[Ballots], told: Batch[Probabilities]) -> Ballots:
+    """The ballots of the images that the combiner has not failed."""
+    if len(told.live) == len(said.live):
+        return said.payload
+    return {name: scores[told.live] for name, scores in said.payload.items()}

@@ -1,0 +1,1 @@
+"""Picks a cascade's order and thresholds on labelled images."""

@@ -1,0 +1,165 @@
+"""Picks a cascade's order and thresholds on one half of labelled images, and judges them on the other.
+
+    python -m scripts.tune_cascade --data images.zip --loss 0.1
+    python -m scripts.tune_cascade --data images.zip --members gate resnet densenet --gates gate --json cascade.json
+
+The members' scores come from the server's own decoding, prediction and combination. The cheapest cascade wins that
+loses at most `--loss` points of top-1 against all members together; a member costs what its inference takes on this
+machine. Take images that no member was trained on. Prints the lines for the configuration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deployments.combiner import Method
+from deployments.contract.batch import Batch
+from deployments.contract.item import Item
+from deployments.members.openvino import OpenVino
+from deployments.predictor import Predictor
+from models.repository import DEFAULT_ROOT, Model, find
+from scripts.dataset import Dataset
+from scripts.errors import ScriptError, check_writable, told_in_one_line
+from scripts.evaluate.__main__ import default_data
+from scripts.evaluate.accuracy import predict, preprocessing, truth
+from scripts.tune_cascade.search import Choice, Interval, Members, choose, sureness
+
+BATCH, TIMED = 8, 15
+SHARES = (0.7, 0.8, 0.85, 0.9, 0.95)
+
+
+def cost_ms(model: Model) -> float:
+    """What a model takes for an image of a batch on this machine, milliseconds; the median of several batches."""
+    size = preprocessing(model).size
+    pixels = np.random.default_rng(0).integers(0, 256, (BATCH, *size, 3), np.uint8)
+
+    async def timed() -> list[float]:
+        member = Predictor(OpenVino(name=model.name), model, size, BATCH)
+        took = []
+        for _ in range(TIMED):
+            began = time.perf_counter()
+            await member(Batch(pixels, (Item(),) * BATCH))
+            took.append(time.perf_counter() - began)
+        return took
+
+    return float(np.median(asyncio.run(timed()))) * 1000 / BATCH
+
+
+def members_of(models: Sequence[Model], gates: Sequence[str], dataset: Dataset, method: Method) -> Members:
+    """What the models say of a dataset, and what they cost.
+
+    Raises:
+        ScriptError: labels differ, a gate is no member, or every member is a gate.
+    """
+    labels = truth(dataset, models[0])
+    if other := [model.name for model in models if model.labels != models[0].labels]:
+        raise ScriptError(f"members {models[0].name!r} and {other[0]!r} have different labels")
+    names = [model.name for model in models]
+    if unknown := sorted(set(gates) - set(names)):
+        raise ScriptError(f"--gates: {unknown[0]!r} is none of the members {names}")
+    if set(gates) == set(names):
+        raise ScriptError("--gates: a member that is no gate is needed to answer")
+    scores = dict(zip(names, predict(models, dataset), strict=True))
+    weights = {name: 0.0 if name in gates else 1.0 for name in names}
+    return Members(scores, labels, weights, {model.name: cost_ms(model) for model in models}, method)
+
+
+def halves(dataset: Dataset) -> NDArray[np.bool_]:
+    """Which images choose, bool [N]: half of them, the same ones wherever they lie."""
+    _, chosen = dataset.hold_out(len(dataset) // 2)
+    if chosen is None:
+        raise ScriptError(f"{dataset.path} has one image; half of the images choose and the others judge")
+    return np.isin(dataset.names, chosen.names)
+
+
+def report(members: Members, choosing: NDArray[np.bool_], choice: Choice) -> dict[str, object]:
+    """Print what a choice does to the images that had no part in it, and what to write into the configuration."""
+    judged = members.part(~choosing)
+    walk, full = judged.walk(choice.order, choice.exit_at), judged.full()
+    difference = Interval.of(walk.hits.astype(float) - full)
+    for name, said in judged.scores.items():
+        right = Interval.of((said.argmax(axis=1) == judged.labels).astype(float))
+        print(f"{name}: top-1 {right}, {judged.costs[name]:.2f} ms an image")
+    print(f"all together: top-1 {Interval.of(full.astype(float))}")
+    print(
+        f"the cascade: top-1 {Interval.of(walk.hits.astype(float))}, {difference.mean:+.2f} points "
+        f"({difference.low:+.2f} to {difference.high:+.2f}, paired) at {walk.cost / sum(judged.costs.values()):.2f} "
+        "of the inference"
+    )
+    shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in zip(choice.order, walk.stops, strict=True))
+    print(f"the last one asked: {shares}")
+    print(f"chosen on {choosing.sum():,} images, judged on {(~choosing).sum():,} others; intervals are of 95 %\n")
+    print(f"ensemble: {{cascade: {{order: [{', '.join(choice.order)}], exit_at: {list(choice.exit_at)}}}}}")
+    return {
+        **asdict(choice),
+        "top1": asdict(Interval.of(walk.hits.astype(float))),
+        "full_top1": asdict(Interval.of(full.astype(float))),
+        "difference": asdict(difference),
+        "stops": dict(zip(choice.order, walk.stops, strict=True)),
+        "costs_ms": dict(judged.costs),
+        "images": {"chosen_on": int(choosing.sum()), "judged_on": int((~choosing).sum())},
+    }
+
+
+def compare(members: Members, first: str) -> None:
+    """Print what exits by the maximum and by the margin answer, at the same shares of images that stop at the first."""
+    said = members.scores[first]
+    together = members.combined(list(members.scores)).argmax(axis=1)
+    print(f"\n{first} first, all {len(said):,} images: top-1, and exits that all together would answer otherwise")
+    for share in SHARES:
+        cells = []
+        for signal in ("maximum", "margin"):
+            sure = sureness(said, signal)
+            stops = sure >= np.quantile(sure, 1 - share)
+            answers = np.where(stops, said.argmax(axis=1), together)
+            top1 = 100 * (answers == members.labels).mean()
+            cells.append(f"{signal} {top1:.2f} %, {(answers != together).sum()}")
+        print(f"{100 * share:.0f} % stop: {'; '.join(cells)}")
+
+
+def main() -> None:
+    """Parse the command line, choose and report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--data", type=Path, default=default_data(), metavar="PATH", help="<class>/*.jpg, folder or zip"
+    )
+    parser.add_argument("--members", nargs="+", default=["resnet", "densenet"], metavar="NAME")
+    parser.add_argument(
+        "--gates", nargs="+", default=[], metavar="NAME", help="members of weight 0: asked first, no say"
+    )
+    parser.add_argument("--loss", type=float, default=0.1, metavar="POINTS", help="of top-1, at most; default: 0.1")
+    parser.add_argument("--method", choices=[m for m in get_args(Method) if m != "majority_vote"], default="mean")
+    parser.add_argument("--repository", type=Path, default=DEFAULT_ROOT, metavar="FOLDER")
+    parser.add_argument("--compare", action="store_true", help="compare exits by the maximum and by the margin, too")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args()
+    if args.data is None:
+        parser.error("name the images by --data")
+    if args.loss < 0:
+        parser.error("--loss must be 0 or more")
+    check_writable(parser, args.json)
+    with told_in_one_line():
+        dataset = Dataset.open(args.data)
+        choosing = halves(dataset)
+        models = [find(args.repository, name) for name in dict.fromkeys(args.members)]
+        members = members_of(models, args.gates, dataset, args.method)
+        choice = choose(members.part(choosing), args.loss)
+        told = report(members, choosing, choice)
+        if args.compare:
+            compare(members, choice.order[0])
+        if args.json is not None:
+            args.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

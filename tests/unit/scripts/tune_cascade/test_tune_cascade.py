@@ -1,0 +1,139 @@
+"""Cascades on paper, and the command that chooses them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deployments.combiner import Combiner, CombinerSettings
+from deployments.contract.batch import Batch
+from deployments.contract.item import Item
+from graph.flows.asked import Member
+from graph.flows.asking import AskingSettings
+from graph.flows.cascade import Cascade
+from scripts.errors import ScriptError
+from scripts.tune_cascade.__main__ import main
+from scripts.tune_cascade.search import Choice, Interval, Members, choose, sureness
+from tests.unit.scripts.tiny import Draw, add, constant
+
+
+def scored(count: int = 400, classes: int = 3) -> Members:
+    """Three members that guess, of which the first two know something, and the last one most."""
+    random = np.random.default_rng(0)
+    labels = random.integers(0, classes, count)
+    known = np.eye(classes)[labels]
+    scores = {}
+    for name, skill in {"small": 1.0, "middle": 2.0, "large": 4.0}.items():
+        logits = random.standard_normal((count, classes)) + skill * known
+        scores[name] = (np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)).astype(np.float32)
+    costs = {"small": 1.0, "middle": 2.0, "large": 6.0}
+    return Members(scores, labels.astype(np.int64), dict.fromkeys(scores, 1.0), costs)
+
+
+class Recalls:
+    """A member that gives the rows that were scored, by the image's number."""
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self.rows = rows
+
+    async def __call__(self, batch: Batch) -> Batch:
+        return Batch(self.rows[batch.payload], batch.items)
+
+
+@pytest.mark.parametrize("gate", [0.0, 1.0])
+async def test_a_cascade_on_paper_answers_as_the_one_that_serves(gate: float) -> None:
+    members = scored()
+    members.weights["small"] = gate  # type: ignore[index]
+    order, exit_at = ("small", "large", "middle"), (0.7, 0.8)
+    walk = members.walk(order, exit_at)
+    flow = Cascade(
+        {name: Member(Recalls(rows), "pixels") for name, rows in members.scores.items()},  # type: ignore[arg-type]
+        Combiner(CombinerSettings(), members.weights),
+        AskingSettings.model_validate({"cascade": {"order": order, "exit_at": exit_at}}),
+    )
+    count = len(members.labels)
+    answer = await flow(Batch({"pixels": np.arange(count)}, (Item(),) * count))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(answer.payload.argmax(axis=1) == members.labels, walk.hits)
+    asked = [item.asked for item in answer.items]
+    assert walk.stops == tuple(sum(each[-1] == name for each in asked) / count for name in order)
+    assert walk.cost == pytest.approx(np.mean([sum(members.costs[name] for name in each) for each in asked]))
+
+
+def test_the_cheapest_that_loses_little_is_chosen_and_more_loss_allows_a_cheaper_one() -> None:
+    members = scored()
+    strict, loose = choose(members, 0.5), choose(members, 5.0)
+    full = members.full().mean()
+    walks = [members.walk(choice.order, choice.exit_at) for choice in (strict, loose)]
+    assert walks[1].cost < walks[0].cost < sum(members.costs.values())
+    assert 100 * (full - walks[0].hits.mean()) <= 0.5
+    assert 100 * (full - walks[1].hits.mean()) <= 5.0
+
+
+def test_gates_come_first() -> None:
+    members = scored()
+    members.weights["middle"] = 0.0  # type: ignore[index]
+    assert {order[0] for order in members.orders()} == {"middle"}
+
+
+def test_one_member_is_no_cascade() -> None:
+    members = scored()
+    alone = Members({"small": members.scores["small"]}, members.labels, {"small": 1.0}, members.costs)
+    with pytest.raises(ScriptError, match="2 to 4 members"):
+        choose(alone, 1.0)
+
+
+def test_what_no_threshold_allows_is_told() -> None:
+    members = scored()
+    with pytest.raises(ScriptError, match="no cascade loses at most -1"):
+        choose(members, -1.0)
+
+
+def test_the_margin_is_to_the_second() -> None:
+    said = np.array([[0.2, 0.5, 0.3], [0.9, 0.1, 0.0]], np.float32)
+    np.testing.assert_allclose(sureness(said, "maximum"), [0.5, 0.9])
+    np.testing.assert_allclose(sureness(said, "margin"), [0.2, 0.8])
+
+
+def test_an_interval_is_the_normal_one() -> None:
+    interval = Interval.of(np.array([1.0] * 90 + [0.0] * 10))
+    assert (interval.mean, round(interval.low, 2), round(interval.high, 2)) == (90.0, 84.12, 95.88)
+
+
+def test_the_command_chooses_on_one_half_and_judges_on_the_other(
+    tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Always sure and always right, so that the first is enough.
+    add(tmp_path / "models", "a", constant([0.05, 0.9, 0.05]), "FP16")
+    add(tmp_path / "models", "b", constant([0.1, 0.8, 0.1]), "FP16")
+    told = tmp_path / "told.json"
+    flags = ["--data", str(draw({"cat": 40})), "--repository", str(tmp_path / "models"), "--members", "a", "b"]
+    monkeypatch.setattr(sys, "argv", ["tune_cascade", *flags, "--compare", "--json", str(told)])
+    main()
+    written = json.loads(told.read_text())
+    first = written["order"][0]
+    assert written["stops"][first] == 1.0
+    assert written["images"] == {"chosen_on": 20, "judged_on": 20}
+    assert (written["top1"]["mean"], written["difference"]["mean"]) == (100.0, 0.0)
+    printed = capsys.readouterr().out
+    assert f"ensemble: {{cascade: {{order: [{', '.join(written['order'])}], exit_at: [0.0]}}}}" in printed
+    assert "70 % stop: maximum 100.00 %, 0; margin 100.00 %, 0" in printed
+
+
+def test_a_wrong_gate_is_told_in_one_line(tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(tmp_path / "models", "a", constant([0.05, 0.9, 0.05]), "FP16")
+    flags = ["--data", str(draw({"cat": 4})), "--repository", str(tmp_path / "models"), "--members", "a"]
+    monkeypatch.setattr(sys, "argv", ["tune_cascade", *flags, "--gates", "c"])
+    with pytest.raises(SystemExit, match="error: --gates: 'c' is none of the members"):
+        main()
+    monkeypatch.setattr(sys, "argv", ["tune_cascade", *flags, "--gates", "a"])
+    with pytest.raises(SystemExit, match="error: --gates: a member that is no gate is needed"):
+        main()
+
+
+def test_a_choice_is_what_the_configuration_takes() -> None:
+    choice = Choice(("a", "b"), (0.7,))
+    AskingSettings.model_validate({"cascade": {"order": choice.order, "exit_at": choice.exit_at}})
