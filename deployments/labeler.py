@@ -57,6 +57,7 @@ class Labeler:
             model_versions=item.versions,
             missing=item.missing or None,
             asked=item.asked or None,
+            cache=item.cache,
             trace_id=item.trace_id,
             members=votes if options.members else None,
         )

@@ -12,8 +12,9 @@ from ray.serve import Application
 from deployments.observe.tracing import ROOT
 from graph.agreement import agree
 from graph.config import parse
+from graph.identity import identity
 from graph.placement import Factory, Recipe, recipes
-from graph.plan import INGRESS, Plan, ensemble
+from graph.plan import INGRESS, Plan, Remembering, ensemble
 from graph.serving.door import Door
 from graph.serving.node import NodeDeployment
 
@@ -28,14 +29,14 @@ def build(args: dict[str, Any]) -> Application:
     agreed = agree(config)
     nodes = recipes(config, agreed)
     pixels = {name: preprocessing.key for name, preprocessing in agreed.preprocessing.items()}
-    plan = Plan(
-        config.ingress,
-        len(agreed.labels),
-        services(nodes),
-        partial(ensemble, pixels, config.ensemble),
-        config.edges,
-        config.access.keys,
-    )
+    classes = len(agreed.labels)
+    remembering = None
+    if config.cache is not None:
+        # Made once here, too: what is wrong with it is told before anything starts.
+        config.cache.store()
+        remembering = Remembering(config.cache, identity(config, agreed), classes)
+    compose = partial(ensemble, pixels, config.ensemble, remembering)
+    plan = Plan(config.ingress, classes, services(nodes), compose, config.edges, config.access.keys)
     return bind(plan, nodes)
 
 

@@ -16,6 +16,7 @@ from deployments.labeler import LabelerConfig
 from deployments.members import KINDS, Member
 from deployments.transformer import TransformerConfig
 from graph.flows.asking import AskingSettings
+from graph.flows.cache import CacheSettings
 from graph.plan import COMBINER, INGRESS, LABELER, TRANSFORMER, Edges
 from models.repository import DEFAULT_ROOT
 
@@ -31,6 +32,7 @@ class EnsembleConfig(Schema):
     transformer: TransformerConfig = TransformerConfig()
     members: tuple[Member, ...] = Field(min_length=1, max_length=64)
     ensemble: AskingSettings = AskingSettings()
+    cache: CacheSettings | None = Field(None, description="remember what members said of an image; default: no cache")
     combiner: CombinerConfig = CombinerConfig()
     labeler: LabelerConfig = LabelerConfig()
     ingress: IngressSettings = IngressSettings()

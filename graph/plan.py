@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 from deployments.contract.nodes import Graph, Node
 from deployments.ingress.settings import IngressSettings
+from deployments.observe.metrics import CacheMetrics
 from graph.flows.asked import Member
 from graph.flows.asking import AskingSettings
+from graph.flows.cache import Cache, CacheSettings
 from graph.flows.cascade import Cascade
 from graph.flows.ensemble import Ensemble
 from graph.flows.pipeline import Pipeline
@@ -43,14 +45,30 @@ class Plan:
     keys: Path | None = None
 
 
-def ensemble(pixels: Mapping[str, str], asking: AskingSettings, nodes: Nodes) -> Graph:
+@dataclass(frozen=True)
+class Remembering:
+    """What a cache is made of; see `graph.flows.cache.Cache`."""
+
+    settings: CacheSettings
+    identity: bytes
+    classes: int
+
+
+def ensemble(pixels: Mapping[str, str], asking: AskingSettings, remembering: Remembering | None, nodes: Nodes) -> Graph:
     """Transformer, members as they are to be asked, combiner, labeler.
 
     Args:
         pixels: the key of the pixels that each member takes.
         asking: how the members are asked.
+        remembering: the cache before them; None for none.
         nodes: every node.
     """
     members = {name: Member(nodes[name], key) for name, key in pixels.items()}
-    flow = Ensemble if asking.cascade is None else Cascade
-    return Pipeline(nodes[TRANSFORMER], flow(members, nodes[COMBINER], asking), nodes[LABELER])
+    flow = (Ensemble if asking.cascade is None else Cascade)(members, nodes[COMBINER], asking)
+    if remembering is None:
+        return Pipeline(nodes[TRANSFORMER], flow, nodes[LABELER])
+    store, counts = remembering.settings.store(), CacheMetrics()
+    counts.follow(store)
+    said = Pipeline(nodes[TRANSFORMER], flow.ballots)
+    cache = Cache(said, store, remembering.identity, remembering.classes, counts)
+    return Pipeline(cache, nodes[COMBINER], nodes[LABELER])

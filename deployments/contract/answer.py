@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from deployments.contract.item import Version
+from deployments.contract.item import Cached, Version
 from deployments.contract.payload import Probabilities
 
 # Digits behind the point.
@@ -34,6 +34,9 @@ class Classification(ClassProbability, frozen=True, omit_defaults=True, kw_only=
     ] = None
     asked: Annotated[
         tuple[str, ...] | None, Meta(description="the members that a cascade asked, in order, if there is a cascade")
+    ] = None
+    cache: Annotated[
+        Cached | None, Meta(description="whether what the members said was remembered, and for how long, seconds")
     ] = None
     trace_id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="the W3C trace id of the request")]
     members: Annotated[

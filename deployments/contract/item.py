@@ -56,6 +56,18 @@ class Vote(msgspec.Struct, frozen=True):
     probability: float
 
 
+class Cached(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Whether what the members said of an image was remembered, and since when.
+
+    Attributes:
+        hit: whether it was.
+        age_s: for how long, seconds; None if it was not.
+    """
+
+    hit: bool
+    age_s: float | None = None
+
+
 class Item(msgspec.Struct, frozen=True):
     """One image's request.
 
@@ -67,6 +79,7 @@ class Item(msgspec.Struct, frozen=True):
         versions: the model version of each member that answered.
         missing: the error's code of each member that did not answer; what is here was answered without them.
         asked: the members that a cascade asked, in order; none where there is no cascade.
+        cache: whether it was remembered; None where there is no cache.
         votes: the most probable class of each member that answered; the combiner sets it.
         error: why it failed; None as long as it has not, and then a row of the payload belongs to it.
         steps: the nodes that worked on it, in order.
@@ -79,6 +92,7 @@ class Item(msgspec.Struct, frozen=True):
     versions: Mapping[str, Version] = {}
     missing: Mapping[str, str] = {}
     asked: tuple[str, ...] = ()
+    cache: Cached | None = None
     votes: Mapping[str, Vote] = {}
     error: EnsembleError | None = None
     steps: tuple[Step, ...] = ()

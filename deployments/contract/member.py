@@ -71,6 +71,17 @@ class MemberConfig(Schema):
         """
         raise NotImplementedError
 
+    def identity(self, repository: Path) -> str:
+        """What decides its scores besides the pixels, as text; a cache keeps apart what differs in it.
+
+        Args:
+            repository: the application's model repository.
+
+        Raises:
+            ConfigurationError: it can't be served.
+        """
+        return self.model_dump_json(exclude={"weight", "placement", "deployment"})
+
     def make(self, repository: Path, preprocessing: Preprocessing, max_batch_size: int) -> Node[Pixels, Probabilities]:
         """The node, made in the process where it is to run.
 

@@ -17,6 +17,13 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[int, Meta(ge=1, le=3_600_000, description="deadline from when the request began to arrive, ms")]
         | None
     ) = None
+    cache: (
+        Annotated[
+            Literal["no-cache", "no-store"],
+            Meta(description="`no-cache` asks the members anew; `no-store` does, and does not remember their answer"),
+        ]
+        | None
+    ) = None
     quality: (
         Annotated[Literal["full"], Meta(description="`full` asks every member, where a cascade would ask fewer")] | None
     ) = None

@@ -29,6 +29,8 @@ from deployments.observe.tracing import Passage, Trace, continue_trace
 logger = logging.getLogger("ray.serve")
 
 Outcome = Answer | EnsembleError
+# Neither a cascade nor a cache answers for a member.
+EVERY_MEMBER = Options(quality="full", cache="no-store")
 OBSERVE_AFTER_S = 0.005
 INTERNAL_HINT = "the server failed on this request; its log has the cause"
 
@@ -129,7 +131,7 @@ class Ingress:
         # A BMP needs no encoder: 54 bytes of header and one grey pixel.
         header = b"BM" + np.array([58, 0, 54, 40, 1, 1], "<u4").tobytes() + np.array([1, 24], "<u2").tobytes()
         image = header + bytes(24) + b"\x80\x80\x80\x00"
-        batch = await self._pass(Batch([image], (Item(continue_trace(None), options=Options(quality="full")),)))
+        batch = await self._pass(Batch([image], (Item(continue_trace(None), options=EVERY_MEMBER),)))
         if (error := batch.items[0].error) is not None:
             raise error
         if missing := batch.items[0].missing:

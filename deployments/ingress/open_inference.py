@@ -139,8 +139,8 @@ def _tensor(name: str, answers: Sequence[Answer]) -> Tensor:
 def response_parameters(answers: Sequence[Answer], asked: Mapping[str, Any]) -> dict[str, str]:
     """What the protocol has no tensor for.
 
-    `trace_id`; where members did not answer, `missing`, JSON, a mapping for each image; of a cascade `asked`, JSON, a
-    list for each image; and if `top_k` or `members` was asked, `classifications`, JSON, the answers.
+    `trace_id`; and as JSON, an element for each image, `missing`, where members did not answer, `asked`, of a cascade,
+    `cache`, of a cache, and `classifications`, the answers, if `top_k` or `members` was asked.
     """
     parameters = {"trace_id": answers[0].classification.trace_id}
     missing = [answer.classification.missing or {} for answer in answers]
@@ -148,6 +148,8 @@ def response_parameters(answers: Sequence[Answer], asked: Mapping[str, Any]) -> 
         parameters["missing"] = msgspec.json.encode(missing).decode()
     if answers[0].classification.asked is not None:
         parameters["asked"] = msgspec.json.encode([answer.classification.asked for answer in answers]).decode()
+    if answers[0].classification.cache is not None:
+        parameters["cache"] = msgspec.json.encode([answer.classification.cache for answer in answers]).decode()
     if "top_k" in asked or "members" in asked:
         parameters["classifications"] = msgspec.json.encode([answer.classification for answer in answers]).decode()
     return parameters

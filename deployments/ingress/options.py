@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from deployments.contract.errors import InvalidParameter
 from deployments.contract.options import Options
@@ -46,6 +47,17 @@ def from_keywords(keywords: Mapping[str, Any]) -> Options:
     if unknown := sorted(set(keywords) - NAMES):
         raise InvalidParameter(f"there is no option {unknown[0]!r}; there are {sorted(NAMES)}")
     return _convert(dict(keywords))
+
+
+def with_headers(options: Options, headers: Mapping[str, str]) -> Options:
+    """The options with what `Cache-Control` asks of a cache: `no-store` or `no-cache`."""
+    control = headers.get("cache-control")
+    if control is None:
+        return options
+    directives = {directive.strip().lower() for directive in control.split(",")}
+    if "no-store" in directives:
+        return replace(options, cache="no-store")
+    return replace(options, cache="no-cache") if "no-cache" in directives else options
 
 
 def _convert(values: dict[str, Any], strict: bool = True) -> Options:

@@ -15,7 +15,7 @@ from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.preprocessing import Preprocessing
 from deployments.contract.settings import Name
 from models.errors import ModelError
-from models.repository import Model, find
+from models.repository import Model, find, sha256
 
 
 class OpenVino(MemberConfig):
@@ -49,6 +49,12 @@ class OpenVino(MemberConfig):
             )
         except (ModelError, msgspec.ValidationError) as err:
             raise ConfigurationError(f"members: {self.name!r}: {err}") from err
+
+    def identity(self, repository: Path) -> str:
+        """The model's files and the precision; see `MemberConfig.identity`."""
+        model = self.find(repository)
+        digests = {file.name: sha256(file) for file in sorted(model.folder.iterdir()) if file.is_file()}
+        return f"{self.name} {model.name} {model.version} {self.inference_precision} {digests}"
 
     def make(self, repository: Path, preprocessing: Preprocessing, max_batch_size: int) -> Node[Pixels, Probabilities]:
         """A predictor; see `MemberConfig.make`."""

@@ -20,7 +20,7 @@ from deployments.contract import batch as contract
 from deployments.contract.answer import Answer, Classification
 from deployments.contract.batch import Batch
 from deployments.contract.errors import by_code
-from deployments.contract.item import Item, Note, Step, Version, Vote
+from deployments.contract.item import Cached, Item, Note, Step, Version, Vote
 from deployments.contract.options import Options
 
 Kind = Literal[0, 1, 2, 3]
@@ -68,6 +68,7 @@ class SentItem(msgspec.Struct, array_like=True):
     versions: dict[str, Version]
     missing: dict[str, str]
     asked: tuple[str, ...]
+    cache: Cached | None
     votes: dict[str, Vote]
     error: tuple[str, str] | None
     steps: list[tuple[int, tuple[str, str] | None]]
@@ -155,6 +156,7 @@ def _sent(item: Item, notes: dict[int, tuple[int, Note]]) -> SentItem:
         versions=dict(item.versions),
         missing=dict(item.missing),
         asked=item.asked,
+        cache=item.cache,
         votes=dict(item.votes),
         error=error,
         steps=steps,
@@ -175,6 +177,7 @@ def _item(sent: SentItem, notes: Sequence[Note], passed: dict[int, Step]) -> Ite
         versions=sent.versions,
         missing=sent.missing,
         asked=sent.asked,
+        cache=sent.cache,
         votes=sent.votes,
         error=error,
         steps=steps,

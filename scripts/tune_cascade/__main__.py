@@ -4,8 +4,8 @@
     python -m scripts.tune_cascade --data images.zip --members gate resnet densenet --gates gate --json cascade.json
 
 The members' scores come from the server's own decoding, prediction and combination. The cheapest cascade wins that
-loses at most `--loss` points of top-1 against all members together; a member costs what its inference takes on this
-machine. Take images that no member was trained on. Prints the lines for the configuration.
+loses at most `--loss` points of top-1 against all members together; a member costs the CPU time of its inference on
+this machine. Take images that no member was trained on. Prints the lines for the configuration.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SHARES = (0.7, 0.8, 0.85, 0.9, 0.95)
 
 
 def cost_ms(model: Model) -> float:
-    """What a model takes for an image of a batch on this machine, milliseconds; the median of several batches."""
+    """The CPU time of an image of a batch on this machine, milliseconds; the median of several batches."""
     size = preprocessing(model).size
     pixels = np.random.default_rng(0).integers(0, 256, (BATCH, *size, 3), np.uint8)
 
@@ -47,9 +47,9 @@ def cost_ms(model: Model) -> float:
         member = Predictor(OpenVino(name=model.name), model, size, BATCH)
         took = []
         for _ in range(TIMED):
-            began = time.perf_counter()
+            began = time.process_time()
             await member(Batch(pixels, (Item(),) * BATCH))
-            took.append(time.perf_counter() - began)
+            took.append(time.process_time() - began)
         return took
 
     return float(np.median(asyncio.run(timed()))) * 1000 / BATCH
@@ -86,24 +86,27 @@ def report(members: Members, choosing: NDArray[np.bool_], choice: Choice) -> dic
     """Print what a choice does to the images that had no part in it, and what to write into the configuration."""
     judged = members.part(~choosing)
     walk, full = judged.walk(choice.order, choice.exit_at), judged.full()
-    difference = Interval.of(walk.hits.astype(float) - full)
+    labels = judged.labels
+    hits, full_hits = (walk.answers == labels).astype(float), (full == labels).astype(float)
+    difference = Interval.of(hits - full_hits)
     for name, said in judged.scores.items():
         right = Interval.of((said.argmax(axis=1) == judged.labels).astype(float))
         print(f"{name}: top-1 {right}, {judged.costs[name]:.2f} ms an image")
-    print(f"all together: top-1 {Interval.of(full.astype(float))}")
+    print(f"all together: top-1 {Interval.of(full_hits)}")
     print(
-        f"the cascade: top-1 {Interval.of(walk.hits.astype(float))}, {difference.mean:+.2f} points "
+        f"the cascade: top-1 {Interval.of(hits)}, {difference.mean:+.2f} points "
         f"({difference.low:+.2f} to {difference.high:+.2f}, paired) at {walk.cost / sum(judged.costs.values()):.2f} "
         "of the inference"
     )
+    print(f"answered otherwise than by all together: {Interval.of((walk.answers != full).astype(float))}")
     shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in zip(choice.order, walk.stops, strict=True))
     print(f"the last one asked: {shares}")
     print(f"chosen on {choosing.sum():,} images, judged on {(~choosing).sum():,} others; intervals are of 95 %\n")
     print(f"ensemble: {{cascade: {{order: [{', '.join(choice.order)}], exit_at: {list(choice.exit_at)}}}}}")
     return {
         **asdict(choice),
-        "top1": asdict(Interval.of(walk.hits.astype(float))),
-        "full_top1": asdict(Interval.of(full.astype(float))),
+        "top1": asdict(Interval.of(hits)),
+        "full_top1": asdict(Interval.of(full_hits)),
         "difference": asdict(difference),
         "stops": dict(zip(choice.order, walk.stops, strict=True)),
         "costs_ms": dict(judged.costs),
@@ -114,7 +117,7 @@ def report(members: Members, choosing: NDArray[np.bool_], choice: Choice) -> dic
 def compare(members: Members, first: str) -> None:
     """Print what exits by the maximum and by the margin answer, at the same shares of images that stop at the first."""
     said = members.scores[first]
-    together = members.combined(list(members.scores)).argmax(axis=1)
+    together = members.full()
     print(f"\n{first} first, all {len(said):,} images: top-1, and exits that all together would answer otherwise")
     for share in SHARES:
         cells = []

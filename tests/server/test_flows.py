@@ -1,11 +1,15 @@
-"""What makes the ensemble cheap, over every protocol: a cascade, separate and inline."""
+"""What makes the ensemble cheap, over every protocol: a cascade and a cache, separate and inline."""
 
 import base64
+import itertools
 import json
+from contextlib import ExitStack
 
 import httpx
 import pytest
+from redis import Redis
 
+from tests.redis import running as redis_server
 from tests.server.clients import Grpc, infer_request
 from tests.server.server import Server, config, eventually, post, scrape
 from tests.server.shared.test_http import level
@@ -13,14 +17,30 @@ from tests.server.shared.test_http import level
 MEMBERS = ("brightness", "one")
 # In the middle of a step of brightness, and between two of them.
 SURE, UNSURE = 16, 32
+FRESH = itertools.count()
 CASCADE = {"quorum": 1, "patience_ms": 3000, "cascade": {"order": list(MEMBERS), "exit_at": [0.9]}}
 
 
 @pytest.fixture(scope="module", params=["separate", "inline"])
-def server(request, repository):
-    """A server whose first member knows how bright a picture is, and whose second says the same of all."""
-    with Server(config(repository, request.param, members=MEMBERS, ensemble=CASCADE)) as running:
+def server(request, repository, tmp_path_factory):
+    """A server whose first member knows how bright a picture is, and whose second says the same of all.
+
+    With separate nodes it remembers in a Redis, inline in its memory.
+    """
+    with ExitStack() as stack:
+        redis = None
+        if request.param == "separate":
+            redis = stack.enter_context(redis_server(tmp_path_factory.mktemp("redis")))
+        content = config(repository, request.param, members=MEMBERS, ensemble=CASCADE, cache={"redis": redis})
+        running = stack.enter_context(Server(content))
+        running.redis = redis
         yield running
+
+
+@pytest.fixture
+def picture():
+    """Draws a picture of a brightness that no other test has sent."""
+    return lambda value: level(value) + next(FRESH).to_bytes(8, "big")
 
 
 def infer(server, *images, **parameters):
@@ -31,43 +51,127 @@ def infer(server, *images, **parameters):
     return httpx.post(f"{server.url}/v2/models/ensemble/infer", json=body, timeout=60).json()["parameters"]
 
 
+def looked_up(server):
+    samples = scrape(server, "ray_ensemble_cache_images_total")
+    return {result: sum(v for s, v in samples if s["result"] == result) for result in ("hit", "miss", "passed")}
+
+
+def saved(server):
+    return sum(value for _, value in scrape(server, "ray_ensemble_cache_saved_seconds_total"))
+
+
 def exits(server):
     samples = scrape(server, "ray_ensemble_cascade_exits_total")
     return {name: sum(v for s, v in samples if s["member"] == name) for name in MEMBERS}
 
 
-def test_a_cascade_asks_on_only_where_it_is_not_sure_and_every_protocol_says_whom(server):
+def test_a_cascade_asks_on_only_where_it_is_not_sure_and_every_protocol_says_whom(server, picture):
     before = exits(server)
-    sure, unsure = (post(server, level(value), members="true").json() for value in (SURE, UNSURE))
+    sure, unsure = (post(server, picture(value), members="true").json() for value in (SURE, UNSURE))
     assert (sure["asked"], list(sure["members"])) == (["brightness"], ["brightness"])
     assert (unsure["asked"], list(unsure["members"])) == (["brightness", "one"], ["brightness", "one"])
-    assert post(server, level(SURE), quality="full").json()["asked"] == ["brightness", "one"]
+    assert post(server, picture(SURE), quality="full").json()["asked"] == ["brightness", "one"]
     both = [["brightness"], ["brightness", "one"]]
-    assert json.loads(infer(server, level(SURE), level(UNSURE))["asked"]) == both
+    assert json.loads(infer(server, picture(SURE), picture(UNSURE))["asked"]) == both
     client = Grpc(server)
-    answer = client.stub.ModelInfer(infer_request([level(SURE), level(UNSURE)]), timeout=60)
+    answer = client.stub.ModelInfer(infer_request([picture(SURE), picture(UNSURE)]), timeout=60)
     client.close()
     assert json.loads(answer.parameters["asked"].string_param) == both
     assert eventually(lambda: exits(server) == {"brightness": before["brightness"] + 3, "one": before["one"] + 4})
 
 
-def test_a_handle_tells_whom_the_cascade_asked(server):
+def test_a_handle_tells_whom_the_cascade_asked(server, picture):
     from ray import serve
 
     with server.driver():
         handle = serve.get_app_handle("ensemble")
-        assert handle.classify.remote(level(SURE)).result(timeout_s=60).asked == ("brightness",)
-        assert handle.classify.remote(level(SURE), quality="full").result(timeout_s=60).asked == MEMBERS
+        assert handle.classify.remote(picture(SURE)).result(timeout_s=60).asked == ("brightness",)
+        assert handle.classify.remote(picture(SURE), quality="full").result(timeout_s=60).asked == MEMBERS
 
 
-def test_a_quality_that_is_none_is_refused(server):
-    answer = post(server, level(SURE), quality="half")
+def test_a_quality_that_is_none_is_refused(server, picture):
+    answer = post(server, picture(SURE), quality="half")
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_parameter")
 
 
-def test_votes_are_refused_while_it_serves(server):
+def test_what_came_before_is_remembered_and_every_protocol_says_so(server, picture):
+    before = looked_up(server)
+    image = picture(UNSURE)
+    first, second = post(server, image), post(server, image, top_k=3, members="true")
+    assert (first.json()["cache"], first.headers.get("age")) == ({"hit": False}, None)
+    answer = second.json()
+    assert (answer["cache"]["hit"], answer["asked"], len(answer["top"])) == (True, list(MEMBERS), 3)
+    assert int(second.headers["age"]) == int(answer["cache"]["age_s"])
+    assert (answer["label"], answer["probability"]) == (first.json()["label"], first.json()["probability"])
+    assert answer["model_versions"] == first.json()["model_versions"] == {"brightness": 1, "one": 1}
+    assert answer["trace_id"] != first.json()["trace_id"]
+    told = json.loads(infer(server, image, picture(UNSURE))["cache"])
+    assert [each["hit"] for each in told] == [True, False]
+    client = Grpc(server)
+    answer = client.stub.ModelInfer(infer_request([image]), timeout=60)
+    client.close()
+    assert json.loads(answer.parameters["cache"].string_param)[0]["hit"]
+    expected = {"hit": before["hit"] + 3, "miss": before["miss"] + 2, "passed": before["passed"]}
+    assert eventually(lambda: looked_up(server) == expected)
+    assert eventually(lambda: saved(server) > 0)
+
+
+def test_a_caller_may_want_a_new_answer(server, picture):
+    image = picture(SURE)
+    headers = {"Content-Type": "image/png"}
+
+    def hit(control):
+        sent = headers | ({"Cache-Control": control} if control else {})
+        return httpx.post(f"{server.url}/classify", content=image, headers=sent, timeout=60).json()["cache"]["hit"]
+
+    assert [hit(control) for control in ("no-store", None, None)] == [False, False, True]
+    assert [hit(control) for control in ("max-age=0, No-Cache", "no-store", None)] == [False, False, True]
+    assert post(server, image, cache="no-cache").json()["cache"] == {"hit": False}
+    assert post(server, image, cache="never").status_code == 422
+
+
+def test_a_form_is_as_old_as_its_oldest_image(server, picture):
+    images = [picture(SURE), picture(UNSURE)]
+
+    def form():
+        parts = [("image", (str(i), image, "image/png")) for i, image in enumerate(images)]
+        return httpx.post(f"{server.url}/classify", files=parts, timeout=60)
+
+    post(server, images[0])
+    assert "age" not in form().headers
+    again = form()
+    ages = [result["cache"]["age_s"] for result in again.json()["results"]]
+    assert int(again.headers["age"]) == int(max(ages))
+
+
+def test_memory_tells_what_it_holds_and_redis_holds_it_for_all(server, picture):
+    post(server, picture(SURE))
+    if server.redis is None:
+        assert eventually(lambda: any(value > 0 for _, value in scrape(server, "ray_ensemble_cache_bytes")))
+        return
+    client = Redis.from_url(server.redis)
+    assert client.dbsize() > 0
+    assert all(0 < client.pttl(key) <= 600_000 for key in client.keys())
+    client.close()
+
+
+def test_votes_are_refused_while_it_serves(server, picture):
     deployment = "Combiner" if len(server.content["applications"][0]["deployments"]) > 1 else "Ingress"
     change = {"method": "majority_vote"}
     server.reconfigure(change if deployment == "Combiner" else {"nodes": {"Combiner": change}}, deployment)
     assert eventually(lambda: sum(value for _, value in scrape(server, "ray_ensemble_config_refused_total")) == 1)
-    assert post(server, level(SURE)).json()["asked"] == ["brightness"]
+    assert post(server, picture(SURE)).json()["asked"] == ["brightness"]
+
+
+def test_while_redis_is_down_there_is_no_cache_one_line_in_the_log_and_no_error(server, picture):
+    if server.redis is None:
+        return
+    image = picture(SURE)
+    post(server, image)
+    assert post(server, image).json()["cache"]["hit"]
+    redis_server.process.kill()
+    redis_server.process.wait()
+    answers = [post(server, image) for _ in range(5)]
+    assert [(answer.status_code, answer.json()["cache"]) for answer in answers] == [(200, {"hit": False})] * 5
+    logs = "".join(path.read_text() for path in server.ray_logs("serve/replica_ensemble_Ingress*.log"))
+    assert logs.count("Redis does not answer") == 1

@@ -14,7 +14,7 @@ from deployments.contract.errors import EnsembleError
 from deployments.contract.options import Options
 from deployments.ingress import options
 from deployments.ingress.http import bodies
-from deployments.ingress.http.routes import AS_OBJECT, OF_CLASSIFYING, REFERENCE, Route, Routes, encoded
+from deployments.ingress.http.routes import AS_OBJECT, OF_CLASSIFYING, REFERENCE, Route, Routes, aged, encoded
 from deployments.ingress.ingress import Outcome
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
@@ -61,7 +61,7 @@ class Classify:
 
     async def answer(self, request: Request, call: Call) -> Response:
         """Classify the images of a request."""
-        asked = options.from_query(request.query_params)
+        asked = options.with_headers(options.from_query(request.query_params), request.headers)
         key = request.headers.get(bodies.RETRY_KEY, "")
         # Before a byte of the body is read.
         async with self._ingress.arriving(asked, key) as arrival:
@@ -74,10 +74,10 @@ class Classify:
             failed = [outcome for outcome in outcomes if isinstance(outcome, EnsembleError)]
             if failed:
                 call.fail(next((error for error in failed if error.is_fault), failed[0]))
-            return encoded({"results": [_told(outcome) for outcome in outcomes]})
+            return aged(encoded({"results": [_told(outcome) for outcome in outcomes]}), outcomes)
         if isinstance(outcomes[0], EnsembleError):
             raise outcomes[0]
-        return encoded(outcomes[0].classification)
+        return aged(encoded(outcomes[0].classification), outcomes)
 
 
 def _told(outcome: Outcome) -> Any:

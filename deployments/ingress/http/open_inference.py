@@ -22,7 +22,7 @@ from deployments.contract.errors import (
 from deployments.ingress import open_inference, options
 from deployments.ingress.arrivals import Arrival
 from deployments.ingress.http import bodies
-from deployments.ingress.http.routes import AS_TEXT, OF_CLASSIFYING, Handler, Route, Routes, encoded, plain
+from deployments.ingress.http.routes import AS_TEXT, OF_CLASSIFYING, Handler, Route, Routes, aged, encoded, plain
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 
@@ -126,7 +126,7 @@ class OpenInference:
         identifier = _field(body, "id", str, "")
         names = open_inference.check_outputs([_field(output, "name", str) for output in _list(body, "outputs")])
         parameters = _field(body, "parameters", dict, {})
-        asked = options.from_parameters(parameters)
+        asked = options.with_headers(options.from_parameters(parameters), request.headers)
         outcomes = await self._ingress.classify(images, asked, began=arrival.began, trace=call.trace, key=key)
         answers = open_inference.succeeded(outcomes)
         outputs = [
@@ -145,7 +145,7 @@ class OpenInference:
             outputs,
             identifier,
         )
-        return plain(msgspec.to_builtins(answer))
+        return aged(plain(msgspec.to_builtins(answer)), answers)
 
     def _images(self, body: dict[str, Any]) -> list[bytes]:
         inputs = _list(body, "inputs")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from deployments.contract.answer import Answer
 from deployments.contract.errors import (
     DeadlineExceeded,
     EnsembleError,
@@ -104,6 +105,15 @@ class Route:
     body: Mapping[str, Any] = field(default_factory=dict)
     observed: bool = False
     open: bool = False
+
+
+def aged(response: Response, outcomes: Sequence[Answer | EnsembleError]) -> Response:
+    """The answer with the header `Age`, if every image of it was remembered: that of the one remembered longest."""
+    told = [outcome.classification.cache for outcome in outcomes if isinstance(outcome, Answer)]
+    ages = [cache.age_s for cache in told if cache is not None and cache.age_s is not None]
+    if ages and len(ages) == len(outcomes):
+        response.headers["Age"] = str(int(max(ages)))
+    return response
 
 
 def encoded(content: Any, status: int = 200) -> Response:

@@ -1,0 +1,230 @@
+"""A memory of what members said: an image that came before is not decoded and not asked of them again.
+
+What is kept is each member's scores, not an answer: the combination, the label, `top_k` and the trace are made anew for
+each request. So a change of weights or of the method holds for remembered images at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from pydantic import ByteSize, Field, field_validator
+
+from deployments.contract.batch import Batch, Work
+from deployments.contract.item import Cached, Item, Version
+from deployments.contract.nodes import Node
+from deployments.contract.payload import Ballots
+from deployments.contract.settings import MIB, Schema
+from graph.flows.stores import Memory, Redis, Store
+
+OPERATION = "cache"
+URLS = ("redis://", "rediss://", "unix://")
+
+
+class CacheSettings(Schema):
+    """What is remembered, where, and for how long."""
+
+    max_bytes: ByteSize = Field(
+        ByteSize(64 * MIB), ge=64 * 1024, le=1024 * 1024 * MIB, description="memory of the entries, as 64MiB"
+    )
+    max_entries: int = Field(1_000_000, ge=1, le=1_000_000_000, description="images remembered in memory")
+    ttl_s: float = Field(600.0, gt=0, le=31_536_000, allow_inf_nan=False, description="how long an image is remembered")
+    redis: str | None = Field(
+        None, max_length=4096, description="URL of a Redis that processes share; default: memory of this process"
+    )
+    redis_timeout_ms: int = Field(50, ge=1, le=10_000, description="how long Redis may take; then there is no cache")
+
+    @field_validator("redis")
+    @classmethod
+    def _is_url(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(URLS):
+            raise ValueError(f"a URL begins with one of {', '.join(URLS)}")
+        return url
+
+    def store(self) -> Store:
+        """Where entries are kept.
+
+        Raises:
+            ConfigurationError: Redis' client is missing, or its URL is wrong.
+        """
+        if self.redis is None:
+            return Memory(self.max_bytes, self.max_entries, self.ttl_s)
+        return Redis(self.redis, self.ttl_s, self.redis_timeout_ms / 1000)
+
+
+class Entry(msgspec.Struct, array_like=True, frozen=True):
+    """What is remembered of an image.
+
+    Attributes:
+        made: when, seconds since the epoch.
+        took_s: what decoding and members took for it, its share of the batch.
+        image_size: see `Item`, as the next two.
+        versions: likewise.
+        asked: likewise.
+        scores: each member's, float32, by name.
+    """
+
+    made: float
+    took_s: float
+    image_size: tuple[int, int] | None
+    versions: dict[str, Version]
+    asked: tuple[str, ...]
+    scores: dict[str, bytes]
+
+
+class Counts(Protocol):
+    """Counts what a cache does."""
+
+    def cache(self, hits: int, misses: int, passed: int, saved_s: float) -> None:
+        """Count images: remembered, not remembered, and those whose caller wants a new answer; and what was saved."""
+        ...
+
+
+ENCODER = msgspec.msgpack.Encoder()
+DECODER = msgspec.msgpack.Decoder(Entry)
+Waiting = asyncio.Future[Entry | None]
+# Images by their positions in a batch, and what members say of them.
+Part = tuple[Sequence[int], Batch[Ballots]]
+
+
+class Cache:
+    """Answers from its store what is there; of several that ask the same at once, one asks the members for all."""
+
+    def __init__(
+        self, node: Node[Sequence[bytes], Ballots], store: Store, identity: bytes, classes: int, counts: Counts
+    ) -> None:
+        """Set what is remembered.
+
+        Args:
+            node: from encoded images to what each member says of them.
+            store: where entries are kept.
+            identity: what decides scores besides the image: two that differ share nothing.
+            classes: the number of scores of a member.
+            counts: counts hits and misses.
+        """
+        self._node = node
+        self._store = store
+        self._identity = identity
+        self._classes = classes
+        self._counts = counts
+        self._under_way: dict[bytes, Waiting] = {}
+
+    async def __call__(self, batch: Batch[Sequence[bytes]]) -> Batch[Ballots]:
+        """Encoded images to each member's scores, float32 [N,C] by name."""
+        work = Work(OPERATION, batch)
+        live = work.batch.live
+        keys = {p: self._key(image, work.batch.items[p]) for p, image in zip(live, work.payload, strict=True)}
+        open_ = [p for p in live if work.batch.items[p].options.cache is None]
+        contents = await self._store.look_up([keys[p] for p in open_])
+        found = {p: entry for p, content in zip(open_, contents, strict=True) if (entry := self._entry(content))}
+        # From here to the asking nothing waits: who asks for all must be known before another batch looks.
+        asks = [p for p in live if work.batch.items[p].options.cache is not None]
+        followed: dict[int, Waiting] = {}
+        leaders: dict[bytes, Waiting] = {}
+        for p in open_:
+            if p in found:
+                continue
+            if keys[p] in self._under_way:
+                followed[p] = self._under_way[keys[p]]
+            else:
+                self._under_way[keys[p]] = leaders[keys[p]] = asyncio.get_running_loop().create_future()
+                asks.append(p)
+        noted = work.done(work.payload, attributes={"ensemble.cache.hits": len(found)})
+        parts = await self._ask(noted, sorted(asks), keys, leaders)
+        found |= {p: entry for p, waiting in followed.items() if (entry := await asyncio.shield(waiting)) is not None}
+        # What the one that asked for all failed on has not failed: it may have been out of time.
+        left = [p for p in followed if p not in found]
+        parts += await self._ask(noted, left, keys, {})
+        hits = sorted(found)
+        parts.append((hits, _remembered([noted.items[p] for p in hits], [found[p] for p in hits])))
+        failed = [p for p, item in enumerate(noted.items) if item.error is not None]
+        parts.append((failed, Batch({}, tuple(noted.items[p] for p in failed))))
+        passed = len(live) - len(open_)
+        misses = len(live) - passed - len(found)
+        self._counts.cache(len(found), misses, passed, sum(entry.took_s for entry in found.values()))
+        return Batch.join([part for part in parts if part[0]])
+
+    def _key(self, image: bytes, item: Item) -> bytes:
+        quality = (item.options.quality or "").encode()
+        return b"ensemble:" + hashlib.sha256(self._identity + quality + b"\0" + image).digest()
+
+    def _entry(self, content: bytes | None) -> Entry | None:
+        """What is remembered; None for nothing, and for what is not of our making."""
+        if content is None:
+            return None
+        try:
+            entry = DECODER.decode(content)
+        except msgspec.MsgspecError:
+            return None
+        whole = entry.scores and all(len(scores) == 4 * self._classes for scores in entry.scores.values())
+        return entry if whole else None
+
+    async def _ask(
+        self,
+        batch: Batch[Sequence[bytes]],
+        positions: Sequence[int],
+        keys: Mapping[int, bytes],
+        leaders: Mapping[bytes, Waiting],
+    ) -> list[Part]:
+        """Ask the members of some images, remember what they say, and tell those that wait for it."""
+        entries: dict[int, Entry] = {}
+        try:
+            if not positions:
+                return []
+            began = time.perf_counter()
+            answer = await self._node(batch.split(positions))
+            entries = _entries(answer, positions, (time.perf_counter() - began) / len(positions))
+        finally:
+            told = {keys[p]: entry for p, entry in entries.items()}
+            for key, waiting in leaders.items():
+                del self._under_way[key]
+                waiting.set_result(told.get(key))
+        for p, entry in entries.items():
+            if batch.items[p].options.cache != "no-store":
+                self._store.keep(keys[p], ENCODER.encode(entry))
+        payload = answer.payload if isinstance(answer.payload, Mapping) else {}
+        return [(positions, Batch(payload, tuple(replace(item, cache=Cached(False)) for item in answer.items)))]
+
+
+def _entries(answer: Batch[Ballots], positions: Sequence[int], took_s: float) -> dict[int, Entry]:
+    """What to remember of an answer: only of images that no member failed on, and that were asked on as usual."""
+    now = time.time()
+    entries = {}
+    for row, place in enumerate(answer.live):
+        item = answer.items[place]
+        if not item.missing:
+            said = {name: scores[row] for name, scores in answer.payload.items()}
+            scores = {name: each.tobytes() for name, each in said.items() if not np.isnan(each[0])}
+            entries[positions[place]] = Entry(now, took_s, item.image_size, dict(item.versions), item.asked, scores)
+    return entries
+
+
+def _remembered(items: Sequence[Item], entries: Sequence[Entry]) -> Batch[Ballots]:
+    """Images as if the members had just been asked."""
+    now = time.time()
+    names = dict.fromkeys(name for entry in entries for name in entry.scores)
+    length = max((len(scores) // 4 for entry in entries for scores in entry.scores.values()), default=0)
+    payload = {name: np.full((len(entries), length), np.nan, np.float32) for name in names}
+    for row, entry in enumerate(entries):
+        for name, scores in entry.scores.items():
+            payload[name][row] = np.frombuffer(scores, np.float32)
+    return Batch(
+        payload,
+        tuple(
+            replace(
+                item,
+                image_size=entry.image_size,
+                versions=entry.versions,
+                asked=entry.asked,
+                cache=Cached(True, max(0.0, now - entry.made)),
+            )
+            for item, entry in zip(items, entries, strict=True)
+        ),
+    )
