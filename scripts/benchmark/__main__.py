@@ -5,8 +5,8 @@
 Every round takes each system in turn, with the limit measured again between them; rows are medians over the rounds.
 The load is a closed loop of clients in a process of its own, on the same cores. Workloads: `embedded`, the models in
 the box; `imagenet`, ResNet-50 v1.5 and DenseNet-169 at 224x224 with random weights; `trivial`, constant models, so that
-only serving costs. A system is `limit`, `ours` (colocated and separate, HTTP and gRPC) or a file of
-`scripts/benchmark/peers`.
+only serving costs. A system is `limit`, `ours` (colocated and separate, HTTP and gRPC), `colocated`, `cascade` or
+`cached` (one process, HTTP alone), or a file of `scripts/benchmark/peers`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from scripts.benchmark.systems import PEERS, System, named, running
 from scripts.benchmark.workloads import Placement, Workload, workload
-from scripts.errors import ScriptError, check_writable, told_in_one_line
+from scripts.errors import ScriptError, check_writable, fraction, told_in_one_line
 
 NONE = "-"
 # What a chart calls the systems whose name doesn't say what they are.
@@ -258,6 +258,10 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--seconds", type=float, default=3, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument(
+        "--stops", type=fraction, metavar="SHARE", help="of the photographs, at a cascade's first member"
+    )
+    parser.add_argument("--repeats", type=fraction, metavar="SHARE", help="of the requests, whose image came before")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="PNG or SVG")
@@ -267,7 +271,7 @@ def main() -> None:
     check_writable(parser, args.json, args.markdown, args.plot)
     with told_in_one_line():
         systems = named(args.systems)
-        load = workload(args.workload, args.precision)
+        load = replace(workload(args.workload, args.precision), stops=args.stops, repeats=args.repeats)
         limit = Limit(load, args.clients, args.seconds) if "limit" in args.systems else None
         rows: list[Row] = []
         try:

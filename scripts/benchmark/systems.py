@@ -24,6 +24,7 @@ from scripts.benchmark.workloads import ROOT, Placement, Workload
 from scripts.errors import ScriptError
 from scripts.load.__main__ import wrapped
 from scripts.serve.ports import Port, check_ports
+from scripts.shipped import shipped
 
 HTTP_PORT, GRPC_PORT = 18100, 19100
 READY_TIMEOUT_S, STOP_TIMEOUT_S = 120.0, 60.0
@@ -42,15 +43,24 @@ class System:
         placement: of our nodes; None for a peer.
         protocols: what it is asked by.
         form: of what it is asked by HTTP.
+        file: our configuration, where it is not the placement's usual one.
     """
 
     name: str
     placement: Placement | None
     protocols: tuple[str, ...]
     form: Form = AS_IT_IS
+    file: str | None = None
 
 
 OURS = (System("ours", "colocated", ("http", "grpc")), System("ours", "separate", ("http", "grpc")))
+
+# One process by HTTP alone, as it comes and with what makes it cheap.
+VARIANTS = (
+    System("colocated", "colocated", ("http",)),
+    System("cascade", "colocated", ("http",), file="configs/cascade.yaml"),
+    System("cached", "colocated", ("http",), file="configs/cached.yaml"),
+)
 
 
 def named(names: list[str]) -> list[System]:
@@ -60,15 +70,18 @@ def named(names: list[str]) -> list[System]:
         ScriptError: there is no such system.
     """
     peers = sorted(path.stem for path in PEERS.glob("*.py"))
+    known = ["limit", "ours", *(system.name for system in VARIANTS), *peers]
     systems: list[System] = []
     for name in names:
         if name == "ours":
             systems += OURS
+        elif found := [system for system in VARIANTS if system.name == name]:
+            systems += found
         elif name in peers:
             declared = head(PEERS / f"{name}.py").get("tool", {}).get("benchmark", {})
             systems.append(System(name, None, ("http",), Form.of(declared)))
         elif name != "limit":
-            raise ScriptError(f"there is no system {name!r}; there are limit, ours and {', '.join(peers)}")
+            raise ScriptError(f"there is no system {name!r}; there are {', '.join(known)}")
     return systems
 
 
@@ -125,6 +138,8 @@ class Running:
         command += ["--headers", *(f"{name}: {value}" for name, value in self._form.headers)]
         if self._form.body is not None:
             command += ["--body", self._form.body]
+        if workload.repeats is not None:
+            command += ["--repeats", str(workload.repeats)]
         before = self.cpu_s()
         done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
         if done.returncode != 0:
@@ -193,7 +208,8 @@ def running(
 
 def _ours(system: System, workload: Workload, edit: Callable[[dict[str, Any]], None] | None, folder: Path) -> list[str]:
     assert system.placement is not None
-    config = workload.config(system.placement, HTTP_PORT, GRPC_PORT)
+    file = shipped(system.file) if system.file is not None else None
+    config = workload.config(system.placement, HTTP_PORT, GRPC_PORT, file)
     if edit is not None:
         edit(config)
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")

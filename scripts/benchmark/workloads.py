@@ -19,6 +19,7 @@ from openvino import opset13 as op
 
 from models.repository import DEFAULT_ROOT, find
 from models.writing import write_metadata
+from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.shipped import CHECKOUT, shipped
 
@@ -50,6 +51,8 @@ class Workload:
         size: height and width that they take, pixels.
         images: encoded photographs.
         precision: OpenVINO's inference precision of what is not int8; None for its own choice.
+        stops: the share of the photographs that a cascade's first member answers; None for the shipped threshold.
+        repeats: the share of the requests whose image came before; None to send the same few images in turn.
     """
 
     name: str
@@ -58,6 +61,8 @@ class Workload:
     size: tuple[int, int]
     images: tuple[Path, ...]
     precision: str | None
+    stops: float | None = None
+    repeats: float | None = None
 
     @property
     def models(self) -> list[Path]:
@@ -69,9 +74,9 @@ class Workload:
         """The share of the shorter side that the members' centre crop keeps."""
         return find(self.repository, MEMBERS[0], self.version).crop_ratio or 1.0
 
-    def config(self, placement: Placement, port: int, grpc_port: int) -> dict[str, Any]:
-        """The shipped configuration of a placement, with these models and ports."""
-        config: dict[str, Any] = yaml.safe_load(CONFIGS[placement].read_text(encoding="utf-8"))
+    def config(self, placement: Placement, port: int, grpc_port: int, file: Path | None = None) -> dict[str, Any]:
+        """The shipped configuration of a placement, or of a file, with these models and ports."""
+        config: dict[str, Any] = yaml.safe_load((file or CONFIGS[placement]).read_text(encoding="utf-8"))
         config["http_options"]["port"] = port
         config["grpc_options"]["port"] = grpc_port
         args = config["applications"][0]["args"]
@@ -80,6 +85,13 @@ class Workload:
             member["version"] = self.version
             if self.precision is not None:
                 member["inference_precision"] = self.precision
+        cascade = args.get("ensemble", {}).get("cascade")
+        if cascade is not None and self.stops is not None:
+            from scripts.benchmark.stopping import threshold
+
+            first = find(self.repository, cascade["order"][0], self.version)
+            photographs = Dataset(self.images[0].parent, tuple(path.name for path in self.images))
+            cascade["exit_at"] = [threshold(first, photographs, self.stops)]
         return config
 
 

@@ -4,7 +4,8 @@
 
 Prints a line of JSON. A client sends its next request when it has the answer to the last. Anything but 200 (or OK) is
 counted as an error, and no latency is taken of it. An image is sent as it is, or, with `--body`, as that text with the
-image in base64 for `BASE64`.
+image in base64 for `BASE64`. With `--repeats` each JPEG is told apart by a comment in it, except for the share of the
+requests that sends one of those before once more.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -112,15 +114,44 @@ def wrapped(image: bytes, template: str | None) -> bytes:
     return image if template is None else template.replace("BASE64", base64.b64encode(image).decode()).encode()
 
 
-async def http(url: str, bodies: Sequence[bytes], headers: Sequence[str], clients: int, tally: Tally) -> None:
+def marked(image: bytes, number: int) -> bytes:
+    """A JPEG with a number in a comment behind its first marker: other bytes, the same picture."""
+    return image[:2] + b"\xff\xfe\x00\x0a" + number.to_bytes(8, "big") + image[2:]
+
+
+def partly_repeated(images: Sequence[bytes], repeats: float, seed: int = 0) -> Iterator[bytes]:
+    """JPEGs without end, none of them sent before except for that share of them."""
+    random = Random(seed)
+    new = 0
+    while True:
+        number = random.randrange(new) if new and random.random() < repeats else new
+        new = max(new, number + 1)
+        yield marked(images[number % len(images)], number)
+
+
+async def http(
+    url: str,
+    bodies: Sequence[bytes],
+    headers: Sequence[str],
+    clients: int,
+    tally: Tally,
+    repeats: float | None = None,
+) -> None:
     """Load an HTTP server with POSTs of these bodies and headers."""
     parts = urlsplit(url)
     head = [f"POST {parts.path or '/'} HTTP/1.1", f"Host: {parts.netloc}", *headers]
-    requests = ["\r\n".join([*head, f"Content-Length: {len(body)}", "\r\n"]).encode() + body for body in bodies]
+
+    def request(body: bytes) -> bytes:
+        return "\r\n".join([*head, f"Content-Length: {len(body)}", "\r\n"]).encode() + body
+
+    requests = [request(body) for body in bodies]
+    # One for all clients, so that one repeats what another has sent.
+    together = map(request, partly_repeated(bodies, repeats)) if repeats is not None else None
     loop = asyncio.get_running_loop()
     done = []
     for client in range(clients):
-        order = itertools.cycle(requests[client % len(requests) :] + requests[: client % len(requests)])
+        turn = itertools.cycle(requests[client % len(requests) :] + requests[: client % len(requests)])
+        order = turn if together is None else together
         _, protocol = await loop.create_connection(
             lambda order=order: HttpClient(order, tally),  # type: ignore[misc]
             parts.hostname or "127.0.0.1",
@@ -166,6 +197,7 @@ def run(
     warm_up_s: float,
     headers: Sequence[str] = IMAGE,
     body: str | None = None,
+    repeats: float | None = None,
 ) -> dict[str, Any]:
     """Load a server and report: requests/s, milliseconds of latency at the median and the 99th percentile, CPU.
 
@@ -177,6 +209,7 @@ def run(
         warm_up_s: how long before that.
         headers: of an HTTP request, `Name: value`.
         body: of an HTTP request, with `BASE64` for the image; None for the image as it is.
+        repeats: the share of the requests whose image was sent before; None to send the same images in turn.
     """
     bodies = [wrapped(image, body) for image in images]
     tally = Tally(warm_up_s, seconds)
@@ -184,7 +217,7 @@ def run(
     if url.startswith("grpc://"):
         asyncio.run(open_inference(url.removeprefix("grpc://"), images, clients, tally))
     else:
-        asyncio.run(http(url, bodies, headers, clients, tally))
+        asyncio.run(http(url, bodies, headers, clients, tally, repeats))
     cpu = time.process_time() - started
     latencies = np.array(tally.latencies or [float("nan")]) * 1000
     return {
@@ -208,9 +241,12 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=1, help="seconds that are not counted")
     parser.add_argument("--headers", nargs="+", default=IMAGE, metavar="HEADER", help="of an HTTP request")
     parser.add_argument("--body", metavar="TEMPLATE", help="of an HTTP request: text with BASE64 for the image")
+    parser.add_argument("--repeats", type=float, metavar="SHARE", help="of JPEGs sent by HTTP that were sent before")
     args = parser.parse_args()
+    if args.repeats is not None and (not 0 <= args.repeats <= 1 or args.body is not None or "grpc:" in args.url):
+        parser.error("--repeats is a share from 0 to 1, of JPEGs sent by HTTP without --body")
     images = [path.read_bytes() for path in args.images]
-    result = run(args.url, images, args.clients, args.seconds, args.warm_up, args.headers, args.body)
+    result = run(args.url, images, args.clients, args.seconds, args.warm_up, args.headers, args.body, args.repeats)
     print(json.dumps(result), flush=True)
 
 
