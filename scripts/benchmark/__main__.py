@@ -258,9 +258,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--seconds", type=float, default=3, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument(
-        "--stops", type=fraction, metavar="SHARE", help="of the photographs, at a cascade's first member"
-    )
+    parser.add_argument("--stops", type=fraction, metavar="SHARE", help="of the photographs, at the first member")
     parser.add_argument("--repeats", type=fraction, metavar="SHARE", help="of the requests, whose image came before")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE")

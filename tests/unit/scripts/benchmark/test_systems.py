@@ -2,13 +2,22 @@ import importlib.metadata
 import subprocess
 import sys
 
+import cv2
+import numpy as np
 import pytest
 
+from models.repository import DEFAULT_ROOT, find
 from scripts.benchmark import peer as peer_file
-from scripts.benchmark import systems
+from scripts.benchmark import systems, workloads
 from scripts.benchmark.peer import Form, head
+from scripts.benchmark.stopping import threshold
 from scripts.benchmark.systems import PEERS, System, named
+from scripts.benchmark.workloads import Workload
+from scripts.dataset import Dataset
 from scripts.errors import ScriptError
+from scripts.evaluate.accuracy import predict
+from tests.conftest import ROOT
+from tests.networks import brightness, store
 
 
 @pytest.fixture
@@ -77,3 +86,35 @@ def test_a_peer_that_can_not_be_installed_is_told(installed, tmp_path):
 
 def test_a_peer_without_a_head_runs_here():
     assert peer_file.python_of(PEERS / "chain.py") == sys.executable
+
+
+def test_what_makes_the_ensemble_cheap_is_measured_beside_it(monkeypatch, tmp_path):
+    variants = named(["colocated", "cascade", "cached"])
+    assert [system.placement for system in variants] == ["colocated"] * 3
+    monkeypatch.setattr(workloads, "CACHE", tmp_path)
+    (tmp_path / "a.jpg").write_bytes((ROOT / "tests" / "cat.jpg").read_bytes())
+    load = Workload("embedded", DEFAULT_ROOT, 2, (32, 32), (tmp_path / "a.jpg",), None)
+    plain, cascade, cached = (
+        load.config("colocated", 1, 2, ROOT / system.file if system.file else None)["applications"][0]["args"]
+        for system in variants
+    )
+    assert cascade.pop("ensemble")["cascade"]["exit_at"] == [0.665]
+    assert cached.pop("cache")["ttl_s"] == 600
+    # Nothing else differs.
+    ensemble = plain.pop("ensemble")
+    assert cached.pop("ensemble") == ensemble
+    assert plain == cascade == cached
+
+
+def test_the_threshold_stops_the_share_that_is_wanted(tmp_path):
+    for number in range(8):
+        level = np.full((32, 32, 3), 24 + number, np.uint8)
+        cv2.imwrite(str(tmp_path / f"{number}.png"), level)
+    photographs = Dataset(tmp_path, tuple(f"{number}.png" for number in range(8)))
+    store(tmp_path / "models", "brightness", brightness())
+    model = find(tmp_path / "models", "brightness")
+    at = threshold(model, photographs, 0.75)
+    [scores] = predict([model], photographs)
+    assert (scores.max(axis=1) >= at).sum() == 6
+    with pytest.raises(ScriptError, match="no threshold stops"):
+        threshold(model, photographs, 1.0)

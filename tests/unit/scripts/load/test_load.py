@@ -2,10 +2,13 @@ import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import cv2
+import numpy as np
 import pytest
 
 from scripts.load import __main__ as load
-from scripts.load.__main__ import run
+from scripts.load.__main__ import marked, run
+from tests.conftest import ROOT
 
 
 @pytest.fixture
@@ -82,3 +85,24 @@ def test_a_client_that_gets_no_answer_is_an_error(monkeypatch):
         result = run(url, [b"a"], clients=2, seconds=0.1, warm_up_s=0)
     assert result["errors"] == 2
     assert "no answer" in result["first_error"]
+
+
+def test_a_share_of_the_images_has_been_sent_before_and_every_other_is_new(server):
+    images = [b"\xff\xd8one", b"\xff\xd8two"]
+    result = run(f"http://127.0.0.1:{server.server_port}/length", images, 3, seconds=0.5, warm_up_s=0, repeats=0.5)
+    assert result["errors"] == 0
+    distinct = len(set(server.bodies))
+    # Three clients may have been cut off with a request of theirs on its way.
+    assert 0.3 < distinct / len(server.bodies) < 0.7
+    assert {body[:2] + body[14:] for body in server.bodies} == set(images)
+    server.bodies.clear()
+    run(f"http://127.0.0.1:{server.server_port}/length", images, 3, seconds=0.1, warm_up_s=0, repeats=0.0)
+    assert len(set(server.bodies)) == len(server.bodies)
+
+
+def test_a_marked_photograph_is_the_same_picture():
+    photograph = (ROOT / "tests" / "cat.jpg").read_bytes()
+    first, second = (marked(photograph, number) for number in range(2))
+    assert len({photograph, first, second}) == 3
+    decoded = [cv2.imdecode(np.frombuffer(each, np.uint8), cv2.IMREAD_COLOR) for each in (photograph, first, second)]
+    assert all((each == decoded[0]).all() for each in decoded)
