@@ -109,7 +109,9 @@ def test_the_plot_is_a_picture(tmp_path):
 
 
 def test_an_unknown_system_is_told():
-    with pytest.raises(ScriptError, match="no system 'nginx'; there are limit, ours, colocated, cascade, cached, bentoml"):
+    with pytest.raises(
+        ScriptError, match="no system 'nginx'; there are limit, ours, colocated, cascade, cached, bentoml"
+    ):
         named(["ours", "nginx"])
     assert named(["limit", "ours", "chain"]) == [*OURS, System("chain", None, ("http",))]
 
