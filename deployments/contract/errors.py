@@ -103,6 +103,12 @@ class RateLimited(ClientMistake):
     retry = True
 
 
+class OverShare(RateLimited):
+    """Most of the room is taken, and the caller has its share of it; try again later."""
+
+    code = "over_share"
+
+
 class NotFound(ClientMistake):
     """There is no such path or model."""
 

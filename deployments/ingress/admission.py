@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from deployments.contract.errors import Overloaded
+from deployments.contract.caller import ANYONE, Caller
+from deployments.contract.errors import Overloaded, OverShare
 from deployments.ingress.drain import LONGEST_S, Drain
 from deployments.ingress.returns import Returns
 from deployments.ingress.settings import IngressSettings
+from deployments.ingress.shares import Shares
 
 
 class Admission:
@@ -27,22 +29,37 @@ class Admission:
         self.size = 0
         self._drain = Drain()
         self._returns = Returns()
+        self._shares = Shares()
 
-    def check(self, images: int = 1, size: int = 0, key: str = "") -> None:
-        """Raise Overloaded if so many more images, of so many bytes together, exceed what is admitted.
+    def check(self, images: int = 1, size: int = 0, by: Caller = ANYONE) -> None:
+        """Let so many more images in, of so many bytes together; nothing is counted yet.
 
-        Of the places, up to a third are kept for those that were told when to come again. `key` is what such a
-        request is known by; empty if it has none.
+        Of the places, up to a third are kept for those that were told when to come again.
+
+        Raises:
+            Overloaded: they exceed what is admitted.
+            OverShare: most of the room is taken, and they exceed the caller's share of it.
         """
         settings = self._settings()
         free = settings.max_in_flight - self.images
-        if not self._returns.is_due(key):
+        if not self._returns.is_due(by.key):
             free -= min(self._returns.outstanding(), settings.max_in_flight // 3)
         if images > free or self.size + size > settings.max_in_flight_bytes:
             raise self.refusal(
                 f"{self.images} images of {self.size} bytes are in flight; at most {settings.max_in_flight} of "
                 f"{settings.max_in_flight_bytes} bytes are admitted",
-                key,
+                by,
+            )
+        if by.client and 2 * (self.images + images) > settings.max_in_flight:
+            self._check_share(images, by, settings.max_in_flight)
+
+    def _check_share(self, images: int, by: Caller, places: int) -> None:
+        if self._shares.exceeds(by.client, images, places):
+            wait_s = self._drain.retry_after_s(self.images, self._settings().retry_after_s)
+            raise OverShare(
+                f"{self.images} images are in flight, and your share of {places} places is taken; "
+                f"try again in {math.ceil(wait_s)} s",
+                retry_after_s=wait_s,
             )
 
     def check_time(self, left_s: float) -> None:
@@ -52,30 +69,34 @@ class Admission:
                 f"{self.images} images are in flight, at {pace:.0f} a second; this request has {left_s:.3f} s left"
             )
 
-    def refusal(self, reason: str, key: str = "") -> Overloaded:
+    def refusal(self, reason: str, by: Caller = ANYONE) -> Overloaded:
         """The error of a request that is not admitted, which says when to try again."""
+        self._shares.want(by.client)
         wait_s: float | None = (
-            self._returns.promise(key, pace, LONGEST_S) if key and (pace := self._drain.pace) else None
+            self._returns.promise(by.key, pace, LONGEST_S) if by.key and (pace := self._drain.pace) else None
         )
         if wait_s is None:
             wait_s = self._drain.retry_after_s(self.images, self._settings().retry_after_s)
         return Overloaded(f"{reason}; try again in {math.ceil(wait_s)} s", retry_after_s=wait_s)
 
     @contextmanager
-    def room(self, images: int, size: int, left_s: float, key: str) -> Iterator[None]:
-        """Room for so many images of so many bytes together, for as long as the block takes; `key` as in `check`.
+    def room(self, images: int, size: int, left_s: float, by: Caller) -> Iterator[None]:
+        """Room for so many images of so many bytes together, for as long as the block takes.
 
         Raises:
             Overloaded: there is no room for them, or what is in flight takes longer than they have left.
+            OverShare: as of `check`.
         """
-        self.check(images, size, key)
+        self.check(images, size, by)
         self.check_time(left_s)
-        self._returns.keep(key)
+        self._returns.keep(by.key)
+        self._shares.add(by.client, images)
         self.images += images
         self.size += size
         try:
             yield
         finally:
+            self._shares.add(by.client, -images)
             self.images -= images
             self.size -= size
             settings = self._settings()

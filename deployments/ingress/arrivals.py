@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import DeadlineExceeded, EnsembleError, SlowBody
 from deployments.ingress.admission import Admission
 from deployments.ingress.settings import IngressSettings
@@ -69,18 +70,19 @@ class Arrivals:
         self._all: dict[Arrival, None] = {}
 
     @asynccontextmanager
-    async def arriving(self, timeout_s: float, key: str = "") -> AsyncIterator[Arrival]:
-        """Room for a request while its body arrives; its bytes count as they come. `key` as in `Admission.check`.
+    async def arriving(self, timeout_s: float, by: Caller = ANYONE) -> AsyncIterator[Arrival]:
+        """Room for a request while its body arrives; its bytes count as they come.
 
         Raises:
+            OverShare: as of `Admission.check`.
             Overloaded: there is no room for it, for an image more, or for the bytes that came.
             DeadlineExceeded: it did not arrive in its time.
             SlowBody: it came at less than the slowest pace.
         """
         settings = self._settings()
-        self._admission.check(key=key)
+        self._admission.check(by=by)
         if len(self._all) >= settings.max_arriving and not self._make_room():
-            raise self._admission.refusal(f"{len(self._all)} requests are arriving; no more are admitted at a time")
+            raise self._admission.refusal(f"{len(self._all)} requests are arriving; no more are admitted at a time", by)
         arrival = Arrival(self._admission, timeout_s, settings.min_body_rate)
         self._all[arrival] = None
         try:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import DEADLINE_HINT, Batch
+from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import DeadlineExceeded, EnsembleError, InvalidParameter, NotReady
 from deployments.contract.item import Item
 from deployments.contract.nodes import Graph
@@ -75,7 +76,7 @@ class Ingress:
         *,
         began: float | None = None,
         trace: Trace | None = None,
-        key: str = "",
+        by: Caller = ANYONE,
     ) -> list[Outcome]:
         """Classify images together: each one's answer or its own error, in order.
 
@@ -84,12 +85,13 @@ class Ingress:
             options: what the caller asked for; the deadline counts from when the request began.
             began: when that was, seconds since the epoch; default: now.
             trace: the call's trace; default: a new one, not sampled.
-            key: what a request that is refused will be known by when it comes again; empty if it has none.
+            by: who asks.
 
         Raises:
             InvalidParameter: `top_k` is more than there are classes, or there are too many images.
             Overloaded: the images would exceed the number admitted, or those in flight take longer than they have left;
                 none was classified.
+            OverShare: they would exceed the caller's share of the room.
         """
         self.check_count(len(images))
         if options.top_k is not None and options.top_k > self._class_count:
@@ -98,7 +100,7 @@ class Ingress:
         deadline = (began or now) + self._timeout_s(options)
         trace = trace or Trace(continue_trace(None))
         item, queued_ns = Item(trace.parent, deadline, options), time.time_ns()
-        with self._admission.room(len(images), sum(map(len, images)), deadline - now, key):
+        with self._admission.room(len(images), sum(map(len, images)), deadline - now, by):
             futures = [
                 self._batcher.submit(Waiting(image, item, Passage(trace, queued_ns, len(image)))) for image in images
             ]
@@ -114,13 +116,13 @@ class Ingress:
             trace.asked(dict.fromkeys(name for answer in told for name in answer.asked or ()))
         return outcomes
 
-    def arriving(self, options: Options = DEFAULT, key: str = "") -> AbstractAsyncContextManager[Arrival]:
+    def arriving(self, options: Options = DEFAULT, by: Caller = ANYONE) -> AbstractAsyncContextManager[Arrival]:
         """Room for a request while its body arrives, as `Arrivals.arriving` gives it.
 
         It must arrive within its own time or the configured one, whichever is shorter.
         """
         # A caller may wait long for its answer, but not keep the room meanwhile.
-        return self._arrivals.arriving(min(self._timeout_s(options), self._timeout_s(DEFAULT)), key)
+        return self._arrivals.arriving(min(self._timeout_s(options), self._timeout_s(DEFAULT)), by)
 
     async def warm_up(self) -> None:
         """Send one image through the graph, so that every member has answered once.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from deployments.contract.caller import FairBy
 from deployments.contract.settings import MIB, Schema
 
 
@@ -21,6 +22,10 @@ class IngressSettings(Schema):
     )
     min_body_rate: int = Field(1024, ge=1, le=MIB, description="slowest pace of a body after 5 s, bytes a second")
     retry_after_s: int = Field(1, ge=1, le=3600, description="least Retry-After of a refusal, seconds")
+    fair_by: FairBy = Field(
+        "key",
+        description="what clients share the room by when most of it is taken: the API key, the address, or nobody does",
+    )
     timeout_ms: int = Field(30_000, ge=1, le=3_600_000, description="deadline of a request that doesn't say")
     max_parts: int = Field(64, ge=1, le=10_000, description="images in one request")
     max_request_bytes: int = Field(32 * MIB, ge=1024, le=1024 * MIB, description="body of one request, bytes")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
+from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import EnsembleError
 from deployments.contract.item import MOST_TOLD, AttributeValue
 from deployments.observe.metrics import Metrics
@@ -22,12 +23,14 @@ class Call:
 
     Attributes:
         trace: its trace.
+        caller: who asks.
         outcome: `ok`, `cancelled` or the code of its error.
         attributes: what the root span gets at its end.
         fault: what went wrong on the server's side, if something did.
     """
 
     trace: Trace
+    caller: Caller = ANYONE
     outcome: str = "ok"
     attributes: dict[str, AttributeValue] = field(default_factory=dict)
     fault: str | None = None

@@ -10,14 +10,14 @@ import msgspec
 from google.protobuf import json_format
 from ray.serve.grpc_util import RayServegRPCContext
 
+from deployments.contract.caller import caller
 from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidParameter
 from deployments.ingress import open_inference, options
 from deployments.ingress.service import Service
-from deployments.observe.tracing import Trace
+from deployments.observe.observer import Call
 from deployments.protocol import inference_pb2 as pb
 
 # https://opentelemetry.io/docs/specs/semconv/rpc/
-RETRY_KEY = "idempotency-key"
 CALL = {"rpc.system.name": "grpc", "rpc.method": "inference.GRPCInferenceService/ModelInfer"}
 
 
@@ -84,8 +84,8 @@ class OpenInference:
         metadata = dict(context.invocation_metadata())
         with self._ingress.observer.call("grpc", metadata, CALL) as call:
             try:
-                self._admit(context)
-                response = await self._infer(request, call.trace, metadata.get(RETRY_KEY, ""))
+                call.caller = caller(metadata, self._admit(context), self._ingress.settings.fair_by)
+                response = await self._infer(request, call)
                 call.attributes["rpc.response.status_code"] = grpc.StatusCode.OK.name
             except EnsembleError as err:
                 call.fail(err)
@@ -94,12 +94,13 @@ class OpenInference:
                 response = pb.ModelInferResponse()
             return response
 
-    def _admit(self, context: RayServegRPCContext) -> None:
-        """Raise Unauthenticated or RateLimited for a call that may not come in."""
-        if self._access is not None:
-            self._access.admit(dict(context.invocation_metadata()).get("authorization"))
+    def _admit(self, context: RayServegRPCContext) -> str:
+        """The name of the key of a call, empty without keys; raise Unauthenticated or RateLimited if it has none."""
+        if self._access is None:
+            return ""
+        return self._access.admit(dict(context.invocation_metadata()).get("authorization"))
 
-    async def _infer(self, request: pb.ModelInferRequest, trace: Trace, key: str) -> pb.ModelInferResponse:
+    async def _infer(self, request: pb.ModelInferRequest, call: Call) -> pb.ModelInferResponse:
         open_inference.check_model(request.model_name, request.model_version)
         limit = self._ingress.settings.max_request_bytes
         if (size := request.ByteSize()) > limit:
@@ -108,7 +109,9 @@ class OpenInference:
         names = open_inference.check_outputs([output.name for output in request.outputs])
         parameters = {name: _parameter(value) for name, value in request.parameters.items()}
         asked = options.from_parameters(parameters)
-        answers = open_inference.succeeded(await self._ingress.classify(images, asked, trace=trace, key=key))
+        answers = open_inference.succeeded(
+            await self._ingress.classify(images, asked, trace=call.trace, by=call.caller)
+        )
         response = pb.ModelInferResponse(
             model_name=open_inference.MODEL, model_version=open_inference.VERSION, id=request.id
         )

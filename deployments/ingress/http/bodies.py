@@ -14,8 +14,6 @@ from deployments.ingress.settings import IngressSettings
 
 # "application/octet-stream" says nothing about what it is, and many clients send it for a file they don't know.
 UNDECLARED = frozenset({"", "application/octet-stream"})
-# A client's own name for a request, the same when it tries again: draft-ietf-httpapi-idempotency-key-header.
-RETRY_KEY = "idempotency-key"
 FORM_OVERHEAD_BYTES = 64 * 1024
 # Commas and opening brackets of a JSON document whose images are base64: three for each image, and more for parameters.
 MOST_ELEMENTS = 32_768

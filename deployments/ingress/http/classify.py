@@ -62,12 +62,15 @@ class Classify:
     async def answer(self, request: Request, call: Call) -> Response:
         """Classify the images of a request."""
         asked = options.with_headers(options.from_query(request.query_params), request.headers)
-        key = request.headers.get(bodies.RETRY_KEY, "")
         # Before a byte of the body is read.
-        async with self._ingress.arriving(asked, key) as arrival:
+        async with self._ingress.arriving(asked, call.caller) as arrival:
             images = await bodies.images(request, self._ingress.settings, arrival)
         sent = [image for image in images if isinstance(image, bytes)]
-        told = await self._ingress.classify(sent, asked, began=arrival.began, trace=call.trace, key=key) if sent else ()
+        told = (
+            await self._ingress.classify(sent, asked, began=arrival.began, trace=call.trace, by=call.caller)
+            if sent
+            else ()
+        )
         answers = iter(told)
         outcomes: list[Outcome] = [next(answers) if isinstance(image, bytes) else image for image in images]
         if len(outcomes) > 1:

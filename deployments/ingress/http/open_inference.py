@@ -119,15 +119,14 @@ class OpenInference:
         return routes
 
     async def _infer(self, request: Request, call: Call) -> Response:
-        key = request.headers.get(bodies.RETRY_KEY, "")
-        async with self._ingress.arriving(key=key) as arrival:
+        async with self._ingress.arriving(by=call.caller) as arrival:
             body = await _json_object(request, self._ingress.settings.max_request_bytes, arrival)
         images = self._images(body)
         identifier = _field(body, "id", str, "")
         names = open_inference.check_outputs([_field(output, "name", str) for output in _list(body, "outputs")])
         parameters = _field(body, "parameters", dict, {})
         asked = options.with_headers(options.from_parameters(parameters), request.headers)
-        outcomes = await self._ingress.classify(images, asked, began=arrival.began, trace=call.trace, key=key)
+        outcomes = await self._ingress.classify(images, asked, began=arrival.began, trace=call.trace, by=call.caller)
         answers = open_inference.succeeded(outcomes)
         outputs = [
             OutputTensor(

@@ -8,6 +8,7 @@ import math
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from deployments.contract.caller import caller
 from deployments.contract.errors import EnsembleError, MethodNotAllowed, NotFound
 from deployments.ingress.http.classify import Classify
 from deployments.ingress.http.documents import Documents
@@ -60,8 +61,10 @@ class HttpServer:
 
     async def _answered(self, request: Request, route: Route, call: Call) -> Response:
         try:
+            name = ""
             if self._access is not None and not route.open:
-                self._access.admit(request.headers.get("authorization"))
+                name = self._access.admit(request.headers.get("authorization"))
+            call.caller = caller(request.headers, name, self._ingress.settings.fair_by)
             return await route.handler(request, call)
         except EnsembleError as err:
             call.fail(err)

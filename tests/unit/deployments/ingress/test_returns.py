@@ -1,5 +1,6 @@
 import pytest
 
+from deployments.contract.caller import Caller
 from deployments.contract.errors import Overloaded
 from deployments.ingress.admission import Admission
 from deployments.ingress.drain import Drain
@@ -61,18 +62,18 @@ def test_a_place_is_kept_for_who_was_told_to_come_again(returns, monkeypatch):
     admission = Admission(lambda: limits)
     admission.images = 8
     with pytest.raises(Overloaded) as refused:
-        admission.check(key="mine")
+        admission.check(by=Caller(key="mine"))
     assert refused.value.retry_after_s == 1
     monkeypatch.setattr(returns.__class__, "is_due", lambda self, key: key == "mine")
     admission.images = 7
     with pytest.raises(Overloaded):
-        admission.check(key="another")
-    with admission.room(1, 10, 30.0, "mine"):
+        admission.check(by=Caller(key="another"))
+    with admission.room(1, 10, 30.0, Caller(key="mine")):
         pass
     # Of eight places at most two, a third, are kept, however many are to come.
     for number in range(10):
         with pytest.raises(Overloaded):
-            admission.check(9, key=str(number))
+            admission.check(9, by=Caller(key=str(number)))
     admission.images = 6
     with pytest.raises(Overloaded):
         admission.check()

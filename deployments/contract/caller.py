@@ -1,0 +1,39 @@
+"""Who asks, as far as admission cares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+# A client's own name for a request, the same when it tries again: draft-ietf-httpapi-idempotency-key-header.
+RETRY_KEY = "idempotency-key"
+# Our HAProxy sets it, whatever the client sent by that name.
+ADDRESS = "x-forwarded-for"
+FairBy = Literal["key", "address", "nobody"]
+
+
+class Caller(NamedTuple):
+    """A request's sender.
+
+    Attributes:
+        client: what it shares the room by: the name of its API key, or its address; empty where all are alike.
+        key: what the request will be known by when it comes again; empty if it has none.
+    """
+
+    client: str = ""
+    key: str = ""
+
+
+ANYONE = Caller()
+
+
+def caller(headers: Mapping[str, str], name: str, fair_by: FairBy) -> Caller:
+    """The sender of a request.
+
+    Args:
+        headers: of HTTP, or the metadata of gRPC.
+        name: of the API key that it showed; empty if it showed none.
+        fair_by: what clients are told apart by.
+    """
+    client = name if fair_by == "key" else headers.get(ADDRESS, "") if fair_by == "address" else ""
+    return Caller(client, headers.get(RETRY_KEY, ""))
