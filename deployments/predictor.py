@@ -117,12 +117,14 @@ class Predictor:
             attributes |= _durations(work.start_ns, [began_ns for _, began_ns in parts], end_ns)
         except (RuntimeError, MemoryError):
             self._failures += 1
-            logger.exception("member %r failed on pixels of shape %s", self.name, work.payload.shape)
+            shape, traces = work.payload.shape, work.batch.traces
+            logger.exception("member %r failed on pixels of shape %s; %s", self.name, shape, traces)
             failed = InferenceFailed(f"member {self.name!r} failed; the server's log has the cause")
             errors = dict.fromkeys(range(len(work.payload)), failed)
         finite = np.isfinite(scores).all(axis=1)
         if not finite.all():
-            logger.error("member %r answered no finite number for %d images", self.name, np.count_nonzero(~finite))
+            count, traces = np.count_nonzero(~finite), work.batch.traces
+            logger.error("member %r answered no finite number for %d images of %s", self.name, count, traces)
             infinite = InferenceFailed(f"member {self.name!r} answered no finite number")
             errors = dict.fromkeys(np.flatnonzero(~finite).tolist(), infinite)
             scores = scores[finite]

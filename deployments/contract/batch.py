@@ -14,6 +14,8 @@ from deployments.contract.item import MOST_TOLD, PROCESS, AttributeValue, Item, 
 from deployments.contract.payload import gather, take
 
 DEADLINE_HINT = "the deadline passed before the image was classified; allow more time or send fewer at once"
+# Trace ids in a line of a log.
+MOST_TRACES = 16
 NO_ATTRIBUTES: Mapping[str, AttributeValue] = {}
 NO_ERRORS: Mapping[int, EnsembleError] = {}
 
@@ -37,6 +39,13 @@ class Batch(Generic[P]):
     def live(self) -> list[int]:
         """The position in `items` of each payload row."""
         return [position for position, item in enumerate(self.items) if item.error is None]
+
+    @property
+    def traces(self) -> str:
+        """The trace ids of the images that have not failed, for a line of a log; of many the first."""
+        ids = list(dict.fromkeys(self.items[position].trace_id for position in self.live))
+        more = f" and {len(ids) - MOST_TRACES} more" if len(ids) > MOST_TRACES else ""
+        return f"traces {', '.join(ids[:MOST_TRACES])}{more}"
 
     def fail(self, errors: Mapping[int, EnsembleError]) -> Batch[P]:
         """The batch with these errors, by position; an image that has failed already keeps its first."""

@@ -174,7 +174,7 @@ class Ingress:
             logger.exception("a call to a node was cancelled")
         except Exception as err:
             # Nothing of a node's failure is the caller's to see: it gets a code, the log the cause.
-            logger.exception("the graph failed on a batch of %d", len(images.items))
+            logger.exception("the graph failed on a batch of %d; %s", len(images.items), images.traces)
             if isinstance(err, EnsembleError):
                 error = err
         return Batch([], tuple(replace(item, error=error) for item in images.items))

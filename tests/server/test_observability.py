@@ -186,14 +186,17 @@ def test_ten_requests_at_once_are_ten_whole_traces(traced):
 def test_grpc_continues_and_returns_the_trace(traced):
     server, receiver = traced
     client = Grpc(server)
-    answer = client.stub.ModelInfer(
-        infer_request([pictures.jpeg(40, 60)]), timeout=60, metadata=[("traceparent", traceparent(2000))]
+    metadata = [("traceparent", traceparent(2000)), ("request_id", "mine")]
+    answer, call = client.stub.ModelInfer.with_call(
+        infer_request([pictures.jpeg(40, 60)]), timeout=60, metadata=metadata
     )
     client.close()
+    assert dict(call.trailing_metadata())["request_id"] == "mine"
     assert answer.parameters["trace_id"].string_param == f"{2000:032x}"
     spans = whole(receiver, f"{2000:032x}", ALONE)
     check_tree(spans)
     assert spans["classify"].attributes["rpc.system.name"] == "grpc"
+    assert spans["classify"].attributes["ensemble.request.id"] == "mine"
     assert spans["classify"].attributes["rpc.response.status_code"] == "OK"
 
 
@@ -210,13 +213,15 @@ def test_a_handle_continues_and_returns_the_trace(traced):
 
 def test_an_error_is_in_its_trace(traced):
     server, receiver = traced
-    answer = post(server, b"no image")
+    answer = httpx.post(f"{server.url}/classify", content=b"no image", headers={"X-Request-Id": "mine"})
+    assert answer.headers["X-Request-Id"] == "mine"
     trace_id = answer.headers["traceresponse"].split("-")[1]
     spans = whole(receiver, trace_id, {"classify", "queue", "batch", "decode"})
     assert len(spans) == 4
     assert spans["decode"].failed
     assert spans["decode"].attributes["error.type"] == "invalid_image"
     assert spans["classify"].attributes["error.type"] == "invalid_image"
+    assert spans["classify"].attributes["ensemble.request.id"] == "mine"
     # By the conventions a client's mistake is no error of the server.
     assert not spans["classify"].failed
 

@@ -82,7 +82,8 @@ class OpenInference:
     async def model_infer(self, request: pb.ModelInferRequest, context: RayServegRPCContext) -> pb.ModelInferResponse:
         """Classify the images of a request; raw contents are answered raw, typed contents typed."""
         metadata = dict(context.invocation_metadata())
-        with self._ingress.observer.call("grpc", metadata, CALL) as call:
+        known = {**CALL, "ensemble.request.id": metadata.get("request_id", "")}
+        with self._ingress.observer.call("grpc", metadata, known) as call:
             try:
                 call.caller = caller(metadata, self._admit(context), self._ingress.settings.fair_by)
                 response = await self._infer(request, call)

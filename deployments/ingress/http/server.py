@@ -52,7 +52,14 @@ class HttpServer:
     async def _observed(self, request: Request, route: Route) -> Response:
         """The answer to a call that is traced and counted."""
         path = request.scope["path"]
-        known = {"http.request.method": request.method, "http.route": path, "url.path": path, "url.scheme": "http"}
+        known = {
+            "http.request.method": request.method,
+            "http.route": path,
+            "url.path": path,
+            "url.scheme": "http",
+            # The client's own, or HAProxy's or Serve's; Serve answers with it and notes it in its logs.
+            "ensemble.request.id": request.headers.get("x-request-id", ""),
+        }
         with self._ingress.observer.call("http", request.headers, known) as call:
             response = await self._answered(request, route, call)
             call.attributes["http.response.status_code"] = response.status_code
@@ -73,7 +80,8 @@ class HttpServer:
             call.outcome = "cancelled"
             return Response(status_code=499)
         except Exception:
-            logger.exception("failed on %s %s", request.method, request.scope["path"])
+            traced = call.trace.parent[3:35]
+            logger.exception("failed on %s %s; trace %s", request.method, request.scope["path"], traced)
             error = EnsembleError(INTERNAL_HINT)
             call.fail(error)
             return self._error(error, route.style)

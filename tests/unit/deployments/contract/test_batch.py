@@ -1,6 +1,7 @@
 import pickle
 import time
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -115,3 +116,11 @@ def test_what_was_noted_before_is_put_before_what_was_noted_elsewhere():
     assert [[step.note.node for step in item.steps] for item in after.items] == [["one", "two"]] * 2
     # Shared as it was, so that a trace has one span of it.
     assert len(notes(after)) == 2
+
+
+def test_a_line_of_a_log_names_the_traces_of_images_that_have_not_failed():
+    items = [Item(f"00-{number:032x}-{1:016x}-00") for number in (1, 1, 2, 3)]
+    items[3] = msgspec.structs.replace(items[3], error=InvalidImage("no"))
+    assert Batch([0, 0, 0], tuple(items)).traces == f"traces {1:032x}, {2:032x}"
+    many = Batch(list(range(20)), tuple(Item(f"00-{number:032x}-{1:016x}-00") for number in range(20)))
+    assert many.traces.endswith(f"{15:032x} and 4 more")
