@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -85,7 +86,7 @@ def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> l
     Args:
         encoded: the file's bytes, any format that OpenCV decodes.
         header: what `inspect` found in it.
-        wanted: how its pixels are to be made.
+        wanted: how its pixels are to be made; of none, it is seen whether it can be decoded.
 
     Returns:
         BGR pixels, uint8 [height,width,3], one for each preprocessing, in order.
@@ -95,7 +96,7 @@ def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> l
     """
     flags = cv2.IMREAD_COLOR
     if header.is_jpeg:
-        spare = min(_spare(header, preprocessing) for preprocessing in wanted)
+        spare = min((_spare(header, preprocessing) for preprocessing in wanted), default=math.inf)
         flags = next((flag for factor, flag in REDUCED_JPEG.items() if spare >= factor), flags)
     try:
         image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)

@@ -14,8 +14,8 @@ from pydantic import Field
 
 from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import EnsembleError, InvalidImage
-from deployments.contract.payload import Pixels, PixelSets
-from deployments.contract.preprocessing import Preprocessing
+from deployments.contract.payload import Images, Pixels, PixelSets
+from deployments.contract.preprocessing import AsSent, Preprocessing, Wanted
 from deployments.contract.settings import MIB, Placement, Schema
 from deployments.cpus import available_cpus
 
@@ -48,10 +48,11 @@ class TransformerConfig(TransformerSettings):
 class JpegTransformer:
     """Decodes batches in a bounded thread pool, so that neither the event loop nor the machine is overrun."""
 
-    def __init__(self, settings: TransformerSettings, wanted: Mapping[str, Preprocessing], threads: int | None) -> None:
-        """Set the limits, the preprocessing of each set by its key, and the number of threads (default: all CPUs)."""
+    def __init__(self, settings: TransformerSettings, wanted: Mapping[str, Wanted], threads: int | None) -> None:
+        """Set the limits, what is wanted of an image by its key, and the number of threads (default: all CPUs)."""
         self.settings = settings
-        self._wanted = wanted
+        self._wanted = {key: each for key, each in wanted.items() if isinstance(each, Preprocessing)}
+        self._as_sent = [key for key, each in wanted.items() if isinstance(each, AsSent)]
         self._threads = threads or available_cpus()
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="decode")
         # Imported where it runs: OpenCV takes memory that a process without a transformer need not spend.
@@ -63,7 +64,10 @@ class JpegTransformer:
         """Any limits will do."""
 
     async def __call__(self, batch: Batch[Sequence[bytes]]) -> Batch[PixelSets]:
-        """Encoded images to pixels, uint8 [N,H,W,3] BGR by key; an image that can't be decoded fails alone."""
+        """Encoded images to pixels, uint8 [N,H,W,3] BGR by key; an image that can't be decoded fails alone.
+
+        Each is decoded even if every member takes it as it was sent: one that is damaged would fail the others' too.
+        """
         work = Work(OPERATION, batch)
         loop = asyncio.get_running_loop()
         chunk = -(-len(work.payload) // self._threads) or 1
@@ -76,9 +80,13 @@ class JpegTransformer:
         outcomes = list(chain.from_iterable(results))
         errors = {row: outcome for row, outcome in enumerate(outcomes) if isinstance(outcome, EnsembleError)}
         decoded = [outcome for outcome in outcomes if not isinstance(outcome, EnsembleError)]
-        return work.done(self._sets(decoded), lambda row: {"image_size": decoded[row][1]}, errors=errors)
+        sets = self._sets(decoded)
+        if self._as_sent:
+            whole = [encoded for row, encoded in enumerate(work.payload) if row not in errors]
+            sets |= dict.fromkeys(self._as_sent, whole)
+        return work.done(sets, lambda row: {"image_size": decoded[row][1]}, errors=errors)
 
-    def _sets(self, decoded: Sequence[Decoded]) -> dict[str, Pixels]:
+    def _sets(self, decoded: Sequence[Decoded]) -> dict[str, Images]:
         if not decoded:
             return {key: np.empty((0, *wanted.size, 3), np.uint8) for key, wanted in self._wanted.items()}
         return {key: np.stack([pixels[i] for pixels, _ in decoded]) for i, key in enumerate(self._wanted)}

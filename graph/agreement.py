@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.member import Signature
-from deployments.contract.preprocessing import Preprocessing, Size
+from deployments.contract.preprocessing import AsSent, Preprocessing, Size, Wanted
 from deployments.transformer import TransformerConfig
 from graph.config import EnsembleConfig
 
@@ -25,10 +25,10 @@ class Agreement:
     """
 
     labels: tuple[str, ...]
-    preprocessing: Mapping[str, Preprocessing]
+    preprocessing: Mapping[str, Wanted]
 
     @property
-    def wanted(self) -> dict[str, Preprocessing]:
+    def wanted(self) -> dict[str, Wanted]:
         """Every preprocessing once, by its key."""
         return {preprocessing.key: preprocessing for preprocessing in self.preprocessing.values()}
 
@@ -42,11 +42,12 @@ def agree(config: EnsembleConfig) -> Agreement:
     signatures = {member.name: member.signature(config.model_repository) for member in config.members}
     classes = _agreed("number of classes", {name: told.classes for name, told in signatures.items()})
     labels = _agreed("labels", {name: told.labels for name, told in signatures.items()})
-    assert classes is not None
-    if labels is not None and len(labels) != classes:
+    if classes is None and labels is None:
+        raise ConfigurationError("members: none tells its classes; give a remote one `labels`, or start its server")
+    if labels is not None and classes not in {None, len(labels)}:
         raise ConfigurationError(f"the models have {classes} classes but {len(labels)} labels")
     return Agreement(
-        labels or tuple(str(index) for index in range(classes)),
+        labels or tuple(str(index) for index in range(classes or 0)),
         {name: _preprocessing(name, signatures, config.transformer) for name in signatures},
     )
 
@@ -63,9 +64,11 @@ def _agreed(what: str, values: Mapping[str, T | None]) -> T | None:
     return given[first] if first is not None else None
 
 
-def _preprocessing(name: str, signatures: Mapping[str, Signature], config: TransformerConfig) -> Preprocessing:
+def _preprocessing(name: str, signatures: Mapping[str, Signature], config: TransformerConfig) -> Wanted:
     """What a member wants: by the transformer's configuration, else by what it tells, else as the others want it."""
     told = signatures[name]
+    if told.as_sent:
+        return AsSent()
     ratios = {told.crop_ratio for told in signatures.values() if told.crop_ratio is not None}
     ratio = config.crop_ratio or told.crop_ratio or (ratios.pop() if len(ratios) == 1 else None)
     return Preprocessing(

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from deployments import combiner, labeler, transformer
+from deployments.contract.member import Agreed
 from deployments.contract.nodes import Node
 from deployments.contract.settings import Placement
 from graph.agreement import Agreement
@@ -45,7 +46,7 @@ def recipes(config: EnsembleConfig, agreed: Agreement) -> dict[str, Recipe]:
             partial(
                 member.make,
                 config.model_repository,
-                agreed.preprocessing[member.name],
+                Agreed(agreed.preprocessing[member.name], agreed.labels),
                 config.ingress.max_batch_size,
             ),
         )

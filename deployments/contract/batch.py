@@ -120,6 +120,7 @@ class Work(Generic[P]):
         errors: Mapping[int, EnsembleError] = NO_ERRORS,
         attributes: Mapping[str, AttributeValue] = NO_ATTRIBUTES,
         end_ns: int | None = None,
+        span: str = "",
     ) -> Batch[Q]:
         """The batch after the work.
 
@@ -129,6 +130,7 @@ class Work(Generic[P]):
             errors: what went wrong, by the row worked on.
             attributes: for the note of it.
             end_ns: when it was done, nanoseconds since the epoch; default: now.
+            span: see `Note`.
         """
         size = len(self._before.live)
         note = Note(
@@ -137,6 +139,7 @@ class Work(Generic[P]):
             end_ns or time.time_ns(),
             {**attributes, "ensemble.batch.size": size},
             PROCESS,
+            span,
         )
         step = Step(note)
         items, row, kept = list(self._before.items), 0, 0

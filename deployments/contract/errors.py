@@ -158,6 +158,15 @@ class DeadlineExceeded(EnsembleError):
     grpc_status = "DEADLINE_EXCEEDED"
 
 
+class RemoteUnavailable(EnsembleError):
+    """The server of a remote member can't be reached, or takes nothing now; it is asked again by itself."""
+
+    code = "remote_unavailable"
+    http_status = 503
+    grpc_status = "UNAVAILABLE"
+    retry = True
+
+
 class InferenceFailed(EnsembleError):
     """A member failed on this input; the server's log has the cause."""
 

@@ -28,6 +28,7 @@ class Note(msgspec.Struct, frozen=True):
         end_ns: when it was done.
         attributes: what else is worth knowing, by OpenTelemetry's names.
         process: the host and the process id that it ran in.
+        span: the id of its span, 16 hexadecimal digits, where another server was told it; else any will do.
     """
 
     node: str
@@ -35,6 +36,7 @@ class Note(msgspec.Struct, frozen=True):
     end_ns: int
     attributes: Mapping[str, AttributeValue]
     process: tuple[str, int]
+    span: str = ""
 
 
 class Step(msgspec.Struct, frozen=True):

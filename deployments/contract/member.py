@@ -10,8 +10,8 @@ from pydantic import Field
 
 from deployments.contract.item import Version
 from deployments.contract.nodes import Node
-from deployments.contract.payload import Pixels, Probabilities
-from deployments.contract.preprocessing import Color, Interpolation, Preprocessing, Resize, Size
+from deployments.contract.payload import Probabilities
+from deployments.contract.preprocessing import Color, Interpolation, Resize, Size, Wanted
 from deployments.contract.settings import Name, Placement, Schema, Weight
 
 TOLD = ("crop_ratio", "resize", "interpolation", "border")
@@ -22,23 +22,37 @@ class Signature(msgspec.Struct, frozen=True):
 
     Attributes:
         classes: their number.
-        labels: their names, in order of index.
         version: of the model.
+        labels: the classes' names, in order of index.
         size: height and width of its pixels.
         crop_ratio: see `Preprocessing`, as the next three.
         resize: likewise.
         interpolation: likewise.
         border: likewise.
+        as_sent: whether it takes images as they were sent, and no pixels.
     """
 
-    classes: int
-    version: Version
+    classes: int | None
+    version: Version | None
     labels: tuple[str, ...] | None = None
     size: Size | None = None
     crop_ratio: float | None = None
     resize: Resize | None = None
     interpolation: Interpolation | None = None
     border: Color | None = None
+    as_sent: bool = False
+
+
+class Agreed(msgspec.Struct, frozen=True):
+    """What a member has to do with: what it gets, and what the members have agreed on.
+
+    Attributes:
+        images: what it gets of an image.
+        labels: the class names, in order of index; it answers a score for each.
+    """
+
+    images: Wanted
+    labels: tuple[str, ...]
 
 
 class MemberConfig(Schema):
@@ -82,12 +96,12 @@ class MemberConfig(Schema):
         """
         return self.model_dump_json(exclude={"weight", "placement", "deployment"})
 
-    def make(self, repository: Path, preprocessing: Preprocessing, max_batch_size: int) -> Node[Pixels, Probabilities]:
+    def make(self, repository: Path, agreed: Agreed, max_batch_size: int) -> Node[Any, Probabilities]:
         """The node, made in the process where it is to run.
 
         Args:
             repository: the application's model repository.
-            preprocessing: of the pixels that it will get.
+            agreed: what it will get, and the classes that it must answer.
             max_batch_size: the most images that it will get at once.
 
         Raises:

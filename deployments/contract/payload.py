@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 # BGR, uint8 [N,height,width,3].
 Pixels = NDArray[np.uint8]
-# One set of pixels for each preprocessing that a member wants, by its key.
-PixelSets = Mapping[str, Pixels]
+# What a member gets: pixels, or the images as they were sent.
+Images = Pixels | Sequence[bytes]
+# One set of pixels for each preprocessing that a member wants, by its key; and the images as they were sent, likewise.
+PixelSets = Mapping[str, Images]
 # float32 [N,classes], rows that sum to 1.
 Probabilities = NDArray[np.float32]
 # Each member's, by name; a row of NaN where it did not answer.

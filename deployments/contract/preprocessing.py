@@ -1,4 +1,4 @@
-"""How an image becomes pixels: what the transformer makes once per image for all members that want the same."""
+"""What a member gets of an image: what the transformer makes once per image for all members that want the same."""
 
 from __future__ import annotations
 
@@ -36,3 +36,15 @@ class Preprocessing(msgspec.Struct, frozen=True):
         height, width = self.size
         text = f"{height}x{width} {self.resize} {self.crop_ratio:g} {self.interpolation}"
         return text if self.resize != "letterbox" else f"{text} {self.border}"
+
+
+class AsSent(msgspec.Struct, frozen=True):
+    """The image as its client sent it, for a member that decodes by itself."""
+
+    @property
+    def key(self) -> str:
+        """Its name among the pixels."""
+        return "as sent"
+
+
+Wanted = Preprocessing | AsSent

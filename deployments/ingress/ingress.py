@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from deployments.contract.answer import Answer
 from deployments.contract.batch import DEADLINE_HINT, Batch
 from deployments.contract.caller import ANYONE, Caller
-from deployments.contract.errors import DeadlineExceeded, EnsembleError, InvalidParameter, NotReady
+from deployments.contract.errors import DeadlineExceeded, EnsembleError, InvalidParameter, NotReady, RemoteUnavailable
 from deployments.contract.item import Item
 from deployments.contract.nodes import Graph
 from deployments.contract.options import Options
@@ -46,12 +46,17 @@ class Waiting:
 
 
 class Ingress:
-    """Takes encoded images one by one, sends them through the graph in batches, and answers each."""
+    """Takes encoded images one by one, sends them through the graph in batches, and answers each.
+
+    Attributes:
+        missing: the members that the last image was answered without, and the codes of their errors.
+    """
 
     def __init__(self, graph: Graph, settings: IngressSettings, class_count: int, observer: Observer) -> None:
         """Set the graph that a batch passes, the limits, the number of classes, and who follows calls and batches."""
         self._graph = graph
         self.observer = observer
+        self.missing: Mapping[str, str] = {}
         self._class_count = class_count
         self._admission = Admission(lambda: self.settings)
         self._arrivals = Arrivals(self._admission, lambda: self.settings)
@@ -124,11 +129,14 @@ class Ingress:
         # A caller may wait long for its answer, but not keep the room meanwhile.
         return self._arrivals.arriving(min(self._timeout_s(options), self._timeout_s(DEFAULT)), by)
 
-    async def warm_up(self) -> None:
+    async def warm_up(self) -> Mapping[str, str]:
         """Send one image through the graph, so that every member has answered once.
 
+        Returns:
+            The code of each member whose server, somewhere else, is not there; a quorum goes on without it.
+
         Raises:
-            EnsembleError: a node failed, or a member did not answer.
+            EnsembleError: a node failed, or a member of ours did not answer.
         """
         # A BMP needs no encoder: 54 bytes of header and one grey pixel.
         header = b"BM" + np.array([58, 0, 54, 40, 1, 1], "<u4").tobytes() + np.array([1, 24], "<u2").tobytes()
@@ -136,8 +144,10 @@ class Ingress:
         batch = await self._pass(Batch([image], (Item(continue_trace(None), options=EVERY_MEMBER),)))
         if (error := batch.items[0].error) is not None:
             raise error
-        if missing := batch.items[0].missing:
+        missing = batch.items[0].missing
+        if set(missing.values()) - {RemoteUnavailable.code}:
             raise NotReady(f"members have not answered: {dict(missing)}")
+        return missing
 
     def check_count(self, images: int) -> None:
         """Raise InvalidParameter if a request can't hold so many images."""
@@ -150,6 +160,7 @@ class Ingress:
     async def _run(self, waiting: Sequence[Waiting]) -> list[Outcome]:
         start_ns = time.time_ns()
         batch = await self._pass(Batch([each.image for each in waiting], tuple(each.item for each in waiting)))
+        self.missing = batch.items[-1].missing
         # Once the answers are on their way; and should it fail, they are.
         passages = [each.passage for each in waiting]
         loop = asyncio.get_running_loop()

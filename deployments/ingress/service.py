@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from deployments.contract.errors import NotReady
 from deployments.ingress.access import Access
@@ -17,16 +17,19 @@ class Service:
     Attributes:
         ingress: where images go.
         class_count: the number of classes.
-        is_ready: whether every member has answered since the start.
+        is_ready: whether every member has answered since the start, or the quorum goes on without one that is remote.
         access: who may come in; None if all may.
+        missing: the members that have not answered, and the codes of their errors or what is known.
     """
 
     ingress: Ingress
     class_count: int
     is_ready: Callable[[], bool]
     access: Access | None = None
+    missing: Callable[[], Mapping[str, str]] = field(default=dict)
 
     def check_ready(self) -> None:
         """Raise NotReady until every member has answered."""
         if not self.is_ready():
-            raise NotReady("not every member has answered yet; try again later")
+            told = "; ".join(f"{name}: {why}" for name, why in self.missing().items())
+            raise NotReady(f"not every member has answered yet{f' ({told})' if told else ''}; try again later")

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Tag
 
+from deployments.members.open_inference import OpenInference
 from deployments.members.openvino import OpenVino
 
-KINDS = frozenset({"openvino"})
+KINDS = frozenset({"openvino", "open_inference"})
 
 
 def _kind(given: Any) -> Any:
@@ -16,4 +17,7 @@ def _kind(given: Any) -> Any:
 
 
 # A union and not a registry: one that is filled in the driver would be empty in a replica.
-Member = Annotated[Annotated[OpenVino, Tag("openvino")], Discriminator(_kind)]
+Member = Annotated[
+    Annotated[OpenVino, Tag("openvino")] | Annotated[OpenInference, Tag("open_inference")],
+    Discriminator(_kind),
+]

@@ -9,7 +9,7 @@ import msgspec
 from pydantic import Field
 
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.member import MemberConfig, Signature, told
+from deployments.contract.member import Agreed, MemberConfig, Signature, told
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.preprocessing import Preprocessing
@@ -56,12 +56,13 @@ class OpenVino(MemberConfig):
         digests = {file.name: sha256(file) for file in sorted(model.folder.iterdir()) if file.is_file()}
         return f"{self.name} {model.name} {model.version} {self.inference_precision} {digests}"
 
-    def make(self, repository: Path, preprocessing: Preprocessing, max_batch_size: int) -> Node[Pixels, Probabilities]:
+    def make(self, repository: Path, agreed: Agreed, max_batch_size: int) -> Node[Pixels, Probabilities]:
         """A predictor; see `MemberConfig.make`."""
         # Imported where it runs: OpenVINO takes time and memory that a process without a member need not spend.
         from deployments.predictor import Predictor
 
-        return Predictor(self, self.find(repository), preprocessing.size, max_batch_size)
+        assert isinstance(agreed.images, Preprocessing)
+        return Predictor(self, self.find(repository), agreed.images.size, max_batch_size)
 
     def find(self, repository: Path) -> Model:
         """The version on disk that is served.

@@ -193,7 +193,7 @@ def report_state(nodes: Mapping[str, Any], edges: Mapping[str, Connected] | None
     cpu = Counter("ensemble_process_cpu_seconds", description="CPU time of the node's process, user and system.")
     memory = Gauge("ensemble_process_resident_memory_bytes", description="Resident memory of the node's process.")
     version = Gauge("ensemble_member_version", description="A member's model version.", tag_keys=_keys("member"))
-    versions = {node.name: node.version for node in nodes.values() if isinstance(node, Versioned)}
+    versioned = [node for node in nodes.values() if isinstance(node, Versioned)]
 
     def report() -> None:
         reported = 0.0
@@ -203,8 +203,10 @@ def report_state(nodes: Mapping[str, Any], edges: Mapping[str, Connected] | None
                 cpu.inc(used - reported)
                 reported = used
             memory.set(process.memory_info().rss)
-            for name, number in versions.items():
-                version.set(number, tags={"member": name})
+            for node in versioned:
+                # What another server calls a version need not be a number.
+                if str(node.version).isdecimal():
+                    version.set(int(node.version), tags={"member": node.name})
             for name, edge in (edges or {}).items():
                 opened.set(edge.connections, tags={"node": name})
             time.sleep(STATE_INTERVAL_S)

@@ -178,7 +178,10 @@ class Tracing:
             if failure is not None:
                 attributes = {**attributes, "error.type": failure[0], "error.message": failure[1]}
                 status = Status(StatusCode.ERROR, failure[1])
-            self._emit(note.node, root, note.start_ns, note.end_ns, attributes, status=status, where=note.process)
+            own = int(note.span, 16) if note.span else None
+            self._emit(
+                note.node, root, note.start_ns, note.end_ns, attributes, status=status, where=note.process, span=own
+            )
 
     def _emit(
         self,
@@ -191,10 +194,11 @@ class Tracing:
         links: Iterable[Link] = (),
         status: Status = OK,
         where: tuple[str, int] = PROCESS,
+        span: int | None = None,
     ) -> SpanContext:
         # Made whole, for it is over: a tracer's span that is started and ended costs four times as much.
-        context = SpanContext(parent.trace_id, IDS.generate_span_id(), False, SAMPLED)
-        span = ReadableSpan(
+        context = SpanContext(parent.trace_id, span or IDS.generate_span_id(), False, SAMPLED)
+        made = ReadableSpan(
             name,
             context,
             parent,
@@ -207,7 +211,7 @@ class Tracing:
             instrumentation_scope=SCOPE,
         )
         assert self._processor is not None
-        self._processor.on_end(span)
+        self._processor.on_end(made)
         return context
 
     def _resource(self, name: str, where: tuple[str, int]) -> Resource:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from deployments.contract.batch import Batch
 from deployments.contract.errors import DeadlineExceeded, EnsembleError
 from deployments.contract.nodes import Node
-from deployments.contract.payload import Pixels, PixelSets, Probabilities
+from deployments.contract.payload import Images, PixelSets, Probabilities
 from graph.flows.ballots import Outcome
 
 logger = logging.getLogger("ray.serve")
@@ -26,7 +26,7 @@ Call = asyncio.Future[Batch[Probabilities]]
 class Member:
     """A member, and the key of the pixels that it takes."""
 
-    node: Node[Pixels, Probabilities]
+    node: Node[Images, Probabilities]
     pixels: str
 
 
@@ -51,7 +51,7 @@ class Asked:
         self._tried = time.monotonic()
         return asyncio.ensure_future(self._call(Batch(batch.payload[self._member.pixels], batch.items)))
 
-    async def _call(self, batch: Batch[Pixels]) -> Batch[Probabilities]:
+    async def _call(self, batch: Batch[Images]) -> Batch[Probabilities]:
         return await self._member.node(batch)
 
     def try_again(self, batch: Batch[PixelSets], every_s: float | None) -> None:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from deployments.contract.answer import Classification
-from deployments.contract.errors import EnsembleError
+from deployments.contract.errors import EnsembleError, RemoteUnavailable
 from deployments.contract.nodes import Node, Watched
 from deployments.ingress.access import Access
 from deployments.ingress.grpc.open_inference import OpenInference
@@ -50,21 +50,35 @@ class Door:
         self._nodes = {INGRESS: self._ingress, **inline}
         self._settings = LiveSettings(self._nodes)
         self._ready = False
+        self._unready = ""
         access = None if plan.keys is None else Access(plan.keys)
-        service = Service(self._ingress, plan.class_count, lambda: self._ready, access)
+        service = Service(self._ingress, plan.class_count, lambda: self._ready, access, self._missing)
         self._http, self._grpc = HttpServer(service), OpenInference(service)
         direct = {name: each for name, each in edges.items() if isinstance(each, DirectEdge)}
         report_state(self._nodes, direct)
         self._warm_up = asyncio.get_event_loop().create_task(self._warm_up_until_ready())
 
+    def _missing(self) -> dict[str, str]:
+        return {"members": self._unready} if self._unready else dict(self._ingress.missing)
+
     async def _warm_up_until_ready(self) -> None:
-        while not self._ready:
-            try:
-                await self._ingress.warm_up()
-                self._ready = True
-            except Exception:
-                logger.exception("not every member has answered yet; asking again in %s s", WARM_UP_RETRY_S)
-                await asyncio.sleep(WARM_UP_RETRY_S)
+        """Send images until every member has answered, and again whenever a remote one has been missed."""
+        while True:
+            if not self._ready or RemoteUnavailable.code in self._ingress.missing.values():
+                try:
+                    self._ingress.missing = await self._ingress.warm_up()
+                    self._ready, self._unready = True, ""
+                except EnsembleError as err:
+                    self._note_unready(err.message)
+                except Exception:
+                    logger.exception("not every member has answered yet; asking again in %s s", WARM_UP_RETRY_S)
+            await asyncio.sleep(WARM_UP_RETRY_S)
+
+    def _note_unready(self, why: str) -> None:
+        """Say why it is not ready, once."""
+        if not self._ready and why != self._unready:
+            logger.warning("not every member has answered yet: %s; asking again every %s s", why, WARM_UP_RETRY_S)
+            self._unready = why
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Apply a changed `user_config`: the ingress' settings, and under `nodes` those of inline nodes, by name."""

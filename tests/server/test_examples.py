@@ -15,6 +15,7 @@ from tests.server.server import Server, post
 EXAMPLES = ROOT / "examples"
 CAT = ROOT / "tests" / "cat.jpg"
 SERVED = {"third_member.yaml", "own_build.yaml"}
+# Served by tests/server/remote/test_members.py, which has another server for it: remote_member.yaml.
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -37,11 +38,12 @@ class Live(msgspec.Struct, frozen=True):
     live: bool
 
 
-class Ready(msgspec.Struct, frozen=True):
-    """Every member has answered once since the start."""
+class Ready(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Every member has answered once since the start, or the quorum goes on without a remote one."""
 
     name: str
     ready: bool
+    missing: Mapping[str, str] | None = None
 
 
 class InputTensor(msgspec.Struct):
@@ -162,7 +164,7 @@ class OpenInference:
 
     async def _ready(self, _: Request, _call: Call) -> Response:
         self._service.check_ready()
-        return encoded(Ready(open_inference.MODEL, True))
+        return encoded(Ready(open_inference.MODEL, True, self._service.missing() or None))
 
     async def _server_metadata(self, _: Request, _call: Call) -> Response:
         return encoded(open_inference.SERVER)

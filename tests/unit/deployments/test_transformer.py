@@ -7,7 +7,7 @@ import pytest
 from deployments import decoding
 from deployments.contract.errors import DeadlineExceeded, ImageTooLarge, InvalidImage
 from deployments.contract.item import Item
-from deployments.contract.preprocessing import Preprocessing
+from deployments.contract.preprocessing import AsSent, Preprocessing
 from deployments.decoding import decode, inspect
 from deployments.transformer import JpegTransformer, TransformerSettings
 from tests import pictures
@@ -247,3 +247,14 @@ def test_a_preprocessing_is_known_by_all_that_decides_its_pixels():
         Preprocessing((16, 16), resize="letterbox", border=(1, 1, 1)),
     ]
     assert len({preprocessing.key for preprocessing in different}) == len(different)
+
+
+@pytest.mark.parametrize("wanted", [{}, WANTED])
+async def test_images_as_they_were_sent_go_on_if_they_can_be_decoded(wanted):
+    images = [pictures.jpeg(64, 48, 1), b"no image", pictures.jpeg(640, 480)[:9000], pictures.jpeg(32, 32, 2)]
+    node = JpegTransformer(LIMITS, {"encoded": AsSent(), **wanted}, 2)
+    answer = await node(batch(images))
+    assert answer.payload["encoded"] == [images[0], images[3]]
+    assert set(answer.payload) == {"encoded", *wanted}
+    assert {position: type(error) for position, error in errors(answer).items()} == {1: InvalidImage, 2: InvalidImage}
+    assert answer.items[0].image_size == (48, 64)

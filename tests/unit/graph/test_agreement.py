@@ -1,7 +1,7 @@
 import pytest
 
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.preprocessing import Preprocessing
+from deployments.contract.preprocessing import AsSent, Preprocessing
 from graph.agreement import agree
 from graph.config import parse
 from tests.networks import constant, store
@@ -55,3 +55,29 @@ def test_a_member_of_any_size_among_members_that_differ_is_told(agreed):
 def test_some_member_must_fix_its_size(agreed):
     with pytest.raises(ConfigurationError, match="no member fixes its input size"):
         agreed(any=(None, {}))
+
+
+ELSEWHERE = {"kind": "open_inference", "url": "http://127.0.0.1:9"}
+
+
+def test_a_remote_member_without_a_server_takes_what_the_others_take(tmp_path):
+    store(tmp_path, "here", constant([0.5, 0.5]), classes=CLASSES, input={"crop_ratio": 0.875})
+    members = [{"name": "here"}, {"name": "far", **ELSEWHERE}, {"name": "decodes", **ELSEWHERE, "as_sent": True}]
+    found = agree(parse({"model_repository": str(tmp_path), "members": members}))
+    assert found.labels == CLASSES
+    assert found.preprocessing["far"] == found.preprocessing["here"] == Preprocessing((32, 32), 0.875)
+    assert found.preprocessing["decodes"] == AsSent()
+    assert set(found.wanted) == {found.preprocessing["here"].key, AsSent().key}
+
+
+def test_labels_of_a_remote_member_are_compared(tmp_path):
+    store(tmp_path, "here", constant([0.5, 0.5]), classes=CLASSES)
+    members = [{"name": "here"}, {"name": "far", **ELSEWHERE, "labels": ["x", "z"]}]
+    with pytest.raises(ConfigurationError, match="'here' and 'far' disagree on the labels"):
+        agree(parse({"model_repository": str(tmp_path), "members": members}))
+
+
+def test_somebody_must_tell_the_classes(tmp_path):
+    members = [{"name": "far", **ELSEWHERE, "size": [8, 8]}]
+    with pytest.raises(ConfigurationError, match="none tells its classes"):
+        agree(parse({"model_repository": str(tmp_path), "members": members}))

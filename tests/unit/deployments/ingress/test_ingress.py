@@ -3,10 +3,18 @@ import time
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from deployments.contract.answer import Answer, Classification
 from deployments.contract.batch import Batch
-from deployments.contract.errors import DeadlineExceeded, EnsembleError, InvalidImage, InvalidParameter, Overloaded
+from deployments.contract.errors import (
+    DeadlineExceeded,
+    EnsembleError,
+    InvalidImage,
+    InvalidParameter,
+    NotReady,
+    Overloaded,
+)
 from deployments.contract.options import Options
 from deployments.contract.preprocessing import Preprocessing
 from deployments.decoding import decode, inspect
@@ -124,6 +132,19 @@ async def test_warm_up_sends_a_picture_that_the_transformer_decodes():
     await Ingress(graph, IngressSettings(), 5, OBSERVER).warm_up()
     assert seen[0].shape == (4, 4, 3)
     assert seen[0].min() == seen[0].max() == 128
+
+
+@pytest.mark.parametrize(("code", "ready"), [("remote_unavailable", True), ("deadline_exceeded", False)])
+async def test_only_a_remote_member_that_is_not_there_is_not_waited_for(code, ready):
+    async def graph(batch):
+        return Batch([answer("a")], (replace(batch.items[0], missing={"m": code}),))
+
+    door = Ingress(graph, IngressSettings(), 5, OBSERVER)
+    if ready:
+        assert await door.warm_up() == {"m": code}
+    else:
+        with pytest.raises(NotReady, match="'m': 'deadline_exceeded'"):
+            await door.warm_up()
 
 
 async def test_a_pass_that_hangs_gives_its_place_back():

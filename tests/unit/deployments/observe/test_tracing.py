@@ -209,3 +209,11 @@ def test_without_an_exporter_there_is_a_trace_id_and_no_span():
     trace.end({}, None)
     tracing.shutdown()
     assert trace.parent == VALID
+
+
+def test_a_span_that_another_server_was_told_has_that_id(tracing, exporter):
+    trace = tracing.begin(None, None, {})
+    note = Note("predict a", 1, 2, {}, ("here", 1), "00f067aa0ba902b7")
+    tracing.record([Passage(trace, 0, 1)], 0, 3, [Item(trace.parent, steps=(Step(note),))])
+    [span] = [span for span in exporter.get_finished_spans() if span.name == "predict a"]
+    assert f"{span.context.span_id:016x}" == "00f067aa0ba902b7"

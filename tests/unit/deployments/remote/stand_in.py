@@ -1,0 +1,139 @@
+"""A server of the Open Inference Protocol that does what a test tells it: real ones answer no nonsense."""
+
+import asyncio
+import datetime
+import ipaddress
+import json
+
+import grpc
+import numpy as np
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from deployments.protocol import inference_pb2 as pb
+from deployments.protocol import inference_pb2_grpc
+
+UNIFORM = np.full(4, 0.25, np.float32)
+
+
+class Abort(Exception):
+    """The status that a call is answered with."""
+
+    def __init__(self, code):
+        self.code = code
+
+
+class StandIn(inference_pb2_grpc.GRPCInferenceServiceServicer):
+    """Answers `behave(images)`, an array, which may raise `Abort`; the same by gRPC and by HTTP."""
+
+    def __init__(self, behave=None, shape=(-1, 8, 8, 3), classes=4):
+        self.behave = behave or (lambda rows: np.tile(UNIFORM, (rows, 1)))
+        self.shape, self.classes = shape, classes
+        self.output = "scores"
+        self.headers, self.seconds_left, self.writers = [], [], set()
+
+    async def start(self, way, port=0, host="127.0.0.1", key=None, certificate=None):
+        if way == "http":
+            self.server = await asyncio.start_server(self._http, host, port)
+            return self.server.sockets[0].getsockname()[1]
+        self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self.server)
+        if key is None:
+            port = self.server.add_insecure_port(f"{host}:{port}")
+        else:
+            credentials = grpc.ssl_server_credentials([(key, certificate)])
+            port = self.server.add_secure_port(f"{host}:{port}", credentials)
+        await self.server.start()
+        return port
+
+    async def stop(self):
+        if isinstance(self.server, asyncio.Server):
+            self.server.close()
+            for writer in self.writers:
+                writer.transport.abort()
+            while self.writers:
+                await asyncio.sleep(0)
+        else:
+            await self.server.stop(None)
+
+    async def _scores(self, rows):
+        answer = self.behave(rows)
+        return await answer if asyncio.iscoroutine(answer) else answer
+
+    async def ModelReady(self, request, context):  # noqa: N802
+        return pb.ModelReadyResponse(ready=True)
+
+    async def ModelMetadata(self, request, context):  # noqa: N802
+        answer = pb.ModelMetadataResponse(name=request.name, versions=["9", "10"])
+        answer.inputs.add(name="image", datatype="UINT8", shape=self.shape)
+        answer.outputs.add(name="scores", datatype="FP32", shape=[-1, self.classes])
+        return answer
+
+    async def ModelInfer(self, request, context):  # noqa: N802
+        self.headers.append(dict(context.invocation_metadata()))
+        self.seconds_left.append(context.time_remaining())
+        try:
+            scores = await self._scores(request.inputs[0].shape[0])
+        except Abort as err:
+            await context.abort(grpc.StatusCode[err.code], "as told")
+        answer = pb.ModelInferResponse(model_name=request.model_name, model_version="10")
+        answer.outputs.add(name=self.output, datatype="FP32", shape=scores.shape)
+        answer.raw_output_contents.append(scores.astype(np.float32).tobytes())
+        return answer
+
+    async def _http(self, reader, writer):
+        self.writers.add(writer)
+        try:
+            while line := await reader.readline():
+                method, path, _ = line.decode().split()
+                headers = {}
+                while (header := await reader.readline()).strip():
+                    name, _, value = header.decode().partition(":")
+                    headers[name.lower()] = value.strip()
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                status, content = await self._answer(method, path, headers, body)
+                writer.write(f"HTTP/1.1 {status} -\r\ncontent-length: {len(content)}\r\n\r\n".encode() + content)
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            self.writers.discard(writer)
+            writer.close()
+
+    async def _answer(self, method, path, headers, body):
+        if method == "GET":
+            image = {"name": "image", "datatype": "UINT8", "shape": self.shape}
+            output = {"name": "scores", "datatype": "FP32", "shape": [-1, self.classes]}
+            told = {"inputs": [image], "outputs": [output], "versions": ["9", "10"]}
+            return 200, json.dumps(told if path.endswith("/m") else {}).encode()
+        self.headers.append(headers)
+        try:
+            scores = await self._scores(json.loads(body)["inputs"][0]["shape"][0])
+        except Abort as err:
+            return {"UNAVAILABLE": 503, "INVALID_ARGUMENT": 400, "INTERNAL": 500}[err.code], b"as told"
+        output = {"name": self.output, "datatype": "FP32", "shape": scores.shape, "data": scores.ravel().tolist()}
+        return 200, json.dumps({"model_version": "10", "outputs": [output]}).encode()
+
+
+def certificate(name):
+    """A self-signed certificate for a name and 127.0.0.1, and its key, both PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    names = [x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    plain = serialization.NoEncryption()
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return key.private_bytes(pem, pkcs8, plain), made.public_bytes(pem)

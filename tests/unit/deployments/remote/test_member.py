@@ -1,0 +1,297 @@
+import asyncio
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from deployments.contract.errors import (
+    ConfigurationError,
+    DeadlineExceeded,
+    InferenceFailed,
+    RemoteUnavailable,
+)
+from deployments.contract.item import Item
+from deployments.contract.member import Agreed
+from deployments.contract.preprocessing import Preprocessing
+from deployments.members.open_inference import OpenInference
+from tests.batches import batch, errors, notes
+from tests.server.server import free_ports
+from tests.unit.deployments.remote.stand_in import UNIFORM, Abort, StandIn, certificate
+
+LABELS = tuple("abcd")
+PIXELS = np.arange(2 * 8 * 8 * 3, dtype=np.uint8).reshape(2, 8, 8, 3)
+
+
+def config(way, port, **more):
+    return OpenInference(kind="open_inference", name="m", url=f"{way}://127.0.0.1:{port}", **more)
+
+
+def made(config):
+    return config.make(None, Agreed(Preprocessing((8, 8)), LABELS), 8)
+
+
+@pytest.fixture(params=["http", "grpc"])
+def way(request):
+    return request.param
+
+
+@pytest.fixture
+async def stand_in(way):
+    """A stand-in that listens, and a member that asks it."""
+    server = StandIn()
+    port = await server.start(way)
+    yield server, made(config(way, port))
+    await server.stop()
+
+
+async def answered(node):
+    """Ask until there is an answer."""
+    async with asyncio.timeout(30):
+        while errors(answer := await node(batch(PIXELS))):
+            await asyncio.sleep(0.02)
+    return answer
+
+
+async def test_a_server_that_comes_goes_and_comes_back(way):
+    [port] = free_ports(1)
+    node = made(config(way, port, retries=0))
+    assert {type(error) for error in errors(await node(batch(PIXELS))).values()} == {RemoteUnavailable}
+    for _ in range(2):
+        server = StandIn()
+        await server.start(way, port)
+        answer = await answered(node)
+        assert [item.versions for item in answer.items] == [{"m": "10"}] * 2
+        await server.stop()
+        for _ in range(7):
+            assert {type(error) for error in errors(await node(batch(PIXELS))).values()} == {RemoteUnavailable}
+        # It is left alone, so nobody waits for it.
+        [address] = node._addresses._known.values()
+        assert address.fit is None
+
+
+NONSENSE = {
+    "rows": lambda rows: np.tile(UNIFORM, (rows + 1, 1)),
+    "classes": lambda rows: np.full((rows, 5), 0.2),
+    "dimensions": lambda rows: np.full((rows, 4, 2), 0.125),
+    "nan": lambda rows: np.full((rows, 4), np.nan),
+    "infinite": lambda rows: np.full((rows, 4), np.inf),
+    "huge": lambda rows: np.full((rows, 4), 3e38),
+    "negative": lambda rows: np.tile([2, -1, 0, 0], (rows, 1)),
+    "logits": lambda rows: np.tile([1, 2, 3, 4], (rows, 1)),
+    "too large": lambda rows: np.zeros((rows, 1_000_000)),
+}
+
+
+@pytest.mark.parametrize("kind", NONSENSE)
+async def test_nonsense_is_the_members_failure(stand_in, kind):
+    server, node = stand_in
+    server.behave = NONSENSE[kind]
+    answer = await node(batch(PIXELS))
+    assert {type(error) for error in errors(answer).values()} == {InferenceFailed}
+    assert len(errors(answer)) == 2
+    server.behave = StandIn().behave
+    np.testing.assert_array_equal((await node(batch(PIXELS))).payload, np.tile(UNIFORM, (2, 1)))
+
+
+async def test_an_output_of_another_name_is_nonsense(stand_in):
+    server, node = stand_in
+    server.output = "embedding"
+    assert {type(error) for error in errors(await node(batch(PIXELS))).values()} == {InferenceFailed}
+
+
+async def test_one_image_of_nonsense_fails_alone(stand_in):
+    server, node = stand_in
+    server.behave = lambda rows: np.array([[0.1, 0.2, 0.3, 0.4], [1, 1, 1, 1]])
+    answer = await node(batch(PIXELS))
+    assert answer.live == [0]
+    np.testing.assert_allclose(answer.payload, [[0.1, 0.2, 0.3, 0.4]], rtol=1e-6)
+
+
+async def test_logits_and_ones_at_the_end_become_probabilities(way):
+    server = StandIn(lambda rows: np.tile(np.log([0.1, 0.2, 0.3, 0.4]) + 7, (rows, 1)).reshape(rows, 4, 1, 1))
+    port = await server.start(way)
+    answer = await made(config(way, port, scores="logits"))(batch(PIXELS))
+    np.testing.assert_allclose(answer.payload, [[0.1, 0.2, 0.3, 0.4]] * 2, rtol=1e-5)
+    await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("code", "calls", "kind"),
+    [
+        ("UNAVAILABLE", 3, RemoteUnavailable),
+        ("INVALID_ARGUMENT", 1, InferenceFailed),
+        ("INTERNAL", 1, InferenceFailed),
+    ],
+)
+async def test_only_what_may_be_retried_is(stand_in, code, calls, kind):
+    server, node = stand_in
+    asked = []
+
+    def abort(rows):
+        asked.append(rows)
+        raise Abort(code)
+
+    server.behave = abort
+    assert {type(error) for error in errors(await node(batch(PIXELS))).values()} == {kind}
+    assert len(asked) == calls
+
+
+async def test_a_retry_that_succeeds_is_an_answer(stand_in):
+    server, node = stand_in
+    outcomes = iter([Abort("UNAVAILABLE"), np.tile(UNIFORM, (2, 1))])
+
+    def second(rows):
+        if isinstance(outcome := next(outcomes), Abort):
+            raise outcome
+        return outcome
+
+    server.behave = second
+    answer = await node(batch(PIXELS))
+    assert not errors(answer)
+    assert notes(answer)[0].attributes["ensemble.remote.tries"] == 2
+
+
+async def test_the_deadline_is_carried_and_kept(stand_in, way):
+    server, node = stand_in
+    await node(batch(PIXELS))
+    forever = asyncio.Event()
+
+    async def hang(rows):
+        await forever.wait()
+        return np.tile(UNIFORM, (rows, 1))
+
+    server.behave = hang
+    answer = await node(batch(PIXELS, *[Item(deadline=time.time() + 0.3)] * 2))
+    assert {type(error) for error in errors(answer).values()} == {DeadlineExceeded}
+    if way == "grpc":
+        assert 0 < server.seconds_left[-1] <= 0.3
+    forever.set()
+    server.behave = StandIn().behave
+    # One caller in a hurry does not make the server a bad one.
+    assert not errors(await node(batch(PIXELS)))
+
+
+async def test_the_trace_goes_on_below_the_members_span(stand_in):
+    server, node = stand_in
+    trace = "c" * 32
+    items = Item(trace_parent=f"00-{'a' * 32}-{'b' * 16}-00"), Item(trace_parent=f"00-{trace}-{'d' * 16}-01")
+    [note] = notes(await node(batch(PIXELS, *items)))
+    assert server.headers[-1]["traceparent"] == f"00-{trace}-{note.span}-01"
+
+
+async def test_calls_are_spread_over_every_address_and_a_dead_one_costs_none(way, monkeypatch):
+    [port] = free_ports(1)
+    hosts = [f"127.0.0.{number}" for number in (1, 2, 3)]
+    servers = {host: StandIn() for host in hosts}
+    for host, server in servers.items():
+        await server.start(way, port, host)
+    found = list(hosts)
+
+    async def resolve(host, port):
+        return list(found)
+
+    monkeypatch.setattr("deployments.remote.addresses.resolve", resolve)
+    monkeypatch.setattr("deployments.remote.addresses.RESOLVE_EVERY_S", 0)
+    node = made(config(way, port).model_copy(update={"url": f"{way}://many:{port}"}))
+    await answered(node)
+    while len(await node._addresses.well(1)) < 3:
+        await asyncio.sleep(0.01)
+    before = Counter({host: len(server.headers) for host, server in servers.items()})
+    for _ in range(30):
+        assert not errors(await node(batch(PIXELS)))
+    after = Counter({host: len(server.headers) for host, server in servers.items()})
+    assert after - before == dict.fromkeys(hosts, 10)
+    await servers[hosts[0]].stop()
+    for _ in range(30):
+        assert not errors(await node(batch(PIXELS)))
+    # One that the name has no more is not asked.
+    found.remove(hosts[1])
+    while hosts[1] in node._addresses._known:
+        await node(batch(PIXELS))
+    before = len(servers[hosts[1]].headers)
+    for _ in range(10):
+        assert not errors(await node(batch(PIXELS)))
+    assert len(servers[hosts[1]].headers) == before
+    for host in hosts[1:]:
+        await servers[host].stop()
+
+
+async def test_a_token_is_sent_and_read_again_when_it_changes(way, tmp_path):
+    server, file = StandIn(), tmp_path / "token"
+    port = await server.start(way)
+    node = made(config(way, port, token_file=file))
+    assert {type(error) for error in errors(await node(batch(PIXELS))).values()} == {InferenceFailed}
+    file.write_text("first\n")
+    await answered(node)
+    assert server.headers[-1]["authorization"] == "Bearer first"
+    file.with_name("next").write_text("second")
+    file.with_name("next").rename(file)
+    await node(batch(PIXELS))
+    assert server.headers[-1]["authorization"] == "Bearer second"
+    await server.stop()
+
+
+async def test_tls_is_verified_by_name_though_an_address_is_called(tmp_path, monkeypatch):
+    key, pem = certificate("models.test")
+    (tmp_path / "ca.pem").write_bytes(pem)
+    server = StandIn()
+    port = await server.start("grpc", key=key, certificate=pem)
+
+    async def resolve(host, port):
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr("deployments.remote.addresses.resolve", resolve)
+    for name, kind in (("models.test", None), ("other.test", RemoteUnavailable)):
+        member = OpenInference(
+            kind="open_inference", name="m", url=f"grpcs://{name}:{port}", ca_file=tmp_path / "ca.pem", retries=0
+        )
+        found = {type(error) for error in errors(await made(member)(batch(PIXELS))).values()}
+        assert found == ({kind} if kind else set())
+    await server.stop()
+
+
+async def test_a_model_that_does_not_fit_is_not_asked(way):
+    server = StandIn(shape=(-1, 16, 16, 3))
+    port = await server.start(way)
+    assert {type(error) for error in errors(await made(config(way, port))(batch(PIXELS))).values()} == {InferenceFailed}
+    assert not server.headers
+    await server.stop()
+
+
+async def test_a_model_of_a_fixed_number_of_images_is_asked_for_so_many(way):
+    server = StandIn(shape=(2, 8, 8, 3))
+    asked = []
+    server.behave = lambda rows: asked.append(rows) or np.tile(UNIFORM, (rows, 1))
+    port = await server.start(way)
+    answer = await made(config(way, port))(batch(np.zeros((5, 8, 8, 3), np.uint8)))
+    assert answer.payload.shape == (5, 4)
+    assert asked == [2, 2, 2]
+    await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"url": "ftp://h:1"}, "url"),
+        ({"url": "http://h:99999"}, "Port"),
+        ({"url": "grpc://h:1/path"}, "url"),
+        ({"url": "http://user:word@h:1"}, "token_file"),
+        ({"url": "grpc://far:1", "token_file": "t"}, "grpcs"),
+        ({"url": "http://h:1", "ca_file": "c"}, "https"),
+        ({"url": "https://h:1", "cert_file": "c"}, "key_file"),
+        ({"url": "http://h:1", "scale": (0, 1, 1)}, "greater than 0"),
+    ],
+)
+def test_a_wrong_field_is_told(fields, message):
+    with pytest.raises(ValueError, match=message):
+        OpenInference(kind="open_inference", name="m", **fields)
+
+
+def test_without_a_server_the_configuration_is_what_is_told(caplog):
+    [port] = free_ports(1)
+    told = config("http", port, labels=LABELS, size=(8, 8)).signature(None)
+    assert (told.labels, told.classes, told.size, told.version) == (LABELS, 4, (8, 8), None)
+    assert "asked again" in caplog.text
+    with pytest.raises(ConfigurationError, match="labels"):
+        config("http", port, labels="nowhere.txt").signature(None)
