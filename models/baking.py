@@ -10,7 +10,7 @@ from openvino.passes import ConstantFolding, Manager
 from openvino.preprocess import ColorFormat, PrePostProcessor
 
 from models.errors import ModelError
-from models.network import drop_output_quantization, with_softmax
+from models.network import drop_output_quantization, squeeze_scores, with_softmax
 
 Color = Literal["RGB", "BGR"]
 Layout = Literal["NCHW", "NHWC"]
@@ -55,6 +55,7 @@ def bake(
         raise ModelError(f"the model takes {network.input(0).get_partial_shape()}; a member takes images, [N,H,W,3]")
     _reshape(network, size, layout)
     drop_output_quantization(network)
+    squeeze_scores(network)
     if not _ends_in_softmax(network):
         network = with_softmax(network)
     adapter = PrePostProcessor(network)
@@ -124,9 +125,11 @@ def _reshape(network: ov.Model, size: tuple[int, int], layout: Layout) -> None:
 
 
 def _answers(network: ov.Model, rows: int) -> bool:
-    """Whether the output is [rows,classes]."""
+    """Whether the output is [rows,classes], or with ones behind."""
     answer = network.output(0).get_partial_shape()
-    return bool(answer.is_static and len(answer) == 2 and answer[0].get_length() == rows)
+    if not answer.is_static or len(answer) < 2 or any(extent != 1 for extent in list(answer)[2:]):
+        return False
+    return bool(answer[0].get_length() == rows)
 
 
 def _ends_in_softmax(network: ov.Model) -> bool:

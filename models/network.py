@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
+import numpy as np
 import openvino as ov
 from openvino import opset13
 from openvino.preprocess import PrePostProcessor
@@ -51,6 +52,7 @@ def load(model: Model) -> ov.Model:
         keeps_batch = True
     if keeps_batch:
         network.reshape(fixed)
+    squeeze_scores(network)
     output = network.output(0).get_partial_shape()
     if output.rank.is_dynamic or len(output) != 2 or output[1].is_dynamic:
         raise ModelError(f"model {model.name!r} answers {output}; a member answers [N, classes]")
@@ -79,6 +81,20 @@ def drop_output_quantization(network: ov.Model) -> None:
     last = result.input_value(0).get_node()
     if last.get_type_name() == "FakeQuantize" and last.input_value(0).get_node().get_type_name() == "Softmax":
         result.input(0).replace_source_output(last.input_value(0))
+
+
+def squeeze_scores(network: ov.Model) -> None:
+    """Let a model that answers [N,classes,1,1], as a convolution at its end does, answer [N,classes]."""
+    result = network.get_results()[0]
+    shape = result.get_output_partial_shape(0)
+    if shape.rank.is_dynamic or len(shape) <= 2 or any(extent != 1 for extent in list(shape)[2:]):
+        return
+    axes = np.arange(2, len(shape))
+    names = network.output(0).get_names()
+    squeezed = opset13.squeeze(result.input_value(0), axes)
+    result.input(0).replace_source_output(squeezed.output(0))
+    network.validate_nodes_and_infer_types()
+    network.output(0).get_tensor().set_names(names)
 
 
 def input_size(network: ov.Model) -> tuple[int, int] | None:

@@ -15,9 +15,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, get_args
 
 import openvino as ov
 
+from deployments.contract.preprocessing import Interpolation, Resize
 from models.baking import bake, static_size
 from models.errors import ModelError
 from models.network import stored_precision
@@ -68,7 +70,7 @@ def prepare(source: str, args: argparse.Namespace) -> Path:
         raise ScriptError(f"the model has {classes} classes, but there are {len(labels)} labels")
     metadata = {
         **({"classes": list(labels)} if labels else {}),
-        "input": input_metadata(size, crop_ratio),
+        "input": {**input_metadata(size, crop_ratio), **_resizing(args)},
         "source": {
             "tool": "scripts.prepare",
             **model.origin,
@@ -131,10 +133,22 @@ def _check_flags(mean: Sequence[float], std: Sequence[float], args: argparse.Nam
         )
     if args.crop_ratio is not None and not 0 < args.crop_ratio <= 1:
         raise ScriptError(f"--crop-ratio {args.crop_ratio}: more than 0 and at most 1")
+    if args.resize in {"stretch", "letterbox"} and args.crop_ratio is not None:
+        raise ScriptError(f"--crop-ratio is for --resize crop; --resize {args.resize} cuts nothing away")
+    if args.border is not None and (
+        args.resize != "letterbox" or not all(0 <= value <= WHITE for value in args.border)
+    ):
+        raise ScriptError("--border is for --resize letterbox: blue, green and red, each from 0 to 255")
     if args.size and min(args.size) < 1:
         raise ScriptError(f"--size {args.size}: height and width in pixels")
     if args.int8 and args.data is None:
         raise ScriptError("--int8 needs images to calibrate on: name them by --data")
+
+
+def _resizing(args: argparse.Namespace) -> dict[str, Any]:
+    """What the transformer shall do other than by default, for the metadata."""
+    given = {"resize": args.resize, "interpolation": args.interpolation, "border": args.border}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _labels(file: Path) -> tuple[str, ...]:
@@ -160,6 +174,17 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--channel-order", choices=("RGB", "BGR"), default="RGB", help="default: RGB")
     result.add_argument("--layout", choices=("NCHW", "NHWC"), default="NCHW", help="default: NCHW")
     result.add_argument("--crop-ratio", type=float, help="share that the centre crop keeps (default: 0.875)")
+    result.add_argument("--resize", choices=get_args(Resize), help="how an image gets the size (default: crop)")
+    result.add_argument(
+        "--interpolation", choices=get_args(Interpolation), help="where an image shrinks (default: area)"
+    )
+    result.add_argument(
+        "--border",
+        type=int,
+        nargs=3,
+        metavar=("B", "G", "R"),
+        help="colour beside a letterbox (default: black)",
+    )
     result.add_argument(
         "--precision", choices=("FP16", "FP32"), default="FP16", help="of float32 weights (default: FP16)"
     )

@@ -6,7 +6,7 @@ import pytest
 from openvino import opset13 as op
 
 from models.errors import ModelError
-from models.network import load
+from models.network import class_count, load
 from models.repository import find
 from tests.networks import brightness, store
 
@@ -40,3 +40,19 @@ def test_no_file_of_a_served_model_is_mapped(tmp_path):
     # What is written in their place meanwhile changes nothing.
     (folder / "model.bin").write_bytes(b"")
     assert compiled(np.full((1, 32, 32, 3), 20, np.uint8))[0].argmax() == 0
+
+
+@pytest.mark.parametrize(("behind", "refused"), [((1, 1), False), ((1,), False), ((2, 1), True), ((1, 2), True)])
+def test_only_ones_behind_the_classes_are_dropped(tmp_path, behind, refused):
+    image = op.parameter([-1, 32, 32, 3], np.uint8)
+    mean = op.reduce_mean(op.convert(image, "f32"), np.array([1, 2]), False)
+    scores = op.reshape(op.concat([mean] * int(np.prod(behind)), 1), np.array([-1, 3, *behind]), False)
+    scores.output(0).get_tensor().set_names({"scores"})
+    store(tmp_path, "m", ov.Model([scores], [image], "m"), classes=("a", "b", "c"))
+    if refused:
+        with pytest.raises(ModelError, match="a member answers"):
+            load(find(tmp_path, "m"))
+        return
+    network = load(find(tmp_path, "m"))
+    assert class_count(network) == 3
+    assert network.output(0).get_names() == {"scores"}

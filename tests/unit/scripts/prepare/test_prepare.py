@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import openvino as ov
 import pytest
 from openvino import opset13
 
+from deployments.members.openvino import OpenVino
 from models.baking import bake
 from models.errors import ModelError
 from models.network import load
@@ -150,6 +153,34 @@ def test_an_ir_becomes_a_member(source: Path, tmp_path: Path) -> None:
     assert model.metadata["source"]["file"] == "source.xml"
     answers = infer(load(model), np.random.default_rng(0).integers(0, 256, (2, *SIZE, 3), np.uint8))
     np.testing.assert_allclose(answers.sum(axis=1), 1, atol=1e-5)
+
+
+def test_how_images_are_resized_is_in_the_metadata(source: Path, tmp_path: Path) -> None:
+    flags = ["--resize", "letterbox", "--border", 114, 115, 116, "--interpolation", "linear"]
+    run(source, "--name", "m", "--repository", tmp_path, *flags)
+    told = OpenVino(kind="openvino", name="m").signature(tmp_path)
+    assert (told.resize, told.border, told.interpolation) == ("letterbox", (114, 115, 116), "linear")
+    for wrong in (["--border", 1, 2, 3], ["--resize", "letterbox", "--border", 1, 2, 256]):
+        with pytest.raises(ScriptError, match="--border"):
+            run(source, "--name", "m", "--repository", tmp_path, *wrong)
+    with pytest.raises(ScriptError, match="--crop-ratio is for"):
+        run(source, "--name", "m", "--repository", tmp_path, "--resize", "stretch", "--crop-ratio", 0.9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["light_densenet121", "light_squeezenet"])
+def test_ones_behind_the_classes_are_dropped(name: str, tmp_path: Path) -> None:
+    """These two answer [1,1000,1,1]; they are in the `onnx` package."""
+    file = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / f"{name}.onnx"
+    run(file, "--name", name, "--repository", tmp_path / "prepared")
+    # As it is, too: a folder with nothing but a model.
+    (tmp_path / "plain" / name / "1").mkdir(parents=True)
+    shutil.copy(file, tmp_path / "plain" / name / "1" / "model.onnx")
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 224, 224, 3), np.uint8)
+    for repository in ("prepared", "plain"):
+        network = load(find(tmp_path / repository, name))
+        assert network.output(0).get_partial_shape() == ov.PartialShape([-1, 1000])
+        assert infer(network, pixels).shape == (2, 1000)
 
 
 def test_the_default_mean_is_in_the_order_of_the_channels(source: Path, tmp_path: Path) -> None:
