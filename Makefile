@@ -35,10 +35,15 @@ UPGRADE ?=
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock"
 
+REMOTE = $(COMPILE) --no-annotate $(UPGRADE) - --output-file tests/server/remote/requirements
 lock: $(VENV)/dev.installed
 	$(COMPILE) $(UPGRADE) --extra dev pyproject.toml --output-file requirements-dev.lock
 	$(COMPILE) $(UPGRADE) --constraint requirements-dev.lock pyproject.toml --output-file requirements.lock
 	echo 'tritonclient[grpc]' | $(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-tritonclient.lock
+	printf 'mlserver==1.7.1\nuvloop<0.22\nopenvino\nnumpy\n' | $(REMOTE)-mlserver.lock
+	printf 'kserve\nopenvino\nnumpy\n' | $(REMOTE)-kserve.lock
+	printf 'nvidia-pytriton==0.7.0\nopenvino\nnumpy<2\npillow\n' | $(REMOTE)-triton.lock
+	printf 'ovmsclient==2023.1\nopenvino\nnumpy\n' | $(REMOTE)-tensorflow.lock
 
 proto: $(VENV)/dev.installed
 	$(BIN)/uv run --no-project --with grpcio-tools==1.85.1 python -m grpc_tools.protoc -I . \

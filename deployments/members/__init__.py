@@ -8,8 +8,9 @@ from pydantic import Discriminator, Tag
 
 from deployments.members.open_inference import OpenInference
 from deployments.members.openvino import OpenVino
+from deployments.members.tensorflow_serving import TensorFlowServing
 
-KINDS = frozenset({"openvino", "open_inference"})
+KINDS = frozenset({"openvino", "open_inference", "tensorflow_serving"})
 
 
 def _kind(given: Any) -> Any:
@@ -18,6 +19,8 @@ def _kind(given: Any) -> Any:
 
 # A union and not a registry: one that is filled in the driver would be empty in a replica.
 Member = Annotated[
-    Annotated[OpenVino, Tag("openvino")] | Annotated[OpenInference, Tag("open_inference")],
+    Annotated[OpenVino, Tag("openvino")]
+    | Annotated[OpenInference, Tag("open_inference")]
+    | Annotated[TensorFlowServing, Tag("tensorflow_serving")],
     Discriminator(_kind),
 ]

@@ -78,9 +78,10 @@ class RemoteMember:
         }
         span = secrets.token_hex(8)
         errors: dict[int, EnsembleError] = {}
-        scores = NO_SCORES
+        scores, versions = NO_SCORES, [UNKNOWN]
         try:
-            scores, self.version, tries = await self._ask(work.payload, work.batch.items, span)
+            scores, versions, tries = await self._ask(work.payload, work.batch.items, span)
+            self.version = versions[-1]
             attributes |= {"ensemble.model.version": self.version, "ensemble.remote.tries": tries}
         except CallError as err:
             self._log(err)
@@ -95,12 +96,15 @@ class RemoteMember:
             )
             nonsense = InferenceFailed(f"member {self.name!r} answered no probabilities")
             errors = dict.fromkeys(np.flatnonzero(wrong).tolist(), nonsense)
-            scores = scores[~wrong]
-        version = {"versions": {self.name: self.version}}
-        return work.done(scores, lambda _: version, errors=errors, attributes=attributes, span=span)
+            scores, versions = scores[~wrong], [versions[row] for row in np.flatnonzero(~wrong)]
 
-    async def _ask(self, images: Images, items: Sequence[Item], span: str) -> tuple[Probabilities, str, int]:
-        """The scores, the version that gave them, and how often a server was asked."""
+        def changes(row: int) -> dict[str, Any]:
+            return {"versions": {self.name: versions[row]}}
+
+        return work.done(scores, changes, errors=errors, attributes=attributes, span=span)
+
+    async def _ask(self, images: Images, items: Sequence[Item], span: str) -> tuple[Probabilities, list[str], int]:
+        """The scores, the version that gave each row, and how often a server was asked."""
         deadlines = [item.deadline for item in items if item.error is None and item.deadline is not None]
         live = sum(item.error is None for item in items)
         timeout_s = self._config.timeout_ms / 1000
@@ -117,7 +121,8 @@ class RemoteMember:
         except TimeoutError:
             raise Late(f"no answer in {timeout_s * 1000:.0f} ms") from None
         scores = np.concatenate([scores for scores, _, _ in answers])
-        return scores, answers[-1][1], sum(tries for _, _, tries in answers)
+        versions = [version for part, version, _ in answers for _ in range(len(part))]
+        return scores, versions, sum(tries for _, _, tries in answers)
 
     def _rows(self, well: Sequence[Address]) -> int | None:
         fixed = [address.fit.rows for address in well if address.fit is not None and address.fit.rows is not None]

@@ -51,7 +51,8 @@ class Peer:
     def _is_ready(self):
         assert self._process.poll() is None, self._log.read_text()
         try:
-            return httpx.get(f"{self.url('http')}/v2/models/resnet/ready", trust_env=False).status_code == 200
+            path = "/v1/models/resnet" if self.name == "tensorflow" else "/v2/models/resnet/ready"
+            return httpx.get(f"{self.url('http')}{path}", trust_env=False).status_code == 200
         except httpx.TransportError:
             return False
 

@@ -9,6 +9,7 @@ from deployments.contract.member import Agreed
 from deployments.contract.preprocessing import AsSent, Preprocessing
 from deployments.members.open_inference import OpenInference
 from deployments.members.openvino import OpenVino
+from deployments.members.tensorflow_serving import TensorFlowServing
 from models.repository import DEFAULT_ROOT
 from scripts.dataset import decode
 from tests import pictures
@@ -81,3 +82,28 @@ def test_what_does_not_fit_is_told_at_the_start(member):
             config.model_copy(update=wrong).signature(DEFAULT_ROOT)
     with pytest.raises(ConfigurationError, match="2 labels, but the model has 10 classes"):
         config.model_copy(update={"labels": ("a", "b")}).signature(DEFAULT_ROOT)
+
+
+@pytest.mark.parametrize("server", ["tensorflow"], indirect=True)
+@pytest.mark.parametrize("way", ["http", "grpc"])
+async def test_tensorflow_servings_messages(server, way, pixels):
+    config = TensorFlowServing(name="resnet", kind="tensorflow_serving", url=server.url(way))
+    told = config.signature(DEFAULT_ROOT)
+    assert (told.size, told.classes, told.version) == ((32, 32), 10, "5")
+    answer = await config.make(DEFAULT_ROOT, Agreed(WANTED, LABELS), 8)(batch(pixels))
+    np.testing.assert_allclose(answer.payload, await local(pixels), atol=2e-3)
+    assert answer.items[0].versions == {"resnet": "5"}
+    for wrong in ({"signature_name": "other"}, {"output": "classes"}, {"size": (48, 48)}):
+        with pytest.raises(ConfigurationError, match="members: 'resnet'"):
+            config.model_copy(update=wrong).signature(DEFAULT_ROOT)
+
+
+@pytest.mark.parametrize("server", ["kserve"], indirect=True)
+async def test_kserves_server_as_one_of_tensorflows_which_tells_no_metadata(server, pixels):
+    how = {**NORMALIZED, "datatype": "FP32", "layout": "NCHW", "size": (32, 32), "labels": LABELS}
+    config = TensorFlowServing(name="resnet", kind="tensorflow_serving", url=server.url("http"), **how)
+    told = config.signature(DEFAULT_ROOT)
+    assert (told.size, told.classes, told.as_sent) == ((32, 32), 10, False)
+    answer = await config.make(DEFAULT_ROOT, Agreed(WANTED, LABELS), 8)(batch(pixels))
+    np.testing.assert_allclose(answer.payload, await local(pixels), atol=2e-3)
+    assert answer.items[0].versions == {"resnet": "unknown"}
