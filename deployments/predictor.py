@@ -56,6 +56,7 @@ class Predictor:
         self.version = model.version
         self._operation = config.operation
         self._failures = 0
+        self._closed = False
         # When each inference under way began, by its request; seconds of a monotonic clock.
         self._began: dict[int, float] = {}
         try:
@@ -134,6 +135,16 @@ class Predictor:
     def _part_sizes(self, max_batch_size: int) -> list[int]:
         return sorted({len(part) for count in range(1, max_batch_size + 1) for part in self._split(range(count))})
 
+    def close(self) -> None:
+        """Let go of the infer requests, whose callbacks hold this; one under way goes when it is over."""
+        self._closed = True
+        while not self._idle.empty():
+            self._let_go(self._idle.get_nowait())
+
+    @staticmethod
+    def _let_go(request: ov.InferRequest) -> None:
+        request.set_callback(lambda _: None, None)
+
     def check_health(self) -> None:
         """Raise RuntimeError once several inferences in a row have failed, or one hangs; queues none of its own."""
         if self._failures >= UNHEALTHY_AFTER:
@@ -183,7 +194,10 @@ class Predictor:
 
     def _free(self, request: ov.InferRequest) -> None:
         self._began.pop(id(request), None)
-        self._idle.put_nowait(request)
+        if self._closed:
+            self._let_go(request)
+        else:
+            self._idle.put_nowait(request)
 
 
 def _durations(start_ns: int, began_ns: list[int], end_ns: int) -> dict[str, float]:

@@ -45,6 +45,14 @@ class Watched(Protocol):
 
 
 @runtime_checkable
+class Swappable(Protocol):
+    """A node whose model's version can change while it serves; `refused` counts the versions that were not taken."""
+
+    name: str
+    refused: int
+
+
+@runtime_checkable
 class Versioned(Protocol):
     """A node that serves a version of a model."""
 

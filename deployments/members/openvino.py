@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import msgspec
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.member import Agreed, MemberConfig, Signature, told
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Pixels, Probabilities
-from deployments.contract.preprocessing import Preprocessing
 from deployments.contract.settings import Name
 from models.errors import ModelError
 from models.repository import Model, find, sha256
@@ -24,6 +23,9 @@ class OpenVino(MemberConfig):
     kind: Literal["openvino"] = Field("openvino", description="OpenVINO on this machine")
     model: Name | None = Field(None, description="folder in the model repository; default: the name")
     version: int | None = Field(None, ge=1, description="model version; default: the highest")
+    version_policy: Literal["fixed", "latest"] = Field(
+        "fixed", description="`latest` takes a higher version that appears while it serves"
+    )
     performance_hint: Literal["LATENCY", "THROUGHPUT"] = Field("THROUGHPUT", description="OpenVINO PERFORMANCE_HINT")
     threads: int | None = Field(None, ge=1, le=1024, description="INFERENCE_NUM_THREADS; default: the container's CPUs")
     streams: int | None = Field(None, ge=1, le=1024, description="NUM_STREAMS; default: OpenVINO's choice for the hint")
@@ -32,6 +34,12 @@ class OpenVino(MemberConfig):
     )
     cpu_pinning: bool = Field(False, description="ENABLE_CPU_PINNING; on, two members on one machine share core 0")
     cache_dir: Path | None = Field(None, description="CACHE_DIR for compiled models; default: none")
+
+    @model_validator(mode="after")
+    def _one_version_or_the_latest(self) -> Self:
+        if self.version is not None and self.version_policy == "latest":
+            raise ValueError("version_policy: latest, but `version` names one; leave one of them out")
+        return self
 
     def signature(self, repository: Path) -> Signature:
         """What the model's files tell; see `MemberConfig.signature`."""
@@ -57,12 +65,11 @@ class OpenVino(MemberConfig):
         return f"{self.name} {model.name} {model.version} {self.inference_precision} {digests}"
 
     def make(self, repository: Path, agreed: Agreed, max_batch_size: int) -> Node[Pixels, Probabilities]:
-        """A predictor; see `MemberConfig.make`."""
+        """A predictor whose version can be swapped; see `MemberConfig.make`."""
         # Imported where it runs: OpenVINO takes time and memory that a process without a member need not spend.
-        from deployments.predictor import Predictor
+        from deployments.swapping import Swapping
 
-        assert isinstance(agreed.images, Preprocessing)
-        return Predictor(self, self.find(repository), agreed.images.size, max_batch_size)
+        return Swapping(self, repository, agreed, max_batch_size)
 
     def find(self, repository: Path) -> Model:
         """The version on disk that is served.

@@ -17,7 +17,7 @@ from ray.serve.metrics import Counter, Gauge, Histogram
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
-from deployments.contract.nodes import Versioned
+from deployments.contract.nodes import Swappable, Versioned
 
 SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
 SIZES = [1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
@@ -193,10 +193,17 @@ def report_state(nodes: Mapping[str, Any], edges: Mapping[str, Connected] | None
     cpu = Counter("ensemble_process_cpu_seconds", description="CPU time of the node's process, user and system.")
     memory = Gauge("ensemble_process_resident_memory_bytes", description="Resident memory of the node's process.")
     version = Gauge("ensemble_member_version", description="A member's model version.", tag_keys=_keys("member"))
+    refusals = Counter(
+        "ensemble_model_refused",
+        description="Versions of a member's model that were refused; the one before went on.",
+        tag_keys=_keys("member"),
+    )
+    swappable = [node for node in nodes.values() if isinstance(node, Swappable)]
     versioned = [node for node in nodes.values() if isinstance(node, Versioned)]
 
     def report() -> None:
         reported = 0.0
+        refused: Tally[str] = Tally()
         process = psutil.Process()
         while True:
             if (used := time.process_time()) > reported:
@@ -207,6 +214,10 @@ def report_state(nodes: Mapping[str, Any], edges: Mapping[str, Connected] | None
                 # What another server calls a version need not be a number.
                 if str(node.version).isdecimal():
                     version.set(int(node.version), tags={"member": node.name})
+            for each in swappable:
+                if each.refused > refused[each.name]:
+                    refusals.inc(each.refused - refused[each.name], tags={"member": each.name})
+                    refused[each.name] = each.refused
             for name, edge in (edges or {}).items():
                 opened.set(edge.connections, tags={"node": name})
             time.sleep(STATE_INTERVAL_S)
