@@ -115,6 +115,8 @@ class Cache:
         self._classes = classes
         self._counts = counts
         self._under_way: dict[bytes, Waiting] = {}
+        # Of each member that was asked, the version that answered last; what another one said is forgotten.
+        self._versions: dict[str, Version] = {}
 
     async def __call__(self, batch: Batch[Sequence[bytes]]) -> Batch[Ballots]:
         """Encoded images to each member's scores, float32 [N,C] by name."""
@@ -164,7 +166,8 @@ class Cache:
         except msgspec.MsgspecError:
             return None
         whole = entry.scores and all(len(scores) == 4 * self._classes for scores in entry.scores.values())
-        return entry if whole else None
+        current = all(self._versions.get(name, version) == version for name, version in entry.versions.items())
+        return entry if whole and current else None
 
     async def _ask(
         self,
@@ -187,6 +190,7 @@ class Cache:
                 del self._under_way[key]
                 waiting.set_result(told.get(key))
         for p, entry in entries.items():
+            self._versions.update(entry.versions)
             if batch.items[p].options.cache != "no-store":
                 self._store.keep(keys[p], ENCODER.encode(entry))
         payload = answer.payload if isinstance(answer.payload, Mapping) else {}

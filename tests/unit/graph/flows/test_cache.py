@@ -20,7 +20,7 @@ class Members:
 
     def __init__(self, fails=(), misses=(), waits=()):
         self.fails, self.misses, self.waits = fails, misses, waits
-        self.seen = []
+        self.seen, self.version = [], 1
         self.gate = asyncio.Event()
 
     async def __call__(self, batch):
@@ -36,7 +36,7 @@ class Members:
             "a": np.stack([share, 1 - share], axis=1),
             "b": np.array([[np.nan if image in self.misses else 0.5] * 2 for image in well], np.float32).reshape(-1, 2),
         }
-        same = {"image_size": (3, 2), "versions": {"a": 1, "b": "x"}, "asked": ("a", "b")}
+        same = {"image_size": (3, 2), "versions": {"a": self.version, "b": "x"}, "asked": ("a", "b")}
         return work.done(scores, lambda row: {**same, **told[row]}, errors=broken)
 
 
@@ -86,6 +86,17 @@ async def test_what_decides_scores_keeps_entries_apart():
         await cache(members, identity, store)(asking(b"1"))
     await cache(members, b"1", store)(asking(b"1", quality="full"))
     assert members.seen == [[b"1"]] * 3
+
+
+async def test_what_a_version_said_is_forgotten_once_another_answers():
+    members = Members()
+    flow = cache(members)
+    await flow(asking(b"1", b"2"))
+    members.version = 2
+    await flow(asking(b"3"))
+    again = await flow(asking(b"1", b"3"))
+    assert told(again) == [False, True]
+    assert [item.versions["a"] for item in again.items] == [2, 2]
 
 
 async def test_the_same_image_twice_in_a_batch_is_asked_once():
