@@ -5,7 +5,7 @@ CONFIG ?= serve_config.yaml
 FLAGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: serve test test-fast lint format train lock proto clean
+.PHONY: serve test test-fast lint format train lock proto jaeger clean
 
 serve: $(VENV)/serve.installed
 	@exec $(BIN)/python -m scripts.serve $(FLAGS) $(CONFIG)
@@ -49,8 +49,12 @@ proto: $(VENV)/dev.installed
 	$(BIN)/uv run --no-project --with grpcio-tools==1.85.1 python -m grpc_tools.protoc -I . \
 		--python_out=. --pyi_out=. --grpc_python_out=. deployments/protocol/inference.proto
 
+# A Jaeger that takes the traces, from Go's module proxy; needs Go.
+jaeger:
+	@configs/jaeger/build.sh
+
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) .jaeger build *.egg-info
 
 $(VENV)/serve.installed: requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'

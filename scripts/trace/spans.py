@@ -100,6 +100,22 @@ def read_traces(folder: Path) -> list[Trace]:
                 raise ScriptError(f"{path}, line {number}, is not OTLP JSON: {err!r}") from err
     if not spans:
         raise ScriptError(f"there are no traces in {folder}; serve with OTEL_TRACES_EXPORTER=file and send a request")
+    return _newest_first(spans)
+
+
+def parse_traces(data: dict[str, Any]) -> list[Trace]:
+    """Every trace in OTLP's `TracesData` as JSON, the newest first.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is something else.
+    """
+    spans: dict[str, list[Span]] = {}
+    for span in _spans(data):
+        spans.setdefault(span.trace_id, []).append(span)
+    return _newest_first(spans)
+
+
+def _newest_first(spans: dict[str, list[Span]]) -> list[Trace]:
     traces = [
         Trace(trace_id, tuple(sorted(found, key=lambda span: (span.start_us, -span.end_us))))
         for trace_id, found in spans.items()

@@ -111,22 +111,6 @@ def test_svg(folder, monkeypatch, tmp_path):
     assert densenet[1] == pytest.approx(root[1] * 4.5 / 8, abs=0.2)
 
 
-def test_jaegers_upload(folder, monkeypatch, tmp_path):
-    run(monkeypatch, folder, "--last", 2, "--jaeger", tmp_path / "j.json")
-    data = json.loads((tmp_path / "j.json").read_text())["data"]
-    assert [trace["traceID"] for trace in data] == ["bb" * 16, "aa" * 16]
-    root, queue = data[0]["spans"]
-    assert (root["startTime"], root["duration"]) == (5000, 1000)
-    assert {"key": "error", "type": "bool", "value": True} in root["tags"]
-    assert [(r["refType"], r["spanID"]) for r in queue["references"]] == [
-        ("CHILD_OF", "04" * 8),
-        ("FOLLOWS_FROM", "01" * 8),
-    ]
-    names = {p["serviceName"] for p in data[1]["processes"].values()}
-    assert names == {"Ingress", "ResNet", "DenseNet"}
-    assert all(s["processID"] in data[1]["processes"] for s in data[1]["spans"])
-
-
 @pytest.mark.parametrize(("flags", "said"), [(["ff"], "0 traces have an id"), ([""], "2 traces have an id")])
 def test_an_id_that_names_no_trace_or_several(folder, monkeypatch, flags, said):
     with pytest.raises(SystemExit, match=f"error: {said}"):
@@ -143,3 +127,8 @@ def test_a_file_of_something_else_is_named(tmp_path, monkeypatch, line):
     (tmp_path / "x.jsonl").write_text(line + "\n")
     with pytest.raises(SystemExit, match=r"x\.jsonl, line 1"):
         run(monkeypatch, tmp_path)
+
+
+def test_no_jaeger_says_how_to_get_one(tmp_path, monkeypatch):
+    with pytest.raises(SystemExit, match="make jaeger"):
+        run(monkeypatch, tmp_path, "--jaeger", "http://127.0.0.1:1")
