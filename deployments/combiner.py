@@ -117,13 +117,15 @@ class Combiner:
         rows = len(next(iter(ballots.values())))
         combined = np.empty((rows, next(iter(counts.values()))), np.float32)
         votes: list[dict[str, Vote]] = [{} for _ in range(rows)]
+        told = [item.options.members for item in work.batch.items if item.error is None]
         for names, chosen in _alike(ballots):
             scores = [ballots[name][chosen] for name in names]
             combined[chosen] = combine(scores, self._weights(names), self.settings.method)
             for name, said in zip(names, scores, strict=True):
-                winners = said.argmax(axis=1)
-                for row, index, best in zip(chosen.tolist(), winners.tolist(), said.max(axis=1).tolist(), strict=True):
-                    votes[row][name] = Vote(index, best)
+                winners, best = said.argmax(axis=1).tolist(), said.max(axis=1).tolist()
+                for position, row in enumerate(chosen.tolist()):
+                    whole = said[position].tobytes() if told[row] else b""
+                    votes[row][name] = Vote(winners[position], best[position], whole)
         return work.done(combined, lambda row: {"votes": votes[row]})
 
     def _weights(self, names: Sequence[str]) -> list[float]:

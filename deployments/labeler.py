@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from deployments.contract.answer import TOLD_DIGITS, Answer, Classification, ClassProbability
+from deployments.contract.answer import TOLD_DIGITS, Answer, Classification, ClassProbability, MemberAnswer
 from deployments.contract.batch import Batch, Work
-from deployments.contract.item import Item
+from deployments.contract.item import Item, Vote
 from deployments.contract.payload import Probabilities
 from deployments.contract.settings import Placement, Schema
 
@@ -48,7 +48,6 @@ class Labeler:
     def _answer(self, item: Item, row: Probabilities) -> Answer:
         options = item.options
         top = self._top(row, options.top_k or self.settings.top_k)
-        votes = {name: self._name(vote.index, vote.probability) for name, vote in item.votes.items()}
         classification = Classification(
             label=top[0].label,
             index=top[0].index,
@@ -59,7 +58,7 @@ class Labeler:
             asked=item.asked or None,
             cache=item.cache,
             trace_id=item.trace_id,
-            members=votes if options.members else None,
+            members={name: self._vote(vote, top) for name, vote in item.votes.items()} if options.members else None,
         )
         return Answer(classification, row)
 
@@ -70,6 +69,20 @@ class Labeler:
         order = np.argsort(-row, kind="stable")[:k]
         return tuple(self._name(int(index), float(row[index])) for index in order)
 
+    def _vote(self, vote: Vote, top: Sequence[ClassProbability]) -> MemberAnswer:
+        row = np.frombuffer(vote.row, np.float32)
+        probabilities = [_told(float(row[each.index])) for each in top] if len(row) else []
+        return MemberAnswer(
+            label=self._labels[vote.index],
+            index=vote.index,
+            probability=_told(vote.probability),
+            probabilities=tuple(probabilities),
+        )
+
     def _name(self, index: int, probability: float) -> ClassProbability:
-        # A mean of float32 may come out a little above 1.
-        return ClassProbability(self._labels[index], index, min(1.0, round(probability, TOLD_DIGITS)))
+        return ClassProbability(self._labels[index], index, _told(probability))
+
+
+def _told(probability: float) -> float:
+    # A mean of float32 may come out a little above 1.
+    return min(1.0, round(probability, TOLD_DIGITS))

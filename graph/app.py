@@ -11,7 +11,7 @@ from ray.serve import Application
 
 from deployments.observe.tracing import ROOT
 from graph.agreement import agree
-from graph.config import parse
+from graph.config import EnsembleConfig, parse
 from graph.identity import identity
 from graph.placement import Factory, Recipe, recipes
 from graph.plan import INGRESS, Plan, Remembering, ensemble
@@ -36,8 +36,24 @@ def build(args: dict[str, Any]) -> Application:
         config.cache.store()
         remembering = Remembering(config.cache, identity(config, agreed), classes)
     compose = partial(ensemble, pixels, config.ensemble, remembering)
-    plan = Plan(config.ingress, classes, services(nodes), compose, config.edges, config.access.keys)
+    plan = Plan(
+        config.ingress,
+        classes,
+        services(nodes),
+        compose,
+        config.edges,
+        config.access.keys,
+        config.page,
+        strategy(config),
+    )
     return bind(plan, nodes)
+
+
+def strategy(config: EnsembleConfig) -> str:
+    """How the members' answers become one, in words."""
+    method, count = config.combiner.method.replace("_", " "), len(config.members)
+    needed = config.ensemble.quorum or count
+    return f"{method} of {count} members, of which {needed} must answer"
 
 
 def services(nodes: dict[str, Recipe]) -> dict[str, str]:

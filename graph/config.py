@@ -11,6 +11,7 @@ from deployments.combiner import CombinerConfig, check_weights
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.settings import Schema, describe
 from deployments.ingress.access import AccessConfig
+from deployments.ingress.page.settings import WITH_PAGE, PageConfig
 from deployments.ingress.settings import IngressSettings
 from deployments.labeler import LabelerConfig
 from deployments.members import KINDS, Member
@@ -37,6 +38,7 @@ class EnsembleConfig(Schema):
     labeler: LabelerConfig = LabelerConfig()
     ingress: IngressSettings = IngressSettings()
     access: AccessConfig = AccessConfig()
+    page: PageConfig = WITH_PAGE
     edges: Edges = Field("direct", description="how separate nodes are called: `direct` on one machine, or by `handle`")
 
     @model_validator(mode="after")

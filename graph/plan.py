@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from deployments.contract.nodes import Graph, Node
+from deployments.ingress.page.settings import WITH_PAGE, PageConfig
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.metrics import CacheMetrics
 from graph.flows.asked import Member
@@ -35,6 +36,8 @@ class Plan:
         compose: joins the nodes, wherever each of them runs.
         edges: how separate nodes are called.
         keys: the file of the API keys; None if all may come in.
+        page: whether there is a page, and what it links to.
+        strategy: how the members' answers become one, in words, for the page.
     """
 
     ingress: IngressSettings
@@ -43,6 +46,8 @@ class Plan:
     compose: Callable[[Nodes], Graph]
     edges: Edges = "direct"
     keys: Path | None = None
+    page: PageConfig = WITH_PAGE
+    strategy: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from deployments.contract.item import Cached, Version
 from deployments.contract.payload import Probabilities
+from deployments.contract.timing import Timing
 
 # Digits behind the point.
 TOLD_DIGITS = 6
@@ -21,6 +22,14 @@ class ClassProbability(msgspec.Struct, frozen=True):
     label: Annotated[str, Meta(description="the class' name")]
     index: Annotated[int, Meta(ge=0, description="its index")]
     probability: Annotated[float, Meta(ge=0, le=1, description="its probability, to six digits")]
+
+
+class MemberAnswer(ClassProbability, frozen=True, omit_defaults=True, kw_only=True):
+    """A member's own most probable class."""
+
+    probabilities: Annotated[
+        tuple[float, ...], Meta(description="the member's probability of each class in `top`, in that order")
+    ] = ()
 
 
 class Classification(ClassProbability, frozen=True, omit_defaults=True, kw_only=True):
@@ -40,8 +49,9 @@ class Classification(ClassProbability, frozen=True, omit_defaults=True, kw_only=
     ] = None
     trace_id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="the W3C trace id of the request")]
     members: Annotated[
-        Mapping[str, ClassProbability] | None, Meta(description="each member's own most probable class, if asked for")
+        Mapping[str, MemberAnswer] | None, Meta(description="each member's own most probable class, if asked for")
     ] = None
+    timings: Annotated[tuple[Timing, ...] | None, Meta(description="where the time went, if asked for")] = None
 
 
 class Answer(NamedTuple):

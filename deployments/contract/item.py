@@ -52,10 +52,17 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Vote(msgspec.Struct, frozen=True):
-    """A member's most probable class of an image."""
+    """A member's most probable class of an image.
+
+    Attributes:
+        index: the class.
+        probability: its own.
+        row: the member's probability of every class, float32 in memory; empty unless the caller asks for members.
+    """
 
     index: int
     probability: float
+    row: bytes = b""
 
 
 class Cached(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -27,3 +27,4 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quality: (
         Annotated[Literal["full"], Meta(description="`full` asks every member, where a cascade would ask fewer")] | None
     ) = None
+    timings: Annotated[bool, Meta(description="list where the image's time went")] = False

@@ -19,6 +19,7 @@ from deployments.contract.errors import DeadlineExceeded, EnsembleError, Invalid
 from deployments.contract.item import Item
 from deployments.contract.nodes import Graph
 from deployments.contract.options import Options
+from deployments.contract.timing import Way
 from deployments.ingress.admission import Admission
 from deployments.ingress.arrivals import Arrival, Arrivals
 from deployments.ingress.batcher import Batcher
@@ -61,6 +62,16 @@ class Ingress:
         self._admission = Admission(lambda: self.settings)
         self._arrivals = Arrivals(self._admission, lambda: self.settings)
         self._batcher: Batcher[Waiting, Outcome] = Batcher(self._run, lambda waiting: len(waiting.image), settings)
+
+    @property
+    def waiting(self) -> int:
+        """The number of images that no batch has taken yet."""
+        return self._batcher.waiting
+
+    @property
+    def in_flight(self) -> int:
+        """The number of images that are admitted and not yet answered."""
+        return self._admission.images
 
     @property
     def settings(self) -> IngressSettings:
@@ -166,7 +177,14 @@ class Ingress:
         loop = asyncio.get_running_loop()
         loop.call_later(OBSERVE_AFTER_S, self.observer.batch, passages, start_ns, time.time_ns(), batch)
         answers = iter(batch.payload)
-        return [next(answers) if item.error is None else item.error for item in batch.items]
+        outcomes: list[Outcome] = []
+        for passage, item in zip(passages, batch.items, strict=True):
+            way = passage.trace.way = Way(passage.queued_ns, start_ns, item.steps)
+            outcome = next(answers) if item.error is None else item.error
+            if item.options.timings and isinstance(outcome, Answer):
+                outcome = Answer(replace(outcome.classification, timings=way.timings()), outcome.probabilities)
+            outcomes.append(outcome)
+        return outcomes
 
     async def _pass(self, images: Batch[Sequence[bytes]]) -> Batch[Sequence[Answer]]:
         """The graph's answer; if it gives none, a batch in which every image has the error."""

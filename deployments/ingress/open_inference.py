@@ -20,6 +20,8 @@ VERSION = "1"
 PLATFORM = "openvino_ensemble"
 INPUT = "image"
 OUTPUTS = ("label", "index", "probabilities")
+# Options whose answer no tensor has.
+TOLD_IN_WORDS = frozenset({"top_k", "members", "timings"})
 DATATYPES = {"label": "BYTES", "index": "INT64", "probabilities": "FP32"}
 
 
@@ -140,7 +142,7 @@ def response_parameters(answers: Sequence[Answer], asked: Mapping[str, Any]) -> 
     """What the protocol has no tensor for.
 
     `trace_id`; and as JSON, an element for each image, `missing`, where members did not answer, `asked`, of a cascade,
-    `cache`, of a cache, and `classifications`, the answers, if `top_k` or `members` was asked.
+    `cache`, of a cache, and `classifications`, the answers, if `top_k`, `members` or `timings` was asked.
     """
     parameters = {"trace_id": answers[0].classification.trace_id}
     missing = [answer.classification.missing or {} for answer in answers]
@@ -150,6 +152,6 @@ def response_parameters(answers: Sequence[Answer], asked: Mapping[str, Any]) -> 
         parameters["asked"] = msgspec.json.encode([answer.classification.asked for answer in answers]).decode()
     if answers[0].classification.cache is not None:
         parameters["cache"] = msgspec.json.encode([answer.classification.cache for answer in answers]).decode()
-    if "top_k" in asked or "members" in asked:
+    if not asked.keys().isdisjoint(TOLD_IN_WORDS):
         parameters["classifications"] = msgspec.json.encode([answer.classification for answer in answers]).decode()
     return parameters

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from deployments.contract.errors import NotReady
 from deployments.ingress.access import Access
 from deployments.ingress.ingress import Ingress
+from deployments.ingress.page.settings import WITHOUT_PAGE, PageConfig
+from deployments.observe.stats import Stats
+
+Replicas = Mapping[str, Mapping[str, int]]
+
+
+async def no_replicas() -> Replicas:
+    """What is known of replicas where nobody can be asked."""
+    return {}
 
 
 @dataclass(frozen=True)
@@ -20,6 +29,11 @@ class Service:
         is_ready: whether every member has answered since the start, or the quorum goes on without one that is remote.
         access: who may come in; None if all may.
         missing: the members that have not answered, and the codes of their errors or what is known.
+        page: whether there is a page, and what it links to.
+        strategy: how the members' answers become one, in words.
+        stats: who counts what the page shows; None for nobody.
+        replica: the id of the ingress replica.
+        replicas: asks how many replicas each deployment has, by state.
     """
 
     ingress: Ingress
@@ -27,6 +41,11 @@ class Service:
     is_ready: Callable[[], bool]
     access: Access | None = None
     missing: Callable[[], Mapping[str, str]] = field(default=dict)
+    page: PageConfig = WITHOUT_PAGE
+    strategy: str = ""
+    stats: Stats | None = None
+    replica: str = ""
+    replicas: Callable[[], Awaitable[Replicas]] = no_replicas
 
     def check_ready(self) -> None:
         """Raise NotReady until every member has answered."""

@@ -14,6 +14,7 @@ from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import EnsembleError
 from deployments.contract.item import MOST_TOLD, AttributeValue
 from deployments.observe.metrics import Metrics
+from deployments.observe.stats import Stats
 from deployments.observe.tracing import Passage, Trace, Tracing
 
 
@@ -24,6 +25,7 @@ class Call:
     Attributes:
         trace: its trace.
         caller: who asks.
+        started: when it began, by `time.perf_counter`.
         outcome: `ok`, `cancelled` or the code of its error.
         attributes: what the root span gets at its end.
         fault: what went wrong on the server's side, if something did.
@@ -31,6 +33,7 @@ class Call:
 
     trace: Trace
     caller: Caller = ANYONE
+    started: float = 0.0
     outcome: str = "ok"
     attributes: dict[str, AttributeValue] = field(default_factory=dict)
     fault: str | None = None
@@ -46,9 +49,10 @@ class Call:
 class Observer:
     """Follows calls and batches."""
 
-    def __init__(self, tracing: Tracing) -> None:
-        """Set where traces are made."""
+    def __init__(self, tracing: Tracing, stats: Stats | None = None) -> None:
+        """Set where traces are made, and who counts for the page, if there is one."""
         self._tracing = tracing
+        self._stats = stats
         self._metrics = Metrics()
 
     @contextmanager
@@ -66,7 +70,7 @@ class Observer:
         trace = self._tracing.begin(
             headers.get("traceparent"), headers.get("tracestate"), {"ensemble.protocol": protocol, **attributes}
         )
-        call = Call(trace)
+        call = Call(trace, started)
         try:
             yield call
         except EnsembleError as err:
@@ -81,12 +85,18 @@ class Observer:
             raise
         finally:
             trace.end(call.attributes, call.fault)
-            self._metrics.request(protocol, call.outcome, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            self._metrics.request(protocol, call.outcome, seconds)
+            if self._stats is not None:
+                self._stats.request(call.outcome, seconds)
 
     def batch(self, passages: Sequence[Passage], start_ns: int, end_ns: int, batch: Batch[Sequence[Answer]]) -> None:
         """Follow a batch that left the queue at `start_ns` and was back at `end_ns`, nanoseconds since the epoch."""
         self._tracing.record(passages, start_ns, end_ns, batch.items)
-        self._metrics.batch(batch, (start_ns - min(passage.queued_ns for passage in passages)) / 1e9)
+        queue_wait_s = (start_ns - min(passage.queued_ns for passage in passages)) / 1e9
+        self._metrics.batch(batch, queue_wait_s)
+        if self._stats is not None:
+            self._stats.batch(batch, queue_wait_s)
 
     def close(self) -> None:
         """Export what waits."""

@@ -26,6 +26,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from deployments.contract.item import PROCESS, AttributeValue, Item, Note
+from deployments.contract.timing import Way
 
 # Source: https://www.w3.org/TR/trace-context/#traceparent-header
 TRACE_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -56,10 +57,12 @@ class Trace:
     Attributes:
         parent: the `traceparent` that the request's nodes continue.
         span: the root span; None if the trace is not sampled.
+        way: of the request's image that came back last through the graph; None if none did.
     """
 
     parent: str
     span: Span | None = None
+    way: Way | None = None
 
     def degraded(self, missing: Mapping[str, str]) -> None:
         """Note the members that did not answer, by name, and the codes of their errors."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ray import serve
 from ray.serve.grpc_util import RayServegRPCContext
 from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
@@ -24,12 +25,14 @@ from deployments.ingress.service import Service
 from deployments.observe import exporters
 from deployments.observe.metrics import EdgeMetrics, report_state
 from deployments.observe.observer import Observer
+from deployments.observe.stats import Stats
 from deployments.observe.tracing import Tracing
 from deployments.protocol import inference_pb2 as pb
 from graph.edges import edge
 from graph.edges.direct import DirectEdge
 from graph.live import LiveSettings
 from graph.plan import INGRESS, Plan
+from graph.serving.replicas import Replicas
 
 logger = logging.getLogger("ray.serve")
 
@@ -45,14 +48,27 @@ class Door:
         handles = {name: node for name, node in nodes.items() if isinstance(node, DeploymentHandle)}
         metrics = EdgeMetrics()
         edges = {name: edge(name, handle, plan.edges, metrics) for name, handle in handles.items()}
-        self._observer = Observer(Tracing(exporters.from_environment(), plan.services))
+        stats = Stats() if plan.page.enabled else None
+        self._observer = Observer(Tracing(exporters.from_environment(), plan.services), stats)
         self._ingress = Ingress(plan.compose({**inline, **edges}), plan.ingress, plan.class_count, self._observer)
         self._nodes = {INGRESS: self._ingress, **inline}
         self._settings = LiveSettings(self._nodes)
         self._ready = False
         self._unready = ""
         access = None if plan.keys is None else Access(plan.keys)
-        service = Service(self._ingress, plan.class_count, lambda: self._ready, access, self._missing)
+        replica = serve.get_replica_context().replica_id
+        service = Service(
+            self._ingress,
+            plan.class_count,
+            lambda: self._ready,
+            access,
+            self._missing,
+            plan.page,
+            plan.strategy,
+            stats,
+            replica.unique_id,
+            Replicas(replica.deployment_id.app_name),
+        )
         self._http, self._grpc = HttpServer(service), OpenInference(service)
         direct = {name: each for name, each in edges.items() if isinstance(each, DirectEdge)}
         report_state(self._nodes, direct)

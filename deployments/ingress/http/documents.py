@@ -44,7 +44,7 @@ class Documents:
     @cached_property
     def openapi(self) -> dict[str, Any]:
         """The document, https://spec.openapis.org/oas/v3.1.0."""
-        routes = {**self._documented, **{path: route for path, route in self.routes().items() if route.summary}}
+        routes = {path: route for path, route in {**self._documented, **self.routes()}.items() if route.summary}
         models = {model for route in routes.values() for model in _models(route)}
         _, components = msgspec.json.schema_components(sorted(models, key=str), ref_template=REFERENCE)
         return {

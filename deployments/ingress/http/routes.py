@@ -85,7 +85,7 @@ class Route:
     Attributes:
         method: `GET`, which answers `HEAD` too, or `POST`.
         handler: answers a request; every `EnsembleError` that it raises is told.
-        summary: what it is for.
+        summary: what it is for; empty for a file that belongs to a page, which is not documented.
         answers: the models that its JSON may have; none for what is not JSON.
         errors: what can go wrong.
         style: how errors are told.

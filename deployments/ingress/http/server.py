@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -14,7 +15,10 @@ from deployments.ingress.http.classify import Classify
 from deployments.ingress.http.documents import Documents
 from deployments.ingress.http.open_inference import OpenInference
 from deployments.ingress.http.routes import AS_OBJECT, AS_TEXT, ErrorStyle, Route, Routes, plain
+from deployments.ingress.http.server_timing import NAME, server_timing
 from deployments.ingress.ingress import INTERNAL_HINT
+from deployments.ingress.page.live import live
+from deployments.ingress.page.page import Page
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
@@ -32,7 +36,8 @@ class HttpServer:
         self._routes: Routes = {}
         for protocol in (Classify(service), OpenInference(service)):
             self._routes |= protocol.routes()
-        self._routes |= Documents(self._routes).routes()
+        self._routes |= live(service)
+        self._routes |= Documents(self._routes).routes() | Page(service).routes()
 
     async def __call__(self, request: Request) -> Response:
         """Dispatch a request."""
@@ -64,6 +69,7 @@ class HttpServer:
             response = await self._answered(request, route, call)
             call.attributes["http.response.status_code"] = response.status_code
             response.headers["traceresponse"] = call.trace.parent
+            response.headers[NAME] = server_timing(time.perf_counter() - call.started, call.trace.way)
             return response
 
     async def _answered(self, request: Request, route: Route, call: Call) -> Response:

@@ -1,7 +1,7 @@
 import msgspec
 import numpy as np
 
-from deployments.contract.answer import ClassProbability
+from deployments.contract.answer import ClassProbability, MemberAnswer
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item, Vote
 from deployments.contract.options import Options
@@ -39,8 +39,12 @@ async def test_top_k_by_default_is_the_settings():
 
 
 async def test_members_on_request():
-    first, second = await label(Options(members=True), Options(), votes={"a": Vote(2, 0.9)})
-    assert first.members == {"a": ClassProbability("ship", 2, 0.9)}
+    row = np.array([0.06, 0.04, 0.9], np.float32).tobytes()
+    first, second = await label(Options(members=True, top_k=2), Options(), votes={"a": Vote(2, 0.9, row)})
+    # The member's probabilities of the classes that the answer lists.
+    assert [item.label for item in first.top] == ["dog", "ship"]
+    told = MemberAnswer(label="ship", index=2, probability=0.9, probabilities=(0.04, 0.9))
+    assert first.members == {"a": told}
     assert second.members is None
 
 

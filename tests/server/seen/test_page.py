@@ -1,0 +1,167 @@
+"""The page at `/` in a real browser: what a person sees."""
+
+import httpx
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from tests.conftest import ROOT
+from tests.server.seen import browser
+from tests.server.seen.conftest import CAT, MEMBERS
+from tests.server.server import eventually, post
+
+pytestmark = pytest.mark.skipif(not (browser.PROGRAM and browser.DRIVER), reason="no chromium and chromedriver")
+# Answers every call that has not got this key as a server with API keys does.
+GUARD = """
+const send = window.fetch;
+window.fetch = async (path, options) => options.headers.Authorization === "Bearer secret" ? send(path, options)
+  : new Response('{"error": {"code": "unauthenticated", "message": "send a key"}}', {status: 401});
+"""
+
+
+@pytest.fixture(scope="module")
+def chromium(server):
+    with browser.chromium() as driver:
+        yield driver
+
+
+@pytest.fixture
+def page(chromium, server):
+    chromium.get(server.url)
+    yield chromium
+    assert browser.complaints(chromium) == []
+
+
+def card(page, name):
+    """The answer to a file, once it is there: its lines."""
+
+    def answered():
+        found = page.find_elements(By.CSS_SELECTOR, f'.card[data-name="{name}"]:not([aria-busy])')
+        return found[0] if found else None
+
+    assert eventually(answered)
+    return answered()
+
+
+def test_a_dropped_cat(page, jaeger, server):
+    browser.hand_over(page, "drop", "cat.jpg", "image/jpeg", CAT)
+    seen = card(page, "cat.jpg")
+    answer = post(server, CAT, members="true", top_k=5).json()
+    assert seen.find_element(By.CLASS_NAME, "label").text.startswith("cat 88.4 %")
+    rows = seen.find_elements(By.CSS_SELECTOR, ".shares tbody tr")
+    assert [row.find_element(By.TAG_NAME, "th").text for row in rows] == [entry["label"] for entry in answer["top"]]
+    heads = [head.text for head in seen.find_elements(By.CSS_SELECTOR, ".shares thead th")]
+    assert heads == ["class", "ensemble", *MEMBERS]
+    # Each bar is as long as what is written beside it.
+    expected = [answer["probability"], *(answer["members"][name]["probability"] for name in MEMBERS)]
+    bars = rows[0].find_elements(By.CSS_SELECTOR, ".bar")
+    for bar, share in zip(bars, expected, strict=True):
+        assert bar.text == f"{100 * share:.1f} %"
+        track, fill = bar.find_element(By.TAG_NAME, "i"), bar.find_element(By.TAG_NAME, "b")
+        assert fill.size["width"] == pytest.approx(share * track.size["width"], abs=2)
+    stages = [stage.text for stage in seen.find_elements(By.CSS_SELECTOR, ".waterfall th")]
+    assert stages == ["queue", "decode", "predict resnet", "predict densenet", "combine", "label"]
+    told = seen.find_element(By.CLASS_NAME, "told").text
+    assert "mean of 2 members" in told
+    assert "resnet 2, densenet 2" in told
+    if jaeger is not None:
+        link = seen.find_element(By.CSS_SELECTOR, ".told a")
+        assert link.get_attribute("href") == f"{jaeger.url}/trace/{link.text}"
+        assert eventually(lambda: jaeger.get(f"/api/v3/traces/{link.text}"))
+    assert "cat.jpg: cat, 88.4 %" in page.find_element(By.ID, "said").get_attribute("textContent")
+
+
+def test_a_dropped_text_says_why_not(page):
+    browser.hand_over(page, "drop", "words.txt", "text/plain", b"no image")
+    browser.hand_over(page, "drop", "words.jpg", "image/jpeg", b"no image")
+    assert "This file is no image." in card(page, "words.txt").text
+    assert "no image that can be read" in card(page, "words.jpg").text
+
+
+def test_pasted_and_picked_several_at_once(page):
+    browser.hand_over(page, "paste", "pasted.jpg", "image/jpeg", CAT)
+    assert "cat" in card(page, "pasted.jpg").text
+    files = [ROOT / "tests" / "cat.jpg", ROOT / "README.md"]
+    page.find_element(By.ID, "pick").send_keys("\n".join(map(str, files)))
+    assert "cat" in card(page, "cat.jpg").find_element(By.CLASS_NAME, "label").text
+    assert "no image" in card(page, "README.md").text
+    assert page.find_element(By.ID, "camera").get_attribute("capture") == "environment"
+    page.find_element(By.ID, "clear").click()
+    assert page.find_elements(By.CLASS_NAME, "card") == []
+
+
+def test_the_live_view_by_keyboard(page, server):
+    post(server, CAT)
+    page.find_element(By.ID, "tab-classify").send_keys(Keys.ARROW_RIGHT)
+    assert page.switch_to.active_element.get_attribute("id") == "tab-live"
+    assert page.find_element(By.ID, "tab-live").get_attribute("aria-selected") == "true"
+    assert not page.find_element(By.ID, "classify").is_displayed()
+
+    def drawn():
+        heights = [bar.size["height"] for bar in page.find_elements(By.CSS_SELECTOR, "#history rect")]
+        return any(heights) and all(name in page.find_element(By.ID, "members").text for name in MEMBERS)
+
+    assert eventually(drawn)
+    assert "ms" in page.find_element(By.ID, "p99").text
+    assert "ok" in page.find_element(By.ID, "outcomes").text
+    deployments = [each["name"] for each in server.content["applications"][0]["deployments"]]
+    # Serve's controller is asked every other second.
+    assert eventually(lambda: all(f"{d} 1 running" in page.find_element(By.ID, "replicas").text for d in deployments))
+
+
+def test_a_server_that_is_away_is_told_in_words(page):
+    conditions = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+    page.execute_cdp_cmd("Network.enable", {})
+    page.execute_cdp_cmd("Network.emulateNetworkConditions", conditions)
+    browser.hand_over(page, "drop", "cat.jpg", "image/jpeg", CAT)
+    assert "can't be reached" in card(page, "cat.jpg").text
+    conditions |= {"offline": False, "downloadThroughput": -1, "uploadThroughput": -1}
+    page.execute_cdp_cmd("Network.emulateNetworkConditions", conditions)
+    browser.hand_over(page, "drop", "again.jpg", "image/jpeg", CAT)
+    assert "88.4 %" in card(page, "again.jpg").text
+
+
+def test_a_server_with_keys_is_asked_with_one(page):
+    page.execute_script(GUARD)
+    browser.hand_over(page, "drop", "cat.jpg", "image/jpeg", CAT)
+    dialog = page.find_element(By.ID, "keys")
+    assert eventually(dialog.is_displayed)
+    assert page.switch_to.active_element.get_attribute("id") == "key"
+    page.switch_to.active_element.send_keys("wrong", Keys.ENTER)
+    # A key that is refused is asked for again.
+    assert eventually(lambda: dialog.is_displayed() and page.find_element(By.ID, "key").get_attribute("value") == "")
+    page.find_element(By.ID, "key").send_keys("secret", Keys.ENTER)
+    assert "88.4 %" in card(page, "cat.jpg").text
+    kept = page.execute_script("return [localStorage.length, sessionStorage.length, document.cookie]")
+    assert kept == [0, 0, ""]
+
+
+def test_on_a_phone_and_in_the_dark(server):
+    with browser.chromium(360, 740, "dark") as page:
+        page.get(server.url)
+        browser.hand_over(page, "drop", "cat.jpg", "image/jpeg", CAT)
+        card(page, "cat.jpg")
+        for view in ("tab-live", "tab-classify"):
+            page.find_element(By.ID, view).click()
+            assert page.execute_script("return document.documentElement.scrollWidth") <= 360
+        ground = page.execute_script("return getComputedStyle(document.body).backgroundColor")
+        assert ground == "rgb(17, 22, 27)"
+        assert browser.complaints(page) == []
+
+
+def test_the_interfaces_page(chromium, server):
+    chromium.get(f"{server.url}/docs")
+    assert eventually(lambda: "/classify" in chromium.find_element(By.TAG_NAME, "body").text)
+    assert browser.complaints(chromium) == []
+
+
+def test_every_answer_says_where_its_time_went(server):
+    answer = post(server, CAT, timings="true")
+    stages = [timing["stage"] for timing in answer.json()["timings"]]
+    told = dict(part.split(";dur=") for part in answer.headers["server-timing"].split(", "))
+    assert list(told) == ["total", *(stage.replace(" ", "-") for stage in stages)]
+    for timing in answer.json()["timings"]:
+        assert float(told[timing["stage"].replace(" ", "-")]) == timing["duration_ms"]
+    assert "timings" not in post(server, CAT).json()
+    refused = httpx.post(f"{server.url}/classify", content=b"x", headers={"Content-Type": "text/plain"})
+    assert refused.headers["server-timing"].startswith("total;dur=")
