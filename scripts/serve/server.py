@@ -38,7 +38,7 @@ READY = """Ready. Try:
 
     curl {trust}-H 'Content-Type: image/jpeg' --data-binary @{sample} {url}/classify
 
-Documentation: {url}/docs   gRPC: {grpc}   Stop: Ctrl-C
+Page: {url}/   Documentation: {url}/docs   gRPC: {grpc}   Stop: Ctrl-C
 In another shell, `serve status`, `serve deploy` and handles need:
 
     export {environment}

@@ -13,6 +13,8 @@ import httpx
 import psutil
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
 from deployments.protocol import inference_pb2 as pb
 from deployments.protocol import inference_pb2_grpc
@@ -20,6 +22,7 @@ from scripts import keys
 from scripts.serve.launcher import CERTIFICATE, KEY
 from tests.certificates import self_signed
 from tests.server.clients import infer_request
+from tests.server.seen import browser
 from tests.server.server import Server, config, eventually, scrape
 from tests.server.shared.test_http import level
 
@@ -207,3 +210,23 @@ def test_beyond_loopback_it_starts_only_with_keys_or_a_word(repository, without_
     told = "no model 'none'" if without_keys else "say --without-keys"
     with pytest.raises(AssertionError, match=told):
         server.__enter__()
+
+
+@pytest.mark.skipif(not (browser.PROGRAM and browser.DRIVER), reason="no chromium and chromedriver")
+def test_the_page_opens_without_a_key_and_its_calls_ask_for_one(running):
+    with browser.chromium() as page:
+        page.get(running.server.url)
+        browser.hand_over(page, "drop", "grey.png", "image/png", level(10))
+        dialog, field = page.find_element(By.ID, "keys"), page.find_element(By.ID, "key")
+        assert eventually(dialog.is_displayed)
+        assert page.switch_to.active_element == field
+        field.send_keys("wrong", Keys.ENTER)
+        # A key that is refused is asked for again.
+        assert eventually(lambda: dialog.is_displayed() and field.get_attribute("value") == "")
+        field.send_keys(running.mobile, Keys.ENTER)
+        assert "level" in browser.card(page, "grey.png").find_element(By.CLASS_NAME, "label").text
+        # Not asked for again, and kept nowhere.
+        browser.hand_over(page, "drop", "again.png", "image/png", level(10))
+        assert "level" in browser.card(page, "again.png").text
+        assert page.execute_script("return [localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
+        assert browser.complaints(page) == []

@@ -118,7 +118,7 @@ function told(answer) {
   say("Asked", (answer.asked ?? Object.keys(answer.model_versions)).join(", "));
   say("Strategy", strategy);
   say("Versions", pairs(answer.model_versions, " "));
-  say("Cache", answer.cache && (typeof answer.cache === "string" ? answer.cache : pairs(answer.cache, " ")));
+  say("Cache", answer.cache && (answer.cache.hit ? `remembered for ${answer.cache.age_s} s` : "not remembered"));
   const link = jaeger && make("a", { href: `${jaeger.replace(/\/$/, "")}/trace/${answer.trace_id}`, target: "_blank",
     rel: "noopener" }, answer.trace_id);
   say("Trace", link || answer.trace_id);

@@ -6,6 +6,9 @@ from contextlib import contextmanager
 
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+
+from tests.server.server import eventually
 
 PROGRAM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 # Makes a file of base64 in the page and lets go of it there, as a drop or as a paste.
@@ -28,6 +31,8 @@ def chromium(width=1000, height=800, scheme="light"):
     # A sandbox in a container, or for root, needs what is not given there; the only page it sees is ours.
     for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
         options.add_argument(flag)
+    # Certificates of tests are signed by nobody.
+    options.accept_insecure_certs = True
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options, Service(DRIVER))
     try:
@@ -49,3 +54,14 @@ def hand_over(driver, kind, name, media_type, content):
 def complaints(driver):
     """What the console holds of the script and the policy; not of answers that are errors."""
     return [entry for entry in driver.get_log("browser") if entry["source"] != "network"]
+
+
+def card(page, name):
+    """The answer to a file, once it is there: its lines."""
+
+    def answered():
+        found = page.find_elements(By.CSS_SELECTOR, f'.card[data-name="{name}"]:not([aria-busy])')
+        return found[0] if found else None
+
+    assert eventually(answered)
+    return answered()

@@ -79,7 +79,7 @@ def test_a_request_is_found_whole_by_the_id_of_its_answer(server, handle, jaeger
     assert spans["batch"].links == ((trace_id, root.span_id),)
     assert spans["batch"].attributes == {"ensemble.batch.size": 1}
     assert root.attributes["ensemble.protocol"] == ask.__name__.split("_")[1]
-    assert spans["decode"].attributes["ensemble.image.width"] == 32
+    assert spans["decode"].attributes["ensemble.image.width"] == 451
     for member in MEMBERS:
         predict = spans[f"predict {member}"]
         assert predict.attributes["ensemble.model.name"] == member
