@@ -1,0 +1,42 @@
+"""The configurations of what runs beside the service, by the programs that read them."""
+
+import json
+import runpy
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import ROOT
+
+CONFIGS = ROOT / "configs"
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool: Debian's package prometheus")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("check", "config", CONFIGS / "prometheus.yaml"),
+        ("test", "rules", Path(__file__).parent / "alerts.yaml"),
+    ],
+    ids=["config", "alerts"],
+)
+def test_prometheus_takes_them(command):
+    done = subprocess.run(["promtool", *command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_dashboard_is_what_its_code_builds():
+    built = runpy.run_path(str(CONFIGS / "grafana" / "dashboard.py"))
+    assert built["FILE"].read_text() == built["build"](), "run configs/grafana/dashboard.py"
+    board = json.loads(built["build"]())
+    assert len({panel["title"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def test_every_alert_is_tested():
+    rules = yaml.safe_load((CONFIGS / "alerts.yaml").read_text())["groups"][0]["rules"]
+    cases = yaml.safe_load((Path(__file__).parent / "alerts.yaml").read_text())["tests"]
+    raised = {test["alertname"] for test in cases[-1]["alert_rule_test"] if "exp_alerts" in test}
+    assert raised == {rule["alert"] for rule in rules}
