@@ -82,8 +82,10 @@ def test_every_query_gives_data_of_known_traffic(server, tmp_path):
         assert labels("Requests by outcome", "{{outcome}}", "outcome") >= {"ok", "invalid_image"}
         stages = {"decode", *(f"predict {name}" for name in MEMBERS), "combine", "label"}
         assert labels("Stages, p95", "{{stage}}", "stage") == stages
-        assert found["Agreement with the ensemble", "{{member}}"] == [({"member": name}, 1) for name in sorted(MEMBERS)]
-        assert sorted(found["Model version", "{{member}}"], key=str) == [({"member": n}, 2) for n in sorted(MEMBERS)]
+        agreed = {metric["member"]: value for metric, value in found["Agreement with the ensemble", "{{member}}"]}
+        assert agreed == dict.fromkeys(MEMBERS, 1)
+        versions = {metric["member"]: value for metric, value in found["Model version", "{{member}}"]}
+        assert versions == dict.fromkeys(MEMBERS, 2)
         deployments = {each["name"] for each in server.content["applications"][0]["deployments"]}
         assert labels("Replicas", "{{deployment}}", "deployment") == deployments
         assert all(value == 1 for _, value in found["Replicas", "{{deployment}}"])

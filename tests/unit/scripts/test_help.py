@@ -6,6 +6,8 @@ import sys
 COMMANDS = (
     "benchmark",
     "classify",
+    "cli",
+    "doctor",
     "evaluate",
     "faults",
     "keys",

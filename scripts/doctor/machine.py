@@ -1,0 +1,105 @@
+"""What the machine has, against what the configuration wants of it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from deployments.cpus import available_cpus
+from scripts.doctor.finding import Finding
+from scripts.errors import ScriptError
+from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH
+from scripts.serve.ports import Port, check_ports
+
+CPU_INFO = Path("/proc/cpuinfo")
+GIB = 1024**3
+# A replica is a Python process with Ray in it; measured on this project's, 120 to 250 MB.
+MEMORY_OF_A_REPLICA = 0.25 * GIB
+# By the kernel's names of the instructions: what they speed up.
+INT8 = {"amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx_vnni": "AVX VNNI"}
+BF16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512"}
+
+
+def reserved(config: Mapping[str, Any]) -> dict[str, float]:
+    """What all replicas of a Serve config reserve at the start, by resource: `num_cpus`, and `memory` in bytes."""
+    total = {"num_cpus": 0.0, "memory": 0.0, "replicas": 0.0}
+    for application in config.get("applications") or []:
+        for deployment in application.get("deployments") or []:
+            scaling = deployment.get("autoscaling_config") or {}
+            count = scaling.get("initial_replicas") or scaling.get("min_replicas", 1)
+            fixed = deployment.get("num_replicas")
+            replicas = count if fixed in {None, "auto"} else fixed
+            options = deployment.get("ray_actor_options") or {}
+            total["replicas"] += replicas
+            for name in ("num_cpus", "memory"):
+                total[name] += replicas * (options.get(name) or 0)
+    return total
+
+
+def ports(wanted: list[Port]) -> Iterator[Finding]:
+    """Whether each port is free."""
+    for port in wanted:
+        try:
+            check_ports(port)
+        except ScriptError as err:
+            said, _, remedy = str(err).partition("; ")
+            yield Finding("wrong", f"port {said}", remedy)
+        else:
+            yield Finding("ok", f"port {port.host}:{port.number} is free")
+
+
+def cores(needed: float) -> Finding:
+    """The cores that this process may use, against what replicas reserve."""
+    here, machine = available_cpus(), os.cpu_count() or 1
+    what = f"cores: {here} of the machine's {machine} may be used; the configuration reserves {needed:g}"
+    if needed > here:
+        return Finding("wrong", what, "lower num_cpus or min_replicas of its deployments, or replicas wait for ever")
+    return Finding("ok", what)
+
+
+def instructions(flags: set[str] | None = None) -> Finding:
+    """What makes int8 models fast."""
+    found = flags if flags is not None else cpu_flags()
+    int8 = [name for flag, name in INT8.items() if flag in found]
+    bf16 = [name for flag, name in BF16.items() if flag in found]
+    by = [" and ".join(names) or "none" for names in (int8, bf16)]
+    what = f"instructions ({platform.machine()}): int8 by {by[0]}, bf16 by {by[1]}"
+    if not int8:
+        return Finding("look", what, "int8 gains little here: compare `version: 1` of the members (float) in the YAML")
+    return Finding("ok", what)
+
+
+def cpu_flags() -> set[str]:
+    """The instruction sets that the kernel tells of."""
+    try:
+        lines = CPU_INFO.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return set()
+    return set(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
+
+
+def memory(needed: float, replicas: float, available: float | None = None) -> Finding:
+    """The memory that is free, against what replicas reserve, or may be expected to take; bytes."""
+    free = available if available is not None else psutil.virtual_memory().available
+    what = f"memory: {free / GIB:.1f} GiB are free; the configuration reserves {needed / GIB:.1f} GiB"
+    if needed > free:
+        return Finding("wrong", what, "lower `memory` in the YAML's ray_actor_options, or stop what else takes memory")
+    if (expected := replicas * MEMORY_OF_A_REPLICA) > free:
+        remedy = f"its {replicas:g} replicas take about {expected / GIB:.1f} GiB: configs/colocated.yaml has one"
+        return Finding("look", what, remedy)
+    return Finding("ok", what)
+
+
+def token() -> Finding:
+    """Ray's token, which keeps others of this machine out."""
+    path = Path(os.environ.get(TOKEN_PATH, str(TOKEN_FILE)))
+    if not path.exists():
+        return Finding("ok", f"token: {path} will be made at the start")
+    if path.stat().st_uid != os.getuid() or path.stat().st_mode & 0o077:
+        return Finding("look", f"token: others can read {path}", f"chmod 600 {path}")
+    return Finding("ok", f"token: {path} is there, and yours alone")

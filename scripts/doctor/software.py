@@ -1,0 +1,91 @@
+"""What is installed, and what the configuration makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import subprocess
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from deployments.contract.batch import Batch
+from deployments.contract.errors import ConfigurationError
+from deployments.contract.item import Item
+from scripts.doctor.finding import Finding
+from scripts.serve.launcher import bundled
+from scripts.shipped import shipped
+
+DISTRIBUTION = "ensemble-serving"
+# The first images warm up.
+WARM_UP, MEASURED = 3, 10
+
+
+def versions(required: list[str] | None = None) -> Finding:
+    """Whether what is installed is what this project needs."""
+    try:
+        found = required if required is not None else metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return Finding("look", "versions: this project is not installed", "make serve, or pip install -e .")
+    wrong = []
+    for requirement in map(Requirement, found):
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            version = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            wrong.append(f"{requirement.name} is missing")
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            wrong.append(f"{requirement.name} {version} is not {requirement.specifier}")
+    if wrong:
+        return Finding("wrong", f"versions: {', '.join(wrong)}", "pip install --require-hashes -r requirements.lock")
+    return Finding("ok", f"versions: Ray {metadata.version('ray')}, OpenVINO {metadata.version('openvino')}; all fit")
+
+
+def haproxy() -> Finding:
+    """The HAProxy in front."""
+    try:
+        program = bundled()
+        told = subprocess.run([program, "-v"], capture_output=True, text=True, check=True).stdout  # noqa: S603
+    except (ImportError, OSError, subprocess.SubprocessError, RuntimeError) as err:
+        remedy = "pip install 'ray[serve]', or RAY_SERVE_ENABLE_HA_PROXY=0 for Serve's own proxy"
+        return Finding("wrong", f"HAProxy can't be run: {err}", remedy)
+    return Finding("ok", f"HAProxy: {' '.join(told.split()[:3])}, {program}")
+
+
+def application(arguments: Mapping[str, Any]) -> Iterator[Finding]:
+    """Whether the application can be built, and the time of one image through each of its nodes in this process."""
+    from graph.agreement import agree
+    from graph.config import parse
+    from graph.placement import recipes
+    from graph.plan import ensemble
+
+    try:
+        config = parse(dict(arguments))
+        agreed = agree(config)
+        yield Finding("ok", f"models: {', '.join(m.name for m in config.members)}, {len(agreed.labels)} classes agreed")
+        nodes = {name: recipe.make() for name, recipe in recipes(config, agreed).items()}
+    except ConfigurationError as err:
+        yield Finding("wrong", f"configuration: {err}", "correct what it names; docs/configuration.md has every field")
+        return
+    pixels = {name: preprocessing.key for name, preprocessing in agreed.preprocessing.items()}
+    graph = ensemble(pixels, config.ensemble, None, nodes)
+    image = shipped("tests/cat.jpg").read_bytes()
+
+    async def measure() -> list[Batch[Any]]:
+        return [await graph(Batch([image], (Item(),))) for _ in range(WARM_UP + MEASURED)]
+
+    items = [batch.items[0] for batch in asyncio.run(measure())][WARM_UP:]
+    for error in {item.error.message for item in items if item.error is not None}:
+        yield Finding("wrong", f"one image through the graph: {error}", "see the members that it names")
+        return
+    times: dict[str, list[float]] = {}
+    for step in (step for item in items for step in item.steps):
+        times.setdefault(step.note.node, []).append((step.note.end_ns - step.note.start_ns) / 1e6)
+    for name in sorted({name for item in items for name in item.missing}):
+        yield Finding("wrong", f"member {name} does not answer", "look at its server, or at its model")
+    for node, measured in times.items():
+        yield Finding("ok", f"one image, {node}: {statistics.median(measured):.2f} ms")

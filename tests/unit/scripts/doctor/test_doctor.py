@@ -1,0 +1,106 @@
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from scripts.doctor import machine, software
+from scripts.serve.environment import TOKEN_PATH
+from scripts.serve.ports import Port
+from tests.conftest import ROOT
+from tests.server.server import config
+
+
+def test_a_port_that_is_taken_is_named_with_what_moves_it():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        [finding] = machine.ports([Port("127.0.0.1", number, "http_options.port")])
+    assert finding.verdict == "wrong"
+    assert str(number) in finding.what
+    assert "http_options.port" in finding.remedy
+
+
+def test_what_replicas_reserve_is_added_up():
+    deployments = [
+        {"name": "a", "autoscaling_config": {"min_replicas": 2}, "ray_actor_options": {"num_cpus": 0.5}},
+        {"name": "b", "num_replicas": 3, "ray_actor_options": {"num_cpus": 1, "memory": 100}},
+        {"name": "c"},
+    ]
+    needed = machine.reserved({"applications": [{"deployments": deployments}]})
+    assert needed == {"num_cpus": 4.0, "memory": 300.0, "replicas": 6.0}
+
+
+def test_more_cores_than_there_are():
+    assert machine.cores(0.1).verdict == "ok"
+    assert machine.cores(10_000).verdict == "wrong"
+    assert "num_cpus" in machine.cores(10_000).remedy
+
+
+def test_memory():
+    assert machine.memory(2 * machine.GIB, 1, available=machine.GIB).verdict == "wrong"
+    assert machine.memory(0, 100, available=machine.GIB).verdict == "look"
+    assert machine.memory(0, 1, available=machine.GIB).verdict == "ok"
+
+
+def test_instructions():
+    assert machine.instructions({"avx2"}).verdict == "look"
+    assert "version: 1" in machine.instructions({"avx2"}).remedy
+    assert "VNNI" in machine.instructions({"avx512_vnni"}).what
+
+
+def test_a_token_that_others_can_read(tmp_path, monkeypatch):
+    token = tmp_path / "token"
+    monkeypatch.setenv(TOKEN_PATH, str(token))
+    assert "will be made" in machine.token().what
+    token.touch(0o644)
+    assert (machine.token().verdict, machine.token().remedy) == ("look", f"chmod 600 {token}")
+    token.chmod(0o600)
+    assert machine.token().verdict == "ok"
+
+
+def test_versions():
+    assert software.versions(["numpy>=1", 'nothing-of-this-name; extra == "dev"']).verdict == "ok"
+    finding = software.versions(["numpy<1", "nothing-of-this-name"])
+    assert finding.verdict == "wrong"
+    assert "numpy" in finding.what
+    assert "nothing-of-this-name is missing" in finding.what
+
+
+def test_haproxy_is_run():
+    assert software.haproxy().verdict == "ok"
+
+
+def run(content, folder, *flags):
+    file = folder / "config.yaml"
+    file.write_text(yaml.safe_dump(content))
+    command = [sys.executable, "-m", "scripts.cli", "doctor", str(file), *flags]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_one_image_through_each_node(repository, tmp_path):
+    done = run(config(repository, "separate"), tmp_path, "--json")
+    told = [each["what"] for each in json.loads(done.stdout)]
+    for node in ("decode", "predict one", "predict six", "predict brightness", "combine", "label"):
+        assert any(what.startswith(f"one image, {node}: ") for what in told), (node, told)
+
+
+def test_a_configuration_that_is_wrong(repository, tmp_path):
+    content = config(repository, "inline")
+    content["applications"][0]["args"]["members"][0]["model"] = "nowhere"
+    done = run(content, tmp_path)
+    assert done.returncode == 1
+    line = next(line for line in done.stdout.splitlines() if line.startswith("wrong configuration"))
+    assert "nowhere" in line
+    assert " → " in line
+
+
+@pytest.mark.parametrize("text", ["[", "- a list"])
+def test_a_file_that_is_no_configuration(tmp_path, text):
+    (tmp_path / "bad.yaml").write_text(text)
+    command = [sys.executable, "-m", "scripts.doctor", tmp_path / "bad.yaml"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr.splitlines()) == 1
