@@ -1,5 +1,6 @@
 """The wheel, installed outside a checkout, serves its own models by its own configuration."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -18,8 +19,14 @@ def python(tmp_path_factory):
     """The Python of an environment with nothing but the wheel; what the wheel depends on is found in this one's."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    # Elsewhere, because a build writes beside what it builds.
-    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__"))
+    # What the Dockerfile builds of, which is all that a wheel needs; elsewhere, because a build writes beside it.
+    listed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    for name in listed:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, source / name)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source]
     subprocess.run(command, check=True)
     [wheel] = folder.glob("*.whl")
@@ -43,3 +50,15 @@ def test_it_serves(python, tmp_path):
         with open(picture, "rb") as image:
             answer = post(server, image.read())
         assert answer.json()["label"] == "cat"
+
+
+def test_what_the_image_runs_is_there(python, tmp_path):
+    [command] = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("CMD")]
+    program, *_, config = json.loads(command.removeprefix("CMD"))
+    config = config.replace("/opt/ensemble", str(python.parent.parent))
+    assert yaml.safe_load(open(config))["http_options"]["host"] == "0.0.0.0"
+    # The program is the command that the wheel installs; the doctor looks at what it would serve.
+    done = subprocess.run([python.with_name(program), "doctor", config, "--json"], cwd=tmp_path, capture_output=True)
+    found = {each["what"].partition(":")[0]: each["verdict"] for each in json.loads(done.stdout)}
+    assert found["models"] == "ok"
+    assert found["one image, label"] == "ok"

@@ -1,0 +1,26 @@
+# The service with the models in the box, not as root, in one process: configs/container.yaml.
+#
+#     docker build --tag ensemble . && docker run --rm --shm-size 1g -p 127.0.0.1:8000:8000 -p 127.0.0.1:9000:9000 ensemble
+#
+# Or with Jaeger, Prometheus and Grafana beside it: docker compose --file configs/compose.yaml up
+FROM python:3.13-slim-bookworm AS build
+RUN python -m venv /opt/ensemble
+WORKDIR /source
+# Apart from the code, so that a change of the code does not fetch them anew.
+COPY requirements.lock .
+RUN /opt/ensemble/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement requirements.lock
+COPY . .
+RUN /opt/ensemble/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps .
+
+FROM python:3.13-slim-bookworm
+# What a volume at /tmp/ray takes over: its owner.
+RUN useradd --create-home --uid 1000 ensemble && install --directory --owner ensemble /tmp/ray
+COPY --from=build /opt/ensemble /opt/ensemble
+ENV PATH=/opt/ensemble/bin:$PATH
+USER ensemble
+WORKDIR /home/ensemble
+EXPOSE 8000 9000
+HEALTHCHECK --start-period=90s --interval=10s CMD ["python", "-c", \
+    "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=5)"]
+# Who may reach it is said where its ports are published; with keys, name a configuration of your own instead.
+CMD ["ensemble", "serve", "--without-keys", "/opt/ensemble/share/ensemble-serving/configs/container.yaml"]
