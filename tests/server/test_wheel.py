@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from pathlib import Path
 
 import pytest
 import yaml
@@ -56,7 +57,7 @@ def test_what_the_image_runs_is_there(python, tmp_path):
     [command] = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("CMD")]
     program, *_, config = json.loads(command.removeprefix("CMD"))
     config = config.replace("/opt/ensemble", str(python.parent.parent))
-    assert yaml.safe_load(open(config))["http_options"]["host"] == "0.0.0.0"
+    assert yaml.safe_load(Path(config).read_text())["http_options"]["host"] == "0.0.0.0"
     # The program is the command that the wheel installs; the doctor looks at what it would serve.
     done = subprocess.run([python.with_name(program), "doctor", config, "--json"], cwd=tmp_path, capture_output=True)
     found = {each["what"].partition(":")[0]: each["verdict"] for each in json.loads(done.stdout)}
