@@ -70,7 +70,7 @@ class Observer:
         trace = self._tracing.begin(
             headers.get("traceparent"), headers.get("tracestate"), {"ensemble.protocol": protocol, **attributes}
         )
-        call = Call(trace, started)
+        call = Call(trace, started=started)
         try:
             yield call
         except EnsembleError as err:
