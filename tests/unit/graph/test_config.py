@@ -9,7 +9,7 @@ from graph.config import EnsembleConfig, parse
 from tests.conftest import ROOT
 
 MEMBERS = [{"name": "a"}, {"name": "b"}]
-BESIDE = {"prometheus.yaml"}
+BESIDE = {"alerts.yaml", "compose.yaml", "prometheus.yaml"}
 CONFIGS = [ROOT / "serve_config.yaml", *(f for f in (ROOT / "configs").glob("*.yaml") if f.name not in BESIDE)]
 
 
@@ -58,7 +58,8 @@ def test_shipped_configurations_are_valid_for_serve_and_for_us(file: Path):
     config = ServeDeploySchema.model_validate(yaml.safe_load(file.read_text()))
     [application] = config.applications
     ensemble = parse(application.args)
-    assert config.http_options.host == "127.0.0.1"
+    # A container's loopback is nobody's but its own.
+    assert config.http_options.host == ("0.0.0.0" if file.name == "container.yaml" else "127.0.0.1")
     deployments = {deployment.name for deployment in application.deployments}
     expected = {"Ingress"} | {member.deployment_name for member in ensemble.members if member.placement == "separate"}
     for name, node in (

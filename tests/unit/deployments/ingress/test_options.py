@@ -21,7 +21,10 @@ def test_text_becomes_what_it_says():
         ({"members": "perhaps"}, "members: expected `bool`"),
         ({"timeout_ms": "-1"}, "timeout_ms: expected `int` >= 1"),
         ({"timeout_ms": "100000000"}, "timeout_ms: expected `int` <= 3600000"),
-        ({"topk": "1"}, r"no parameter 'topk'; there are \['cache', 'members', 'quality', 'timeout_ms', 'top_k'\]"),
+        (
+            {"topk": "1"},
+            r"no parameter 'topk'; there are \['cache', 'members', 'quality', 'timeout_ms', 'timings', 'top_k'\]",
+        ),
     ],
 )
 def test_a_wrong_query_is_told(query, told):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from deployments.contract.answer import Answer, Classification, ClassProbability
+from deployments.contract.answer import Answer, Classification, ClassProbability, MemberAnswer
 from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import InvalidImage
 from deployments.contract.item import Item, Vote
@@ -20,9 +20,9 @@ def travelled(sent):
 
 
 def answer(label):
-    best = ClassProbability(label, 1, 0.5)
+    best, member = ClassProbability(label, 1, 0.5), MemberAnswer(label, 1, 0.5, probabilities=(0.5,))
     classification = Classification(
-        label, 1, 0.5, top=(best,), model_versions={"a": 2}, trace_id="0" * 32, members={"a": best}
+        label, 1, 0.5, top=(best,), model_versions={"a": 2}, trace_id="0" * 32, members={"a": member}
     )
     return Answer(classification, np.array([0.5, 0.5], np.float32))
 

@@ -19,7 +19,7 @@ def server(page, stats=None):
         return batch
 
     ingress = Ingress(graph, IngressSettings(), 10, Observer(Tracing(None, {ROOT: "Ingress"}), stats))
-    return HttpServer(Service(ingress, 10, lambda: True, page, 'mean of "2"', stats))
+    return HttpServer(Service(ingress, 10, lambda: True, page=page, strategy='mean of "2"', stats=stats))
 
 
 async def get(served, path, **headers):
