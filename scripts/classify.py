@@ -1,12 +1,16 @@
 """Classifies photographs with a running server and shows the answers as a table, or as JSON.
 
 python -m scripts.classify photo.jpg ... [--protocol grpc] [--top-k 3] [--members] [--json]
+
+A server that asks for a key finds it in the environment, ENSEMBLE_KEY; --ca has the certificate of one that speaks TLS.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import ssl
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,9 +31,16 @@ Result = tuple[Path, dict[str, Any] | str]
 LONGEST_PATH = 48
 
 
-def over_http(url: str, top_k: int, members: bool) -> Ask:
+def authorization() -> dict[str, str]:
+    """What shows the key, over either protocol."""
+    key = os.environ.get("ENSEMBLE_KEY")
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
+def over_http(url: str, ca: Path | None, top_k: int, members: bool) -> Ask:
     """Ask `POST /classify`."""
-    client = httpx.Client(base_url=url, timeout=60)
+    trust = ssl.create_default_context(cafile=ca)
+    client = httpx.Client(base_url=url, headers=authorization(), timeout=60, verify=trust)
 
     def ask(image: bytes) -> dict[str, Any]:
         query = {"top_k": top_k, "members": members}
@@ -42,9 +53,14 @@ def over_http(url: str, top_k: int, members: bool) -> Ask:
     return ask
 
 
-def over_grpc(address: str, top_k: int, members: bool) -> Ask:
+def over_grpc(address: str, ca: Path | None, top_k: int, members: bool) -> Ask:
     """Ask the Open Inference Protocol's `ModelInfer`; it answers what its tensors have no place for in a parameter."""
-    stub = GRPCInferenceServiceStub(grpc.insecure_channel(address))
+    if ca is None:
+        channel = grpc.insecure_channel(address)
+    else:
+        channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(ca.read_bytes()))
+    stub = GRPCInferenceServiceStub(channel)
+    metadata = tuple(authorization().items())
 
     def ask(image: bytes) -> dict[str, Any]:
         request = pb.ModelInferRequest(model_name="ensemble")
@@ -53,7 +69,7 @@ def over_grpc(address: str, top_k: int, members: bool) -> Ask:
         request.parameters["top_k"].int64_param = top_k
         request.parameters["members"].bool_param = members
         try:
-            answer = stub.ModelInfer(request, timeout=60)
+            answer = stub.ModelInfer(request, metadata=metadata, timeout=60)
         except grpc.RpcError as err:
             raise ValueError(err.details()) from err
         [classification] = json.loads(answer.parameters["classifications"].string_param)
@@ -97,14 +113,15 @@ def main() -> None:
     parser.add_argument("--protocol", choices=("http", "grpc"), default="http")
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="of the HTTP server")
     parser.add_argument("--grpc", default="127.0.0.1:9000", help="host:port of the gRPC server")
+    parser.add_argument("--ca", type=Path, help="certificate to trust, PEM; gRPC then speaks TLS")
     parser.add_argument("--top-k", type=int, default=1)
     parser.add_argument("--members", action="store_true", help="each member's own answer")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each photograph")
     args = parser.parse_args()
     if args.protocol == "http":
-        ask = over_http(args.url, args.top_k, args.members)
+        ask = over_http(args.url, args.ca, args.top_k, args.members)
     else:
-        ask = over_grpc(args.grpc, args.top_k, args.members)
+        ask = over_grpc(args.grpc, args.ca, args.top_k, args.members)
     results: list[Result] = []
     for path in args.photographs:
         try:

@@ -1,11 +1,14 @@
 """Who may come in: a server with API keys and TLS, asked by real clients."""
 
 import ipaddress
+import os
 import re
 import shlex
 import ssl
 import subprocess
+import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import grpc
@@ -21,6 +24,7 @@ from deployments.protocol import inference_pb2_grpc
 from scripts import keys
 from scripts.serve.launcher import CERTIFICATE, KEY
 from tests.certificates import self_signed
+from tests.conftest import ROOT
 from tests.server.clients import infer_request
 from tests.server.seen import browser
 from tests.server.server import Server, config, eventually, scrape
@@ -62,7 +66,14 @@ def running(repository, tmp_path_factory):
                 grpc.secure_channel(server.grpc, credentials) as channel,
             ):
                 yield SimpleNamespace(
-                    server=server, http=client, channel=channel, file=file, mobile=mobile, slow=slow, seen=seen
+                    server=server,
+                    http=client,
+                    channel=channel,
+                    certificate=certificate,
+                    file=file,
+                    mobile=mobile,
+                    slow=slow,
+                    seen=seen,
                 )
     finally:
         done.set()
@@ -184,6 +195,16 @@ def test_the_curl_that_it_prints_works_with_a_key_and_plain_http_does_not(runnin
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_the_command_line_client_shows_its_key(running, protocol):
+    command = [sys.executable, "-m", "scripts.classify", "--protocol", protocol, "--ca", running.certificate]
+    command += ["--url", running.server.url, "--grpc", running.server.grpc, ROOT / "tests" / "cat.jpg"]
+    for key, told in ((running.mobile, "label"), ("", "a key is needed")):
+        environment = {**os.environ, "ENSEMBLE_KEY": key}
+        shown = subprocess.run([*command, "--json"], capture_output=True, text=True, cwd=ROOT, env=environment)
+        assert told in shown.stdout, shown.stderr
+
+
 def test_what_listens_beyond_loopback_is_what_the_documents_name(running):
     """Three listeners, which Serve has no address for: docs/security.md."""
     beyond = []
@@ -194,11 +215,13 @@ def test_what_listens_beyond_loopback_is_what_the_documents_name(running):
             if connection.status == psutil.CONN_LISTEN and not mapped.is_loopback:
                 beyond.append((re.sub(r"\W.*", "", process.name().removeprefix("ray::")), connection.laddr.port))
     ports = {port for _, port in beyond}
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     fallback = int(running.server.environment["RAY_SERVE_FALLBACK_PROXY_GRPC_PORT"])
     assert fallback in ports
     assert [port for port in ports if 40000 <= port < 41000]
-    # The third has a port of its own at each start: a replica's own, for handles.
+    # The third has a port of its own at each start: a replica's own, for handles. configs/nftables.conf has the range.
     assert len(beyond) == 3, beyond
+    assert all(first <= port <= last for port in ports)
 
 
 @pytest.mark.parametrize("without_keys", [False, True])
