@@ -47,11 +47,13 @@ def tls(folder: Path) -> front.Tls | None:
     """What TLS ends with, if the environment says so: links that HAProxy finds certificate and key by.
 
     Raises:
-        OSError: a file is not there.
+        OSError: a file is not there, or not named.
     """
     certificate, key = os.environ.get(CERTIFICATE), os.environ.get(KEY)
-    if not certificate or not key:
+    if not certificate and not key:
         return None
+    if not certificate or not key:
+        raise FileNotFoundError(f"{CERTIFICATE} and {KEY} are needed, both")
     file = folder / "front.pem"
     for link, target in ((file, Path(certificate)), (folder / f"{file.name}.key", Path(key))):
         fresh = link.with_name(f"{link.name}.fresh")
@@ -77,7 +79,7 @@ def main() -> None:
         try:
             edit(Path(arguments[arguments.index("-f") + 1]), haproxy)
         except (front.Unrecognized, OSError) as err:
-            if CERTIFICATE in os.environ or KEY in os.environ:
+            if os.environ.get(CERTIFICATE) or os.environ.get(KEY):
                 sys.exit(f"HAProxy can't serve by TLS: {err}")
             print(f"warning: HAProxy runs with the configuration as Serve wrote it: {err}", file=sys.stderr, flush=True)
     os.execv(haproxy, [haproxy, *arguments])  # noqa: S606

@@ -1,5 +1,6 @@
 """Who may come in: a server with API keys and TLS, asked by real clients."""
 
+import importlib
 import ipaddress
 import os
 import re
@@ -8,8 +9,10 @@ import ssl
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import grpc
 import httpx
@@ -148,6 +151,49 @@ def test_health_and_documents_are_open_and_the_rest_of_grpc_is_not(running):
     with pytest.raises(grpc.RpcError) as caught:
         list(reflection.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")])))
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+OPEN_PATHS = {
+    "/docs",
+    "/openapi.json",
+    "/v2/health/live",
+    "/v2/health/ready",
+    "/v2/models/ensemble/ready",
+    "/v2/models/ensemble/versions/1/ready",
+}
+OPEN_CALLS = {f"/inference.GRPCInferenceService/{name}" for name in ("ServerLive", "ServerReady", "ModelReady")}
+
+
+class Calls:
+    """Notes the calls that a servicer adds to a server."""
+
+    def __init__(self, functions):
+        self.names = set()
+        for function in functions:
+            module, _, name = function.rpartition(".")
+            getattr(importlib.import_module(module), name)(Mock(), self)
+
+    def add_generic_rpc_handlers(self, _):
+        pass
+
+    def add_registered_method_handlers(self, service, handlers):
+        self.names |= {f"/{service}/{name}" for name in handlers}
+
+
+def test_what_is_not_named_as_open_asks_for_a_key(running):
+    """Every path and every call that there is, whoever adds one."""
+    for path, operations in running.http.get("/openapi.json").json()["paths"].items():
+        for method in operations:
+            status = running.http.request(method, path).status_code
+            assert (status != 401) == (path in OPEN_PATHS), (method, path, status)
+    functions = running.server.content["grpc_options"]["grpc_servicer_functions"]
+    for name in Calls(functions).names:
+        with ExitStack() as stack:
+            if name not in OPEN_CALLS:
+                caught = stack.enter_context(pytest.raises(grpc.RpcError))
+            running.channel.unary_unary(name)(b"", timeout=60)
+        if name not in OPEN_CALLS:
+            assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED, name
 
 
 def test_a_key_has_a_rate_of_its_own(running):

@@ -305,10 +305,18 @@ def test_what_haproxy_would_refuse_is_not_written(folder, monkeypatch):
     assert serving.file.read_text() == before
 
 
-def test_without_what_tls_needs_nothing_is_served(folder):
+@pytest.mark.parametrize("named", [[launcher.CERTIFICATE], [launcher.KEY], [launcher.CERTIFICATE, launcher.KEY]])
+def test_without_what_tls_needs_nothing_is_served(folder, named):
     serving = Front(folder)
-    environment = {launcher.CERTIFICATE: str(folder / "none.pem"), launcher.KEY: str(folder / "none.key")}
-    with serving.running(**environment) as process:
+    with serving.running(**{name: str(folder / "none.pem") for name in named}) as process:
+        assert process.wait(30) == 1
+
+
+def test_tls_is_not_given_up_for_a_text_that_is_not_recognised(folder, tmp_path):
+    certificate, key = self_signed(tmp_path)
+    serving = Front(folder)
+    serving.file.write_text(serving.file.read_text().replace("frontend http_frontend", "frontend another"))
+    with serving.running(**{launcher.CERTIFICATE: str(certificate), launcher.KEY: str(key)}) as process:
         assert process.wait(30) == 1
 
 
