@@ -50,9 +50,12 @@ class Stats:
         now.sizes[len(batch.items)] += 1
         now.longest_wait_s = max(now.longest_wait_s, queue_wait_s)
         for position, answer in zip(batch.live, batch.payload, strict=True):
-            item = batch.items[position]
-            now.missing.update(item.missing.keys())
-            now.votes.update((name, vote.index == answer.classification.index) for name, vote in item.votes.items())
+            item, index = batch.items[position], answer.classification.index
+            if item.missing:
+                now.missing.update(item.missing.keys())
+            # Not by `update`, which takes four times as long for so few.
+            for name, vote in item.votes.items():
+                now.votes[name, vote.index == index] += 1
 
     def recent(self) -> list[Second]:
         """The seconds of the last minute that are over, one each, empty ones as well, the oldest first."""
