@@ -2,7 +2,9 @@
 
 python -m scripts.classify photo.jpg ... [--protocol grpc] [--top-k 3] [--members] [--json]
 
-A server that asks for a key finds it in the environment, ENSEMBLE_KEY; --ca has the certificate of one that speaks TLS.
+python -m scripts.classify folder/ --workers 64 --output answers.csv      # very many; the same again goes on with it
+
+A server that asks for a key finds it in the environment, ENSEMBLE_API_KEY; --ca has the certificate of one that speaks TLS.
 """
 
 from __future__ import annotations
@@ -24,16 +26,19 @@ from rich.text import Text
 
 from deployments.protocol import inference_pb2 as pb
 from deployments.protocol.inference_pb2_grpc import GRPCInferenceServiceStub
+from scripts.bulk import classify_all, photographs
+from scripts.errors import check_writable, positive, told_in_one_line
 
 Ask = Callable[[bytes], dict[str, Any]]
 Result = tuple[Path, dict[str, Any] | str]
 # Characters of a path in the table, its end.
 LONGEST_PATH = 48
+KEY = "ENSEMBLE_API_KEY"
 
 
 def authorization() -> dict[str, str]:
     """What shows the key, over either protocol."""
-    key = os.environ.get("ENSEMBLE_KEY")
+    key = os.environ.get(KEY)
     return {"authorization": f"Bearer {key}"} if key else {}
 
 
@@ -106,6 +111,19 @@ def _end(path: str) -> str:
     return path if len(path) <= LONGEST_PATH else f"…{path[1 - LONGEST_PATH :]}"
 
 
+def in_bulk(url: str, ca: Path | None, paths: Sequence[Path], output: Path, workers: int) -> None:
+    """Ask for every file of folders, write a CSV file, and tell at the end what failed and why."""
+    with told_in_one_line():
+        try:
+            trust = ssl.create_default_context(cafile=ca)
+            report = classify_all(url, photographs(paths), output, workers, authorization(), trust)
+        except KeyboardInterrupt:
+            sys.exit(f"stopped; what was answered is in {output}, and the same command goes on with it")
+    print("\n".join(report.lines()))
+    if report.failed:
+        sys.exit(1)
+
+
 def main() -> None:
     """Parse the command line, ask, show."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -117,7 +135,15 @@ def main() -> None:
     parser.add_argument("--top-k", type=int, default=1)
     parser.add_argument("--members", action="store_true", help="each member's own answer")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each photograph")
+    parser.add_argument("--output", type=Path, metavar="FILE.csv", help="of very many: append each one's answer here")
+    parser.add_argument("--workers", type=positive, default=16, help="requests at a time, with --output")
     args = parser.parse_args()
+    if args.output is not None:
+        if args.protocol != "http":
+            parser.error("--output goes with --protocol http")
+        check_writable(parser, args.output)
+        in_bulk(args.url, args.ca, args.photographs, args.output, args.workers)
+        return
     if args.protocol == "http":
         ask = over_http(args.url, args.ca, args.top_k, args.members)
     else:

@@ -246,7 +246,7 @@ def test_the_command_line_client_shows_its_key(running, protocol):
     command = [sys.executable, "-m", "scripts.classify", "--protocol", protocol, "--ca", running.certificate]
     command += ["--url", running.server.url, "--grpc", running.server.grpc, ROOT / "tests" / "cat.jpg"]
     for key, told in ((running.mobile, "label"), ("", "a key is needed")):
-        environment = {**os.environ, "ENSEMBLE_KEY": key}
+        environment = {**os.environ, "ENSEMBLE_API_KEY": key}
         shown = subprocess.run([*command, "--json"], capture_output=True, text=True, cwd=ROOT, env=environment)
         assert told in shown.stdout, shown.stderr
 
