@@ -127,11 +127,10 @@ class Swapping:
         threading.Thread(target=self.notice, kwargs={"settled": True}, name="load", daemon=True).start()
 
     def check(self, settings: VersionSettings) -> None:
-        """Raise ConfigurationError unless that version is there and agrees with the other members."""
+        """Raise ConfigurationError unless that version is there; whether it can be served is seen when it is loaded."""
         if settings.version is not None:
             try:
-                model = find(self._repository, self._model_name, settings.version)
-                model.verify()
+                find(self._repository, self._model_name, settings.version)
             except ModelError as err:
                 raise ConfigurationError(f"{self.name}: {err}") from err
 

@@ -1,11 +1,17 @@
 """Members of the default ensemble on another server: one line of YAML, and the answers stay the same."""
 
+import asyncio
 import json
 
 import httpx
 import pytest
 
+from deployments.contract.member import Agreed
+from deployments.contract.preprocessing import AsSent
+from deployments.members.open_inference import OpenInference
+from deployments.members.openvino import OpenVino
 from models.repository import DEFAULT_ROOT
+from tests.batches import batch
 from tests.conftest import ROOT
 from tests.server.load import Load
 from tests.server.remote.peers import Peer, peer
@@ -30,7 +36,26 @@ def expected():
     """What the members in the box say of the cat, each in this process' own graph."""
     content = config(DEFAULT_ROOT, "inline", members=MEMBERS)
     with Server(content) as server:
-        return post(server, CAT, members="true").json()
+        # This application is a model server, too: its `ensemble` takes the image as it was sent.
+        urls = (server.url, f"grpc://{server.grpc}")
+        ours = [asyncio.run(as_a_member(url)) for url in urls]
+        return {**post(server, CAT, members="true").json(), "as members": ours}
+
+
+async def as_a_member(url):
+    """The label, the probability and the version that a member gives which is the `ensemble` of a server of ours."""
+    member = OpenInference(name="m", kind="open_inference", url=url, model="ensemble")
+    told = member.signature(DEFAULT_ROOT)
+    assert (told.as_sent, told.classes) == (True, 10)
+    labels = OpenVino(name="resnet").signature(DEFAULT_ROOT).labels
+    answer = await member.make(DEFAULT_ROOT, Agreed(AsSent(), labels), 8)(batch([CAT]))
+    return labels[answer.payload[0].argmax()], float(answer.payload.max()), answer.items[0].versions
+
+
+def test_this_application_may_be_the_other_server(expected):
+    for label, probability, versions in expected["as members"]:
+        assert (label, versions) == ("cat", {"m": "1"})
+        assert probability == pytest.approx(expected["probability"], abs=1e-5)
 
 
 def assert_the_same(answer, expected):
