@@ -66,6 +66,7 @@ class Channel:
         first, most = RECONNECT_MS
         target = f"ipv6:[{self._where}]:{config.port}" if ":" in self._where else f"ipv4:{self._where}:{config.port}"
         options = [
+            # The certificate is the name's, though we call an address.
             ("grpc.default_authority", f"{config.host}:{config.port}"),
             ("grpc.max_receive_message_length", self._most),
             ("grpc.max_send_message_length", MOST_SENT),
@@ -82,9 +83,7 @@ class Channel:
         credentials = grpc.ssl_channel_credentials(
             contents(config.ca_file), contents(config.key_file), contents(config.cert_file)
         )
-        # The certificate is the name's, though we call an address.
-        named = [*options, ("grpc.ssl_target_name_override", config.host)]
-        return grpc.aio.secure_channel(target, credentials, named)
+        return grpc.aio.secure_channel(target, credentials, options)
 
     async def close(self) -> None:
         """Close the connection; the next call opens another."""

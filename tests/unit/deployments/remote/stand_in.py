@@ -4,6 +4,7 @@ import asyncio
 import datetime
 import ipaddress
 import json
+import ssl
 
 import grpc
 import numpy as np
@@ -35,14 +36,18 @@ class StandIn(inference_pb2_grpc.GRPCInferenceServiceServicer):
 
     async def start(self, way, port=0, host="127.0.0.1", key=None, certificate=None):
         if way == "http":
-            self.server = await asyncio.start_server(self._http, host, port)
+            context = None
+            if key is not None:
+                context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+                context.load_cert_chain(certificate, key)
+            self.server = await asyncio.start_server(self._http, host, port, ssl=context)
             return self.server.sockets[0].getsockname()[1]
         self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self.server)
         if key is None:
             port = self.server.add_insecure_port(f"{host}:{port}")
         else:
-            credentials = grpc.ssl_server_credentials([(key, certificate)])
+            credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
             port = self.server.add_secure_port(f"{host}:{port}", credentials)
         await self.server.start()
         return port

@@ -79,7 +79,6 @@ NONSENSE = {
     "huge": lambda rows: np.full((rows, 4), 3e38),
     "negative": lambda rows: np.tile([2, -1, 0, 0], (rows, 1)),
     "logits": lambda rows: np.tile([1, 2, 3, 4], (rows, 1)),
-    "too large": lambda rows: np.zeros((rows, 1_000_000)),
 }
 
 
@@ -232,11 +231,12 @@ async def test_a_token_is_sent_and_read_again_when_it_changes(way, tmp_path):
     await server.stop()
 
 
-async def test_tls_is_verified_by_name_though_an_address_is_called(tmp_path, monkeypatch):
-    key, pem = certificate("models.test")
-    (tmp_path / "ca.pem").write_bytes(pem)
+async def test_tls_is_verified_by_name_though_an_address_is_called(way, tmp_path, monkeypatch):
+    files = tmp_path / "key.pem", tmp_path / "ca.pem"
+    for file, content in zip(files, certificate("models.test"), strict=True):
+        file.write_bytes(content)
     server = StandIn()
-    port = await server.start("grpc", key=key, certificate=pem)
+    port = await server.start(way, key=files[0], certificate=files[1])
 
     async def resolve(host, port):
         return ["127.0.0.1"]
@@ -244,11 +244,18 @@ async def test_tls_is_verified_by_name_though_an_address_is_called(tmp_path, mon
     monkeypatch.setattr("deployments.remote.addresses.resolve", resolve)
     for name, kind in (("models.test", None), ("other.test", RemoteUnavailable)):
         member = OpenInference(
-            kind="open_inference", name="m", url=f"grpcs://{name}:{port}", ca_file=tmp_path / "ca.pem", retries=0
+            kind="open_inference", name="m", url=f"{way}s://{name}:{port}", ca_file=files[1], retries=0
         )
         found = {type(error) for error in errors(await made(member)(batch(PIXELS))).values()}
         assert found == ({kind} if kind else set())
     await server.stop()
+
+
+async def test_an_answer_that_is_too_large_is_not_read_to_its_end(stand_in, caplog):
+    server, node = stand_in
+    server.behave = lambda rows: np.zeros((rows, 400_000))
+    assert {type(error) for error in errors(await node(batch(PIXELS))).values()} == {InferenceFailed}
+    assert "more than 1" in caplog.text or "larger than max" in caplog.text
 
 
 async def test_a_model_that_does_not_fit_is_not_asked(way):
