@@ -120,7 +120,7 @@ class Addresses:
         """Those that can be asked, the one with the fewest calls under way first, of equal ones who waited longest.
 
         Raises:
-            CallError: there is none.
+            Unreachable: there is none, whatever the reason.
         """
         if time.monotonic() >= self._resolved + RESOLVE_EVERY_S and not self._is_resolving:
             self._resolving = asyncio.get_running_loop().create_task(self._resolve())
@@ -134,7 +134,8 @@ class Addresses:
                 break
             await asyncio.wait(untried, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         if not found:
-            raise next((address.why for address in self._known.values()), Unreachable("its name does not resolve"))
+            why = next((address.why for address in self._known.values()), None)
+            raise Unreachable("its name does not resolve" if why is None else f"{type(why).__name__}: {why}")
         return found
 
     def _found(self) -> list[Address]:

@@ -220,7 +220,7 @@ async def test_a_token_is_sent_and_read_again_when_it_changes(way, tmp_path):
     server, file = StandIn(), tmp_path / "token"
     port = await server.start(way)
     node = made(config(way, port, token_file=file))
-    assert {type(error) for error in errors(await node(batch(PIXELS))).values()} == {InferenceFailed}
+    assert {type(error) for error in errors(await node(batch(PIXELS))).values()} == {RemoteUnavailable}
     file.write_text("first\n")
     await answered(node)
     assert server.headers[-1]["authorization"] == "Bearer first"
@@ -261,7 +261,9 @@ async def test_an_answer_that_is_too_large_is_not_read_to_its_end(stand_in, capl
 async def test_a_model_that_does_not_fit_is_not_asked(way):
     server = StandIn(shape=(-1, 16, 16, 3))
     port = await server.start(way)
-    assert {type(error) for error in errors(await made(config(way, port))(batch(PIXELS))).values()} == {InferenceFailed}
+    assert {type(error) for error in errors(await made(config(way, port))(batch(PIXELS))).values()} == {
+        RemoteUnavailable
+    }
     assert not server.headers
     await server.stop()
 
