@@ -4,7 +4,7 @@ python -m scripts.classify photo.jpg ... [--protocol grpc] [--top-k 3] [--member
 
 python -m scripts.classify folder/ --workers 64 --output answers.csv      # very many; the same again goes on with it
 
-A server that asks for a key finds it in the environment, ENSEMBLE_API_KEY; --ca has the certificate of one that speaks TLS.
+A server that asks for a key finds it in the environment, ENSEMBLE_API_KEY; --ca has the certificate of one with TLS.
 """
 
 from __future__ import annotations
