@@ -65,6 +65,9 @@ def _convert(values: dict[str, Any], strict: bool = True) -> Options:
         return DEFAULT
     try:
         return msgspec.convert(values, Options, strict=strict)
+    except UnicodeError as err:
+        # JSON can hold half a character, which no text of UTF-8 can.
+        raise InvalidParameter(f"the value of one of {sorted(values)} is no text") from err
     except msgspec.ValidationError as err:
         # As in "Expected `int` >= 1 - at `$.top_k`".
         problem, _, path = str(err).replace(" | null", "").partition(" - at ")

@@ -2,6 +2,7 @@
 
     python -m scripts.faults                          # every scenario
     python -m scripts.faults members haproxy --markdown faults.md --plot faults.svg
+    python -m scripts.faults hostile --help           # hostile input, which has options of its own
 
 Each scenario starts a server of its own, of the shipped configuration with the models in the box. Clients never try a
 request again. Printed are the requests that failed, the answers that lacked a member, and the longest time
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +24,7 @@ from tqdm import tqdm
 
 from scripts.benchmark.workloads import workload
 from scripts.errors import ScriptError, check_writable, positive, told_in_one_line
+from scripts.faults.hostile import command as hostile
 from scripts.faults.scenarios import SCENARIOS, Scenario
 from scripts.faults.stage import stage
 from scripts.faults.watch import Sight, sight
@@ -99,6 +102,9 @@ def report(results: Sequence[Result], args: argparse.Namespace) -> None:
 
 def main() -> None:
     """Parse the command line and measure."""
+    if sys.argv[1:2] == ["hostile"]:
+        hostile.main(sys.argv[2:])
+        return
     names = [scenario.name for scenario in SCENARIOS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(names)}; default: all")

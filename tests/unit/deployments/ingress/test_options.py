@@ -39,6 +39,12 @@ def test_parameters_are_typed_and_a_clients_own_are_left_alone():
             from_parameters(wrong)
 
 
+@pytest.mark.parametrize("name", ["top_k", "members", "timeout_ms"])
+def test_half_a_character_is_told(name):
+    with pytest.raises(InvalidParameter, match="no text"):
+        from_parameters({name: "\ud800"})
+
+
 def test_keywords_are_typed_and_known():
     assert from_keywords({"members": True}) == Options(members=True)
     with pytest.raises(InvalidParameter, match="no option 'topk'"):

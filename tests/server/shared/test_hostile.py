@@ -1,0 +1,29 @@
+"""A few hundred of the inputs that `scripts.faults hostile` sends by the thousand."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from scripts.faults.hostile.corpus import made
+from scripts.faults.hostile.sending import Sender
+from scripts.faults.hostile.siege import WellMeaning, besiege, numbered
+from tests import pictures
+
+SEED, INPUTS = 20, 250
+# Answered by Serve and HAProxy, and not by ours: see docs/reliability.md.
+OTHERS = ("HTTP: upgrades", "gRPC messages: another method", "gRPC messages: random bytes", "gRPC messages: damaged")
+
+
+@pytest.fixture(scope="module")
+def siege(server):
+    address = httpx.URL(server.url)
+    well_meaning = WellMeaning(f"{server.url}/classify", pictures.jpeg())
+    sender = Sender(address.host, address.port, server.grpc_port)
+    return asyncio.run(besiege(sender, numbered(made, SEED, range(INPUTS)), well_meaning))
+
+
+def test_hostile_input_is_refused_and_others_are_answered(siege):
+    assert sum(verdict.statuses.total() for verdict in siege.verdicts.values()) == INPUTS
+    assert siege.well_meant > 1
+    assert [failure for failure in siege.failures if not failure.startswith(OTHERS)] == []
