@@ -24,6 +24,9 @@ cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 
 # What both Pillow and OpenCV read.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+# What decoding was measured to take at its peak, bytes a pixel, and for formats that take more.
+USUAL_BYTES_PER_PIXEL = 12
+BYTES_PER_PIXEL = {"JPEG2000": 18, "AVIF": 18}
 # The marker that begins a scan of a JPEG, and the scans of the largest image that are decoded; encoders make about ten.
 START_OF_SCAN, MOST_SCANS = b"\xff\xda", 20
 REDUCED_JPEG = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2}
@@ -32,11 +35,17 @@ INTERPOLATIONS = {"linear": cv2.INTER_LINEAR, "cubic": cv2.INTER_CUBIC, "nearest
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What an image file declares: its width and height in pixels, and whether it is a JPEG."""
+    """What an image file declares: its width and height in pixels, whether it is a JPEG, and what a pixel may take."""
 
     width: int
     height: int
     is_jpeg: bool
+    bytes_per_pixel: int = USUAL_BYTES_PER_PIXEL
+
+    @property
+    def memory(self) -> int:
+        """What decoding it takes at most, bytes."""
+        return self.width * self.height * self.bytes_per_pixel
 
 
 def check_size(encoded: bytes, limits: TransformerSettings) -> None:
@@ -57,7 +66,8 @@ def inspect(encoded: bytes, limits: TransformerSettings) -> Header:
     check_size(encoded, limits)
     try:
         with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
-            header = Header(*image.size, image.format in {"JPEG", "MPO"})
+            weight = BYTES_PER_PIXEL.get(image.format or "", USUAL_BYTES_PER_PIXEL)
+            header = Header(*image.size, image.format in {"JPEG", "MPO"}, weight)
     # Pillow's plugins raise what their parsers do, not one type.
     except Exception as err:
         raise InvalidImage("the body is not an image; send a JPEG, PNG, WebP, BMP, GIF or TIFF file") from err

@@ -62,6 +62,7 @@ def recipes(config: EnsembleConfig, agreed: Agreement) -> dict[str, Recipe]:
                 transformer.TransformerSettings.part_of(config.transformer),
                 agreed.wanted,
                 config.transformer.threads,
+                config.transformer.isolate,
             ),
         ),
         **members,

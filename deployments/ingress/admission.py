@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from deployments.contract.caller import ANYONE, Caller
+from deployments.contract.declared import PLAIN_PIXELS
 from deployments.contract.errors import Overloaded, OverShare
 from deployments.ingress.drain import LONGEST_S, Drain
 from deployments.ingress.returns import Returns
@@ -20,6 +21,7 @@ class Admission:
     Attributes:
         images: admitted and not yet answered.
         size: their bytes, and those of bodies that are still arriving.
+        pixels: what those among them that are isolated declare.
     """
 
     def __init__(self, settings: Callable[[], IngressSettings]) -> None:
@@ -27,6 +29,7 @@ class Admission:
         self._settings = settings
         self.images = 0
         self.size = 0
+        self.pixels = 0
         self._drain = Drain()
         self._returns = Returns()
         self._shares = Shares()
@@ -62,6 +65,15 @@ class Admission:
                 retry_after_s=wait_s,
             )
 
+    def check_pixels(self, pixels: int) -> None:
+        """Raise Overloaded if so many more pixels exceed what is admitted of images that are decoded apart."""
+        # Those of one request are let in alone, however many they are: each is within the limit of an image.
+        if pixels and self.pixels and self.pixels + pixels > (most := self._settings().max_in_flight_pixels):
+            raise self.refusal(
+                f"images of {self.pixels} pixels wait to be decoded; at most {most} are admitted, but those of JPEGs of "
+                f"up to {PLAIN_PIXELS}"
+            )
+
     def check_time(self, left_s: float) -> None:
         """Raise Overloaded if what is in flight takes longer than a request has left, seconds."""
         if (pace := self._drain.pace) and self.images / pace > left_s:
@@ -80,25 +92,30 @@ class Admission:
         return Overloaded(f"{reason}; try again in {math.ceil(wait_s)} s", retry_after_s=wait_s)
 
     @contextmanager
-    def room(self, images: int, size: int, left_s: float, by: Caller) -> Iterator[None]:
+    def room(self, images: int, size: int, left_s: float, by: Caller, pixels: int = 0) -> Iterator[None]:
         """Room for so many images of so many bytes together, for as long as the block takes.
+
+        `pixels` are those of images that are decoded apart.
 
         Raises:
             Overloaded: there is no room for them, or what is in flight takes longer than they have left.
             OverShare: as of `check`.
         """
         self.check(images, size, by)
+        self.check_pixels(pixels)
         self.check_time(left_s)
         self._returns.keep(by.key)
         self._shares.add(by.client, images)
         self.images += images
         self.size += size
+        self.pixels += pixels
         try:
             yield
         finally:
             self._shares.add(by.client, -images)
             self.images -= images
             self.size -= size
+            self.pixels -= pixels
             settings = self._settings()
             passing = min(settings.max_batch_size * settings.max_concurrent_batches, settings.max_in_flight)
             self._drain.left(images, self.images >= passing // 2)

@@ -15,6 +15,8 @@ from msgspec.structs import replace
 from deployments.contract.answer import Answer
 from deployments.contract.batch import DEADLINE_HINT, Batch
 from deployments.contract.caller import ANYONE, Caller
+from deployments.contract.declared import is_plain
+from deployments.contract.declared import pixels as declared_pixels
 from deployments.contract.errors import DeadlineExceeded, EnsembleError, InvalidParameter, NotReady, RemoteUnavailable
 from deployments.contract.item import Item
 from deployments.contract.nodes import Graph
@@ -61,12 +63,15 @@ class Ingress:
         self._class_count = class_count
         self._admission = Admission(lambda: self.settings)
         self._arrivals = Arrivals(self._admission, lambda: self.settings)
-        self._batcher: Batcher[Waiting, Outcome] = Batcher(self._run, lambda waiting: len(waiting.image), settings)
+        # What may take seconds to decode, or not come back, has batches of its own, for which no other image waits.
+        self._batcher, self._isolated = (
+            Batcher[Waiting, Outcome](self._run, lambda waiting: len(waiting.image), settings) for _ in range(2)
+        )
 
     @property
     def waiting(self) -> int:
         """The number of images that no batch has taken yet."""
-        return self._batcher.waiting
+        return self._batcher.waiting + self._isolated.waiting
 
     @property
     def in_flight(self) -> int:
@@ -80,7 +85,7 @@ class Ingress:
 
     @settings.setter
     def settings(self, settings: IngressSettings) -> None:
-        self._batcher.settings = settings
+        self._batcher.settings = self._isolated.settings = settings
 
     def check(self, settings: IngressSettings) -> None:
         """Any settings will do whose fields are in their bounds."""
@@ -116,9 +121,14 @@ class Ingress:
         deadline = (began or now) + self._timeout_s(options)
         trace = trace or Trace(continue_trace(None))
         item, queued_ns = Item(trace.parent, deadline, options), time.time_ns()
-        with self._admission.room(len(images), sum(map(len, images)), deadline - now, by):
+        apart = [not is_plain(image) for image in images]
+        pixels = self._pixels(images, apart) if any(apart) else 0
+        with self._admission.room(len(images), sum(map(len, images)), deadline - now, by, pixels):
             futures = [
-                self._batcher.submit(Waiting(image, item, Passage(trace, queued_ns, len(image)))) for image in images
+                (self._isolated if is_apart else self._batcher).submit(
+                    Waiting(image, item, Passage(trace, queued_ns, len(image)))
+                )
+                for image, is_apart in zip(images, apart, strict=True)
             ]
             try:
                 await asyncio.wait(futures, timeout=deadline - now)
@@ -164,6 +174,13 @@ class Ingress:
         """Raise InvalidParameter if a request can't hold so many images."""
         if not 1 <= images <= self.settings.max_parts:
             raise InvalidParameter(f"a request holds 1 to {self.settings.max_parts} images; this one has {images}")
+
+    def _pixels(self, images: Sequence[bytes], apart: Sequence[bool]) -> int:
+        """What the images that are decoded apart declare together."""
+        most = self.settings.max_in_flight_pixels
+        declared = (declared_pixels(image) for image, is_apart in zip(images, apart, strict=True) if is_apart)
+        # One that declares more by itself is refused by its size, and takes no time.
+        return sum(each for each in declared if each <= most)
 
     def _timeout_s(self, options: Options) -> float:
         return (options.timeout_ms or self.settings.timeout_ms) / 1000

@@ -17,6 +17,9 @@ class IngressSettings(Schema):
     max_concurrent_batches: int = Field(2, ge=1, le=1024, description="passes through the graph at a time")
     max_in_flight: int = Field(256, ge=1, le=100_000, description="admitted images; one more is refused with 503")
     max_in_flight_bytes: int = Field(256 * MIB, ge=1024, le=1024 * 1024 * MIB, description="theirs together, bytes")
+    max_in_flight_pixels: int = Field(
+        200_000_000, ge=1, le=100_000_000_000, description="declared by admitted images that are decoded apart"
+    )
     max_arriving: int = Field(
         512, ge=1, le=100_000, description="requests whose bodies are arriving; for one more, the oldest gives way"
     )

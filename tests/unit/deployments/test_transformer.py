@@ -182,13 +182,14 @@ def test_a_header_that_a_parser_trips_over_is_an_error_of_the_image():
 
 async def test_an_unforeseen_failure_is_the_images_own(monkeypatch):
     def trip(encoded, *_):
-        if encoded == b"trip":
+        if encoded == images[1]:
             raise ZeroDivisionError
         return [np.zeros((16, 16, 3), np.uint8)]
 
-    monkeypatch.setattr(decoding, "inspect", lambda *_: decoding.Header(16, 16, False))
+    images = [pictures.jpeg(seed=seed) for seed in range(3)]
+    monkeypatch.setattr(decoding, "inspect", lambda *_: decoding.Header(16, 16, True))
     monkeypatch.setattr(decoding, "decode", trip)
-    answer = await JpegTransformer(LIMITS, WANTED, threads=1)(batch([b"a", b"trip", b"b"]))
+    answer = await JpegTransformer(LIMITS, WANTED, threads=1)(batch(images))
     assert {position: type(error) for position, error in errors(answer).items()} == {1: InvalidImage}
 
 

@@ -24,6 +24,7 @@ from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
 from deployments.observe.tracing import Tracing
 from deployments.transformer import TransformerSettings
+from tests import pictures
 
 OBSERVER = Observer(Tracing(None, {}))
 
@@ -251,3 +252,50 @@ async def test_what_can_not_make_its_deadline_is_refused_at_the_door(monkeypatch
         assert not other.done()
         waiting.cancel()
         other.cancel()
+
+
+class Gate:
+    """A graph that holds what is no JPEG until it is opened."""
+
+    def __init__(self):
+        self.opened = asyncio.Event()
+        self.held = asyncio.Event()
+
+    async def __call__(self, batch):
+        if not all(image.startswith(b"\xff\xd8") for image in batch.payload):
+            self.held.set()
+            await self.opened.wait()
+        return Batch([answer("x") for _ in batch.payload], batch.items)
+
+
+async def test_a_photograph_does_not_wait_for_what_is_decoded_apart():
+    graph = Gate()
+    door = Ingress(graph, IngressSettings(max_concurrent_batches=1), 5, OBSERVER)
+    apart = asyncio.create_task(door.classify([pictures.bomb(100)]))
+    await graph.held.wait()
+    [outcome] = await door.classify([pictures.jpeg()])
+    assert label(outcome) == "x"
+    # In one request, too, the images go ways of their own; the request waits for all.
+    both = asyncio.create_task(door.classify([pictures.jpeg(), pictures.bomb(100)]))
+    await door.classify([pictures.jpeg()])
+    assert not apart.done()
+    assert not both.done()
+    graph.opened.set()
+    assert [label(outcome) for outcome in await apart + await both] == ["x"] * 3
+
+
+async def test_pixels_in_flight_are_bounded():
+    graph = Gate()
+    door = Ingress(graph, IngressSettings(max_in_flight_pixels=20_000), 5, OBSERVER)
+    # More than is admitted, but the only one.
+    first = asyncio.create_task(door.classify([pictures.bomb(100)] * 3))
+    await graph.held.wait()
+    with pytest.raises(Overloaded, match="of 30000 pixels wait to be decoded; at most 20000"):
+        await door.classify([pictures.bomb(100)])
+    # What declares nothing, or too much by itself, is for the transformer to refuse; photographs are not counted.
+    others = asyncio.create_task(door.classify([b"no image", pictures.bomb(20_000)]))
+    assert label((await door.classify([pictures.jpeg(480, 640)]))[0]) == "x"
+    graph.opened.set()
+    await first
+    await others
+    assert label((await door.classify([pictures.bomb(100)]))[0]) == "x"
