@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from scripts.serve.environment import TOKEN_FILE
@@ -12,6 +13,10 @@ from tests.networks import brightness, constant, one_hot, store
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 os.environ.setdefault("RAY_AUTH_TOKEN_PATH", str(TOKEN_FILE))
+
+# The same examples each time, so that a test that fails does so for everyone; how long one takes says nothing.
+hypothesis.settings.register_profile("same", derandomize=True, database=None, deadline=None)
+hypothesis.settings.load_profile("same")
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -70,8 +70,8 @@ class Admission:
         # Those of one request are let in alone, however many they are: each is within the limit of an image.
         if pixels and self.pixels and self.pixels + pixels > (most := self._settings().max_in_flight_pixels):
             raise self.refusal(
-                f"images of {self.pixels} pixels wait to be decoded; at most {most} are admitted, but those of JPEGs of "
-                f"up to {PLAIN_PIXELS}"
+                f"images of {self.pixels} pixels wait to be decoded; at most {most} are admitted, JPEGs of up to "
+                f"{PLAIN_PIXELS} not counted"
             )
 
     def check_time(self, left_s: float) -> None:

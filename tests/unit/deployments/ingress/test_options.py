@@ -1,8 +1,12 @@
+import contextlib
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deployments.contract.errors import InvalidParameter
 from deployments.contract.options import Options
-from deployments.ingress.options import from_keywords, from_parameters, from_query
+from deployments.ingress.options import NAMES, from_keywords, from_parameters, from_query
 
 
 def test_text_becomes_what_it_says():
@@ -51,3 +55,24 @@ def test_keywords_are_typed_and_known():
         from_keywords({"topk": 1})
     with pytest.raises(InvalidParameter, match="timeout_ms"):
         from_keywords({"timeout_ms": -1})
+
+
+ANYTHING = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(st.characters(), max_size=8)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)),
+    max_leaves=5,
+)
+NAME = st.one_of(st.sampled_from(sorted(NAMES)), st.text(max_size=8))
+
+
+@given(st.dictionaries(NAME, st.one_of(st.text(max_size=12), st.sampled_from(["1", "true", "\ud800", "1e3"]))))
+def test_any_query_is_options_or_the_callers_mistake(query):
+    with contextlib.suppress(InvalidParameter):
+        assert isinstance(from_query(query), Options)
+
+
+@given(st.dictionaries(NAME, ANYTHING))
+def test_any_parameters_are_options_or_the_callers_mistake(parameters):
+    for read in (from_parameters, from_keywords):
+        with contextlib.suppress(InvalidParameter):
+            assert isinstance(read(parameters), Options)

@@ -1,0 +1,68 @@
+"""The door over HTTP without a server: what it answers to a request, and the images that reached the graph."""
+
+import asyncio
+import json
+
+import numpy as np
+from starlette.requests import Request
+
+from deployments.contract.answer import Answer, Classification, ClassProbability
+from deployments.contract.batch import Batch
+from deployments.ingress.http.server import HttpServer
+from deployments.ingress.ingress import Ingress
+from deployments.ingress.service import Service
+from deployments.ingress.settings import IngressSettings
+from deployments.observe.observer import Observer
+from deployments.observe.tracing import Tracing
+
+OBSERVER = Observer(Tracing(None, {}))
+CLASSES = 5
+
+
+class Door:
+    """Answers requests from a graph that answers every image alike, and keeps them in `images`."""
+
+    def __init__(self, **settings):
+        self.images = []
+        self.service = Service(
+            Ingress(self._graph, IngressSettings(**settings), CLASSES, OBSERVER), CLASSES, lambda: True
+        )
+        self._http = HttpServer(self.service)
+
+    async def _graph(self, batch):
+        self.images += batch.payload
+        best = ClassProbability("cat", 1, 0.5)
+        answers = [
+            Answer(
+                Classification("cat", 1, 0.5, top=(best,), model_versions={}, trace_id="0" * 32),
+                np.full(CLASSES, 0.2, np.float32),
+            )
+            for _ in batch.payload
+        ]
+        return Batch(answers, batch.items)
+
+    def ask(self, path, body=b"", headers=(), query=b"", chunk=1000):
+        """The status and the JSON of an answer; the body comes in chunks."""
+        chunks = [body[i : i + chunk] for i in range(0, len(body), chunk)] or [b""]
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": "POST",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query,
+            "headers": [(name.lower().encode(), value) for name, value in headers],
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 8000),
+            "scheme": "http",
+            "root_path": "",
+        }
+
+        async def receive():
+            return {"type": "http.request", "body": chunks.pop(0), "more_body": bool(chunks)}
+
+        async def answered():
+            return await self._http(Request(scope, receive))
+
+        response = asyncio.run(answered())
+        return response.status_code, json.loads(response.body)

@@ -1,0 +1,79 @@
+"""Whatever a body is, it is an answer or the caller's mistake; what is well formed arrives as it was sent."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.door import Door
+
+NAMES = st.sampled_from([b"image", b"image", b"image", b"other", b"", b"\xff", "ü".encode(), b'im"age', b"image\0"])
+LINES = st.one_of(
+    st.sampled_from([b"", b"Content-Type: image/png\r\n", b"Content-Type: text/plain\r\n", b"X: \xff\r\n", b"bad\r\n"]),
+    st.binary(max_size=20),
+)
+CONTENTS = st.binary(max_size=300)
+BOUNDARY = "a-boundary-of-its-own"
+DECLARED = st.one_of(
+    st.just(f"multipart/form-data; boundary={BOUNDARY}".encode()),
+    st.sampled_from([b"image/jpeg", b"text/html", b"multipart/form-data", b"multipart/form-data; boundary=", b"\xff"]),
+    st.builds(lambda rest: b"multipart/form-data; " + rest, st.binary(max_size=40)),
+    st.sampled_from(["undefined", "idna", "utf-7", "zlib", "\xff"]).map(
+        lambda name: f"multipart/form-data; boundary={BOUNDARY}; charset={name}".encode("latin-1")
+    ),
+)
+
+
+def part(name, content, line=b"", filename=b'; filename="x"'):
+    return b'--%b\r\nContent-Disposition: form-data; name="%b"%b\r\n%b\r\n%b\r\n' % (
+        BOUNDARY.encode(),
+        name,
+        filename,
+        line,
+        content,
+    )
+
+
+PARTS = st.builds(part, NAMES, CONTENTS, LINES, st.sampled_from([b'; filename="x"', b"", b"; filename*=x''%ff"]))
+FORMS = st.builds(
+    lambda parts, end: b"".join(parts) + end,
+    st.lists(PARTS, max_size=4),
+    st.sampled_from(
+        [
+            b"--" + BOUNDARY.encode() + b"--\r\n",
+            b"--" + BOUNDARY.encode() + b"\r\n",
+            b"",
+        ]
+    ),
+)
+
+
+def is_answer_or_mistake(status, told):
+    return status == 200 or (400 <= status < 500 and told["error"]["code"] and told["error"]["message"])
+
+
+@given(st.one_of(FORMS, CONTENTS), DECLARED, st.integers(1, 400))
+def test_any_body_is_answered_or_refused(body, declared, chunk):
+    assert is_answer_or_mistake(*Door().ask("/classify", body, [("Content-Type", declared)], chunk=chunk))
+
+
+@given(st.binary(max_size=60))
+def test_any_query_is_answered_or_refused(query):
+    assert is_answer_or_mistake(*Door().ask("/classify", b"x", query=query))
+
+
+@given(st.lists(CONTENTS, min_size=1, max_size=8), st.integers(1, 400))
+def test_the_images_of_a_form_arrive_as_they_were_sent(images, chunk):
+    door = Door()
+    body = b"".join(part(b"image", image) for image in images) + f"--{BOUNDARY}--\r\n".encode()
+    declared = f"multipart/form-data; boundary={BOUNDARY}".encode()
+    status, told = door.ask("/classify", body, [("Content-Type", declared)], chunk=chunk)
+    assert status == 200
+    assert len(images) == 1 or len(told["results"]) == len(images)
+    assert sorted(door.images) == sorted(images)
+
+
+@given(CONTENTS, st.integers(0, 400), st.integers(1, 100))
+def test_a_body_is_bounded_wherever_it_is_cut(body, limit, chunk):
+    door = Door(max_request_bytes=1024)
+    long = body + bytes(1024 + limit)
+    status, _ = door.ask("/classify", long, chunk=chunk)
+    assert (status, door.images) == ((200, [long]) if len(long) <= 1024 else (413, []))

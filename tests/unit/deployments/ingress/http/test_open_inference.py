@@ -1,0 +1,66 @@
+"""Whatever JSON is sent, it is an answer or the caller's mistake; images arrive as they were sent."""
+
+import base64
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.door import Door
+
+INFER = "/v2/models/ensemble/infer"
+TEXTS = st.one_of(st.text(max_size=10), st.sampled_from(["image", "BYTES", "label", "\ud800", "\0", "iVBO", "eA=="]))
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), TEXTS)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
+    max_leaves=8,
+)
+
+
+def either(right):
+    """What is right, or anything."""
+    return st.one_of(st.just(right), st.just(right), VALUES)
+
+
+TENSORS = st.fixed_dictionaries(
+    {}, optional={"name": either("image"), "datatype": either("BYTES"), "shape": either([1]), "data": either(["eA=="])}
+)
+PARAMETERS = st.fixed_dictionaries(
+    {}, optional={"top_k": either(1), "members": either(True), "timeout_ms": either(1000), "own": VALUES}
+)
+BODIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": either("7"),
+        "inputs": st.one_of(VALUES, st.lists(st.one_of(TENSORS, VALUES), max_size=2), TENSORS.map(lambda t: [t])),
+        "outputs": st.one_of(VALUES, st.lists(st.one_of(VALUES, st.just({"name": "label"})), max_size=3)),
+        "parameters": st.one_of(PARAMETERS, VALUES),
+    },
+)
+
+
+def is_answer_or_mistake(status, told):
+    return status == 200 or (400 <= status < 500 and ": " in told["error"])
+
+
+@given(st.one_of(BODIES, VALUES))
+def test_any_json_is_answered_or_refused(body):
+    assert is_answer_or_mistake(*Door().ask(INFER, json.dumps(body).encode()))
+
+
+@given(st.one_of(st.binary(max_size=200), st.text(max_size=100).map(lambda text: text.encode("utf-16"))))
+def test_any_bytes_are_refused(body):
+    assert Door().ask(INFER, body)[0] in {415, 422}
+
+
+@given(st.lists(st.binary(max_size=100), min_size=1, max_size=5), st.booleans())
+def test_images_arrive_as_they_were_sent(images, nested):
+    door = Door()
+    data = [base64.b64encode(image).decode() for image in images]
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [len(images)], "data": data}
+    if nested:
+        tensor |= {"shape": [len(images), 1], "data": [[each] for each in data]}
+    status, told = door.ask(INFER, json.dumps({"inputs": [tensor]}).encode())
+    assert (status, told["outputs"][0]["shape"]) == (200, [len(images)])
+    assert sorted(door.images) == sorted(images)
