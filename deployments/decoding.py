@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import cv2
 import numpy as np
@@ -14,7 +15,6 @@ from PIL import Image
 from deployments.contract.errors import ImageTooLarge, InvalidImage
 from deployments.contract.payload import Pixels
 from deployments.contract.preprocessing import Preprocessing, Size
-from deployments.transformer import TransformerSettings
 
 # Pillow reads the headers here, and its own pixel limit would answer before ours.
 Image.MAX_IMAGE_PIXELS = None
@@ -33,6 +33,20 @@ REDUCED_JPEG = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2:
 INTERPOLATIONS = {"linear": cv2.INTER_LINEAR, "cubic": cv2.INTER_CUBIC, "nearest": cv2.INTER_NEAREST}
 
 
+class Limits(Protocol):
+    """What an image may be: `TransformerSettings`, without what a decoding process need not import."""
+
+    @property
+    def max_image_bytes(self) -> int:
+        """Encoded size of an image, bytes."""
+        ...
+
+    @property
+    def max_image_pixels(self) -> int:
+        """Declared size, pixels."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """What an image file declares: its width and height in pixels, whether it is a JPEG, and what a pixel may take."""
@@ -48,7 +62,7 @@ class Header:
         return self.width * self.height * self.bytes_per_pixel
 
 
-def check_size(encoded: bytes, limits: TransformerSettings) -> None:
+def check_size(encoded: bytes, limits: Limits) -> None:
     """Raise InvalidImage for no bytes, ImageTooLarge for more than the limit."""
     if not encoded:
         raise InvalidImage("the image has no bytes; send the file as the body")
@@ -56,7 +70,7 @@ def check_size(encoded: bytes, limits: TransformerSettings) -> None:
         raise ImageTooLarge(f"the image has {len(encoded)} bytes; at most {limits.max_image_bytes} are accepted")
 
 
-def inspect(encoded: bytes, limits: TransformerSettings) -> Header:
+def inspect(encoded: bytes, limits: Limits) -> Header:
     """Read an image's header.
 
     Raises:

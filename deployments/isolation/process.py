@@ -22,7 +22,6 @@ import numpy as np
 from deployments import decoding
 from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidImage
 from deployments.isolation.messages import Ask, Done, Failed, Room, receive, send
-from deployments.transformer import TransformerSettings
 
 # Beside what serves photographs of the usual kind, this may wait.
 NICENESS = 5
@@ -49,10 +48,7 @@ def work(connection: socket.socket) -> None:
         try:
             limit_memory(ask.most_bytes)
             image = bytes(encoded)
-            limits = TransformerSettings.model_construct(
-                max_image_bytes=ask.max_image_bytes, max_image_pixels=ask.max_image_pixels
-            )
-            header = decoding.inspect(image, limits)
+            header = decoding.inspect(image, ask)
             if header.memory > ask.most_bytes:
                 raise ImageTooLarge(
                     f"decoding {header.width} x {header.height} pixels takes {header.memory} bytes of memory; at most "
