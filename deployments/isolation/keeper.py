@@ -129,6 +129,7 @@ class Keeper:
                 return self._decode(encoded, wanted, limits, deadline)
             except TimeoutError:
                 self.end(at_once=True)
+                logger.warning("a decoding process was ended: an image of %d bytes took too long", len(encoded))
                 if time.monotonic() >= deadline:
                     raise DeadlineExceeded("the deadline passed while the image was decoded; allow more time") from None
                 raise ImageTooLarge(
