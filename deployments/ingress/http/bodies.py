@@ -10,10 +10,12 @@ from starlette.requests import Request
 
 from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidParameter, UnsupportedMediaType
 from deployments.ingress.arrivals import Arrival
+from deployments.ingress.http.encodings import decoded
 from deployments.ingress.settings import IngressSettings
 
-# "application/octet-stream" says nothing about what it is, and many clients send it for a file they don't know.
-UNDECLARED = frozenset({"", "application/octet-stream"})
+# "application/octet-stream" says nothing about what it is, and many clients send it for a file they don't know; curl
+# says of every body that it is a form.
+UNDECLARED = frozenset({"", "application/octet-stream", "application/x-www-form-urlencoded"})
 FORM_OVERHEAD_BYTES = 64 * 1024
 # Commas and opening brackets of a JSON document whose images are base64: three for each image, and more for parameters.
 MOST_ELEMENTS = 32_768
@@ -54,9 +56,11 @@ async def bounded(request: Request, limit: int, arrival: Arrival) -> AsyncGenera
     Raises:
         ImageTooLarge: it exceeds `limit` bytes.
         Overloaded: it exceeds what there is room for.
+        UnsupportedMediaType: it is compressed in a way that is not known.
+        InvalidParameter: it is not compressed as it declares.
     """
     received = 0
-    async for chunk in request.stream():
+    async for chunk in decoded(request):
         received += len(chunk)
         if received > limit:
             raise ImageTooLarge(f"the request has more than {limit} bytes")
@@ -82,11 +86,17 @@ async def document(request: Request, limit: int, arrival: Arrival) -> bytes:
     _check_declared_length(request, limit)
     chunks, elements = [], 0
     async for chunk in bounded(request, limit, arrival):
-        elements += sum(map(chunk.count, (b",", b"[", b"{")))
-        if elements > MOST_ELEMENTS:
-            raise InvalidParameter(f"the JSON has more than {MOST_ELEMENTS} commas and opening brackets")
+        elements += check_elements(chunk, elements)
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+def check_elements(chunk: bytes, before: int = 0) -> int:
+    """The number of elements that a part of a JSON document may begin; raises InvalidParameter if they are too many."""
+    elements = sum(map(chunk.count, (b",", b"[", b"{")))
+    if before + elements > MOST_ELEMENTS:
+        raise InvalidParameter(f"the JSON has more than {MOST_ELEMENTS} commas and opening brackets")
+    return elements
 
 
 async def images(request: Request, settings: IngressSettings, arrival: Arrival) -> list[bytes | EnsembleError]:
