@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from deployments.contract.errors import ConfigurationError
+from deployments.contract.item import Version
 from deployments.contract.member import Signature
 from deployments.contract.preprocessing import AsSent, Preprocessing, Size, Wanted
 from deployments.transformer import TransformerConfig
@@ -22,10 +23,12 @@ class Agreement:
     Attributes:
         labels: the class names, in order of index.
         preprocessing: what each member wants.
+        versions: of the model of each; None for one that could not be asked.
     """
 
     labels: tuple[str, ...]
     preprocessing: Mapping[str, Wanted]
+    versions: Mapping[str, Version | None]
 
     @property
     def wanted(self) -> dict[str, Wanted]:
@@ -49,6 +52,7 @@ def agree(config: EnsembleConfig) -> Agreement:
     return Agreement(
         labels or tuple(str(index) for index in range(classes or 0)),
         {name: _preprocessing(name, signatures, config.transformer) for name in signatures},
+        {name: told.version for name, told in signatures.items()},
     )
 
 

@@ -9,8 +9,10 @@ from typing import Any
 from ray import serve
 from ray.serve import Application
 
+from deployments.contract.preprocessing import Preprocessing
+from deployments.ingress.member import Offer
 from deployments.observe.tracing import ROOT
-from graph.agreement import agree
+from graph.agreement import Agreement, agree
 from graph.config import EnsembleConfig, parse
 from graph.identity import identity
 from graph.placement import Factory, Recipe, recipes
@@ -45,6 +47,8 @@ def build(args: dict[str, Any]) -> Application:
         config.access.keys,
         config.page,
         strategy(config),
+        agreed.labels,
+        offers(config, agreed),
     )
     return bind(plan, nodes)
 
@@ -54,6 +58,15 @@ def strategy(config: EnsembleConfig) -> str:
     method, count = config.combiner.method.replace("_", " "), len(config.members)
     needed = config.ensemble.quorum or count
     return f"{method} of {count} members, of which {needed} must answer"
+
+
+def offers(config: EnsembleConfig, agreed: Agreement) -> dict[str, Offer]:
+    """The members that can be asked by themselves, by name: those that take pixels."""
+    return {
+        member.name: Offer(wanted.size, str(agreed.versions[member.name] or 1), member.kind)
+        for member in config.members
+        if isinstance(wanted := agreed.preprocessing[member.name], Preprocessing)
+    }
 
 
 def services(nodes: dict[str, Recipe]) -> dict[str, str]:

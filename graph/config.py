@@ -21,6 +21,8 @@ from graph.flows.cache import CacheSettings
 from graph.plan import COMBINER, INGRESS, LABELER, TRANSFORMER, Edges
 from models.repository import DEFAULT_ROOT
 
+# What stands below /v2/models besides the members' names.
+TAKEN = frozenset({"ensemble", "stats"})
 RESERVED = (INGRESS, TRANSFORMER, COMBINER, LABELER)
 
 
@@ -48,6 +50,8 @@ class EnsembleConfig(Schema):
         for kind, values in (("name", [*names, *RESERVED]), ("deployment", [*deployments, *RESERVED])):
             if twice := sorted({value for value in values if values.count(value) > 1}):
                 raise ValueError(f"members: the {kind} {twice[0]!r} is used twice")
+        if taken := sorted(set(names) & TAKEN):
+            raise ValueError(f"members: no member can be called {taken[0]!r}; a path of the interface is")
         if self.ensemble.quorum is not None and self.ensemble.quorum > len(names):
             raise ValueError(f"ensemble.quorum: {self.ensemble.quorum} of {len(names)} members can't answer")
         weights = self.combiner.weights or self.weights

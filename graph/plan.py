@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from deployments.contract.nodes import Graph, Node
+from deployments.ingress.member import Offer
 from deployments.ingress.page.settings import WITH_PAGE, PageConfig
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.metrics import CacheMetrics
@@ -38,6 +39,8 @@ class Plan:
         keys: the file of the API keys; None if all may come in.
         page: whether there is a page, and what it links to.
         strategy: how the members' answers become one, in words, for the page.
+        labels: the classes' names, in order of index; without them, their indices are told.
+        offers: the members that can be asked by themselves, by name.
     """
 
     ingress: IngressSettings
@@ -48,6 +51,8 @@ class Plan:
     keys: Path | None = None
     page: PageConfig = WITH_PAGE
     strategy: str = ""
+    labels: tuple[str, ...] = ()
+    offers: Mapping[str, Offer] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

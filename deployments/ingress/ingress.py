@@ -27,6 +27,7 @@ from deployments.ingress.arrivals import Arrival, Arrivals
 from deployments.ingress.batcher import Batcher
 from deployments.ingress.options import DEFAULT
 from deployments.ingress.settings import IngressSettings
+from deployments.ingress.statistics import Statistics
 from deployments.observe.observer import Observer
 from deployments.observe.tracing import Passage, Trace, continue_trace
 
@@ -60,6 +61,7 @@ class Ingress:
         self._graph = graph
         self.observer = observer
         self.missing: Mapping[str, str] = {}
+        self.statistics = Statistics()
         self._class_count = class_count
         self._admission = Admission(lambda: self.settings)
         self._arrivals = Arrivals(self._admission, lambda: self.settings)
@@ -192,7 +194,7 @@ class Ingress:
         # Once the answers are on their way; and should it fail, they are.
         passages = [each.passage for each in waiting]
         loop = asyncio.get_running_loop()
-        loop.call_later(OBSERVE_AFTER_S, self.observer.batch, passages, start_ns, time.time_ns(), batch)
+        loop.call_later(OBSERVE_AFTER_S, self._observe, passages, start_ns, time.time_ns(), batch)
         answers = iter(batch.payload)
         outcomes: list[Outcome] = []
         for passage, item in zip(passages, batch.items, strict=True):
@@ -202,6 +204,10 @@ class Ingress:
                 outcome = Answer(replace(outcome.classification, timings=way.timings()), outcome.probabilities)
             outcomes.append(outcome)
         return outcomes
+
+    def _observe(self, passages: Sequence[Passage], start_ns: int, end_ns: int, batch: Batch[Sequence[Answer]]) -> None:
+        self.statistics.batch(passages, start_ns, end_ns, batch)
+        self.observer.batch(passages, start_ns, end_ns, batch)
 
     async def _pass(self, images: Batch[Sequence[bytes]]) -> Batch[Sequence[Answer]]:
         """The graph's answer; if it gives none, a batch in which every image has the error."""

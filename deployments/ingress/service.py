@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deployments.contract.errors import NotReady
 from deployments.ingress.access import Access
 from deployments.ingress.ingress import Ingress
+from deployments.ingress.member import MemberIngress, Offer
 from deployments.ingress.page.settings import WITHOUT_PAGE, PageConfig
+from deployments.ingress.shared_memory import Regions
 from deployments.observe.stats import Stats
 
 Replicas = Mapping[str, Mapping[str, int]]
@@ -34,6 +36,9 @@ class Service:
         stats: who counts what the page shows; None for nobody.
         replica: the id of the ingress replica.
         replicas: asks how many replicas each deployment has, by state.
+        labels: the classes' names, in order of index.
+        members: by name, where the pixels of each member go that is offered as a model of its own, and what it is.
+        regions: the shared memory that clients have registered.
     """
 
     ingress: Ingress
@@ -46,6 +51,9 @@ class Service:
     stats: Stats | None = None
     replica: str = ""
     replicas: Callable[[], Awaitable[Replicas]] = no_replicas
+    labels: Sequence[str] = ()
+    members: Mapping[str, tuple[MemberIngress, Offer]] = field(default_factory=dict)
+    regions: Regions = field(default_factory=lambda: Regions(None, lambda: None, lambda _: None))
 
     def check_ready(self) -> None:
         """Raise NotReady until every member has answered."""

@@ -31,4 +31,9 @@ class IngressSettings(Schema):
     )
     timeout_ms: int = Field(30_000, ge=1, le=3_600_000, description="deadline of a request that doesn't say")
     max_parts: int = Field(64, ge=1, le=10_000, description="images in one request")
+    shared_memory_prefix: str | None = Field(
+        None,
+        pattern=r"^/?[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$",
+        description="how the names of shared memory begin that clients may use; default: none may",
+    )
     max_request_bytes: int = Field(32 * MIB, ge=1024, le=1024 * MIB, description="body of one request, bytes")

@@ -82,14 +82,16 @@ class Metrics:
         if outcome == "overloaded":
             self._refusals.inc()
 
-    def batch(self, batch: Batch[Sequence[Answer]], queue_wait_s: float) -> None:
-        """Count a batch that is back, whose image that came first waited so long."""
+    def batch(self, batch: Batch[Sequence[Answer]], queue_wait_s: float, of_ensemble: bool = True) -> None:
+        """Count a batch that is back, whose image that came first waited so long, and if it has them its answers."""
         self._batch_size.observe(len(batch.items))
         # Ray counts nothing that is not above zero.
         self._queue_wait.observe(max(queue_wait_s, 1e-9))
         notes = {id(step.note): step.note for item in batch.items for step in item.steps}
         for note in notes.values():
             self._stage_duration.observe(max(note.end_ns - note.start_ns, 1) / 1e9, tags={"stage": note.node})
+        if not of_ensemble:
+            return
         answered = [(batch.items[i], a.classification) for i, a in zip(batch.live, batch.payload, strict=True)]
         for label, count in Tally(answer.label for _, answer in answered).items():
             self._predictions.inc(count, tags={"label": label})

@@ -90,12 +90,23 @@ class Observer:
             if self._stats is not None:
                 self._stats.request(call.outcome, seconds)
 
-    def batch(self, passages: Sequence[Passage], start_ns: int, end_ns: int, batch: Batch[Sequence[Answer]]) -> None:
-        """Follow a batch that left the queue at `start_ns` and was back at `end_ns`, nanoseconds since the epoch."""
+    def batch(
+        self,
+        passages: Sequence[Passage],
+        start_ns: int,
+        end_ns: int,
+        batch: Batch[Sequence[Answer]],
+        *,
+        of_ensemble: bool = True,
+    ) -> None:
+        """Follow a batch that left the queue at `start_ns` and was back at `end_ns`, nanoseconds since the epoch.
+
+        What a member said of pixels of its own is not `of_ensemble`, and no answer of the ensemble's is counted then.
+        """
         self._tracing.record(passages, start_ns, end_ns, batch.items)
         queue_wait_s = (start_ns - min(passage.queued_ns for passage in passages)) / 1e9
-        self._metrics.batch(batch, queue_wait_s)
-        if self._stats is not None:
+        self._metrics.batch(batch, queue_wait_s, of_ensemble)
+        if self._stats is not None and of_ensemble:
             self._stats.batch(batch, queue_wait_s)
 
     def close(self) -> None:

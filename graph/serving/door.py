@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray import serve
-from ray.serve.grpc_util import RayServegRPCContext
 from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,19 +16,21 @@ from deployments.contract.answer import Classification
 from deployments.contract.errors import EnsembleError, RemoteUnavailable
 from deployments.contract.nodes import Node, Watched
 from deployments.ingress.access import Access
-from deployments.ingress.grpc.open_inference import OpenInference
+from deployments.ingress.grpc.server import GrpcServer, answers_grpc
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.ingress import Ingress
+from deployments.ingress.member import MemberIngress, PixelRows
 from deployments.ingress.options import from_keywords
 from deployments.ingress.service import Service
+from deployments.ingress.shared_memory import Regions
 from deployments.observe import exporters
 from deployments.observe.metrics import EdgeMetrics, report_state
 from deployments.observe.observer import Observer
 from deployments.observe.stats import Stats
 from deployments.observe.tracing import Tracing
-from deployments.protocol import inference_pb2 as pb
 from graph.edges import edge
 from graph.edges.direct import DirectEdge
+from graph.edges.folder import private, sockets
 from graph.live import LiveSettings
 from graph.plan import INGRESS, Plan
 from graph.serving.replicas import Replicas
@@ -37,10 +38,17 @@ from graph.serving.replicas import Replicas
 logger = logging.getLogger("ray.serve")
 
 WARM_UP_RETRY_S = 1.0
+# Beside the folders of sockets, that of the shared memory that clients register: no deployment has such a name.
+REGIONS = "shared memory"
 
 
+@answers_grpc
 class Door:
-    """Answers every protocol."""
+    """Answers every protocol.
+
+    Attributes:
+        grpc: what every gRPC call goes to, whatever its service.
+    """
 
     def __init__(self, plan: Plan, nodes: Mapping[str, DeploymentHandle[Any] | Callable[[], Node[Any, Any]]]) -> None:
         """Compose the graph: each node is a handle, or made here."""
@@ -50,13 +58,21 @@ class Door:
         edges = {name: edge(name, handle, plan.edges, metrics) for name, handle in handles.items()}
         stats = Stats() if plan.page.enabled else None
         self._observer = Observer(Tracing(exporters.from_environment(), plan.services), stats)
-        self._ingress = Ingress(plan.compose({**inline, **edges}), plan.ingress, plan.class_count, self._observer)
+        placed = {**inline, **edges}
+        self._ingress = Ingress(plan.compose(placed), plan.ingress, plan.class_count, self._observer)
         self._nodes = {INGRESS: self._ingress, **inline}
         self._settings = LiveSettings(self._nodes)
         self._ready = False
         self._unready = ""
         access = None if plan.keys is None else Access(plan.keys)
+        labels = plan.labels or tuple(map(str, range(plan.class_count)))
+        members = {
+            name: (MemberIngress(self._ingress, PixelRows(placed[name], offer.size, labels), len(labels)), offer)
+            for name, offer in plan.offers.items()
+        }
         replica = serve.get_replica_context().replica_id
+        application = replica.deployment_id.app_name
+        folder = sockets(application, REGIONS)
         service = Service(
             self._ingress,
             plan.class_count,
@@ -67,9 +83,12 @@ class Door:
             plan.strategy,
             stats,
             replica.unique_id,
-            Replicas(replica.deployment_id.app_name),
+            Replicas(application),
+            labels,
+            members,
+            Regions(folder, lambda: self._ingress.settings.shared_memory_prefix, private),
         )
-        self._http, self._grpc = HttpServer(service), OpenInference(service)
+        self._http, self.grpc = HttpServer(service), GrpcServer(service)
         direct = {name: each for name, each in edges.items() if isinstance(each, DirectEdge)}
         report_state(self._nodes, direct)
         self._warm_up = asyncio.get_event_loop().create_task(self._warm_up_until_ready())
@@ -137,35 +156,3 @@ class Door:
     async def __call__(self, request: Request) -> Response:
         """HTTP."""
         return await self._http(request)
-
-    async def ServerLive(self, request: pb.ServerLiveRequest) -> pb.ServerLiveResponse:  # noqa: N802
-        """The protocol's call of that name."""
-        return self._grpc.server_live()
-
-    async def ServerReady(self, request: pb.ServerReadyRequest) -> pb.ServerReadyResponse:  # noqa: N802
-        """The protocol's call of that name."""
-        return self._grpc.server_ready()
-
-    async def ServerMetadata(  # noqa: N802
-        self, request: pb.ServerMetadataRequest, grpc_context: RayServegRPCContext
-    ) -> pb.ServerMetadataResponse:
-        """The protocol's call of that name."""
-        return self._grpc.server_metadata(grpc_context)
-
-    async def ModelReady(  # noqa: N802
-        self, request: pb.ModelReadyRequest, grpc_context: RayServegRPCContext
-    ) -> pb.ModelReadyResponse:
-        """The protocol's call of that name."""
-        return self._grpc.model_ready(request, grpc_context)
-
-    async def ModelMetadata(  # noqa: N802
-        self, request: pb.ModelMetadataRequest, grpc_context: RayServegRPCContext
-    ) -> pb.ModelMetadataResponse:
-        """The protocol's call of that name."""
-        return self._grpc.model_metadata(request, grpc_context)
-
-    async def ModelInfer(  # noqa: N802
-        self, request: pb.ModelInferRequest, grpc_context: RayServegRPCContext
-    ) -> pb.ModelInferResponse:
-        """The protocol's call of that name."""
-        return await self._grpc.model_infer(request, grpc_context)

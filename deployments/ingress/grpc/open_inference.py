@@ -1,171 +1,144 @@
-"""gRPC: the Open Inference Protocol's `inference.GRPCInferenceService`."""
+"""gRPC: the Open Inference Protocol's `inference.GRPCInferenceService`, with its extensions."""
 
 from __future__ import annotations
 
-import struct
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-import grpc
 import msgspec
 from google.protobuf import json_format
-from ray.serve.grpc_util import RayServegRPCContext
+from google.protobuf.message import Message
 
-from deployments.contract.caller import caller
-from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidParameter
-from deployments.ingress import open_inference, options
+from deployments.contract.errors import ImageTooLarge, InvalidParameter
+from deployments.ingress import options
+from deployments.ingress.grpc.calls import Calls, Handler, Rpc
+from deployments.ingress.open_inference import metadata, regions, tensors
+from deployments.ingress.open_inference.catalog import Catalog
+from deployments.ingress.open_inference.model import Model
+from deployments.ingress.open_inference.tensors import Tensor
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 from deployments.protocol import inference_pb2 as pb
+from deployments.protocol.services import OPEN_INFERENCE
 
-# https://opentelemetry.io/docs/specs/semconv/rpc/
-CALL = {"rpc.system.name": "grpc", "rpc.method": "inference.GRPCInferenceService/ModelInfer"}
-
-
-def set_error(context: RayServegRPCContext, error: EnsembleError) -> None:
-    """Answer with the error's status; returned, not raised, or Serve would log a client's mistake with a traceback."""
-    context.set_code(grpc.StatusCode[error.grpc_status])
-    context.set_details(f"{error.code}: {error.message}")
-    if error.retry_after_s is not None:
-        # https://github.com/grpc/proposal/blob/master/A6-client-retries.md
-        context.set_trailing_metadata([("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000)))])
+M = TypeVar("M", bound=Message)
+# The field of a tensor's typed contents, by its datatype; protobuf has none for FP16.
+CONTENTS = {
+    "BYTES": "bytes_contents",
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "INT64": "int64_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+}
 
 
 class OpenInference:
-    """Answers the protocol's calls from an ingress; each returns an empty message where it set an error."""
+    """Answers the protocol's calls."""
 
     def __init__(self, service: Service) -> None:
         """Set what is served."""
         self._service = service
         self._ingress = service.ingress
-        self._access = service.access
-        self._metadata = pb.ModelMetadataResponse()
-        json_format.ParseDict(msgspec.to_builtins(open_inference.metadata(service.class_count)), self._metadata)
+        self._catalog = Catalog(service)
 
-    def server_live(self) -> pb.ServerLiveResponse:
-        """The process answers."""
-        return pb.ServerLiveResponse(live=True)
+    def calls(self) -> Calls:
+        """The protocol's methods that are served; gRPC itself answers UNIMPLEMENTED to others."""
+        told = self._told
+        return {
+            "ServerLive": told(pb.ServerLiveResponse, lambda _: {"live": True}, is_open=True),
+            "ServerReady": told(pb.ServerReadyResponse, lambda _: {"ready": self._service.is_ready()}, is_open=True),
+            "ServerMetadata": told(pb.ServerMetadataResponse, lambda _: self._catalog.server),
+            "ModelReady": told(
+                pb.ModelReadyResponse,
+                lambda asked: {"ready": self._catalog.is_ready(asked.name, asked.version)},
+                is_open=True,
+            ),
+            "ModelMetadata": told(pb.ModelMetadataResponse, lambda asked: self._find(asked).metadata),
+            "ModelConfig": told(pb.ModelConfigResponse, self._config),
+            "ModelStatistics": told(pb.ModelStatisticsResponse, self._statistics),
+            "RepositoryIndex": told(
+                pb.RepositoryIndexResponse, lambda asked: {"models": self._catalog.index(asked.ready)}
+            ),
+            "ModelInfer": Rpc(self._infer, pb.ModelInferResponse, f"{OPEN_INFERENCE.full_name}/ModelInfer"),
+        }
 
-    def server_ready(self) -> pb.ServerReadyResponse:
-        """Every member has answered once since the start."""
-        return pb.ServerReadyResponse(ready=self._service.is_ready())
+    def _told(self, answer: type[M], tell: Callable[[Any], Any], is_open: bool = False) -> Rpc:
+        """A method that answers what is told of a request, as JSON has it."""
 
-    def server_metadata(self, context: RayServegRPCContext) -> pb.ServerMetadataResponse:
-        """The server's name and version."""
-        try:
-            self._admit(context)
-        except EnsembleError as err:
-            set_error(context, err)
-            return pb.ServerMetadataResponse()
-        return pb.ServerMetadataResponse(**msgspec.to_builtins(open_inference.SERVER))
+        async def handler(request: Any, _: Call) -> Message:
+            return json_format.ParseDict(msgspec.to_builtins(tell(request)), answer())
 
-    def model_ready(self, request: pb.ModelReadyRequest, context: RayServegRPCContext) -> pb.ModelReadyResponse:
-        """Whether the ensemble is ready; NOT_FOUND for another model."""
-        try:
-            open_inference.check_model(request.name, request.version)
-        except EnsembleError as err:
-            set_error(context, err)
-            return pb.ModelReadyResponse()
-        return pb.ModelReadyResponse(ready=self._service.is_ready())
+        typed: Handler = handler
+        return Rpc(typed, answer, is_open=is_open)
 
-    def model_metadata(
-        self, request: pb.ModelMetadataRequest, context: RayServegRPCContext
-    ) -> pb.ModelMetadataResponse:
-        """The ensemble's inputs and outputs; NOT_FOUND for another model."""
-        try:
-            self._admit(context)
-            open_inference.check_model(request.name, request.version)
-        except EnsembleError as err:
-            set_error(context, err)
-            return pb.ModelMetadataResponse()
-        return self._metadata
+    def _find(self, asked: Any) -> Model:
+        return self._catalog.find(asked.name, asked.version)
 
-    async def model_infer(self, request: pb.ModelInferRequest, context: RayServegRPCContext) -> pb.ModelInferResponse:
-        """Classify the images of a request; raw contents are answered raw, typed contents typed."""
-        metadata = dict(context.invocation_metadata())
-        known = {**CALL, "ensemble.request.id": metadata.get("request_id", "")}
-        with self._ingress.observer.call("grpc", metadata, known) as call:
-            try:
-                call.caller = caller(metadata, self._admit(context), self._ingress.settings.fair_by)
-                response = await self._infer(request, call)
-                call.attributes["rpc.response.status_code"] = grpc.StatusCode.OK.name
-            except EnsembleError as err:
-                call.fail(err)
-                call.attributes["rpc.response.status_code"] = err.grpc_status
-                set_error(context, err)
-                response = pb.ModelInferResponse()
-            return response
+    def _config(self, asked: pb.ModelConfigRequest) -> dict[str, Any]:
+        model = self._find(asked)
+        return {"config": metadata.config(model.metadata, model.max_batch_size)}
 
-    def _admit(self, context: RayServegRPCContext) -> str:
-        """The name of the key of a call, empty without keys; raise Unauthenticated or RateLimited if it has none."""
-        if self._access is None:
-            return ""
-        return self._access.admit(dict(context.invocation_metadata()).get("authorization"))
+    def _statistics(self, asked: pb.ModelStatisticsRequest) -> Any:
+        return self._catalog.statistics(*([self._find(asked)] if asked.name else []))
 
     async def _infer(self, request: pb.ModelInferRequest, call: Call) -> pb.ModelInferResponse:
-        open_inference.check_model(request.model_name, request.model_version)
+        """Answer a request; raw contents are answered raw, typed contents typed."""
+        model = self._catalog.find(request.model_name, request.model_version)
         limit = self._ingress.settings.max_request_bytes
         if (size := request.ByteSize()) > limit:
             raise ImageTooLarge(f"the request has {size} bytes; at most {limit} are accepted")
-        images = self._images(request)
-        names = open_inference.check_outputs([output.name for output in request.outputs])
-        parameters = {name: _parameter(value) for name, value in request.parameters.items()}
-        asked = options.from_parameters(parameters)
-        answers = open_inference.succeeded(
-            await self._ingress.classify(images, asked, trace=call.trace, by=call.caller)
+        tensor = self._tensor(request, model)
+        requested = model.requested([(output.name, parameters(output.parameters)) for output in request.outputs])
+        given = parameters(request.parameters)
+        names = [each.name for each in requested]
+        inferred = await model.infer(
+            tensor, names, options.from_parameters(given), given, trace=call.trace, by=call.caller
         )
         response = pb.ModelInferResponse(
-            model_name=open_inference.MODEL, model_version=open_inference.VERSION, id=request.id
+            model_name=model.metadata.name, model_version=model.metadata.versions[0], id=request.id
         )
-        for name, value in open_inference.response_parameters(answers, parameters).items():
+        # What came from shared memory has no typed contents either; raw is what such clients read.
+        raw = bool(request.raw_input_contents) or not request.inputs[0].HasField("contents")
+        for name, value in inferred.parameters.items():
             response.parameters[name].string_param = value
-        for tensor in open_inference.tensors(answers, names):
-            output = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-            if request.raw_input_contents:
-                response.raw_output_contents.append(_raw(tensor))
+        for told, asked in zip(model.told(inferred.outputs, requested), requested, strict=True):
+            output = response.outputs.add(name=told.name, datatype=told.datatype, shape=told.shape)
+            if (where := regions.place(asked.parameters)) is not None:
+                for name, value in regions.put(self._service.regions, where, tensors.to_raw(told)).items():
+                    field = "string_param" if isinstance(value, str) else "int64_param"
+                    setattr(output.parameters[name], field, value)
+                if raw:
+                    # Clients count the outputs to find the contents of one.
+                    response.raw_output_contents.append(b"")
+            elif raw:
+                response.raw_output_contents.append(tensors.to_raw(told))
             else:
-                _fill(output.contents, tensor)
+                elements = told.data if told.datatype == "BYTES" else told.data.ravel().tolist()
+                getattr(output.contents, CONTENTS[told.datatype]).extend(elements)
         return response
 
-    def _images(self, request: pb.ModelInferRequest) -> list[bytes]:
-        open_inference.check_inputs([(tensor.name, tensor.datatype) for tensor in request.inputs])
+    def _tensor(self, request: pb.ModelInferRequest, model: Model) -> Tensor:
+        model.check_inputs([(tensor.name, tensor.datatype) for tensor in request.inputs])
         [tensor], raw = request.inputs, request.raw_input_contents
+        where, settings = regions.place(parameters(tensor.parameters)), self._ingress.settings
         if len(raw) > 1:
             raise InvalidParameter(f"the request has one input but {len(raw)} raw_input_contents")
-        images = _split(raw[0], self._ingress.settings.max_parts) if raw else tensor.contents.bytes_contents
-        self._ingress.check_count(len(images))
-        open_inference.check_shape(list(tensor.shape), len(images))
-        return list(images)
+        shape = list(tensor.shape)
+        if where is not None:
+            taken = regions.taken(self._service.regions, where, settings.max_request_bytes)
+            return tensors.from_raw(tensor.name, tensor.datatype, shape, taken, settings.max_parts)
+        if raw:
+            return tensors.from_raw(tensor.name, tensor.datatype, shape, raw[0], settings.max_parts)
+        if tensor.datatype == "BYTES":
+            return Tensor(tensor.name, tensor.datatype, shape, list(tensor.contents.bytes_contents))
+        contents = getattr(tensor.contents, CONTENTS.get(tensor.datatype, ""), ())
+        return tensors.from_list(tensor.name, tensor.datatype, shape, contents)
 
 
-def _split(raw: bytes, most: int) -> list[bytes]:
-    """BYTES elements of a raw tensor, at most one more than `most`: each its length, 4 bytes little-endian, and it."""
-    elements: list[bytes] = []
-    offset = 0
-    while offset < len(raw) and len(elements) <= most:
-        end = offset + 4 + int.from_bytes(raw[offset : offset + 4], "little")
-        if offset + 4 > len(raw) or end > len(raw):
-            raise InvalidParameter("raw_input_contents ends within an element; each is a 4-byte length and its bytes")
-        elements.append(raw[offset + 4 : end])
-        offset = end
-    return elements
-
-
-def _parameter(parameter: pb.InferParameter) -> Any:
-    choice = parameter.WhichOneof("parameter_choice")
-    return None if choice is None else getattr(parameter, choice)
-
-
-def _raw(tensor: open_inference.Tensor) -> bytes:
-    if tensor.datatype == "BYTES":
-        encoded = [text.encode() for text in tensor.data]
-        return b"".join(struct.pack("<I", len(element)) + element for element in encoded)
-    return bytes(tensor.data.tobytes())
-
-
-def _fill(contents: pb.InferTensorContents, tensor: open_inference.Tensor) -> None:
-    if tensor.datatype == "BYTES":
-        contents.bytes_contents.extend(text.encode() for text in tensor.data)
-    elif tensor.datatype == "INT64":
-        contents.int64_contents.extend(tensor.data.tolist())
-    else:
-        contents.fp32_contents.extend(tensor.data.ravel().tolist())
+def parameters(given: Any) -> dict[str, Any]:
+    """The values of protobuf's parameters, by name."""
+    choices = {name: value.WhichOneof("parameter_choice") for name, value in given.items()}
+    return {name: choice and getattr(given[name], choice) for name, choice in choices.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -85,8 +86,8 @@ def _operation(path: str, route: Route) -> dict[str, Any]:
     if not route.open:
         # With or without.
         operation["security"] = [{}, {"key": []}]
-    if route.query is not None:
-        operation["parameters"] = _parameters(route.query)
+    if parameters := [*_in_path(path), *(_parameters(route.query) if route.query else [])]:
+        operation["parameters"] = parameters
     if route.body:
         content = {media_type: {"schema": _schema(model)} for media_type, model in route.body.items()}
         operation["requestBody"] = {"required": True, "content": content}
@@ -98,7 +99,12 @@ def _operation(path: str, route: Route) -> dict[str, Any]:
 
 
 def _identifier(path: str, route: Route) -> str:
-    return "_".join([route.method.lower(), *(part.replace(".", "_") for part in path.split("/") if part)])
+    return "_".join([route.method.lower(), *(part.strip("{}").replace(".", "_") for part in path.split("/") if part)])
+
+
+def _in_path(path: str) -> list[dict[str, Any]]:
+    schema = {"type": "string", "pattern": "^[!-~]{1,200}$"}
+    return [{"name": name, "in": "path", "required": True, "schema": schema} for name in re.findall(r"\{(\w+)\}", path)]
 
 
 def _parameters(query: type[msgspec.Struct]) -> list[dict[str, Any]]:
@@ -129,7 +135,7 @@ def _description(schema: dict[str, Any]) -> str:
 def _failures(route: Route) -> dict[str, Any]:
     by_status: dict[int, list[type[EnsembleError]]] = {}
     for error in route.errors:
-        by_status.setdefault(error.http_status, []).append(error)
+        by_status.setdefault(route.style.status(error), []).append(error)
     schema = _schema(route.style.model)
     return {
         str(status): {

@@ -1,11 +1,10 @@
-"""The Open Inference Protocol (KServe v2) over HTTP, below `/v2`."""
+"""The Open Inference Protocol (KServe v2) over HTTP, below `/v2`, with its extensions."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,16 +19,29 @@ from deployments.contract.errors import (
     Unauthenticated,
     UnsupportedMediaType,
 )
-from deployments.ingress import open_inference, options
-from deployments.ingress.arrivals import Arrival
-from deployments.ingress.http import bodies
-from deployments.ingress.http.routes import AS_TEXT, OF_CLASSIFYING, Handler, Route, Routes, aged, encoded, plain
+from deployments.ingress import options
+from deployments.ingress.http import bodies, tensors
+from deployments.ingress.http.routes import (
+    AS_TEXT,
+    OF_ARRIVING,
+    OF_CLASSIFYING,
+    Handler,
+    Route,
+    Routes,
+    aged,
+    encoded,
+    unlisted,
+)
+from deployments.ingress.open_inference import metadata
+from deployments.ingress.open_inference.catalog import Catalog
+from deployments.ingress.open_inference.model import Model
 from deployments.ingress.service import Service
+from deployments.ingress.statistics import AllStatistics
 from deployments.observe.observer import Call
 
-MODEL_PATH = f"/v2/models/{open_inference.MODEL}"
-# Triton's extension for binary tensors: this many bytes of JSON, then the tensors.
-BINARY_TENSORS = "inference-header-content-length"
+MODELS = "/v2/models"
+# Many clients say of JSON what they say of any bytes; curl says that it is a form.
+JSON_TYPES = frozenset({"", "application/json", "application/octet-stream", "application/x-www-form-urlencoded"})
 
 
 class Live(msgspec.Struct, frozen=True):
@@ -46,43 +58,6 @@ class Ready(msgspec.Struct, frozen=True, omit_defaults=True):
     missing: Mapping[str, str] | None = None
 
 
-class InputTensor(msgspec.Struct):
-    """A tensor of a request: encoded images in base64."""
-
-    name: str
-    datatype: str
-    shape: list[int]
-    data: list[Any]
-
-
-class InferRequest(msgspec.Struct):
-    """Images to classify."""
-
-    inputs: list[InputTensor]
-    id: str = ""
-    parameters: dict[str, Any] = {}
-    outputs: list[dict[str, Any]] = []
-
-
-class OutputTensor(msgspec.Struct):
-    """A tensor of an answer."""
-
-    name: str
-    datatype: str
-    shape: list[int]
-    data: list[Any]
-
-
-class InferAnswer(msgspec.Struct, omit_defaults=True):
-    """What the ensemble says of a request's images."""
-
-    model_name: str
-    model_version: str
-    parameters: dict[str, str]
-    outputs: list[OutputTensor]
-    id: str = ""
-
-
 class OpenInference:
     """Answers the protocol's paths."""
 
@@ -90,126 +65,124 @@ class OpenInference:
         """Set what is served."""
         self._service = service
         self._ingress = service.ingress
-        self._metadata = open_inference.metadata(service.class_count)
+        self._catalog = Catalog(service)
 
     def routes(self) -> Routes:
-        """The protocol's paths; the only version there is may be named."""
+        """The protocol's paths; the only version that there is of a model may be named."""
         routes = {
-            "/v2": _get(self._server_metadata, "Open Inference Protocol: the server", open_inference.ServerMetadata),
-            "/v2/health/live": _health(self._live, "Open Inference Protocol: the process answers", Live),
-            "/v2/health/ready": _health(self._ready, "Open Inference Protocol: the server is ready", Ready, NotReady),
+            "/v2": _get(self._server, "the server", metadata.ServerMetadata),
+            "/v2/health/live": _health(self._live, "the process answers", Live),
+            "/v2/health/ready": _health(self._ready("ensemble"), "the server is ready", Ready, NotReady),
+            "/v2/repository/index": Route(
+                "POST",
+                self._index,
+                "Open Inference Protocol: the models",
+                (list[metadata.IndexEntry],),
+                OF_ARRIVING,
+                AS_TEXT,
+            ),
+            f"{MODELS}/stats": _get(self._all_statistics, "what was counted of every model", AllStatistics),
         }
-        for path in (MODEL_PATH, f"{MODEL_PATH}/versions/{open_inference.VERSION}"):
+        for name, model in self._catalog.models.items():
+            routes |= self._of(f"{MODELS}/{name}", model)
             routes |= {
-                path: _get(
-                    self._model_metadata,
-                    "Open Inference Protocol: the model's input and outputs",
-                    open_inference.ModelMetadata,
-                ),
-                f"{path}/ready": _health(self._ready, "Open Inference Protocol: the model is ready", Ready, NotReady),
-                f"{path}/infer": Route(
-                    "POST",
-                    self._infer,
-                    "Open Inference Protocol: classify base64-encoded images",
-                    (InferAnswer,),
-                    OF_CLASSIFYING,
-                    AS_TEXT,
-                    body={"application/json": InferRequest},
-                    observed=True,
-                ),
+                path: replace(route, handler=partial(self._versioned, name, route.handler))
+                for path, route in unlisted(self._of(f"{MODELS}/{name}/versions/{{version}}", model)).items()
             }
         return routes
 
-    async def _infer(self, request: Request, call: Call) -> Response:
-        async with self._ingress.arriving(by=call.caller) as arrival:
-            body = await _json_object(request, self._ingress.settings.max_request_bytes, arrival)
-        images = self._images(body)
-        identifier = _field(body, "id", str, "")
-        names = open_inference.check_outputs([_field(output, "name", str) for output in _list(body, "outputs")])
-        parameters = _field(body, "parameters", dict, {})
-        asked = options.with_headers(options.from_parameters(parameters), request.headers)
-        outcomes = await self._ingress.classify(images, asked, began=arrival.began, trace=call.trace, by=call.caller)
-        answers = open_inference.succeeded(outcomes)
-        outputs = [
-            OutputTensor(
-                tensor.name,
-                tensor.datatype,
-                tensor.shape,
-                tensor.data if isinstance(tensor.data, list) else tensor.data.ravel().tolist(),
-            )
-            for tensor in open_inference.tensors(answers, names)
-        ]
-        answer = InferAnswer(
-            open_inference.MODEL,
-            open_inference.VERSION,
-            open_inference.response_parameters(answers, parameters),
-            outputs,
-            identifier,
-        )
-        return aged(plain(msgspec.to_builtins(answer)), answers)
+    def _of(self, path: str, model: Model) -> Routes:
+        """The paths of a model."""
+        name = model.metadata.name
+        return {
+            path: _get(self._tell(lambda: model.metadata), "the model's input and outputs", metadata.ModelMetadata),
+            f"{path}/ready": _health(self._ready(name), "the model is ready", Ready, NotReady),
+            f"{path}/config": _get(
+                self._tell(lambda: metadata.config(model.metadata, model.max_batch_size)),
+                "the model's configuration",
+                metadata.ModelConfig,
+            ),
+            f"{path}/stats": _get(
+                partial(self._statistics, model), "what this ingress counted of the model", AllStatistics
+            ),
+            f"{path}/infer": Route(
+                "POST",
+                partial(self._infer, model),
+                "Open Inference Protocol: ask the model",
+                (tensors.InferAnswer,),
+                OF_CLASSIFYING,
+                AS_TEXT,
+                body={"application/json": tensors.InferRequest},
+                observed=True,
+            ),
+        }
 
-    def _images(self, body: dict[str, Any]) -> list[bytes]:
-        inputs = _list(body, "inputs")
-        open_inference.check_inputs([(_field(i, "name", str), _field(i, "datatype", str)) for i in inputs])
-        shape, data = _field(inputs[0], "shape", list), _field(inputs[0], "data", list)
-        self._ingress.check_count(len(data))
-        open_inference.check_shape(shape, len(data))
-        try:
-            return [base64.b64decode(_element(item), validate=True) for item in data]
-        except (binascii.Error, TypeError, ValueError) as err:
-            raise InvalidParameter(f"the data of 'image' must be base64 strings: {err}") from err
+    async def _versioned(self, name: str, handler: Handler, request: Request, call: Call) -> Response:
+        """What a handler answers, if the path names the model's version, which another may have become meanwhile."""
+        self._catalog.find(name, request.scope["path"].split("/")[5])
+        return await handler(request, call)
+
+    async def _infer(self, model: Model, request: Request, call: Call) -> Response:
+        settings = self._ingress.settings
+        if (declared := bodies.media_type(request.headers)) not in JSON_TYPES:
+            raise UnsupportedMediaType(f"{declared!r} is not application/json")
+        header = request.headers.get(tensors.BINARY)
+        # Of binary tensors only the JSON before them has elements.
+        receive = bodies.document if header is None else bodies.body
+        async with self._ingress.arriving(by=call.caller) as arrival:
+            body = await receive(request, settings.max_request_bytes, arrival)
+        asked = tensors.read(model, body, header, settings, self._service.regions)
+        inferred = await model.infer(
+            asked.tensor,
+            [each.name for each in asked.requested],
+            options.with_headers(options.from_parameters(asked.parameters), request.headers),
+            asked.parameters,
+            began=arrival.began,
+            trace=call.trace,
+            by=call.caller,
+        )
+        return aged(tensors.write(model, asked, inferred, self._service.regions), inferred.answers)
+
+    def _ready(self, name: str) -> Handler:
+        async def handler(_: Request, _call: Call) -> Response:
+            self._service.check_ready()
+            return encoded(Ready(name, True, self._service.missing() or None))
+
+        return handler
+
+    def _tell(self, content: Callable[[], Any]) -> Handler:
+        async def handler(_: Request, _call: Call) -> Response:
+            return encoded(content())
+
+        return handler
 
     async def _live(self, _: Request, _call: Call) -> Response:
         return encoded(Live(True))
 
-    async def _ready(self, _: Request, _call: Call) -> Response:
-        self._service.check_ready()
-        return encoded(Ready(open_inference.MODEL, True, self._service.missing() or None))
+    async def _server(self, _: Request, _call: Call) -> Response:
+        return encoded(self._catalog.server)
 
-    async def _server_metadata(self, _: Request, _call: Call) -> Response:
-        return encoded(open_inference.SERVER)
+    async def _index(self, request: Request, call: Call) -> Response:
+        """The models; the body may ask for those that are ready only."""
+        async with self._ingress.arriving(by=call.caller) as arrival:
+            body = await bodies.document(request, self._ingress.settings.max_request_bytes, arrival)
+        ready = tensors.parsed(body).get("ready", False) if body else False
+        if not isinstance(ready, bool):
+            raise InvalidParameter("'ready' must be a bool")
+        return encoded(self._catalog.index(ready))
 
-    async def _model_metadata(self, _: Request, _call: Call) -> Response:
-        return encoded(self._metadata)
+    async def _statistics(self, model: Model, _: Request, _call: Call) -> Response:
+        return encoded(self._catalog.statistics(model))
 
-
-def _get(handler: Handler, summary: str, answer: type) -> Route:
-    return Route("GET", handler, summary, (answer,), (Unauthenticated, RateLimited), AS_TEXT)
-
-
-def _health(handler: Handler, summary: str, answer: type, *errors: type[EnsembleError]) -> Route:
-    return Route("GET", handler, summary, (answer,), errors, AS_TEXT, open=True)
-
-
-async def _json_object(request: Request, limit: int, arrival: Arrival) -> dict[str, Any]:
-    if BINARY_TENSORS in request.headers:
-        raise UnsupportedMediaType(
-            "binary tensors after the JSON are not supported; send base64 in JSON (tritonclient: binary_data=False), "
-            "or the file itself to /classify, or use gRPC"
-        )
-    if (declared := bodies.media_type(request.headers)) not in {"", "application/json"}:
-        raise UnsupportedMediaType(f"{declared!r} is not application/json")
-    try:
-        body = json.loads(await bodies.document(request, limit, arrival))
-    except (ValueError, RecursionError) as err:
-        raise InvalidParameter(f"the body is not valid JSON: {err}") from err
-    if not isinstance(body, dict):
-        raise InvalidParameter("the body must be a JSON object")
-    return body
+    async def _all_statistics(self, _: Request, _call: Call) -> Response:
+        return encoded(self._catalog.statistics())
 
 
-def _field(container: Any, name: str, kind: type, default: Any = None) -> Any:
-    value = container.get(name, default) if isinstance(container, dict) else None
-    if not isinstance(value, kind):
-        raise InvalidParameter(f"{name!r} must be a {kind.__name__}")
-    return value
+def _get(handler: Handler, summary: str, answer: Any) -> Route:
+    return Route(
+        "GET", handler, f"Open Inference Protocol: {summary}", (answer,), (Unauthenticated, RateLimited), AS_TEXT
+    )
 
 
-def _list(body: dict[str, Any], name: str) -> list[Any]:
-    items: list[Any] = _field(body, name, list, [])
-    return items
-
-
-def _element(item: Any) -> Any:
-    """An element of the tensor; of shape [-1, 1] each may be in a list of its own."""
-    return item[0] if isinstance(item, list) and len(item) == 1 else item
+def _health(handler: Handler, summary: str, answer: Any, *errors: type[EnsembleError]) -> Route:
+    return Route("GET", handler, f"Open Inference Protocol: {summary}", (answer,), errors, AS_TEXT, open=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -32,19 +33,19 @@ REFERENCE = "#/components/schemas/{name}"
 Handler = Callable[[Request, Call], Awaitable[Response]]
 Routes = dict[str, "Route"]
 
-# What can go wrong with a request for a classification.
-OF_CLASSIFYING: tuple[type[EnsembleError], ...] = (
+# What can go wrong with a request that has a body.
+OF_ARRIVING: tuple[type[EnsembleError], ...] = (
     Unauthenticated,
     RateLimited,
-    InvalidImage,
     ImageTooLarge,
     UnsupportedMediaType,
     InvalidParameter,
     SlowBody,
-    InferenceFailed,
     Overloaded,
     DeadlineExceeded,
 )
+# What can go wrong with a request for a classification.
+OF_CLASSIFYING: tuple[type[EnsembleError], ...] = (*OF_ARRIVING, InvalidImage, InferenceFailed)
 
 
 class Error(msgspec.Struct, frozen=True):
@@ -68,10 +69,21 @@ class ProtocolError(msgspec.Struct, frozen=True):
 
 
 class ErrorStyle(NamedTuple):
-    """How a protocol tells an error: the model of its JSON, and what fills it."""
+    """How a protocol tells an error.
+
+    Attributes:
+        model: of its JSON.
+        tell: what fills it.
+        statuses: the protocol's own status for some of ours.
+    """
 
     model: type
     tell: Callable[[EnsembleError], Any]
+    statuses: Mapping[int, int] = {}
+
+    def status(self, error: EnsembleError | type[EnsembleError]) -> int:
+        """The HTTP status of an error."""
+        return self.statuses.get(error.http_status, error.http_status)
 
 
 AS_OBJECT = ErrorStyle(ErrorAnswer, lambda error: {"error": error.to_dict()})
@@ -85,7 +97,7 @@ class Route:
     Attributes:
         method: `GET`, which answers `HEAD` too, or `POST`.
         handler: answers a request; every `EnsembleError` that it raises is told.
-        summary: what it is for; empty for a file that belongs to a page, which is not documented.
+        summary: what it is for; empty for what the OpenAPI document need not tell, such as a file of a page.
         answers: the models that its JSON may have; none for what is not JSON.
         errors: what can go wrong.
         style: how errors are told.
@@ -114,6 +126,16 @@ def aged(response: Response, outcomes: Sequence[Answer | EnsembleError]) -> Resp
     if ages and len(ages) == len(outcomes):
         response.headers["Age"] = str(int(max(ages)))
     return response
+
+
+def unlisted(routes: Routes) -> Routes:
+    """The same routes, as other names of what the OpenAPI document tells already."""
+    return {path: replace(route, summary="") for path, route in routes.items()}
+
+
+def pattern(path: str) -> re.Pattern[str]:
+    """What matches a path in which names in braces stand for parts of it."""
+    return re.compile(re.sub(r"\{\w+\}", "[^/]+", path))
 
 
 def encoded(content: Any, status: int = 200) -> Response:

@@ -11,11 +11,14 @@ from starlette.responses import Response
 
 from deployments.contract.caller import caller
 from deployments.contract.errors import EnsembleError, MethodNotAllowed, NotFound
+from deployments.ingress.http import tensorflow_serving
 from deployments.ingress.http.classify import Classify
 from deployments.ingress.http.documents import Documents
 from deployments.ingress.http.open_inference import OpenInference
-from deployments.ingress.http.routes import AS_OBJECT, AS_TEXT, ErrorStyle, Route, Routes, plain
+from deployments.ingress.http.routes import AS_OBJECT, AS_TEXT, ErrorStyle, Route, Routes, pattern, plain
 from deployments.ingress.http.server_timing import NAME, server_timing
+from deployments.ingress.http.shared_memory import SharedMemory
+from deployments.ingress.http.tensorflow_serving import TensorFlowServing
 from deployments.ingress.ingress import INTERNAL_HINT
 from deployments.ingress.page.live import live
 from deployments.ingress.page.page import Page
@@ -34,15 +37,18 @@ class HttpServer:
         self._ingress = service.ingress
         self._access = service.access
         self._routes: Routes = {}
-        for protocol in (Classify(service), OpenInference(service)):
+        for protocol in (Classify(service), OpenInference(service), SharedMemory(service), TensorFlowServing(service)):
             self._routes |= protocol.routes()
         self._routes |= live(service)
+        self._patterns = {pattern(path): route for path, route in self._routes.items() if "{" in path}
         self._routes |= Documents(self._routes).routes() | Page(service).routes()
 
     async def __call__(self, request: Request) -> Response:
         """Dispatch a request."""
         path = request.scope["path"]
-        route = self._routes.get(path)
+        route = self._routes.get(path) or self._matching(path)
+        if route is None and (error := tensorflow_serving.unknown(path)) is not None:
+            return self._error(error, tensorflow_serving.AS_MESSAGE)
         if route is None:
             style = AS_TEXT if path.startswith("/v2") else AS_OBJECT
             return self._error(NotFound(f"there is no {path}; see /docs for what there is"), style)
@@ -53,6 +59,10 @@ class HttpServer:
         if route.observed:
             return await self._observed(request, route)
         return await self._answered(request, route, Call(Trace("")))
+
+    def _matching(self, path: str) -> Route | None:
+        """The route of a path with a name of the caller's in it."""
+        return next((route for known, route in self._patterns.items() if known.fullmatch(path)), None)
 
     async def _observed(self, request: Request, route: Route) -> Response:
         """The answer to a call that is traced and counted."""
@@ -94,7 +104,7 @@ class HttpServer:
 
     def _error(self, error: EnsembleError, style: ErrorStyle) -> Response:
         """The answer to a failed request."""
-        response = plain(style.tell(error), error.http_status)
+        response = plain(style.tell(error), style.status(error))
         response.headers.update(error.headers)
         if error.retry:
             response.headers["Retry-After"] = str(

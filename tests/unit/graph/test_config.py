@@ -25,6 +25,8 @@ CONFIGS = [ROOT / "serve_config.yaml", *(f for f in (ROOT / "configs").glob("*.y
         ({"members": [{"name": "a", "weight": 0}]}, "weight above 0"),
         ({"members": [{"name": "a"}, {"name": "a"}]}, "'a' is used twice"),
         ({"members": [{"name": "Ingress", "deployment": "mine"}]}, "'Ingress' is used twice"),
+        ({"members": [{"name": "ensemble", "deployment": "mine"}]}, "no member can be called 'ensemble'"),
+        ({"members": [{"name": "stats"}]}, "no member can be called 'stats'"),
         ({"members": [{"name": "a", "model": "../b"}]}, "members.0.model"),
         ({"members": MEMBERS, "transformer": {"size": [0, 3]}}, "transformer.size.0"),
         ({"members": [{"name": "a", "deployment": "Combiner"}]}, "'Combiner' is used twice"),

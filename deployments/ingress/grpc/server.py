@@ -1,0 +1,108 @@
+"""Dispatches gRPC calls by a table: Serve calls the method of the last part of a path, whatever its service."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+from ray.serve.grpc_util import RayServegRPCContext
+
+from deployments.contract.caller import caller
+from deployments.contract.errors import EnsembleError, InvalidParameter
+from deployments.ingress.grpc.calls import Calls, Rpc
+from deployments.ingress.grpc.health import Health
+from deployments.ingress.grpc.open_inference import OpenInference
+from deployments.ingress.grpc.shared_memory import SharedMemory
+from deployments.ingress.grpc.tensorflow_serving import TensorFlowServing
+from deployments.ingress.ingress import INTERNAL_HINT
+from deployments.ingress.service import Service
+from deployments.observe.observer import Call
+from deployments.observe.tracing import Trace
+from deployments.protocol.services import SERVICES, Undecodable
+
+logger = logging.getLogger("ray.serve")
+
+C = TypeVar("C", bound=type)
+NO_STREAM = "is not implemented, since the server streams nothing; ask the unary methods"
+
+
+class GrpcServer:
+    """Answers gRPC calls; every error, foreseen or not, is answered as a status."""
+
+    def __init__(self, service: Service) -> None:
+        """Set what is served: a protocol is one more entry."""
+        self._ingress = service.ingress
+        self._access = service.access
+        self._calls: Calls = {}
+        for protocol in (OpenInference(service), SharedMemory(service), TensorFlowServing(service), Health(service)):
+            self._calls |= protocol.calls()
+
+    async def __call__(self, name: str, request: Any, context: RayServegRPCContext) -> Message:
+        """Answer a call of the method of that name."""
+        rpc, metadata = self._calls[name], dict(context.invocation_metadata())
+        if not rpc.observed:
+            return await self._answered(rpc, request, context, metadata, Call(Trace("")))
+        # https://opentelemetry.io/docs/specs/semconv/rpc/
+        known = {"rpc.system.name": "grpc", "rpc.method": rpc.observed}
+        known["ensemble.request.id"] = metadata.get("request_id", "")
+        with self._ingress.observer.call("grpc", metadata, known) as call:
+            call.attributes["rpc.response.status_code"] = grpc.StatusCode.OK.name
+            return await self._answered(rpc, request, context, metadata, call)
+
+    async def _answered(
+        self, rpc: Rpc, request: Any, context: RayServegRPCContext, metadata: Mapping[str, str], call: Call
+    ) -> Message:
+        try:
+            name = ""
+            if self._access is not None and not rpc.is_open:
+                name = self._access.admit(metadata.get("authorization"))
+            call.caller = caller(metadata, name, self._ingress.settings.fair_by)
+            if isinstance(request, Undecodable):
+                raise InvalidParameter(f"the request is no {request.wanted}")
+            return await rpc.handler(request, call)
+        except EnsembleError as err:
+            error = err
+        except Exception:
+            told, traced = rpc.answer.DESCRIPTOR.full_name, call.trace.parent[3:35]
+            logger.exception("failed on a call that %s answers; trace %s", told, traced)
+            error = EnsembleError(INTERNAL_HINT)
+        call.fail(error)
+        call.attributes["rpc.response.status_code"] = error.grpc_status
+        # Returned, not raised, or Serve would log a client's mistake with a traceback.
+        context.set_code(grpc.StatusCode[error.grpc_status])
+        context.set_details(f"{error.code}: {error.message}")
+        if error.retry_after_s is not None:
+            # https://github.com/grpc/proposal/blob/master/A6-client-retries.md
+            context.set_trailing_metadata([("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000)))])
+        return rpc.answer()
+
+
+def answers_grpc(cls: C) -> C:
+    """Give a deployment a method for each method of the services, which calls what it has as `grpc`."""
+    for service in SERVICES:
+        for method in service.methods:
+            setattr(cls, method.name, _streaming(method.name) if method.server_streaming else _unary(method.name))
+    return cls
+
+
+def _unary(name: str) -> Any:
+    async def answer(self: Any, request: Any, grpc_context: RayServegRPCContext) -> Message:
+        answered: Message = await self.grpc(name, request, grpc_context)
+        return answered
+
+    answer.__name__ = name
+    return answer
+
+
+def _streaming(name: str) -> Any:
+    async def answer(self: Any, request: Any, grpc_context: RayServegRPCContext) -> AsyncIterator[Message]:
+        grpc_context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        grpc_context.set_details(f"{name} {NO_STREAM}")
+        return
+        yield
+
+    answer.__name__ = name
+    return answer

@@ -1,0 +1,121 @@
+"""gRPC: TensorFlow Serving's `PredictionService` and `ModelService`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from deployments.contract.errors import ImageTooLarge, InvalidParameter
+from deployments.ingress.grpc.calls import Calls, Rpc
+from deployments.ingress.open_inference.ensemble import INPUT
+from deployments.ingress.open_inference.tensors import Tensor
+from deployments.ingress.options import DEFAULT
+from deployments.ingress.service import Service
+from deployments.ingress.tensorflow_serving import DTYPES, SIGNATURE, VERSION, Servable, check_input
+from deployments.observe.observer import Call
+from deployments.protocol import tensorflow_serving_pb2 as pb
+from deployments.protocol.services import PREDICTION
+
+METADATA_FIELD = "signature_def"
+
+
+class TensorFlowServing:
+    """Answers that API's calls."""
+
+    def __init__(self, service: Service) -> None:
+        """Set what is served."""
+        self._ingress = service.ingress
+        self._servable = Servable(service)
+        self._signatures = json_format.ParseDict(self._servable.signatures(), pb.SignatureDefMap())
+
+    def calls(self) -> Calls:
+        """Its methods."""
+        return {
+            "Predict": Rpc(self._predict, pb.PredictResponse, f"{PREDICTION.full_name}/Predict"),
+            "Classify": Rpc(self._classify, pb.ClassificationResponse, f"{PREDICTION.full_name}/Classify"),
+            "GetModelMetadata": Rpc(self._metadata, pb.GetModelMetadataResponse),
+            "GetModelStatus": Rpc(self._status, pb.GetModelStatusResponse),
+        }
+
+    async def _predict(self, request: pb.PredictRequest, call: Call) -> Message:
+        spec = self._spec(request)
+        check_input(list(request.inputs))
+        names = self._servable.named(request.output_filter)
+        images = _strings(request.inputs[INPUT])
+        inferred = await self._servable.predict(images, names, DEFAULT, call=call)
+        outputs = {tensor.name: _proto(tensor) for tensor in inferred.outputs}
+        return pb.PredictResponse(outputs=outputs, model_spec=spec)
+
+    async def _classify(self, request: pb.ClassificationRequest, call: Call) -> Message:
+        spec = self._spec(request)
+        given = request.input.example_list_with_context
+        context = given.context.features.feature
+        examples = [*request.input.example_list.examples, *given.examples]
+        images = [_image(example, context) for example in examples]
+        classes = await self._servable.classify(images, DEFAULT, call=call)
+        result = pb.ClassificationResult(
+            classifications=[
+                pb.Classifications(classes=[pb.Class(label=label, score=score) for label, score in each])
+                for each in classes
+            ]
+        )
+        return pb.ClassificationResponse(result=result, model_spec=spec)
+
+    async def _metadata(self, request: pb.GetModelMetadataRequest, _: Call) -> Message:
+        spec = self._spec(request)
+        if list(request.metadata_field) != [METADATA_FIELD]:
+            raise InvalidParameter(f"metadata_field must be {METADATA_FIELD!r} alone")
+        answer = pb.GetModelMetadataResponse(model_spec=spec)
+        answer.metadata[METADATA_FIELD].Pack(self._signatures)
+        return answer
+
+    async def _status(self, request: pb.GetModelStatusRequest, _: Call) -> Message:
+        self._spec(request)
+        return json_format.ParseDict(self._servable.status(), pb.GetModelStatusResponse())
+
+    def _spec(self, request: Any) -> pb.ModelSpec:
+        """The specification of what answers; raises as `Servable.check`, and if the request is too large."""
+        limit = self._ingress.settings.max_request_bytes
+        if (size := request.ByteSize()) > limit:
+            raise ImageTooLarge(f"the request has {size} bytes; at most {limit} are accepted")
+        asked = request.model_spec
+        if asked.version_label:
+            raise InvalidParameter(f"the version has no label; ask for version {VERSION}, or for none")
+        self._servable.check(
+            asked.name, asked.version.value if asked.HasField("version") else None, asked.signature_name
+        )
+        return pb.ModelSpec(name=asked.name, version={"value": VERSION}, signature_name=SIGNATURE)
+
+
+def _strings(tensor: pb.TensorProto) -> list[bytes]:
+    """The elements of a tensor of encoded images; raises InvalidParameter if it is another."""
+    extents = [dim.size for dim in tensor.tensor_shape.dim]
+    elements = list(tensor.string_val)
+    if tensor.dtype != pb.DT_STRING or tensor.tensor_content:
+        raise InvalidParameter(f"the input {INPUT!r} is DT_STRING, an encoded image an element of string_val")
+    fits = not extents or (extents[0] == len(elements) and all(extent == 1 for extent in extents[1:]))
+    if not fits or tensor.tensor_shape.unknown_rank or len(extents) > 2 or (not extents and len(elements) != 1):
+        raise InvalidParameter(f"the input {INPUT!r} has shape {extents[:4]} but {len(elements)} elements")
+    return elements
+
+
+def _image(example: pb.Example, context: Any) -> bytes:
+    feature = {**context, **example.features.feature}
+    check_input(list(feature))
+    values = feature[INPUT].bytes_list.value
+    if len(values) != 1:
+        raise InvalidParameter(f"the feature {INPUT!r} has {len(values)} bytes values; it has one in each example")
+    image: bytes = values[0]
+    return image
+
+
+def _proto(tensor: Tensor) -> pb.TensorProto:
+    shape = pb.TensorShapeProto(dim=[pb.TensorShapeProto.Dim(size=extent) for extent in tensor.shape])
+    dtype = DTYPES[tensor.datatype]
+    if tensor.datatype == "BYTES":
+        return pb.TensorProto(dtype=dtype, tensor_shape=shape, string_val=tensor.data)
+    field = "int64_val" if tensor.data.dtype == np.int64 else "float_val"
+    return pb.TensorProto(dtype=dtype, tensor_shape=shape, **{field: tensor.data.ravel().tolist()})

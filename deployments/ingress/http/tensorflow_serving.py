@@ -1,0 +1,205 @@
+"""TensorFlow Serving's REST API, below `/v1/models/ensemble`."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from deployments.contract.errors import InvalidParameter, NotFound, RateLimited, Unauthenticated
+from deployments.ingress import options
+from deployments.ingress.http import bodies
+from deployments.ingress.http.routes import (
+    OF_CLASSIFYING,
+    ErrorStyle,
+    ProtocolError,
+    Route,
+    Routes,
+    aged,
+    plain,
+    unlisted,
+)
+from deployments.ingress.http.tensors import parsed
+from deployments.ingress.open_inference.ensemble import INPUT, MODEL
+from deployments.ingress.open_inference.tensors import Tensor, to_list
+from deployments.ingress.service import Service
+from deployments.ingress.tensorflow_serving import LATEST, VERSION, Servable, check_input, not_found
+from deployments.observe.observer import Call
+
+PATH = f"/v1/models/{MODEL}"
+# That API calls what is wrong in a request a bad request.
+AS_MESSAGE = ErrorStyle(ProtocolError, lambda error: {"error": error.message}, {422: 400})
+OTHERS = re.compile(r"/v1/models/([^/:]+)(?:/versions/([^/:]+))?([/:][^/:]+)?")
+
+
+class PredictRequest(msgspec.Struct):
+    """Images by row (`instances`) or by column (`inputs`), each `{"b64": ...}`; one of the two."""
+
+    signature_name: str = ""
+    instances: list[Any] = []
+    inputs: dict[str, list[Any]] | list[Any] = []
+
+
+class Predictions(msgspec.Struct):
+    """The answer by row: the outputs of each image."""
+
+    predictions: list[dict[str, Any]]
+
+
+class Outputs(msgspec.Struct):
+    """The answer by column: each output of all images."""
+
+    outputs: dict[str, list[Any]]
+
+
+class ClassifyRequest(msgspec.Struct):
+    """Examples, each with the feature `image`, `{"b64": ...}`."""
+
+    examples: list[dict[str, Any]]
+    signature_name: str = ""
+    context: dict[str, Any] = {}
+
+
+class Classes(msgspec.Struct):
+    """For each image every class and its probability, descending."""
+
+    results: list[list[tuple[str, float]]]
+
+
+class TensorFlowServing:
+    """Answers that API's paths."""
+
+    def __init__(self, service: Service) -> None:
+        """Set what is served."""
+        self._ingress = service.ingress
+        self._servable = Servable(service)
+
+    def routes(self) -> Routes:
+        """Its paths; the only version that there is may be named."""
+        routes = self._of(PATH)
+        for version in (LATEST, VERSION):
+            routes |= unlisted(self._of(f"{PATH}/versions/{version}"))
+        return routes
+
+    def _of(self, path: str) -> Routes:
+        return {
+            path: _route("GET", self._status, "the versions and their states", dict[str, Any]),
+            f"{path}/metadata": _route("GET", self._metadata, "the signature", dict[str, Any]),
+            f"{path}:predict": _route(
+                "POST", self._predict, "the outputs for images", Predictions, Outputs, body=PredictRequest
+            ),
+            f"{path}:classify": _route("POST", self._classify, "the classes of images", Classes, body=ClassifyRequest),
+        }
+
+    async def _status(self, _: Request, _call: Call) -> Response:
+        told = self._servable.status()
+        for each in told["model_version_status"]:
+            each["status"]["error_code"] = "OK"
+        return plain(told)
+
+    async def _metadata(self, _: Request, _call: Call) -> Response:
+        spec = {"name": MODEL, "signature_name": "", "version": str(VERSION)}
+        return plain({"model_spec": spec, "metadata": {"signature_def": self._servable.signatures()}})
+
+    async def _predict(self, request: Request, call: Call) -> Response:
+        fields, began = await self._body(request, call)
+        by_row = "instances" in fields
+        if by_row == ("inputs" in fields):
+            raise InvalidParameter("the request needs either 'instances', images by row, or 'inputs', by column")
+        images = self._rows(fields["instances"]) if by_row else self._column(fields["inputs"])
+        asked = options.with_headers(options.DEFAULT, request.headers)
+        inferred = await self._servable.predict(images, self._servable.outputs, asked, began=began, call=call)
+        columns = {tensor.name: _elements(tensor) for tensor in inferred.outputs}
+        if not by_row:
+            return aged(plain({"outputs": columns}), inferred.answers)
+        rows = zip(*columns.values(), strict=True)
+        predictions = [dict(zip(columns, row, strict=True)) for row in rows]
+        return aged(plain({"predictions": predictions}), inferred.answers)
+
+    async def _classify(self, request: Request, call: Call) -> Response:
+        fields, began = await self._body(request, call)
+        context, examples = fields.get("context", {}), self._listed(fields.get("examples"), "examples")
+        if not isinstance(context, dict) or not all(isinstance(example, dict) for example in examples):
+            raise InvalidParameter(f"'context' and each of 'examples' must be an object with the feature {INPUT!r}")
+        images = self._rows([{**context, **example} for example in examples])
+        asked = options.with_headers(options.DEFAULT, request.headers)
+        results = await self._servable.classify(images, asked, began=began, call=call)
+        return plain({"results": results})
+
+    async def _body(self, request: Request, call: Call) -> tuple[dict[str, Any], float]:
+        """The request's fields, and when it began to arrive."""
+        async with self._ingress.arriving(by=call.caller) as arrival:
+            body = await bodies.document(request, self._ingress.settings.max_request_bytes, arrival)
+        fields = parsed(body)
+        signature = fields.get("signature_name", "")
+        if not isinstance(signature, str):
+            raise InvalidParameter("'signature_name' must be a string")
+        self._servable.check(MODEL, None, signature)
+        return fields, arrival.began
+
+    def _rows(self, rows: Any) -> list[bytes]:
+        """The images of rows, each a value or an object with the one input."""
+        return [_decoded(row if _is_value(row) else _only(row)) for row in self._listed(rows, "instances")]
+
+    def _column(self, inputs: Any) -> list[bytes]:
+        """The images of a column, which is the one input or an object with it."""
+        column = _only(inputs) if isinstance(inputs, dict) else inputs
+        return [_decoded(value) for value in self._listed(column, "inputs")]
+
+    def _listed(self, values: Any, name: str) -> list[Any]:
+        if not isinstance(values, list):
+            raise InvalidParameter(f"{name!r} must be a list")
+        self._ingress.check_count(len(values))
+        return values
+
+
+def unknown(path: str) -> NotFound | None:
+    """The error of a path of that API that there isn't; None for another path."""
+    found = OTHERS.fullmatch(path)
+    if found is None:
+        return NotFound(f"there is no {path}; see /docs for what there is") if path.startswith("/v1/") else None
+    name, version, verb = found.groups()
+    if name == MODEL and version in {None, str(LATEST), str(VERSION)}:
+        return NotFound(f"{verb} is not served; {PATH} has /metadata, :predict and :classify")
+    return not_found(name, version)
+
+
+def _route(method: str, handler: Any, summary: str, *answers: Any, body: Any = None) -> Route:
+    errors = OF_CLASSIFYING if body else (Unauthenticated, RateLimited)
+    told = f"TensorFlow Serving's API: {summary}"
+    asked = {"application/json": body} if body else {}
+    return Route(method, handler, told, answers, errors, AS_MESSAGE, body=asked, observed=bool(body))
+
+
+def _is_value(row: Any) -> bool:
+    return isinstance(row, str) or (isinstance(row, dict) and set(row) == {"b64"})
+
+
+def _only(inputs: Any) -> Any:
+    if not isinstance(inputs, dict):
+        raise InvalidParameter(f'an image is {{"b64": ...}}, or an object with it as {INPUT!r}')
+    check_input(list(inputs))
+    return inputs[INPUT]
+
+
+def _decoded(value: Any) -> bytes:
+    """The bytes of a value: base64 in an object, or a string's own."""
+    encoded = value.get("b64") if isinstance(value, dict) and set(value) == {"b64"} else None
+    try:
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(encoded, str):
+            return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as err:
+        raise InvalidParameter(f"an image is no base64: {err}") from err
+    raise InvalidParameter('an image is {"b64": ...}, its bytes in base64')
+
+
+def _elements(tensor: Tensor) -> list[Any]:
+    """A row of the tensor for each image."""
+    return to_list(tensor) if tensor.datatype == "BYTES" else tensor.data.tolist()

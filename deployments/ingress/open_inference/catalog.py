@@ -1,0 +1,68 @@
+"""Every model that the protocol serves, by name."""
+
+from __future__ import annotations
+
+from deployments.contract.errors import NotFound
+from deployments.ingress.open_inference.ensemble import MODEL, Ensemble
+from deployments.ingress.open_inference.member import Member
+from deployments.ingress.open_inference.metadata import EXTENSIONS, SERVER, VERSION, IndexEntry, ServerMetadata
+from deployments.ingress.open_inference.model import Model
+from deployments.ingress.service import Service
+from deployments.ingress.statistics import AllStatistics
+
+
+class Catalog:
+    """The models of an application; all of them are ready when the application is."""
+
+    def __init__(self, service: Service) -> None:
+        """Set what is served."""
+        self._service = service
+        self.models: dict[str, Model] = {MODEL: Ensemble(service.ingress, service.class_count, service.labels)}
+        for name, (ingress, offer) in service.members.items():
+            self.models[name] = Member(name, ingress, offer, service.labels)
+
+    @property
+    def server(self) -> ServerMetadata:
+        """The server's name, version and extensions."""
+        more = ["system_shared_memory"] if self._service.regions.is_on else []
+        return ServerMetadata(SERVER, VERSION, [*EXTENSIONS, *more])
+
+    def find(self, name: str, version: str = "") -> Model:
+        """The model of that name, without a version or with the only one.
+
+        Raises:
+            NotFound: there is none.
+        """
+        model = self.models.get(name)
+        if model is None:
+            raise NotFound(f"there is no model {name!r}; the models are {sorted(self.models)}")
+        if version and version not in model.metadata.versions:
+            raise NotFound(f"model {name!r} has no version {version!r}; its version is {model.metadata.versions[0]!r}")
+        return model
+
+    def is_ready(self, name: str, version: str = "") -> bool:
+        """Whether the model is ready; one that there isn't is not."""
+        try:
+            self.find(name, version)
+        except NotFound:
+            return False
+        return self._service.is_ready()
+
+    def index(self, ready: bool = False) -> list[IndexEntry]:
+        """Every model and whether it is ready, or only those that are."""
+        state, reason = ("READY", "") if self._service.is_ready() else ("UNAVAILABLE", "not every member has answered")
+        return [
+            IndexEntry(name, version, state, reason)
+            for name, model in self.models.items()
+            for version in model.metadata.versions
+            if state == "READY" or not ready
+        ]
+
+    def statistics(self, *models: Model) -> AllStatistics:
+        """What was counted of these models, or of all of them."""
+        return AllStatistics(
+            [
+                model.statistics.told(model.metadata.name, model.metadata.versions[0])
+                for model in models or self.models.values()
+            ]
+        )

@@ -1,0 +1,116 @@
+"""A model that the protocol serves: one input, named outputs, and what is counted of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from deployments.contract.answer import Answer
+from deployments.contract.caller import ANYONE, Caller
+from deployments.contract.errors import InvalidParameter
+from deployments.contract.options import Options
+from deployments.ingress.open_inference.metadata import ModelMetadata
+from deployments.ingress.open_inference.tensors import Tensor, classified
+from deployments.ingress.statistics import Statistics
+from deployments.observe.tracing import Trace
+
+NOTHING: Mapping[str, Any] = {}
+
+
+class Requested(NamedTuple):
+    """An output that a request asks for.
+
+    Attributes:
+        name: of the output.
+        classes: as how many most probable classes it is told; 0 for as it is.
+        parameters: of the output, as the caller sent them.
+    """
+
+    name: str
+    classes: int = 0
+    parameters: Mapping[str, Any] = NOTHING
+
+
+class Inferred(NamedTuple):
+    """A model's answer: a tensor for each output that was asked for, the response's parameters, and what they tell."""
+
+    outputs: list[Tensor]
+    parameters: dict[str, str]
+    answers: list[Answer]
+
+
+class Model(ABC):
+    """A model with exactly one input.
+
+    Attributes:
+        metadata: its tensors.
+        max_batch_size: the rows that a request may hold where the first dimension is a batch's; 0 where it is none.
+        labels: the names of its classes, in order of index.
+        statistics: what was counted of it.
+    """
+
+    metadata: ModelMetadata
+    max_batch_size: int
+    labels: Sequence[str]
+    statistics: Statistics
+
+    @abstractmethod
+    async def infer(
+        self,
+        tensor: Tensor,
+        names: Sequence[str],
+        asked: Options,
+        parameters: Mapping[str, Any],
+        *,
+        began: float | None = None,
+        trace: Trace | None = None,
+        by: Caller = ANYONE,
+    ) -> Inferred:
+        """Answer a request.
+
+        Args:
+            tensor: its input, as `check_inputs` has let through.
+            names: the outputs to answer.
+            asked: the options of the request.
+            parameters: of the request.
+            began: when it began to arrive, seconds since the epoch; default: now.
+            trace: the call's trace.
+            by: who asks.
+
+        Raises:
+            EnsembleError: as `Ingress.classify`, and the first image's that failed.
+        """
+
+    def check_inputs(self, inputs: Sequence[tuple[str, str]]) -> None:
+        """Raise InvalidParameter unless the inputs, each (name, datatype), are the one that the model has."""
+        [own] = self.metadata.inputs
+        if len(inputs) != 1 or inputs[0][0] != own.name:
+            raise InvalidParameter(
+                f"the request needs exactly one input, {own.name!r}; it has {[name for name, _ in inputs]}"
+            )
+        if inputs[0][1] != own.datatype:
+            what = ", an encoded image an element" if own.datatype == "BYTES" else ""
+            raise InvalidParameter(f"the input {own.name!r} has datatype {own.datatype}{what}; got {inputs[0][1]!r}")
+
+    def requested(self, outputs: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Requested]:
+        """The outputs to answer: those asked for, each (name, parameters), or all.
+
+        Raises:
+            InvalidParameter: one is unknown, or its parameter `classification` is no number of classes.
+        """
+        known = [output.name for output in self.metadata.outputs]
+        asked = []
+        for name, parameters in outputs:
+            if name not in known:
+                raise InvalidParameter(f"there is no output {name!r}; the outputs are {known}")
+            classes = parameters.get("classification", 0)
+            if type(classes) is not int or not 0 <= classes <= 100_000:
+                raise InvalidParameter(f"classification must be a number of classes; got {repr(classes)[:40]}")
+            asked.append(Requested(name, classes, parameters))
+        return asked or [Requested(name) for name in known]
+
+    def told(self, outputs: Sequence[Tensor], requested: Sequence[Requested]) -> list[Tensor]:
+        """The outputs as they were asked for: as they are, or as their most probable classes."""
+        pairs = zip(outputs, requested, strict=True)
+        return [classified(tensor, ask.classes, self.labels) if ask.classes else tensor for tensor, ask in pairs]

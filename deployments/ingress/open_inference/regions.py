@@ -1,0 +1,57 @@
+"""Tensors in shared memory: where they are, by their parameters, and the way there and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from deployments.contract.errors import ImageTooLarge, InvalidParameter
+from deployments.ingress.shared_memory import Regions
+
+REGION, SIZE, OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
+
+
+class Place(NamedTuple):
+    """A part of a region."""
+
+    region: str
+    size: int
+    offset: int
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """As the protocol has it."""
+        offset = {OFFSET: self.offset} if self.offset else {}
+        return {REGION: self.region, SIZE: self.size, **offset}
+
+
+def place(parameters: Mapping[str, Any]) -> Place | None:
+    """The place that the parameters of a tensor name; None for none.
+
+    Raises:
+        InvalidParameter: they are malformed.
+    """
+    if REGION not in parameters:
+        return None
+    found = Place(parameters[REGION], parameters.get(SIZE, 0), parameters.get(OFFSET, 0))
+    if type(found.region) is not str or type(found.size) is not int or type(found.offset) is not int:
+        raise InvalidParameter(f"{REGION!r} must be a name, {SIZE!r} and {OFFSET!r} numbers of bytes")
+    return found
+
+
+def taken(regions: Regions, where: Place, limit: int) -> bytes:
+    """The bytes of a tensor in shared memory.
+
+    Raises:
+        ImageTooLarge: there are more than `limit`.
+        EnsembleError: as `Regions.read`.
+    """
+    if where.size > limit:
+        raise ImageTooLarge(f"the tensor has {where.size} bytes; at most {limit} are accepted")
+    return regions.read(where.region, where.size, where.offset)
+
+
+def put(regions: Regions, where: Place, raw: bytes) -> dict[str, Any]:
+    """Leave a tensor in shared memory; the parameters that tell of it. Raises as `Regions.write`."""
+    regions.write(where.region, raw, where.size, where.offset)
+    return Place(where.region, len(raw), where.offset).parameters

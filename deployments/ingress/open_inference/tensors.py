@@ -1,0 +1,133 @@
+"""Tensors of the Open Inference Protocol: what they hold, and how it is written."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deployments.contract.answer import TOLD_DIGITS
+from deployments.contract.errors import InvalidParameter
+
+DTYPES: dict[str, Any] = {
+    "BOOL": np.bool_,
+    **{f"{kind}{bits}": np.dtype(f"{kind.lower()}{bits}") for kind in ("INT", "UINT") for bits in (8, 16, 32, 64)},
+    "FP16": np.float16,
+    "FP32": np.float32,
+    "FP64": np.float64,
+}
+# What JSON's numbers may become: numpy's kinds by the kind of the tensor.
+FROM_JSON = {"b": "b", "i": "i", "u": "iu", "f": "iuf"}
+MOST_DIMENSIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor: `data` is a list of bytes for BYTES, else an array of the shape."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: Any
+
+
+def from_raw(name: str, datatype: str, shape: Sequence[Any], raw: bytes | memoryview, most: int) -> Tensor:
+    """A tensor from its bytes, little-endian; of BYTES at most one element more than `most` is taken apart.
+
+    Raises:
+        InvalidParameter: the bytes are not what the shape says, or the datatype is unknown.
+    """
+    if datatype == "BYTES":
+        return Tensor(name, datatype, list(shape), split(raw, most))
+    dtype, count = _dtype(name, datatype), _count(name, shape)
+    if len(raw) != count * dtype.itemsize:
+        raise InvalidParameter(
+            f"the tensor {name!r} of {datatype} and shape {list(shape)} has {count * dtype.itemsize} bytes; "
+            f"{len(raw)} came"
+        )
+    return Tensor(name, datatype, list(shape), np.frombuffer(raw, dtype).reshape(list(shape)))
+
+
+def from_list(name: str, datatype: str, shape: Sequence[Any], data: Sequence[Any]) -> Tensor:
+    """A tensor of numbers from JSON's or protobuf's, nested or flat.
+
+    Raises:
+        InvalidParameter: they are not what the shape and the datatype say.
+    """
+    dtype, count = _dtype(name, datatype), _count(name, shape)
+    try:
+        array: NDArray[Any] = np.array(data)
+        if array.size and array.dtype.kind not in FROM_JSON[dtype.kind]:
+            raise ValueError(f"elements are {array.dtype}")
+        if dtype.kind in "iu" and array.size:
+            limits = np.iinfo(dtype)
+            if int(array.min()) < limits.min or int(array.max()) > limits.max:
+                raise ValueError(f"elements exceed {limits.min} to {limits.max}")
+        if array.size != count:
+            raise ValueError(f"it has {array.size} elements")
+        return Tensor(name, datatype, list(shape), array.astype(dtype).reshape(list(shape)))
+    except (ValueError, OverflowError, TypeError) as err:
+        raise InvalidParameter(f"the tensor {name!r} is no {datatype} of shape {list(shape)}: {err}") from err
+
+
+def to_raw(tensor: Tensor) -> bytes:
+    """The bytes of a tensor, little-endian; of BYTES each element after its length."""
+    if tensor.datatype == "BYTES":
+        return b"".join(struct.pack("<I", len(element)) + element for element in tensor.data)
+    return bytes(tensor.data.tobytes())
+
+
+def to_list(tensor: Tensor) -> list[Any]:
+    """The elements of a tensor, flat, as JSON has them; those of BYTES are text."""
+    if tensor.datatype == "BYTES":
+        return [element.decode() for element in tensor.data]
+    elements: list[Any] = tensor.data.ravel().tolist()
+    return elements
+
+
+def split(raw: bytes | memoryview, most: int) -> list[bytes]:
+    """BYTES elements of a raw tensor, at most one more than `most`: each its length, 4 bytes little-endian, and it."""
+    elements: list[bytes] = []
+    offset = 0
+    while offset < len(raw) and len(elements) <= most:
+        end = offset + 4 + int.from_bytes(raw[offset : offset + 4], "little")
+        if offset + 4 > len(raw) or end > len(raw):
+            raise InvalidParameter("the raw tensor ends within an element; each is a 4-byte length and its bytes")
+        elements.append(bytes(raw[offset + 4 : end]))
+        offset = end
+    return elements
+
+
+def classified(tensor: Tensor, most: int, labels: Sequence[str]) -> Tensor:
+    """The most probable classes of each row as the classification extension tells them: `value:index:label`.
+
+    Raises:
+        InvalidParameter: the tensor has no rows of classes.
+    """
+    if tensor.datatype == "BYTES" or len(tensor.shape) != 2:
+        raise InvalidParameter(f"the output {tensor.name!r} has no classes; ask for those of 'probabilities'")
+    order = np.argsort(-tensor.data, axis=1, kind="stable")[:, :most]
+    elements = [
+        f"{row[index]:.{TOLD_DIGITS}f}:{index}:{labels[index]}".encode()
+        for row, best in zip(tensor.data, order.tolist(), strict=True)
+        for index in best
+    ]
+    return Tensor(tensor.name, "BYTES", list(order.shape), elements)
+
+
+def _dtype(name: str, datatype: str) -> np.dtype[Any]:
+    if datatype not in DTYPES:
+        raise InvalidParameter(f"the tensor {name!r} has an unknown datatype {datatype[:40]!r}")
+    dtype: np.dtype[Any] = np.dtype(DTYPES[datatype])
+    return dtype
+
+
+def _count(name: str, shape: Sequence[Any]) -> int:
+    if len(shape) > MOST_DIMENSIONS or not all(type(extent) is int and 0 <= extent < 2**31 for extent in shape):
+        raise InvalidParameter(f"the tensor {name!r} has no shape {list(shape)[:MOST_DIMENSIONS]}")
+    return prod(shape)

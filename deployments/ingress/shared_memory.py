@@ -1,0 +1,181 @@
+"""System shared memory: tensors that a client on this machine leaves there instead of sending them.
+
+A region is a part of an object in /dev/shm that the caller has registered under a name. It is read and written, never
+mapped: a client that shortens what a process has mapped would end the process. A registration is a file in a folder
+that all ingress replicas of this machine share, so it reaches each of them, and one that starts later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from deployments.contract.errors import InvalidParameter, NotFound
+
+OBJECTS = Path("/dev/shm")  # noqa: S108
+KEY = re.compile(r"/?([A-Za-z0-9_][A-Za-z0-9_.-]{0,199})")
+NAME = re.compile(r"[!-~]{1,200}")
+MOST_REGIONS = 1024
+MOST_BYTES = 2**40
+OFF = "system shared memory is off; ingress.shared_memory_prefix turns it on"
+
+
+class Region(msgspec.Struct, frozen=True):
+    """A registered region: `byte_size` bytes from `offset` of the object that `key` names."""
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+
+
+class Regions:
+    """The registered regions of this machine."""
+
+    def __init__(self, folder: Path | None, prefix: Callable[[], str | None], make: Callable[[Path], None]) -> None:
+        """Set the folder of the registrations, the prefix that keys must have (None: all is off), and what makes it."""
+        self._folder = folder
+        self._prefix = prefix
+        self._make = make
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is shared memory at all."""
+        return self._folder is not None and self._prefix() is not None
+
+    def register(self, region: Region) -> None:
+        """Keep a region for every ingress of this machine.
+
+        Raises:
+            NotFound: shared memory is off, or there is no such object.
+            InvalidParameter: the name is taken, the key is not allowed, the object is smaller, or there are too many.
+        """
+        folder = self._checked_folder()
+        if NAME.fullmatch(region.name) is None or not 0 <= region.offset <= MOST_BYTES:
+            raise InvalidParameter("a region has a name of 1 to 200 ASCII characters and an offset of at least 0")
+        if not 1 <= region.byte_size <= MOST_BYTES:
+            raise InvalidParameter(f"a region has at least a byte; got byte_size {region.byte_size}")
+        with self._opened(region.key, os.O_RDONLY) as (_, size):
+            if region.offset + region.byte_size > size:
+                raise InvalidParameter(
+                    f"the object {region.key[:80]!r} has {size} bytes; the region would end at "
+                    f"{region.offset + region.byte_size}"
+                )
+        try:
+            self._make(folder)
+            if len(os.listdir(folder)) >= MOST_REGIONS:
+                raise InvalidParameter(f"there are {MOST_REGIONS} regions already; unregister some")
+            made = folder / f"{_digest(region.name)}.{os.getpid()}.new"
+            made.write_bytes(msgspec.json.encode(region))
+            try:
+                # Unlike a renaming, a link does not replace what is there; and what is there is whole.
+                os.link(made, folder / _digest(region.name))
+            finally:
+                made.unlink()
+        except FileExistsError as err:
+            raise InvalidParameter(f"the region {region.name[:80]!r} is registered already; unregister it") from err
+
+    def unregister(self, name: str = "") -> None:
+        """Forget a region, or all of them; one that there isn't is as good as forgotten."""
+        folder = self._checked_folder()
+        for path in [folder / _digest(name)] if name else _registrations(folder):
+            path.unlink(missing_ok=True)
+
+    def listed(self, name: str = "") -> list[Region]:
+        """A region, or all of them; raises NotFound if there is none of that name, or if shared memory is off."""
+        folder = self._checked_folder()
+        if name:
+            return [self._find(folder, name)]
+        found = [_read(path) for path in _registrations(folder)]
+        return sorted((region for region in found if region is not None), key=lambda region: region.name)
+
+    def read(self, name: str, size: int, offset: int) -> bytes:
+        """So many bytes of a region, from an offset in it.
+
+        Raises:
+            NotFound: there is no such region, or its object has gone.
+            InvalidParameter: it has not so many bytes.
+        """
+        with self._part(name, size, offset, os.O_RDONLY) as (descriptor, start):
+            content = os.pread(descriptor, size, start)
+        if len(content) != size:
+            raise InvalidParameter(f"the object of the region {name[:80]!r} has become shorter")
+        return content
+
+    def write(self, name: str, content: bytes, size: int, offset: int) -> None:
+        """Write into the `size` bytes of a region from an offset in it.
+
+        Raises:
+            NotFound: as `read`.
+            InvalidParameter: there are fewer bytes than the content has.
+        """
+        if len(content) > size:
+            raise InvalidParameter(
+                f"the output has {len(content)} bytes; {size} of the region {name[:80]!r} are for it"
+            )
+        with self._part(name, size, offset, os.O_RDWR) as (descriptor, start):
+            os.pwrite(descriptor, content, start)
+
+    @contextmanager
+    def _part(self, name: str, size: int, offset: int, flags: int) -> Iterator[tuple[int, int]]:
+        """The opened object of a region, and where in it this part begins."""
+        region = self._find(self._checked_folder(), name)
+        if not (offset >= 0 and size >= 1 and offset + size <= region.byte_size):
+            raise InvalidParameter(
+                f"the region {name[:80]!r} has {region.byte_size} bytes; asked for are {size} from {offset}"
+            )
+        with self._opened(region.key, flags) as (descriptor, whole):
+            if region.offset + offset + size > whole:
+                raise InvalidParameter(f"the object of the region {name[:80]!r} has become shorter")
+            yield descriptor, region.offset + offset
+
+    @contextmanager
+    def _opened(self, key: str, flags: int) -> Iterator[tuple[int, int]]:
+        """The object that a key names, and its size. It is a file of /dev/shm itself, and no link to another."""
+        found, prefix = KEY.fullmatch(key), (self._prefix() or "").lstrip("/")
+        if found is None or not prefix or not found[1].startswith(prefix):
+            raise InvalidParameter(f"the key {key[:80]!r} is no name of an object that begins with {prefix!r}")
+        try:
+            descriptor = os.open(OBJECTS / found[1], flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as err:
+            raise NotFound(f"there is no shared memory {key[:80]!r} that the server can open") from err
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise InvalidParameter(f"the key {key[:80]!r} names no shared memory")
+            yield descriptor, status.st_size
+        finally:
+            os.close(descriptor)
+
+    def _checked_folder(self) -> Path:
+        if self._folder is None or not self.is_on:
+            raise NotFound(OFF)
+        return self._folder
+
+    def _find(self, folder: Path, name: str) -> Region:
+        region = _read(folder / _digest(name))
+        if region is None:
+            raise NotFound(f"there is no region {name[:80]!r}; register it first")
+        return region
+
+
+def _registrations(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("*") if not path.suffix]
+
+
+def _read(path: Path) -> Region | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Region)
+    except FileNotFoundError:
+        return None
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()

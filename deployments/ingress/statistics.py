@@ -1,0 +1,111 @@
+"""What the ingress counts of a model, in the words of the Open Inference Protocol's statistics extension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from deployments.contract.batch import Batch
+from deployments.observe.tracing import Passage
+
+
+class Duration(msgspec.Struct):
+    """How often something was done, and the nanoseconds that it took together."""
+
+    count: int = 0
+    ns: int = 0
+
+    def add(self, ns: int, times: int = 1) -> None:
+        """Count it so many times more, each of so many nanoseconds."""
+        self.count += times
+        self.ns += max(0, ns) * times
+
+
+class InferenceStatistics(msgspec.Struct):
+    """The images' times: from arrival to answer, of it in the queue, and in the graph before, at and after the members.
+
+    An image waits for its whole batch, so each image of a batch has the batch's times. There is no cache to hit.
+    """
+
+    success: Duration = msgspec.field(default_factory=Duration)
+    fail: Duration = msgspec.field(default_factory=Duration)
+    queue: Duration = msgspec.field(default_factory=Duration)
+    compute_input: Duration = msgspec.field(default_factory=Duration)
+    compute_infer: Duration = msgspec.field(default_factory=Duration)
+    compute_output: Duration = msgspec.field(default_factory=Duration)
+    cache_hit: Duration = msgspec.field(default_factory=Duration)
+    cache_miss: Duration = msgspec.field(default_factory=Duration)
+
+
+class BatchStatistics(msgspec.Struct):
+    """The times of the batches of one size."""
+
+    batch_size: int
+    compute_input: Duration = msgspec.field(default_factory=Duration)
+    compute_infer: Duration = msgspec.field(default_factory=Duration)
+    compute_output: Duration = msgspec.field(default_factory=Duration)
+
+
+class ModelStatistics(msgspec.Struct):
+    """What was counted of a model since the start: by this process alone, each ingress counts its own."""
+
+    name: str
+    version: str
+    last_inference: int
+    inference_count: int
+    execution_count: int
+    inference_stats: InferenceStatistics
+    batch_stats: list[BatchStatistics]
+
+
+class AllStatistics(msgspec.Struct):
+    """What was counted of models since the start."""
+
+    model_stats: list[ModelStatistics]
+
+
+class Statistics:
+    """Counts batches."""
+
+    def __init__(self) -> None:
+        """Begin at nothing."""
+        self._images = InferenceStatistics()
+        self._batches: dict[int, BatchStatistics] = {}
+        self._last_ms = self._answered = self._executed = 0
+
+    def batch(self, passages: Sequence[Passage], start_ns: int, end_ns: int, batch: Batch[Any]) -> None:
+        """Count a batch that left the queue at `start_ns` and was back at `end_ns`, nanoseconds since the epoch."""
+        for passage, item in zip(passages, batch.items, strict=True):
+            outcome = self._images.success if item.error is None else self._images.fail
+            outcome.add(end_ns - passage.queued_ns)
+        live = batch.live
+        if not live:
+            return
+        size = len(batch.items)
+        self._last_ms, self._answered, self._executed = end_ns // 10**6, self._answered + len(live), self._executed + 1
+        steps = batch.items[live[0]].steps
+        first, last = (steps[0].note, steps[-1].note) if len(steps) > 1 else (None, None)
+        before_ns = first.end_ns - first.start_ns if first else 0
+        after_ns = last.end_ns - last.start_ns if last else 0
+        infer_ns = end_ns - start_ns - before_ns - after_ns
+        for passage in passages:
+            self._images.queue.add(start_ns - passage.queued_ns)
+        batches = self._batches.setdefault(size, BatchStatistics(size))
+        for counted, times in ((self._images, size), (batches, 1)):
+            counted.compute_input.add(before_ns, times)
+            counted.compute_infer.add(infer_ns, times)
+            counted.compute_output.add(after_ns, times)
+
+    def told(self, name: str, version: str) -> ModelStatistics:
+        """What was counted, as that of a model of this name."""
+        return ModelStatistics(
+            name,
+            version,
+            self._last_ms,
+            self._answered,
+            self._executed,
+            self._images,
+            [self._batches[size] for size in sorted(self._batches)],
+        )

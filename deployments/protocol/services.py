@@ -1,0 +1,72 @@
+"""The gRPC services that are served: the YAML's `grpc_servicer_functions` names the function of each.
+
+They do what a generated `add_...Servicer_to_server` does, but for a message that can't be decoded: gRPC would answer it
+with UNKNOWN and the name of a Python class, and here the servicer gets it as `Undecodable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health_pb2
+
+from deployments.protocol import inference_pb2, tensorflow_serving_pb2
+
+OPEN_INFERENCE: ServiceDescriptor = inference_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+HEALTH: ServiceDescriptor = health_pb2.DESCRIPTOR.services_by_name["Health"]
+PREDICTION: ServiceDescriptor = tensorflow_serving_pb2.DESCRIPTOR.services_by_name["PredictionService"]
+MODEL: ServiceDescriptor = tensorflow_serving_pb2.DESCRIPTOR.services_by_name["ModelService"]
+SERVICES = (OPEN_INFERENCE, PREDICTION, MODEL, HEALTH)
+
+
+@dataclass(frozen=True)
+class Undecodable:
+    """What comes in place of a request that is no message of its type."""
+
+    wanted: str
+
+
+def add_open_inference(servicer: Any, server: Any) -> None:
+    """Serve the Open Inference Protocol, `inference.GRPCInferenceService`."""
+    _add(OPEN_INFERENCE, servicer, server)
+
+
+def add_tensorflow_serving(servicer: Any, server: Any) -> None:
+    """Serve TensorFlow Serving's `PredictionService` and `ModelService`."""
+    _add(PREDICTION, servicer, server)
+    _add(MODEL, servicer, server)
+
+
+def add_health(servicer: Any, server: Any) -> None:
+    """Serve gRPC's standard health service, `grpc.health.v1.Health`."""
+    _add(HEALTH, servicer, server)
+
+
+def _add(service: ServiceDescriptor, servicer: Any, server: Any) -> None:
+    handlers = {method.name: _handler(method, getattr(servicer, method.name)) for method in service.methods}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
+    server.add_registered_method_handlers(service.full_name, handlers)
+
+
+def _handler(method: MethodDescriptor, answer: Callable[..., Any]) -> Any:
+    make = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
+    answered = GetMessageClass(method.output_type)
+    return make(answer, request_deserializer=_decoder(method), response_serializer=answered.SerializeToString)
+
+
+def _decoder(method: MethodDescriptor) -> Callable[[bytes], Any]:
+    asked = GetMessageClass(method.input_type)
+
+    def decode(body: bytes) -> Any:
+        try:
+            return asked.FromString(body)
+        except DecodeError:
+            return Undecodable(method.input_type.full_name)
+
+    return decode

@@ -1,0 +1,85 @@
+import asyncio
+
+import numpy as np
+import pytest
+
+from deployments.contract.batch import Batch, Work
+from deployments.contract.errors import DeadlineExceeded, Overloaded
+from deployments.contract.item import Item
+from deployments.contract.options import Options
+from deployments.ingress.ingress import Ingress
+from deployments.ingress.member import MemberIngress, PixelRows
+from deployments.ingress.settings import IngressSettings
+from tests.unit.deployments.ingress.test_ingress import OBSERVER, Graph, label
+
+LABELS = ["dark", "bright"]
+
+
+class Brightness:
+    """A member that looks at the mean; `gate` holds it back."""
+
+    def __init__(self):
+        self.sizes = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def __call__(self, batch):
+        work = Work("predict brightness", batch)
+        await self.gate.wait()
+        self.sizes.append(len(work.payload))
+        bright = work.payload.reshape(len(work.payload), -1).mean(1) / 255
+        scores = np.stack([1 - bright, bright], 1).astype(np.float32)
+        return work.done(scores, lambda _: {"versions": {"brightness": 3}})
+
+
+def ingresses(**settings):
+    member = Brightness()
+    ensemble = Ingress(Graph(), IngressSettings(**settings), 2, OBSERVER)
+    return ensemble, MemberIngress(ensemble, PixelRows(member, (2, 3), LABELS), 2), member
+
+
+def pixels(level):
+    return bytes([level]) * 18
+
+
+async def test_each_image_has_the_members_answer_and_its_version():
+    _, door, member = ingresses()
+    dark, bright = await door.classify([pixels(0), pixels(204)])
+    assert [label(dark), label(bright)] == LABELS
+    np.testing.assert_allclose(bright.probabilities, [0.2, 0.8], atol=1e-6)
+    assert bright.classification.model_versions == {"brightness": 3}
+    assert member.sizes == [2]
+
+
+async def test_the_room_is_the_ensembles():
+    ensemble, door, member = ingresses(max_in_flight=2)
+    member.gate.clear()
+    waiting = asyncio.ensure_future(door.classify([pixels(0), pixels(1)]))
+    await asyncio.sleep(0)
+    for other, image in ((ensemble, b"a"), (door, pixels(0))):
+        with pytest.raises(Overloaded):
+            await other.classify([image])
+    member.gate.set()
+    assert len(await waiting) == 2
+    assert label((await ensemble.classify([b"a"]))[0]) == "a"
+
+
+async def test_changed_settings_hold_for_members_too():
+    ensemble, door, member = ingresses()
+    ensemble.settings = IngressSettings(max_batch_size=1)
+    await door.classify([pixels(0), pixels(1), pixels(2)])
+    assert member.sizes == [1, 1, 1]
+
+
+async def test_a_deadline_passes_while_a_member_works():
+    _, door, member = ingresses()
+    member.gate.clear()
+    [outcome] = await door.classify([pixels(0)], Options(timeout_ms=20))
+    assert isinstance(outcome, DeadlineExceeded)
+
+
+async def test_an_image_whose_deadline_has_passed_is_no_row():
+    node = PixelRows(Brightness(), (2, 3), LABELS)
+    answered = await node(Batch([pixels(0), pixels(255)], (Item(deadline=1.0), Item())))
+    assert isinstance(answered.items[0].error, DeadlineExceeded)
+    assert [answer.classification.label for answer in answered.payload] == ["bright"]

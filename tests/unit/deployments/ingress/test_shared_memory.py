@@ -1,0 +1,79 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from deployments.contract.errors import InvalidParameter, NotFound
+from deployments.ingress.shared_memory import MOST_REGIONS, Region, Regions
+
+
+@pytest.fixture
+def key():
+    path = Path(f"/dev/shm/es-unit-{os.getpid()}")
+    path.write_bytes(bytes(range(100)))
+    yield path.name
+    path.unlink()
+
+
+def regions(folder, prefix="es-unit"):
+    return Regions(folder, lambda: prefix, lambda path: path.mkdir(parents=True, exist_ok=True))
+
+
+def test_a_registration_reaches_others_and_unregistering_leaves_nothing(tmp_path, key):
+    """Two ingress replicas have the folder in common, and nothing else."""
+    one, other = regions(tmp_path / "r"), regions(tmp_path / "r")
+    one.register(Region("a", key, 10, 50))
+    assert other.listed() == [Region("a", key, 10, 50)]
+    assert other.read("a", 5, 2) == bytes(range(12, 17))
+    other.write("a", b"xyz", 3, 47)
+    assert one.read("a", 3, 47) == b"xyz"
+    with pytest.raises(InvalidParameter, match="registered already"):
+        other.register(Region("a", key, 0, 1))
+    other.unregister("a")
+    with pytest.raises(NotFound):
+        one.read("a", 1, 0)
+    assert os.listdir(tmp_path / "r") == []
+
+
+@pytest.mark.parametrize(("size", "offset"), [(0, 0), (-1, 0), (51, 0), (1, 50), (1, -1), (2**70, 0)])
+def test_a_part_outside_of_the_region_is_refused(tmp_path, key, size, offset):
+    here = regions(tmp_path / "r")
+    here.register(Region("a", key, 10, 50))
+    with pytest.raises(InvalidParameter):
+        here.read("a", size, offset)
+    with pytest.raises(InvalidParameter):
+        here.write("a", b"", size, offset)
+
+
+def test_an_output_that_does_not_fit_is_refused(tmp_path, key):
+    here = regions(tmp_path / "r")
+    here.register(Region("a", key, 0, 50))
+    with pytest.raises(InvalidParameter, match="has 3 bytes"):
+        here.write("a", b"xyz", 2, 0)
+
+
+def test_a_device_is_no_shared_memory(tmp_path):
+    fifo = Path(f"/dev/shm/es-unit-fifo-{os.getpid()}")
+    os.mkfifo(fifo)
+    try:
+        with pytest.raises(InvalidParameter, match="names no shared memory"):
+            regions(tmp_path / "r").register(Region("a", fifo.name, 0, 1))
+    finally:
+        fifo.unlink()
+
+
+def test_another_prefix_ends_what_is_registered(tmp_path, key):
+    regions(tmp_path / "r").register(Region("a", key, 0, 1))
+    with pytest.raises(InvalidParameter):
+        regions(tmp_path / "r", "other").read("a", 1, 0)
+    with pytest.raises(NotFound, match="is off"):
+        regions(tmp_path / "r", None).read("a", 1, 0)
+
+
+def test_there_are_only_so_many(tmp_path, key):
+    here = regions(tmp_path / "r")
+    here.register(Region("a", key, 0, 1))
+    for number in range(MOST_REGIONS):
+        (tmp_path / "r" / f"{number:x}").touch()
+    with pytest.raises(InvalidParameter, match="unregister some"):
+        here.register(Region("b", key, 0, 1))
