@@ -39,7 +39,12 @@ REMOTE = $(COMPILE) --no-annotate $(UPGRADE) - --output-file tests/server/remote
 lock: $(VENV)/dev.installed
 	$(COMPILE) $(UPGRADE) --extra dev pyproject.toml --output-file requirements-dev.lock
 	$(COMPILE) $(UPGRADE) --constraint requirements-dev.lock pyproject.toml --output-file requirements.lock
-	echo 'tritonclient[grpc]' | $(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-tritonclient.lock
+	echo 'tritonclient[http,grpc]>=2.70 grpcio-health-checking' | tr ' ' '\n' | \
+		$(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-tritonclient.lock
+	echo 'schemathesis' | $(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-schemathesis.lock
+	# The last wheel of a perf_analyzer for a C library of before 2024, and one that brings libraries that it wants.
+	echo 'tritonclient==2.50.0 nvidia-pytriton==0.7.0' | tr ' ' '\n' | \
+		$(COMPILE) --no-deps - --output-file tests/server/shared/requirements-perf-analyzer.lock
 	printf 'mlserver==1.7.1\nuvloop<0.22\nopenvino\nnumpy\n' | $(REMOTE)-mlserver.lock
 	printf 'kserve\nopenvino\nnumpy\n' | $(REMOTE)-kserve.lock
 	printf 'nvidia-pytriton==0.7.0\nopenvino\nnumpy<2\npillow\n' | $(REMOTE)-triton.lock
@@ -48,6 +53,8 @@ lock: $(VENV)/dev.installed
 proto: $(VENV)/dev.installed
 	$(BIN)/uv run --no-project --with grpcio-tools==1.85.1 python -m grpc_tools.protoc -I . \
 		--python_out=. --pyi_out=. --grpc_python_out=. deployments/protocol/inference.proto
+	$(BIN)/uv run --no-project --with grpcio-tools==1.85.1 python -m grpc_tools.protoc -I . \
+		--python_out=. --pyi_out=. deployments/protocol/tensorflow_serving.proto
 
 # A Jaeger that takes the traces, from Go's module proxy; needs Go.
 jaeger:

@@ -1,6 +1,7 @@
 """Environments for software that can't live beside Ray: made once, kept in the user's cache folder."""
 
 import hashlib
+import json
 import os
 import subprocess
 import venv
@@ -16,7 +17,23 @@ def environment(name, lock):
     python = folder / "bin" / "python"
     if not (folder / "complete").exists():
         venv.create(folder, with_pip=True, clear=True)
-        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
+        command = [
+            python,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--require-hashes",
+        ]
         subprocess.run([*command, "-r", lock], check=True)
         (folder / "complete").touch()
     return python
+
+
+def ask(python, script, *arguments):
+    """What a script prints, as JSON."""
+    done = subprocess.run([python, script, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

@@ -21,6 +21,8 @@ from ray.serve.context import _set_global_client
 from scripts.serve.launcher import CERTIFICATE
 from scripts.serve.ports import BEHIND_HAPROXY
 
+SERVICES = ("open_inference", "tensorflow_serving", "health")
+
 
 def free_ports(count):
     """Ports that nothing listens on."""
@@ -43,9 +45,7 @@ def config(repository, placement, *, members=("one", "six", "brightness"), deplo
         "proxy_location": "HeadOnly",
         "http_options": {"host": "127.0.0.1"},
         "grpc_options": {
-            "grpc_servicer_functions": [
-                "deployments.protocol.inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server"
-            ],
+            "grpc_servicer_functions": [f"deployments.protocol.services.add_{name}" for name in SERVICES],
         },
         "logging_config": {"enable_access_log": False},
         "applications": [

@@ -1,10 +1,15 @@
-"""One gRPC connection, several replicas of the ingress: each gets its share."""
+"""Several replicas of the ingress: one gRPC connection gives each its share, and what one is told the others know."""
 
+import os
 from collections import Counter
+from pathlib import Path
 
+import grpc
+import httpx
 import pytest
 from ray import serve
 
+from deployments.protocol import inference_pb2 as pb
 from tests import pictures
 from tests.server.clients import Grpc
 from tests.server.receiver import Receiver
@@ -13,12 +18,17 @@ from tests.server.server import Server, config, eventually
 REQUESTS = 200
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def traced(repository):
     """A server of two ingress replicas whose traces go to a receiver: (server, receiver)."""
     with Receiver() as receiver:
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.grpc_url, "OTEL_BSP_SCHEDULE_DELAY": "200"}
-        content = config(repository, "inline", deployments={"Ingress": {"num_replicas": 2}})
+        memory = {"shared_memory_prefix": "es-test"}
+        content = config(repository, "inline", deployments={"Ingress": {"num_replicas": 2}}, ingress=memory)
+        # As users have it in their files: the one line that there was before there were more services.
+        content["grpc_options"]["grpc_servicer_functions"] = [
+            "deployments.protocol.inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server"
+        ]
         with Server(content, **environment) as server:
             yield server, receiver
 
@@ -49,3 +59,32 @@ def test_one_grpc_connection_is_spread_evenly(traced):
 def replicas(receiver):
     """How many requests each process has answered."""
     return Counter(span.resource["process.pid"] for span in receiver.spans if span.name == "classify")
+
+
+def test_a_region_of_shared_memory_is_known_to_every_replica(traced):
+    server, receiver = traced
+    picture = pictures.jpeg()
+    element = len(picture).to_bytes(4, "little") + picture
+    path = Path(f"/dev/shm/es-test-{os.getpid()}-spread")
+    path.write_bytes(element)
+    client = Grpc(server)
+    request = pb.ModelInferRequest(model_name="ensemble")
+    tensor = request.inputs.add(name="image", datatype="BYTES", shape=[1])
+    tensor.parameters["shared_memory_region"].string_param = "picture"
+    tensor.parameters["shared_memory_byte_size"].int64_param = len(element)
+    try:
+        region = f"{server.url}/v2/systemsharedmemory/region/picture"
+        registration = {"key": path.name, "byte_size": len(element)}
+        assert httpx.post(f"{region}/register", json=registration).status_code == 200
+        before = replicas(receiver)
+        for _ in range(20):
+            assert client.stub.ModelInfer(request, timeout=60).raw_output_contents
+        assert eventually(lambda: sum((replicas(receiver) - before).values()) >= 20)
+        assert len(replicas(receiver) - before) == 2
+        assert httpx.post(f"{region}/unregister").status_code == 200
+        for _ in range(20):
+            with pytest.raises(grpc.RpcError, match="no region"):
+                client.stub.ModelInfer(request, timeout=60)
+    finally:
+        client.close()
+        path.unlink()

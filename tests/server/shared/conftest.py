@@ -3,16 +3,45 @@
 import pytest
 from ray import serve
 
+from tests.conftest import ROOT
+from tests.environments import environment
 from tests.server.server import Server, config
+from tests.server.shared.test_http import level
+
+HERE = ROOT / "tests" / "server" / "shared"
+# In this order in every test, or pytest would start them anew for some.
+SERVERS = [("separate", "direct"), ("inline", "direct"), ("separate", "handle")]
 
 
-@pytest.fixture(
-    scope="package", params=[("separate", "direct"), ("separate", "handle"), ("inline", "direct")], ids="-".join
-)
+def only(count):
+    """For tests that ask so many of the servers: by which edge separate nodes are called is all one to them."""
+    return pytest.mark.parametrize("server", SERVERS[:count], ids="-".join, indirect=True, scope="package")
+
+
+@pytest.fixture(scope="package", params=SERVERS, ids="-".join)
 def server(request, repository):
     placement, edges = request.param
-    with Server(config(repository, placement, edges=edges)) as running:
+    with Server(config(repository, placement, edges=edges, ingress={"shared_memory_prefix": "es-test"})) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def pythons():
+    """Gives the Python of a client's environment: its protobuf, or something else that it wants, is not Ray's."""
+
+    def python(name):
+        lock = f"requirements-{name}.lock"
+        # Some are those of servers that members may be on, too.
+        return environment(name, HERE / lock if (HERE / lock).exists() else HERE.parent / "remote" / lock)
+
+    return python
+
+
+@pytest.fixture
+def picture(tmp_path):
+    path = tmp_path / "picture"
+    path.write_bytes(level(250))
+    return path
 
 
 @pytest.fixture(scope="package")

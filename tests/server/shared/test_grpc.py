@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 import time
 
 import grpc
@@ -9,13 +7,9 @@ import pytest
 
 from deployments.protocol import inference_pb2 as pb
 from deployments.protocol import inference_pb2_grpc
-from tests.conftest import ROOT
-from tests.environments import environment
 from tests.networks import CLASSES
 from tests.server.clients import infer_request
 from tests.server.shared.test_http import TRACE, expected, level
-
-LOCK = ROOT / "tests" / "server" / "shared" / "requirements-tritonclient.lock"
 
 
 @pytest.fixture
@@ -132,25 +126,42 @@ def test_more_than_a_request_can_hold_is_refused_before_it_is_taken_apart(stub):
         assert time.monotonic() - started < 10
 
 
-@pytest.mark.parametrize("call", ["ModelReady", "ModelMetadata"])
+@pytest.mark.parametrize("call", ["ModelMetadata", "ModelConfig", "ModelStatistics"])
 def test_another_model_is_not_found(stub, call):
     with pytest.raises(grpc.RpcError) as caught:
         getattr(stub, call)(getattr(pb, f"{call}Request")(name="other"))
     assert caught.value.code() == grpc.StatusCode.NOT_FOUND
 
 
-@pytest.fixture(scope="session")
-def triton_python():
-    """A Python with tritonclient, whose protobuf breaks Ray's, in an environment of its own."""
-    return environment("tritonclient", LOCK)
+def test_another_model_is_not_ready(stub):
+    for name, version in (("other", ""), ("ensemble", "7")):
+        assert not stub.ModelReady(pb.ModelReadyRequest(name=name, version=version)).ready
 
 
-def test_tritonclient(server, triton_python, tmp_path):
-    (tmp_path / "picture").write_bytes(level(250))
-    script = ROOT / "tests" / "server" / "shared" / "triton_script.py"
-    command = [triton_python, script, server.grpc, tmp_path / "picture"]
-    answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    np.testing.assert_allclose(answer["probabilities"], [expected(250)], atol=1e-5)
-    assert answer["label"] == [CLASSES[answer["index"][0]]]
-    assert answer["error"] == "StatusCode.INVALID_ARGUMENT"
-    assert sys.executable != str(triton_python)
+def call(server, method, body):
+    """The status and the details of a call with a body that no stub has made."""
+    with grpc.insecure_channel(server.grpc) as channel:
+        try:
+            channel.unary_unary(method)(body, timeout=30)
+        except grpc.RpcError as err:
+            return err.code().name, err.details()
+    return "OK", ""
+
+
+def test_what_is_no_message_is_the_clients_mistake(server):
+    status, details = call(server, "/inference.GRPCInferenceService/ModelInfer", b"\xff\xff\xff")
+    assert (status, details) == (
+        "INVALID_ARGUMENT",
+        "invalid_parameter: the request is no inference.ModelInferRequest",
+    )
+
+
+def test_what_is_not_built_says_so_plainly(server):
+    for method in ("inference.GRPCInferenceService/RepositoryModelLoad", "inference.GRPCInferenceService/Nothing"):
+        status, details = call(server, f"/{method}", b"")
+        assert status == "UNIMPLEMENTED"
+        assert "Door" not in details
+    status, details = call(server, "/grpc.health.v1.Health/Watch", b"")
+    assert status == "UNIMPLEMENTED"
+    assert "Watch is not implemented" in details
+    assert call(server, "/grpc.health.v1.Health/Check", b"\n\x03xyz")[0] == "NOT_FOUND"

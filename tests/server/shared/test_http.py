@@ -1,8 +1,11 @@
 import base64
+import gzip
 import json
 import re
 import socket
+import subprocess
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -253,12 +256,103 @@ def test_millions_of_elements_are_refused_before_they_are_parsed(server):
     assert "commas" in answer.json()["error"]
 
 
-def test_binary_tensors_are_told_from_bad_json(server):
-    """What tritonclient sends unless it is told not to."""
-    headers = {"Inference-Header-Content-Length": "2"}
-    answer = httpx.post(f"{server.url}/v2/models/ensemble/infer", content=b"{}\xff\xd8", headers=headers)
-    assert answer.status_code == 415
-    assert "binary" in answer.json()["error"]
+INFER = "/v2/models/ensemble/infer"
+
+
+def binary(*, header=None, tail=None, **changes):
+    """A request with its image in binary after the JSON, as tritonclient sends it."""
+    element = len(level(9)).to_bytes(4, "little") + level(9)
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": len(element)}}
+    head = json.dumps({"inputs": [{**tensor, **changes}]}).encode()
+    length = str(len(head)) if header is None else header
+    return {"content": head + (element if tail is None else tail), "headers": {BINARY: length}}
+
+
+BINARY = "Inference-Header-Content-Length"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        binary(header="-1"),
+        binary(header="1e3"),
+        binary(header="99999999999"),
+        binary(header="99999999999999999999"),
+        binary(header="5"),
+        binary(tail=b""),
+        binary(tail=b"ab"),
+        binary(parameters={"binary_data_size": 3}),
+        binary(parameters={"binary_data_size": 2**62}),
+        binary(parameters={"binary_data_size": "x"}),
+        binary(parameters={}),
+        binary(tail=b"\xff\xff\xff\xff", parameters={"binary_data_size": 4}),
+        binary(shape=[2]),
+        binary(datatype="UINT8"),
+    ],
+)
+def test_binary_tensors_that_are_not_what_they_say(server, request_):
+    answer = httpx.post(server.url + INFER, **request_)
+    assert (answer.status_code, answer.json()["error"].partition(": ")[0]) == (422, "invalid_parameter")
+
+
+def test_binary_tensors_in_each_direction(server):
+    plain = httpx.post(server.url + INFER, **binary()).json()["outputs"]
+    np.testing.assert_allclose(plain[2]["data"], expected(9), atol=1e-5)
+    whole = json.dumps({"inputs": [GOOD], "parameters": {"binary_data_output": True}}).encode()
+    # As perf_analyzer does with JSON: the header is there, and nothing follows.
+    answer = httpx.post(server.url + INFER, content=whole, headers={BINARY: str(len(whole))})
+    head = int(answer.headers[BINARY])
+    told = json.loads(answer.content[:head])["outputs"]
+    assert [output["parameters"]["binary_data_size"] for output in told] == [4 + len("level1"), 8, 32]
+    assert np.frombuffer(answer.content[-32:], np.float32) == pytest.approx(expected(9), abs=1e-5)
+    # A header of 0: the body is the image, and nothing else.
+    raw = httpx.post(server.url + INFER, content=level(9), headers={BINARY: "0"})
+    assert raw.content[-32:] == answer.content[-32:]
+    some = [{"name": "label"}, {"name": "probabilities", "parameters": {"binary_data": True, "classification": 2}}]
+    mixed = httpx.post(server.url + INFER, json={"inputs": [GOOD], "outputs": some})
+    label, classes = json.loads(mixed.content[: int(mixed.headers[BINARY])])["outputs"]
+    assert (label["data"], "data" in classes, classes["datatype"], classes["shape"]) == (
+        plain[0]["data"],
+        False,
+        "BYTES",
+        [1, 2],
+    )
+    for bad in (-1, "2", True, 10**9):
+        outputs = [{"name": "probabilities", "parameters": {"classification": bad}}]
+        assert httpx.post(server.url + INFER, json={"inputs": [GOOD], "outputs": outputs}).status_code == 422
+
+
+def test_an_image_is_an_image_whatever_curl_says_of_it(server, tmp_path):
+    picture = tmp_path / "picture"
+    picture.write_bytes(level(10))
+    command = ["curl", "--silent", "--data-binary", f"@{picture}", f"{server.url}/classify"]
+    answer = subprocess.run(command, check=True, capture_output=True)
+    assert json.loads(answer.stdout)["label"] == CLASSES[expected(10).argmax()]
+
+
+def test_compressed_bodies(server):
+    packed = {"gzip": gzip.compress(level(10)), "deflate": zlib.compress(level(10))}
+    for encoding, content in packed.items():
+        headers = {"Content-Encoding": encoding}
+        answer = httpx.post(f"{server.url}/classify", content=content, headers=headers)
+        assert answer.json()["label"] == CLASSES[expected(10).argmax()]
+        for bad in (b"no", content[:-3], content + b"more"):
+            refused = httpx.post(f"{server.url}/classify", content=bad, headers=headers)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (422, "invalid_parameter")
+    unknown = httpx.post(f"{server.url}/classify", content=level(10), headers={"Content-Encoding": "br"})
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (415, "unsupported_media_type")
+    # 1 GiB of nothing is 1 MiB of gzip.
+    bomb = gzip.compress(bytes(2**30), 9)
+    for path in ("/classify", INFER):
+        answer = httpx.post(server.url + path, content=bomb, headers={"Content-Encoding": "gzip"}, timeout=60)
+        assert answer.status_code == 413
+
+
+def test_the_index_lists_the_models(server):
+    for body in (b"", b"{}", b'{"ready": true}'):
+        answer = httpx.post(f"{server.url}/v2/repository/index", content=body).json()
+        assert {"name": "ensemble", "version": "1", "state": "READY", "reason": ""} in answer
+    assert httpx.post(f"{server.url}/v2/repository/index", content=b"[]").status_code == 422
 
 
 def test_an_id_of_half_a_character_comes_back(server):
