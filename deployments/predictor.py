@@ -55,6 +55,7 @@ class Predictor:
         self.model = model.name
         self.version = model.version
         self._operation = config.operation
+        self._least_at_once = config.least_at_once
         self._failures = 0
         self._closed = False
         # When each inference under way began, by its request; seconds of a monotonic clock.
@@ -157,7 +158,7 @@ class Predictor:
         count = len(rows)
         if self._batch_limit:
             return [rows[first : first + self._batch_limit] for first in range(0, count, self._batch_limit)]
-        parts = min(count, max(len(self._requests), -(-count // MOST_AT_ONCE)))
+        parts = min(-(-count // self._least_at_once), max(len(self._requests), -(-count // MOST_AT_ONCE)))
         return [rows[count * i // parts : count * (i + 1) // parts] for i in range(parts)]
 
     async def _infer(self, pixels: Pixels) -> tuple[Probabilities, int]:

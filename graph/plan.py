@@ -11,9 +11,10 @@ from deployments.contract.nodes import Graph, Node
 from deployments.ingress.member import Offer
 from deployments.ingress.page.settings import WITH_PAGE, PageConfig
 from deployments.ingress.settings import IngressSettings
-from deployments.observe.metrics import CacheMetrics
+from deployments.observe.flows import AuditMetrics, CacheMetrics
 from graph.flows.asked import Member
 from graph.flows.asking import AskingSettings
+from graph.flows.audit import Audit
 from graph.flows.cache import Cache, CacheSettings
 from graph.flows.cascade import Cascade
 from graph.flows.ensemble import Ensemble
@@ -74,7 +75,7 @@ def ensemble(pixels: Mapping[str, str], asking: AskingSettings, remembering: Rem
         nodes: every node.
     """
     members = {name: Member(nodes[name], key) for name, key in pixels.items()}
-    flow = (Ensemble if asking.cascade is None else Cascade)(members, nodes[COMBINER], asking)
+    flow = _asker(members, asking, nodes[COMBINER])
     if remembering is None:
         return Pipeline(nodes[TRANSFORMER], flow, nodes[LABELER])
     store, counts = remembering.settings.store(), CacheMetrics()
@@ -82,3 +83,15 @@ def ensemble(pixels: Mapping[str, str], asking: AskingSettings, remembering: Rem
     said = Pipeline(nodes[TRANSFORMER], flow.ballots)
     cache = Cache(said, store, remembering.identity, remembering.classes, counts)
     return Pipeline(cache, nodes[COMBINER], nodes[LABELER])
+
+
+def _asker(members: Mapping[str, Member], asking: AskingSettings, combiner: Node[Any, Any]) -> Ensemble | Cascade:
+    if asking.cascade is None:
+        return Ensemble(members, combiner, asking)
+    if asking.cascade.audit is None:
+        return Cascade(members, combiner, asking)
+    order, exit_at, told = asking.cascade.order, asking.cascade.exit_at, asking.cascade.audit
+    counts = AuditMetrics(told.at_most)
+    audit = Audit(order[:-1], exit_at, told.share, told.at_most, told.tighten, counts)
+    counts.follow(audit)
+    return Cascade(members, combiner, asking, audit)

@@ -107,56 +107,6 @@ class Metrics:
             self._votes.inc(count, tags={"member": name, "agrees": str(agrees).lower()})
 
 
-class CacheMetrics:
-    """What the door counts of its cache."""
-
-    def __init__(self) -> None:
-        """Register every metric."""
-        self._images = Counter(
-            "ensemble_cache_images",
-            description="Images by whether they were remembered: hit, miss, or passed by at the caller's wish.",
-            tag_keys=_keys("result"),
-        )
-        self._saved = Counter(
-            "ensemble_cache_saved_seconds",
-            description="Time of decoding and of members that remembered images took when they were not yet.",
-        )
-        self._bytes = Gauge("ensemble_cache_bytes", description="What remembered images take in memory.")
-        self._entries = Gauge("ensemble_cache_entries", description="Images remembered in memory.")
-
-    def cache(self, hits: int, misses: int, passed: int, saved_s: float) -> None:
-        """Count the images of a batch, and what was saved."""
-        for result, count in (("hit", hits), ("miss", misses), ("passed", passed)):
-            if count:
-                self._images.inc(count, tags={"result": result})
-        if saved_s > 0:
-            self._saved.inc(saved_s)
-
-    def follow(self, store: Stored) -> None:
-        """Report what the store holds, again and again, because Ray exports a gauge only while it is being set."""
-
-        def report() -> None:
-            while True:
-                self._bytes.set(store.bytes_used)
-                self._entries.set(len(store))
-                time.sleep(STATE_INTERVAL_S)
-
-        threading.Thread(target=report, name="cache metrics", daemon=True).start()
-
-
-class Stored(Protocol):
-    """What a cache keeps in memory."""
-
-    @property
-    def bytes_used(self) -> int:
-        """Its size."""
-        ...
-
-    def __len__(self) -> int:
-        """How many images."""
-        ...
-
-
 class Connected(Protocol):
     """A way to a separate node."""
 

@@ -17,6 +17,25 @@ PATIENT_SHARE = 0.8
 Sureness = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
+class AuditSettings(Schema):
+    """Early exits that are also given to the members that were not asked, in the background."""
+
+    share: float = Field(gt=0, le=1, description="of the early exits")
+    at_most: float | None = Field(None, gt=0, lt=1, description="share of the exits that may be answered otherwise")
+    tighten: bool = Field(False, description="raise thresholds while more than `at_most` are")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_number(cls, given: Any) -> Any:
+        return {"share": given} if isinstance(given, int | float) else given
+
+    @model_validator(mode="after")
+    def _has_a_bound(self) -> Self:
+        if self.tighten and self.at_most is None:
+            raise ValueError("tighten needs at_most, the share of the exits that may be answered otherwise")
+        return self
+
+
 class CascadeSettings(Schema):
     """Members one after the other, until those that were asked are sure together."""
 
@@ -26,6 +45,8 @@ class CascadeSettings(Schema):
     exit_at: tuple[Sureness, ...] = Field(
         description="for each member but the last, the combined probability of the most probable class that is enough"
     )
+
+    audit: AuditSettings | None = Field(None, description="a share of the early exits, or more; default: none")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -7,6 +7,7 @@ docs/cascade.md has both, measured. Source of the idea: https://arxiv.org/abs/20
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,13 @@ from deployments.contract.nodes import Node
 from deployments.contract.payload import Ballots, PixelSets, Probabilities
 from graph.flows.asked import Asked, Member
 from graph.flows.asking import AskingSettings, patience_s
+from graph.flows.audit import Audit
 from graph.flows.ballots import Outcome, collect
+
+logger = logging.getLogger("ray.serve")
+
+# How long an audit may take where `patience_ms` does not say.
+AUDIT_PATIENCE_MS = 5000
 
 
 @dataclass(frozen=True)
@@ -44,12 +51,18 @@ class Cascade:
     """
 
     def __init__(
-        self, members: Mapping[str, Member], combiner: Node[Ballots, Probabilities], settings: AskingSettings
+        self,
+        members: Mapping[str, Member],
+        combiner: Node[Ballots, Probabilities],
+        settings: AskingSettings,
+        audit: Audit | None = None,
     ) -> None:
-        """Set the members by name, who combines what they say, and in which order they are asked."""
+        """Set the members by name, who combines what they say, in which order they are asked, and who audits that."""
         assert settings.cascade is not None
         self._asked = [Asked(name, members[name]) for name in settings.cascade.order]
-        self._exit_at = settings.cascade.exit_at
+        self._exit_at: Sequence[float] = settings.cascade.exit_at if audit is None else audit.exit_at
+        self._audit = audit
+        self._audits: set[asyncio.Task[None]] = set()
         self._combiner = combiner
         self._quorum = settings.quorum or len(members)
         self._patience_ms = settings.patience_ms
@@ -78,6 +91,8 @@ class Cascade:
             sure = heard if is_last else self._sure(number, heard, combined)
             staying = [] if is_last else sorted(set(ballots.live) - set(sure))
             leaving = [i for i in range(len(positions)) if i not in set(staying)]
+            if self._audit is not None and not is_last:
+                self._look_again(self._audit, number, batch, outcomes, heard, combined)
             if leaving:
                 ended.append(_ended(positions, leaving, ballots, heard, combined, names))
             if not staying:
@@ -103,6 +118,59 @@ class Cascade:
             call.cancel()
             raise
         return True, member.outcome(call)
+
+    def _look_again(
+        self,
+        audit: Audit,
+        number: int,
+        batch: Batch[PixelSets],
+        outcomes: Mapping[str, Outcome],
+        heard: Sequence[int],
+        combined: Batch[Probabilities],
+    ) -> None:
+        """Give some of the exits to the members that were not asked, in the background, if none are there already."""
+        sure = combined.payload.max(axis=1, initial=0.0)
+        left = {heard[i]: row for row, i in enumerate(combined.live) if sure[row] >= self._exit_at[number]}
+        drawn = audit.draw([image for image in left if not batch.items[image].missing])
+        if not drawn:
+            return
+        if self._audits or any(member.is_late for member in self._asked):
+            audit.drop(number, len(drawn))
+            return
+        part = batch.split(drawn)
+        # Nobody waits for them, so they have the time that a member may take.
+        part = Batch(part.payload, tuple(replace(item, deadline=None) for item in part.items))
+        said = {name: outcome.split(drawn) for name, outcome in outcomes.items() if isinstance(outcome, Batch)}
+        exits = [(float(sure[left[image]]), int(combined.payload[left[image]].argmax())) for image in drawn]
+        task = asyncio.get_running_loop().create_task(self._audited(audit, number, part, said, exits))
+        self._audits.add(task)
+        task.add_done_callback(self._audits.discard)
+
+    async def _audited(
+        self,
+        audit: Audit,
+        number: int,
+        batch: Batch[PixelSets],
+        outcomes: Mapping[str, Outcome],
+        exits: Sequence[tuple[float, int]],
+    ) -> None:
+        try:
+            async with asyncio.timeout((self._patience_ms or AUDIT_PATIENCE_MS) / 1000):
+                said = dict(outcomes)
+                for member in self._asked[number + 1 :]:
+                    said[member.name] = await member.ask(batch)
+                answer = await self._combiner(collect(batch, said, len(self._asked)))
+        except Exception as err:
+            # A member that fails is the cascade's to tell of when it needs it.
+            logger.info("an audit of %d exits came to nothing: %r", len(exits), err)
+            audit.drop(number, len(exits))
+            return
+        row_of = {position: row for row, position in enumerate(answer.live)}
+        for position, (sure, exit_) in enumerate(exits):
+            if position in row_of:
+                audit.note(number, sure, int(answer.payload[row_of[position]].argmax()) != exit_)
+            else:
+                audit.drop(number, 1)
 
     async def _combined(self, ballots: Batch[Ballots], heard: Sequence[int]) -> Batch[Probabilities]:
         """What was said of some of the images, combined."""

@@ -10,6 +10,7 @@ COMMANDS = (
     "doctor",
     "evaluate",
     "faults",
+    "harder",
     "keys",
     "levers",
     "limit",

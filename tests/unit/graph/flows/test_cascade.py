@@ -10,6 +10,7 @@ from deployments.contract.item import Item
 from deployments.contract.options import Options
 from graph.flows.asked import Member
 from graph.flows.asking import AskingSettings
+from graph.flows.audit import Audit
 from graph.flows.cascade import Cascade
 from graph.flows.ensemble import Ensemble
 from tests.batches import batch, errors
@@ -187,3 +188,72 @@ async def test_leaving_cancels_the_call_under_way():
         await task
     await asyncio.sleep(0)
     assert a.cancelled == 1
+
+
+class Tally:
+    def __init__(self):
+        self.results = []
+
+    def audit(self, member, result):
+        self.results.append((member, result))
+
+    def tightened(self, member):
+        raise AssertionError(member)
+
+
+def audited(*members, share=1.0, exit_at=(0.9,), **asking):
+    names = [member.name for member in members]
+    settings = AskingSettings(cascade={"order": names, "exit_at": exit_at}, **asking)
+    audit = Audit(names[:-1], exit_at, share, None, False, Tally())
+    combiner = Combiner(CombinerSettings(), {name: 1.0 for name in names})
+    flow = Cascade({member.name: Member(member, "small") for member in members}, combiner, settings, audit)
+    return flow, audit._counts.results
+
+
+async def ended(flow):
+    await asyncio.gather(*flow._audits)
+
+
+async def test_an_audit_asks_the_others_of_exits_and_changes_no_answer():
+    a, b = Says("a", {1: SURE, 2: UNSURE, 3: SURE}), Says("b", {1: SURE, 2: OTHER, 3: [0.0, 1.0]})
+    flow, results = audited(a, b)
+    answer = await flow(pixels(1, 2, 3))
+    assert asked(answer) == [("a",), ("a", "b"), ("a",)]
+    np.testing.assert_allclose(answer.payload[[0, 2]], [SURE, SURE])
+    await ended(flow)
+    assert results == [("a", "agrees"), ("a", "differs")]
+    assert sorted(b.seen) == [[1, 3], [2]]
+
+
+async def test_an_answer_does_not_wait_for_its_audit_and_meanwhile_others_are_dropped():
+    flow, results = audited(Says("a", {1: SURE}), Hangs("b", {}), quorum=1, patience_ms=50)
+    for _ in range(2):
+        assert asked(await flow(pixels(1))) == [("a",)]
+        await asyncio.sleep(0)
+    assert results == [("a", "dropped")]
+    await ended(flow)
+    # The one under way came to nothing, and no member is late for it.
+    assert results == [("a", "dropped")] * 2
+    assert not any(member.is_late for member in flow._asked)
+
+
+async def test_an_audit_that_a_member_fails_on_is_dropped():
+    flow, results = audited(Says("a", {1: SURE, 2: SURE}), Says("b", {1: SURE}))
+    assert errors(await flow(pixels(1, 2))) == {}
+    await ended(flow)
+    assert sorted(results) == [("a", "agrees"), ("a", "dropped")]
+
+
+async def test_an_exit_at_the_second_stage_is_compared_with_all_three():
+    a, b = Says("a", {1: UNSURE, 2: SURE}), Says("b", {1: SURE, 2: SURE})
+    c = Says("c", {1: [0.0, 1.0], 2: SURE})
+    flow, results = audited(a, b, c, exit_at=(0.9, 0.7))
+    assert asked(await flow(pixels(1))) == [("a", "b")]
+    await ended(flow)
+    assert results == [("b", "agrees")]
+    assert a.seen == [[1]]
+    c.says[1] = [0.0, 1.0]
+    b.says[1] = [0.85, 0.15]
+    await flow(pixels(1))
+    await ended(flow)
+    assert results[1:] == [("b", "differs")]
