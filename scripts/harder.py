@@ -10,9 +10,11 @@ from __future__ import annotations
 import argparse
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from deployments.contract.payload import Pixels
@@ -34,7 +36,7 @@ def harder(pixels: Pixels, contrast: float, blur: float, noise: float, draw: np.
         draw: draws how much of each.
     """
     kept = 1 - (1 - contrast) * draw.random()
-    result = (pixels.astype(np.float32) - GREY) * kept + GREY
+    result: NDArray[Any] = (pixels.astype(np.float32) - GREY) * kept + GREY
     if (sigma := blur * draw.random()) > 0:
         result = cv2.GaussianBlur(result, (0, 0), sigma)
     result = result + noise * draw.random() * draw.standard_normal(pixels.shape)

@@ -29,7 +29,7 @@ class OpenVino(MemberConfig):
     performance_hint: Literal["LATENCY", "THROUGHPUT"] = Field("THROUGHPUT", description="OpenVINO PERFORMANCE_HINT")
     threads: int | None = Field(None, ge=1, le=1024, description="INFERENCE_NUM_THREADS; default: the container's CPUs")
     streams: int | None = Field(None, ge=1, le=1024, description="NUM_STREAMS; default: OpenVINO's choice for the hint")
-    least_at_once: int = Field(1, ge=1, le=64, description="images that a batch is not split below, to save CPU time")
+    least_at_once: int = Field(1, ge=1, le=8, description="images that a batch is not split below, to save CPU time")
     inference_precision: Literal["f32", "bf16", "f16"] | None = Field(
         None, description="INFERENCE_PRECISION_HINT of what is not int8; default: OpenVINO's choice for the CPU"
     )

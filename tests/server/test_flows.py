@@ -18,7 +18,7 @@ MEMBERS = ("brightness", "one")
 # In the middle of a step of brightness, and between two of them.
 SURE, UNSURE = 16, 32
 FRESH = itertools.count()
-CASCADE = {"quorum": 1, "patience_ms": 3000, "cascade": {"order": list(MEMBERS), "exit_at": [0.9]}}
+CASCADE = {"quorum": 1, "patience_ms": 3000, "cascade": {"order": list(MEMBERS), "exit_at": [0.9], "audit": 1.0}}
 
 
 @pytest.fixture(scope="module", params=["separate", "inline"])
@@ -78,6 +78,18 @@ def test_a_cascade_asks_on_only_where_it_is_not_sure_and_every_protocol_says_who
     client.close()
     assert json.loads(answer.parameters["asked"].string_param) == both
     assert eventually(lambda: exits(server) == {"brightness": before["brightness"] + 3, "one": before["one"] + 4})
+
+
+def test_an_audit_tells_what_all_members_would_have_answered(server, picture):
+    def audited():
+        samples = scrape(server, "ray_ensemble_cascade_audits_total")
+        return {result: sum(v for s, v in samples if s["result"] == result) for result in ("agrees", "differs")}
+
+    post(server, picture(SURE))
+    assert eventually(lambda: audited()["agrees"] > 0)
+    assert audited()["differs"] == 0
+    thresholds = scrape(server, "ray_ensemble_cascade_exit_at")
+    assert [(labels["member"], value) for labels, value in thresholds] == [("brightness", 0.9)]
 
 
 def test_a_handle_tells_whom_the_cascade_asked(server, picture):
