@@ -138,7 +138,8 @@ class Door:
         Args:
             image: the content of an image file.
             traceparent: a W3C `traceparent`, to continue the caller's trace.
-            options: the fields of `deployments.contract.options.Options`: `top_k`, `members`, `timeout_ms`.
+            options: the fields of `deployments.contract.options.Options`: `top_k`, `members`, `timeout_ms`,
+                `quality`, `cache`.
 
         Raises:
             EnsembleError: as over HTTP and gRPC.

@@ -87,3 +87,42 @@ def test_the_default_fits_two_cores_and_scales_every_node():
     targets = {d.name: d.autoscaling_config["target_ongoing_requests"] for d in deployments if d.name != "Ingress"}
     assert targets
     assert max(targets.values()) < passes
+
+
+TWO = {"members": [{"name": "a"}, {"name": "b"}]}
+
+
+def cascade(**more):
+    return {**TWO, "ensemble": {"cascade": {"order": ["a", "b"], "exit_at": [0.7]}}, **more}
+
+
+def test_a_cascade_names_each_member_once_and_has_a_threshold_for_each_but_the_last():
+    parse(cascade())
+    for order, exit_at, told in [
+        (["a"], [], "at least 2"),
+        (["a", "c"], [0.7], r"must name each member once: \['a', 'b'\]"),
+        (["a", "a"], [0.7], "must name each member once"),
+        (["a", "b"], [], "exit_at needs 1 thresholds"),
+        (["a", "b"], [1.2], r"exit_at\.0"),
+    ]:
+        with pytest.raises(ConfigurationError, match=told):
+            parse({**TWO, "ensemble": {"cascade": {"order": order, "exit_at": exit_at}}})
+
+
+def test_a_cascade_is_not_decided_by_votes():
+    with pytest.raises(ConfigurationError, match="votes don't tell how sure the members are"):
+        parse(cascade(combiner={"method": "majority_vote"}))
+
+
+def test_a_gate_comes_first():
+    parse(cascade(combiner={"weights": {"a": 0, "b": 1}}))
+    with pytest.raises(ConfigurationError, match="'b' has weight 0, and no say beside 'a'"):
+        parse(cascade(members=[{"name": "a"}, {"name": "b", "weight": 0}]))
+
+
+def test_a_cache_tells_what_is_wrong_with_it():
+    parse({**TWO, "cache": {"max_bytes": "1GiB", "redis": "redis://localhost:6379/0"}})
+    with pytest.raises(ConfigurationError, match=r"cache\.redis: a URL begins with one of redis://"):
+        parse({**TWO, "cache": {"redis": "http://user:secret@localhost"}})
+    with pytest.raises(ConfigurationError, match=r"cache\.max_bytes"):
+        parse({**TWO, "cache": {"max_bytes": "much"}})

@@ -100,6 +100,7 @@ def test_what_makes_the_ensemble_cheap_is_measured_beside_it(monkeypatch, tmp_pa
     )
     assert cascade.pop("ensemble")["cascade"]["exit_at"] == [0.665]
     assert cached.pop("cache")["ttl_s"] == 600
+    assert cascade["members"][1].pop("least_at_once") == 4
     # Nothing else differs.
     ensemble = plain.pop("ensemble")
     assert cached.pop("ensemble") == ensemble
