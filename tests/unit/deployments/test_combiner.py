@@ -90,3 +90,12 @@ async def test_members_that_disagree_on_classes_are_named():
 def test_bad_weights_are_refused(weights):
     with pytest.raises(ConfigurationError, match="weights"):
         Combiner(CombinerSettings(weights=weights), {"a": 1.0, "b": 1.0})
+
+
+def test_where_the_outcome_must_tell_how_sure_members_are_votes_are_refused():
+    combiner = Combiner(CombinerSettings(), {"a": 1.0}, graded=True)
+    combiner.check(CombinerSettings(method="geometric_mean"))
+    with pytest.raises(ConfigurationError, match="votes don't tell"):
+        combiner.check(CombinerSettings(method="majority_vote"))
+    with pytest.raises(ConfigurationError, match="votes don't tell"):
+        Combiner(CombinerSettings(method="majority_vote"), {"a": 1.0}, graded=True)

@@ -3,7 +3,7 @@ import numpy as np
 
 from deployments.contract.answer import ClassProbability, MemberAnswer
 from deployments.contract.batch import Batch
-from deployments.contract.item import Item, Vote
+from deployments.contract.item import Cached, Item, Vote
 from deployments.contract.options import Options
 from deployments.labeler import Labeler, LabelerSettings
 
@@ -64,3 +64,12 @@ async def test_the_json_has_the_fields_of_the_contract():
         "model_versions": {"a": 2},
         "trace_id": "0af7651916cd43dd8448eb211c80319c",
     }
+
+
+async def test_who_was_asked_and_what_was_remembered_is_told_where_there_is_such_a_thing():
+    labeler = Labeler(LabelerSettings(), ("cat", "dog", "ship"))
+    items = (Item(TRACE), Item(TRACE, asked=("a",), cache=Cached(True, 1.5)))
+    plain, cheap = [answer.classification for answer in (await labeler(Batch(ROWS, items))).payload]
+    assert not {"asked", "cache"} & set(msgspec.to_builtins(plain))
+    told = msgspec.to_builtins(cheap)
+    assert (list(told["asked"]), told["cache"]) == (["a"], {"hit": True, "age_s": 1.5})

@@ -4,7 +4,7 @@ import pytest
 from deployments.contract.answer import Answer, Classification, ClassProbability, MemberAnswer
 from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import InvalidImage
-from deployments.contract.item import Item, Vote
+from deployments.contract.item import Cached, Item, Vote
 from deployments.contract.options import Options
 from graph.edges import wire
 from tests.batches import batch, errors, notes
@@ -65,6 +65,8 @@ def test_items_travel_with_all_they_hold():
         image_size=(640, 480),
         versions={"local": 2, "remote": "v7"},
         missing={"late": "deadline_exceeded"},
+        asked=("a", "b"),
+        cache=Cached(True, 1.5),
         votes={"local": Vote(3, 0.5)},
         error=InvalidImage("no image"),
     )
