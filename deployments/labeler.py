@@ -56,6 +56,7 @@ class Labeler:
             model_versions=item.versions,
             missing=item.missing or None,
             asked=item.asked or None,
+            eased=item.eased or None,
             cache=item.cache,
             trace_id=item.trace_id,
             members={name: self._vote(vote, top) for name, vote in item.votes.items()} if options.members else None,

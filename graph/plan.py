@@ -11,7 +11,7 @@ from deployments.contract.nodes import Graph, Node
 from deployments.ingress.member import Offer
 from deployments.ingress.page.settings import WITH_PAGE, PageConfig
 from deployments.ingress.settings import IngressSettings
-from deployments.observe.flows import AuditMetrics, CacheMetrics
+from deployments.observe.flows import AuditMetrics, CacheMetrics, follow_strain
 from graph.flows.asked import Member
 from graph.flows.asking import AskingSettings
 from graph.flows.audit import Audit
@@ -19,6 +19,7 @@ from graph.flows.cache import Cache, CacheSettings
 from graph.flows.cascade import Cascade
 from graph.flows.ensemble import Ensemble
 from graph.flows.pipeline import Pipeline
+from graph.flows.strain import Strain
 
 Edges = Literal["direct", "handle"]
 # Every node that the graph is made of, by name.
@@ -88,10 +89,14 @@ def ensemble(pixels: Mapping[str, str], asking: AskingSettings, remembering: Rem
 def _asker(members: Mapping[str, Member], asking: AskingSettings, combiner: Node[Any, Any]) -> Ensemble | Cascade:
     if asking.cascade is None:
         return Ensemble(members, combiner, asking)
-    if asking.cascade.audit is None:
-        return Cascade(members, combiner, asking)
+    strain = None
+    if asking.under_load is not None:
+        strain = Strain(asking.under_load)
+        follow_strain(strain)
     order, exit_at, told = asking.cascade.order, asking.cascade.exit_at, asking.cascade.audit
+    if told is None:
+        return Cascade(members, combiner, asking, strain=strain)
     counts = AuditMetrics(told.at_most)
     audit = Audit(order[:-1], exit_at, told.share, told.at_most, told.tighten, counts)
     counts.follow(audit)
-    return Cascade(members, combiner, asking, audit)
+    return Cascade(members, combiner, asking, audit, strain)

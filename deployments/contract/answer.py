@@ -44,6 +44,9 @@ class Classification(ClassProbability, frozen=True, omit_defaults=True, kw_only=
     asked: Annotated[
         tuple[str, ...] | None, Meta(description="the members that a cascade asked, in order, if there is a cascade")
     ] = None
+    eased: Annotated[bool | None, Meta(description="true where a cascade asked fewer members because of the load")] = (
+        None
+    )
     cache: Annotated[
         Cached | None, Meta(description="whether what the members said was remembered, and for how long, seconds")
     ] = None

@@ -84,10 +84,12 @@ class Item(msgspec.Struct, frozen=True):
         trace_parent: the W3C `traceparent` of the request.
         deadline: seconds since the epoch (the graph may span machines, so no monotonic clock); None for no limit.
         options: what the caller asked for.
+        queued_ns: when it began to wait for a batch, nanoseconds since the epoch; 0 if it did not.
         image_size: width and height of the image, pixels; the transformer sets it.
         versions: the model version of each member that answered.
         missing: the error's code of each member that did not answer; what is here was answered without them.
         asked: the members that a cascade asked, in order; none where there is no cascade.
+        eased: whether fewer members were asked because of the load.
         cache: whether it was remembered; None where there is no cache.
         votes: the most probable class of each member that answered; the combiner sets it.
         error: why it failed; None as long as it has not, and then a row of the payload belongs to it.
@@ -97,10 +99,12 @@ class Item(msgspec.Struct, frozen=True):
     trace_parent: str = ""
     deadline: float | None = None
     options: Options = Options()
+    queued_ns: int = 0
     image_size: tuple[int, int] | None = None
     versions: Mapping[str, Version] = {}
     missing: Mapping[str, str] = {}
     asked: tuple[str, ...] = ()
+    eased: bool = False
     cache: Cached | None = None
     votes: Mapping[str, Vote] = {}
     error: EnsembleError | None = None

@@ -118,6 +118,18 @@ class AuditMetrics:
         _again_and_again(report, "audit metrics")
 
 
+class Strained(Protocol):
+    """What knows whether thresholds for load are in force."""
+
+    is_on: bool
+
+
+def follow_strain(strain: Strained) -> None:
+    """Report whether thresholds for load are in force."""
+    gauge = Gauge("ensemble_cascade_under_load", description="1 while the thresholds for load are in force, else 0.")
+    _again_and_again(lambda: gauge.set(float(strain.is_on)), "strain metrics")
+
+
 def _again_and_again(report: Callable[[], None], name: str) -> None:
     """From a thread, because Ray exports a gauge only while it is being set."""
 

@@ -69,6 +69,9 @@ class Metrics:
             description="Images by the last member that the cascade asked.",
             tag_keys=_keys("member"),
         )
+        self._eased = Counter(
+            "ensemble_cascade_eased", description="Images that fewer members were asked of because of the load."
+        )
         self._votes = Counter(
             "ensemble_member_predictions",
             description="Images by whether a member's most probable class was the ensemble's.",
@@ -98,6 +101,8 @@ class Metrics:
         missing = Tally(pair for item, _ in answered for pair in item.missing.items())
         for (name, reason), count in missing.items():
             self._degraded.inc(count, tags={"member": name, "reason": reason})
+        if eased := sum(item.eased for item, _ in answered):
+            self._eased.inc(eased)
         for name, count in Tally(item.asked[-1] for item, _ in answered if item.asked).items():
             self._exits.inc(count, tags={"member": name})
         votes = Tally(

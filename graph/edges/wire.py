@@ -64,10 +64,12 @@ class SentItem(msgspec.Struct, array_like=True):
     trace_parent: str
     deadline: float | None
     options: Options
+    queued_ns: int
     image_size: tuple[int, int] | None
     versions: dict[str, Version]
     missing: dict[str, str]
     asked: tuple[str, ...]
+    eased: bool
     cache: Cached | None
     votes: dict[str, Vote]
     error: tuple[str, str] | None
@@ -152,10 +154,12 @@ def _sent(item: Item, notes: dict[int, tuple[int, Note]]) -> SentItem:
         trace_parent=item.trace_parent,
         deadline=item.deadline,
         options=item.options,
+        queued_ns=item.queued_ns,
         image_size=item.image_size,
         versions=dict(item.versions),
         missing=dict(item.missing),
         asked=item.asked,
+        eased=item.eased,
         cache=item.cache,
         votes=dict(item.votes),
         error=error,
@@ -173,10 +177,12 @@ def _item(sent: SentItem, notes: Sequence[Note], passed: dict[int, Step]) -> Ite
         trace_parent=sent.trace_parent,
         deadline=sent.deadline,
         options=sent.options,
+        queued_ns=sent.queued_ns,
         image_size=sent.image_size,
         versions=sent.versions,
         missing=sent.missing,
         asked=sent.asked,
+        eased=sent.eased,
         cache=sent.cache,
         votes=sent.votes,
         error=error,

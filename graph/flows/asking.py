@@ -73,6 +73,21 @@ class CascadeSettings(Schema):
             )
 
 
+class UnderLoadSettings(Schema):
+    """Lower thresholds of the cascade while images wait long."""
+
+    exit_at: tuple[Sureness, ...] = Field(description="for each member but the last; 0 answers every image with it")
+    from_queue_ms: float = Field(20.0, gt=0, le=60_000, description="wait for a pass from which they are in force")
+    until_queue_ms: float = Field(5.0, ge=0, le=60_000, description="wait at which they are no longer")
+    full_share: float = Field(0.1, ge=0, le=1, description="of the images meanwhile, that `quality=full` may exempt")
+
+    @model_validator(mode="after")
+    def _has_a_gap(self) -> Self:
+        if self.until_queue_ms >= self.from_queue_ms:
+            raise ValueError("until_queue_ms must be below from_queue_ms, or thresholds would change with every batch")
+        return self
+
+
 class AskingSettings(Schema):
     """How the members are asked, and how many must answer."""
 
@@ -81,6 +96,20 @@ class AskingSettings(Schema):
         None, ge=1, le=600_000, description="how long a member may take; default: 0.8 of the time that is left"
     )
     cascade: CascadeSettings | None = Field(None, description="ask one after the other; default: all at once")
+    under_load: UnderLoadSettings | None = Field(None, description="a cheaper cascade while images wait long")
+
+    @model_validator(mode="after")
+    def _loads_a_cascade(self) -> Self:
+        if self.under_load is None:
+            return self
+        if self.cascade is None:
+            raise ValueError("under_load lowers a cascade's thresholds; configure ensemble.cascade, too")
+        usual, lower = self.cascade.exit_at, self.under_load.exit_at
+        if len(usual) != len(lower) or any(low > high for low, high in zip(lower, usual, strict=True)):
+            raise ValueError(
+                f"under_load.exit_at needs {len(usual)} thresholds, none above those of the cascade: {list(usual)}"
+            )
+        return self
 
 
 def patience_s(batch: Batch[Any], patience_ms: int | None, turns: int = 1) -> float | None:

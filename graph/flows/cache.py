@@ -198,12 +198,12 @@ class Cache:
 
 
 def _entries(answer: Batch[Ballots], positions: Sequence[int], took_s: float) -> dict[int, Entry]:
-    """What to remember of an answer: only of images that no member failed on, and that were asked on as usual."""
+    """What to remember of an answer: only of images that no member failed on, and that the load did not shorten."""
     now = time.time()
     entries = {}
     for row, place in enumerate(answer.live):
         item = answer.items[place]
-        if not item.missing:
+        if not item.missing and not item.eased:
             said = {name: scores[row] for name, scores in answer.payload.items()}
             scores = {name: each.tobytes() for name, each in said.items() if not np.isnan(each[0])}
             entries[positions[place]] = Entry(now, took_s, item.image_size, dict(item.versions), item.asked, scores)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from graph.flows.asked import Asked, Member
 from graph.flows.asking import AskingSettings, patience_s
 from graph.flows.audit import Audit
 from graph.flows.ballots import Outcome, collect
+from graph.flows.strain import Strain
 
 logger = logging.getLogger("ray.serve")
 
@@ -56,12 +57,22 @@ class Cascade:
         combiner: Node[Ballots, Probabilities],
         settings: AskingSettings,
         audit: Audit | None = None,
+        strain: Strain | None = None,
     ) -> None:
-        """Set the members by name, who combines what they say, in which order they are asked, and who audits that."""
+        """Set how members are asked.
+
+        Args:
+            members: by name.
+            combiner: combines what they say.
+            settings: in which order they are asked, until when, and how many must answer.
+            audit: draws exits to look at again; None for no audit.
+            strain: tells when lower thresholds are in force; None for never.
+        """
         assert settings.cascade is not None
         self._asked = [Asked(name, members[name]) for name in settings.cascade.order]
         self._exit_at: Sequence[float] = settings.cascade.exit_at if audit is None else audit.exit_at
         self._audit = audit
+        self._strain = strain
         self._audits: set[asyncio.Task[None]] = set()
         self._combiner = combiner
         self._quorum = settings.quorum or len(members)
@@ -80,28 +91,44 @@ class Cascade:
         positions: Sequence[int] = range(len(batch.items))
         outcomes: dict[str, Outcome] = {}
         names: tuple[str, ...] = ()
+        exit_at, full = self._thresholds(batch)
         for number, member in enumerate(self._asked):
             is_last = number == len(self._asked) - 1
             is_asked, outcomes[member.name] = await self._ask(member, batch, len(self._asked) - number)
             names = (*names, member.name) if is_asked else names
             # An image may still fail on as many members as the quorum can do without.
             ballots = collect(batch, outcomes, len(outcomes) - (len(self._asked) - self._quorum))
-            heard = ballots.live if is_last else _judged(ballots, len(outcomes))
+            heard = ballots.live if is_last else _judged(ballots, len(outcomes), full)
             combined = await self._combined(ballots, heard)
-            sure = heard if is_last else self._sure(number, heard, combined)
+            sure = heard if is_last else _sure(exit_at[number], heard, combined)
             staying = [] if is_last else sorted(set(ballots.live) - set(sure))
             leaving = [i for i in range(len(positions)) if i not in set(staying)]
+            eased: set[int] = set()
+            if not is_last and exit_at[number] < self._exit_at[number]:
+                eased = set(sure) - set(_sure(self._exit_at[number], heard, combined))
             if self._audit is not None and not is_last:
                 self._look_again(self._audit, number, batch, outcomes, heard, combined)
             if leaving:
-                ended.append(_ended(positions, leaving, ballots, heard, combined, names))
+                ended.append(_ended(positions, leaving, ballots, heard, combined, names, eased))
             if not staying:
                 break
             if leaving:
                 positions = [positions[i] for i in staying]
                 batch = batch.split(staying)
+                full = [full[i] for i in staying]
                 outcomes = {n: o.split(staying) if isinstance(o, Batch) else o for n, o in outcomes.items()}
         return ended
+
+    def _thresholds(self, batch: Batch[PixelSets]) -> tuple[Sequence[float], list[bool]]:
+        """The thresholds in force, and which images are asked of every member."""
+        if self._strain is None:
+            return self._exit_at, [item.options.quality == "full" for item in batch.items]
+        self._strain.see(batch)
+        # An audit may have raised the usual ones meanwhile.
+        return (
+            self._strain.exit_at if self._strain.is_on else self._exit_at,
+            [self._strain.grants(item) for item in batch.items],
+        )
 
     async def _ask(self, member: Asked, batch: Batch[PixelSets], turns: int) -> tuple[bool, Outcome]:
         """Whether a member was asked, and what came of it."""
@@ -134,7 +161,8 @@ class Cascade:
         drawn = audit.draw([image for image in left if not batch.items[image].missing])
         if not drawn:
             return
-        if self._audits or any(member.is_late for member in self._asked):
+        strained = self._strain is not None and self._strain.is_on
+        if self._audits or strained or any(member.is_late for member in self._asked):
             audit.drop(number, len(drawn))
             return
         part = batch.split(drawn)
@@ -178,19 +206,18 @@ class Cascade:
             return Batch(np.empty((0, 0), np.float32), ())
         return await self._combiner(ballots if len(heard) == len(ballots.items) else ballots.split(heard))
 
-    def _sure(self, number: int, heard: Sequence[int], combined: Batch[Probabilities]) -> list[int]:
-        """Which of the images are answered after so many members, or have failed."""
-        row_of = {position: row for row, position in enumerate(combined.live)}
-        reached = combined.payload.max(axis=1, initial=0.0) >= self._exit_at[number]
-        return [image for i, image in enumerate(heard) if i not in row_of or reached[row_of[i]]]
+
+def _sure(exit_at: float, heard: Sequence[int], combined: Batch[Probabilities]) -> list[int]:
+    """Which of the images are answered by a threshold, or have failed."""
+    row_of = {position: row for row, position in enumerate(combined.live)}
+    reached = combined.payload.max(axis=1, initial=0.0) >= exit_at
+    return [image for i, image in enumerate(heard) if i not in row_of or reached[row_of[i]]]
 
 
-def _judged(ballots: Batch[Ballots], asked: int) -> list[int]:
+def _judged(ballots: Batch[Ballots], asked: int, full: Sequence[bool]) -> list[int]:
     """The images that a member has answered and that may be answered without the others."""
     return [
-        position
-        for position in ballots.live
-        if len(ballots.items[position].missing) < asked and ballots.items[position].options.quality != "full"
+        position for position in ballots.live if len(ballots.items[position].missing) < asked and not full[position]
     ]
 
 
@@ -201,13 +228,15 @@ def _ended(
     heard: Sequence[int],
     combined: Batch[Probabilities],
     names: tuple[str, ...],
+    eased: Container[int],
 ) -> Ended:
     """Those that leave, of which only what was `heard` is combined; the others have failed."""
     place = {image: i for i, image in enumerate(heard)}
     well = [image for image in leaving if image in place]
     lost = [image for image in leaving if image not in place]
     kept = combined if len(well) == len(heard) else combined.split([place[image] for image in well])
-    told = Batch(kept.payload, tuple(replace(item, asked=names) for item in kept.items))
+    pairs = zip(well, kept.items, strict=True)
+    told = Batch(kept.payload, tuple(replace(item, asked=names, eased=image in eased) for image, item in pairs))
     said = ballots.split([*well, *lost])
     items = (*told.items, *said.items[len(well) :])
     return Ended(

@@ -15,6 +15,7 @@ COMMANDS = (
     "levers",
     "limit",
     "load",
+    "overload",
     "prepare",
     "quantize",
     "serve",

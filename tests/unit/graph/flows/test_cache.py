@@ -18,8 +18,8 @@ from tests.batches import batch, errors, notes
 class Members:
     """Says of an image what its first byte is; of some it fails, of some a member is missing, some it waits for."""
 
-    def __init__(self, fails=(), misses=(), waits=()):
-        self.fails, self.misses, self.waits = fails, misses, waits
+    def __init__(self, fails=(), misses=(), waits=(), eased=()):
+        self.fails, self.misses, self.waits, self.eased = fails, misses, waits, eased
         self.seen, self.version = [], 1
         self.gate = asyncio.Event()
 
@@ -31,7 +31,10 @@ class Members:
         broken = {row: InferenceFailed("x") for row, image in enumerate(work.payload) if image in self.fails}
         well = [image for image in work.payload if image not in self.fails]
         share = np.array([image[0] / 256 for image in well], np.float32)
-        told = [{"missing": {"b": "internal"} if image in self.misses else {}} for image in well]
+        told = [
+            {"missing": {"b": "internal"} if image in self.misses else {}, "eased": image in self.eased}
+            for image in well
+        ]
         scores = {
             "a": np.stack([share, 1 - share], axis=1),
             "b": np.array([[np.nan if image in self.misses else 0.5] * 2 for image in well], np.float32).reshape(-1, 2),
@@ -161,6 +164,14 @@ async def test_only_whole_successes_are_remembered():
     assert dict(answer.items[1].missing) == {"b": "internal"}
     assert np.isnan(answer.payload["b"][0]).all()
     assert told(answer)[1:] == [False, True]
+
+
+async def test_what_the_load_shortened_is_not_remembered():
+    members = Members(eased=(b"1",))
+    flow = cache(members)
+    for _ in range(2):
+        assert (await flow(asking(b"1"))).items[0].eased
+    assert members.seen == [[b"1"]] * 2
 
 
 async def test_what_failed_before_is_not_looked_at():

@@ -9,10 +9,11 @@ from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
 from deployments.contract.options import Options
 from graph.flows.asked import Member
-from graph.flows.asking import AskingSettings
+from graph.flows.asking import AskingSettings, UnderLoadSettings
 from graph.flows.audit import Audit
 from graph.flows.cascade import Cascade
 from graph.flows.ensemble import Ensemble
+from graph.flows.strain import Strain
 from tests.batches import batch, errors
 
 
@@ -257,3 +258,25 @@ async def test_an_exit_at_the_second_stage_is_compared_with_all_three():
     await flow(pixels(1))
     await ended(flow)
     assert results[1:] == [("b", "differs")]
+
+
+async def test_under_load_lower_thresholds_hold_and_what_they_shortened_says_so():
+    a, b = Says("a", {1: SURE, 2: UNSURE, 3: [0.55, 0.45]}), Says("b", {2: OTHER, 3: OTHER})
+    strain = Strain(UnderLoadSettings(exit_at=(0.58,)))
+    settings = AskingSettings(cascade={"order": ["a", "b"], "exit_at": [0.9]})
+    combiner = Combiner(CombinerSettings(), {"a": 1.0, "b": 1.0})
+    flow = Cascade({"a": Member(a, "small"), "b": Member(b, "small")}, combiner, settings, strain=strain)
+    assert [item.eased for item in (await flow(pixels(1, 2, 3))).items] == [False] * 3
+    strain.is_on = True
+    answer = await flow(pixels(1, 2, 3))
+    assert asked(answer) == [("a",), ("a",), ("a", "b")]
+    assert [item.eased for item in answer.items] == [False, True, False]
+    np.testing.assert_allclose(answer.payload[1], UNSURE)
+
+
+async def test_under_load_nothing_is_audited():
+    strain = Strain(UnderLoadSettings(exit_at=(0.5,)))
+    flow, results = audited(Says("a", {1: SURE}), Says("b", {1: SURE}))
+    flow._strain, strain.is_on = strain, True
+    await flow(pixels(1))
+    assert results == [("a", "dropped")]
