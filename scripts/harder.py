@@ -40,7 +40,8 @@ def harder(pixels: Pixels, contrast: float, blur: float, noise: float, draw: np.
     if (sigma := blur * draw.random()) > 0:
         result = cv2.GaussianBlur(result, (0, 0), sigma)
     result = result + noise * draw.random() * draw.standard_normal(pixels.shape)
-    return np.clip(np.rint(result), 0, 255).astype(np.uint8)
+    made: Pixels = np.clip(np.rint(result), 0, 255).astype(np.uint8)
+    return made
 
 
 def convert(dataset: Dataset, target: Path, contrast: float, blur: float, noise: float, seed: int) -> None:
