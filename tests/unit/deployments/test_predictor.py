@@ -72,9 +72,9 @@ async def test_the_event_loop_goes_on_while_a_model_computes(tmp_path):
 
 
 def test_a_batch_is_not_split_below_the_least_at_once(repository):
-    alone, together = (
-        predictor(repository, "brightness", streams=4, threads=4, least_at_once=least) for least in (1, 3)
-    )
+    alone, together = (predictor(repository, "brightness", least_at_once=least) for least in (1, 3))
+    # As on a machine with four infer requests at a time.
+    alone._requests = together._requests = alone._requests[:1] * 4
     counts = (1, 2, 3, 4, 7, 12, 64)
     assert [len(alone._split(range(count))) for count in counts] == [1, 2, 3, 4, 4, 4, 8]
     assert [len(together._split(range(count))) for count in counts] == [1, 1, 1, 2, 3, 4, 8]
