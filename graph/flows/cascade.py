@@ -45,7 +45,7 @@ class Ended:
 
 
 class Cascade:
-    """Asks the members in turn; whoever is not sure goes on, the rest of the batch does not wait to be asked again.
+    """Asks the members in turn: the images that those asked are sure of leave, and the rest of the batch goes on.
 
     A member that fails on an image is missing, and the image goes on to the next one; an image that more members
     failed on than the quorum allows has failed.
@@ -158,7 +158,7 @@ class Cascade:
         """Give some of the exits to the members that were not asked, in the background, if none are there already."""
         sure = combined.payload.max(axis=1, initial=0.0)
         left = {heard[i]: row for row, i in enumerate(combined.live) if sure[row] >= self._exit_at[number]}
-        drawn = audit.draw([image for image in left if not batch.items[image].missing])
+        drawn = audit.draw(list(left))
         if not drawn:
             return
         strained = self._strain is not None and self._strain.is_on
