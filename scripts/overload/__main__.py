@@ -114,7 +114,8 @@ async def drive(url: str, images: Sequence[tuple[bytes, str]], rate: float, seco
         tasks.add(task)
         task.add_done_callback(tasks.discard)
     # The load is over: what is still on its way comes back beside these.
-    while (due := time.perf_counter() - begin) < seconds + after:
+    end = time.perf_counter() - begin + after
+    while (due := time.perf_counter() - begin) < end:
         await one(due, *images[draw.randrange(len(images))])
     await asyncio.gather(*tasks)
     client.close()
@@ -136,14 +137,14 @@ def told(seen: Sequence[Seen], seconds: float) -> dict[str, Any]:
 
 def _summary(seen: Sequence[Seen]) -> dict[str, Any]:
     well = [each for each in seen if each.status == 200]
-    latency_ms = [1000 * each.latency_s for each in well] or [float("nan")]
+    latency_ms = [1000 * each.latency_s for each in well]
     return {
         "sent": len(seen),
         "answered": len(well),
         "refused": sum(each.status == 503 for each in seen),
         "failed": sum(each.status not in {200, 503} for each in seen),
-        "p50_ms": round(float(np.percentile(latency_ms, 50)), 1),
-        "p99_ms": round(float(np.percentile(latency_ms, 99)), 1),
+        "p50_ms": round(float(np.percentile(latency_ms, 50)), 1) if well else None,
+        "p99_ms": round(float(np.percentile(latency_ms, 99)), 1) if well else None,
         "top1": round(100 * sum(each.right for each in well) / max(1, len(well)), 2),
         "eased": round(sum(each.eased for each in well) / max(1, len(well)), 4),
     }

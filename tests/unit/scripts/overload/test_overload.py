@@ -61,6 +61,10 @@ def test_how_long_the_load_is_remembered_is_told():
     assert (result["sent"], result["after"]["sent"], result["after"]["eased"]) == (1, 2, 0.5)
 
 
+def test_of_a_second_without_an_answer_no_latency_is_told():
+    assert told([Seen(0.5, 0.1, 503)], 2.0)["by_second"][0]["p50_ms"] is None
+
+
 def test_nobody_there_is_told_in_one_line(draw, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["overload", "http://127.0.0.1:9", "--data", str(draw({"cat": 1}))])
     with pytest.raises(SystemExit, match=r"error: .* answers nothing; is it serving"):
