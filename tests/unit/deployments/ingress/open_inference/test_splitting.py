@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.contract.errors import InvalidParameter
-from deployments.ingress.grpc.open_inference import _split
+from deployments.ingress.open_inference.tensors import split
 
 
 def packed(elements):
@@ -14,13 +14,13 @@ def packed(elements):
 
 @given(st.lists(st.binary(max_size=30), max_size=10))
 def test_elements_are_split_as_they_were_packed(elements):
-    assert _split(packed(elements), 64) == elements
+    assert split(packed(elements), 64) == elements
 
 
 @given(st.binary(max_size=200), st.integers(0, 5))
 def test_any_bytes_are_split_whole_or_refused(raw, most):
     try:
-        elements = _split(raw, most)
+        elements = split(raw, most)
     except InvalidParameter:
         return
     assert len(elements) <= most + 1
@@ -31,4 +31,4 @@ def test_any_bytes_are_split_whole_or_refused(raw, most):
 @pytest.mark.parametrize("raw", [b"\1", b"\1\0\0\0", b"\xff\xff\xff\xffx", packed([b"x"]) + b"\0"])
 def test_what_ends_within_an_element_is_refused(raw):
     with pytest.raises(InvalidParameter, match="ends within an element"):
-        _split(raw, 64)
+        split(raw, 64)
