@@ -9,6 +9,7 @@ from scripts.errors import ScriptError
 
 IMPORT_PATH = "graph.app:build"
 UNENCRYPTED = "warning: what clients send, their keys too, travels unencrypted; docs/security.md says how to have TLS"
+OTHERS = "warning: Serve's own ports can be reached too, in the clear; docs/security.md has rules for a firewall"
 
 
 def has_keys(config: dict[str, Any]) -> bool:
@@ -41,6 +42,7 @@ def check_exposure(config: dict[str, Any], without_keys: bool, tls: bool) -> Non
             "(python -m scripts.keys add NAME --file FILE) and name the file in args (access: {keys: FILE}); or, if "
             "anyone may come in, say --without-keys"
         )
+    print(OTHERS, flush=True)
     if not tls:
         print(UNENCRYPTED, flush=True)
 
