@@ -7,10 +7,12 @@ import httpx
 import pytest
 
 from deployments.contract.member import Agreed
-from deployments.contract.preprocessing import AsSent
+from deployments.contract.preprocessing import AsSent, Preprocessing
 from deployments.members.open_inference import OpenInference
 from deployments.members.openvino import OpenVino
+from deployments.members.tensorflow_serving import TensorFlowServing
 from models.repository import DEFAULT_ROOT
+from scripts.dataset import decode
 from tests.batches import batch
 from tests.conftest import ROOT
 from tests.server.load import Load
@@ -36,26 +38,39 @@ def expected():
     """What the members in the box say of the cat, each in this process' own graph."""
     content = config(DEFAULT_ROOT, "inline", members=MEMBERS)
     with Server(content) as server:
-        # This application is a model server, too: its `ensemble` takes the image as it was sent.
-        urls = (server.url, f"grpc://{server.grpc}")
-        ours = [asyncio.run(as_a_member(url)) for url in urls]
-        return {**post(server, CAT, members="true").json(), "as members": ours}
+        # This application is a model server, too.
+        asked = {
+            (kind, way, model): asyncio.run(as_a_member(kind, url, model))
+            for kind, model in (
+                (OpenInference, "ensemble"),
+                (OpenInference, "resnet"),
+                (TensorFlowServing, "ensemble"),
+            )
+            for way, url in (("http", server.url), ("grpc", f"grpc://{server.grpc}"))
+        }
+        return {**post(server, CAT, members="true").json(), "asked": asked}
 
 
-async def as_a_member(url):
-    """The label, the probability and the version that a member gives which is the `ensemble` of a server of ours."""
-    member = OpenInference(name="m", kind="open_inference", url=url, model="ensemble")
+async def as_a_member(kind, url, model):
+    """What a member gives which is a model of a server of ours: the label, its probability, and the version."""
+    name = {OpenInference: "open_inference", TensorFlowServing: "tensorflow_serving"}[kind]
+    member = kind(name="m", kind=name, url=url, model=model, output="probabilities")
     told = member.signature(DEFAULT_ROOT)
-    assert (told.as_sent, told.classes) == (True, 10)
+    # The ensemble takes the image as it was sent, a member pixels.
+    assert (told.as_sent, told.classes) == (model == "ensemble", 10)
     labels = OpenVino(name="resnet").signature(DEFAULT_ROOT).labels
-    answer = await member.make(DEFAULT_ROOT, Agreed(AsSent(), labels), 8)(batch([CAT]))
-    return labels[answer.payload[0].argmax()], float(answer.payload.max()), answer.items[0].versions
+    wanted = AsSent() if told.as_sent else Preprocessing((32, 32))
+    images = [CAT] if told.as_sent else decode("cat", CAT, wanted)[None]
+    answer = await member.make(DEFAULT_ROOT, Agreed(wanted, labels), 8)(batch(images))
+    return labels[answer.payload[0].argmax()], float(answer.payload.max()), answer.items[0].versions["m"]
 
 
 def test_this_application_may_be_the_other_server(expected):
-    for label, probability, versions in expected["as members"]:
-        assert (label, versions) == ("cat", {"m": "1"})
-        assert probability == pytest.approx(expected["probability"], abs=1e-5)
+    assert len(expected["asked"]) == 6
+    for (_, _, model), (label, probability, version) in expected["asked"].items():
+        said = expected if model == "ensemble" else expected["members"]["resnet"]
+        assert (label, version) == ("cat", "1" if model == "ensemble" else "2")
+        assert probability == pytest.approx(said["probability"], abs=1e-4)
 
 
 def assert_the_same(answer, expected):
