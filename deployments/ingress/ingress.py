@@ -66,8 +66,10 @@ class Ingress:
         self._admission = Admission(lambda: self.settings)
         self._arrivals = Arrivals(self._admission, lambda: self.settings)
         # What may take seconds to decode, or not come back, has batches of its own, for which no other image waits.
-        self._batcher, self._isolated = (
-            Batcher[Waiting, Outcome](self._run, lambda waiting: len(waiting.image), settings) for _ in range(2)
+        # Large ones among it go alone: the others of a batch would wait for the last.
+        self._batcher = Batcher[Waiting, Outcome](self._run, lambda waiting: len(waiting.image), settings)
+        self._isolated = Batcher[Waiting, Outcome](
+            self._run, lambda waiting: max(len(waiting.image), declared_pixels(waiting.image)), settings
         )
 
     @property

@@ -299,3 +299,18 @@ async def test_pixels_in_flight_are_bounded():
     await first
     await others
     assert label((await door.classify([pictures.bomb(100)]))[0]) == "x"
+
+
+async def test_large_images_that_are_decoded_apart_go_alone():
+    door, _ = ingress(max_concurrent_batches=1, max_batch_bytes=2**20)
+    sizes = []
+    run = door._graph
+
+    async def counting(batch):
+        sizes.append(len(batch.items))
+        return await run(Batch([b"x"] * len(batch.items), batch.items))
+
+    door._graph = counting
+    await door.classify([pictures.bomb(2000)] * 3)
+    await door.classify([pictures.bomb(100)] * 3)
+    assert sizes == [1, 1, 1, 3]
