@@ -165,3 +165,4 @@ def test_what_is_not_built_says_so_plainly(server):
     assert status == "UNIMPLEMENTED"
     assert "Watch is not implemented" in details
     assert call(server, "/grpc.health.v1.Health/Check", b"\n\x03xyz")[0] == "NOT_FOUND"
+    assert call(server, "/grpc.health.v1.Health/List", b"")[0] == "OK"
