@@ -198,8 +198,8 @@ def test_what_is_not_named_as_open_asks_for_a_key(running):
             status = running.http.request(method, path).status_code
             assert (status != 401) == (path in OPEN_PATHS), (method, path, status)
     functions = running.server.content["grpc_options"]["grpc_servicer_functions"]
-    # Two that the service has and this application does not.
-    names = Calls(functions).names - {f"{HEALTH}/Watch", f"{HEALTH}/List"}
+    # The one that the service has and this application does not.
+    names = Calls(functions).names - {f"{HEALTH}/Watch"}
     assert names > OPEN_CALLS
     refused = {name for name in names if answered(running.channel.unary_unary(name)) == "UNAUTHENTICATED"}
     assert names - refused == OPEN_CALLS
