@@ -3,6 +3,7 @@
     python -m scripts.faults                          # every scenario
     python -m scripts.faults members haproxy --markdown faults.md --plot faults.svg
     python -m scripts.faults hostile --help           # hostile input, which has options of its own
+    python -m scripts.faults refusals --help          # more requests than a server can answer, likewise
 
 Each scenario starts a server of its own, of the shipped configuration with the models in the box. Clients never try a
 request again. Printed are the requests that failed, the answers that lacked a member, and the longest time
@@ -24,6 +25,7 @@ from tqdm import tqdm
 
 from scripts.benchmark.workloads import workload
 from scripts.errors import ScriptError, check_writable, positive, told_in_one_line
+from scripts.faults import refusals
 from scripts.faults.hostile import command as hostile
 from scripts.faults.scenarios import SCENARIOS, Scenario
 from scripts.faults.stage import stage
@@ -104,6 +106,9 @@ def main() -> None:
     """Parse the command line and measure."""
     if sys.argv[1:2] == ["hostile"]:
         hostile.main(sys.argv[2:])
+        return
+    if sys.argv[1:2] == ["refusals"]:
+        refusals.main(sys.argv[2:])
         return
     names = [scenario.name for scenario in SCENARIOS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -1,7 +1,7 @@
 """Asks a server for more than it can do, and tells what became of the requests.
 
-    python -m scripts.faults.overload                 # every kind, four minutes
-    python -m scripts.faults.overload obeying --markdown overload.md
+    python -m scripts.faults refusals                 # every kind, four minutes
+    python -m scripts.faults refusals obeying --markdown refusals.md
 
 Each kind starts a server of its own, all nodes in one process with models of ImageNet's size, and loads it first as
 far as it goes with 32 clients: that is the best, of which the overloaded server's rate is told as a share.
@@ -254,15 +254,17 @@ def report(results: Sequence[Result], args: argparse.Namespace) -> None:
         args.markdown.write_text("".join(f"| {' | '.join(line)} |\n" for line in lines), encoding="utf-8")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line and measure."""
     names = [load.name for load in LOADS]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "python -m scripts.faults refusals", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("loads", nargs="*", metavar="LOAD", help=f"of {', '.join(names)}; default: all")
     parser.add_argument("--seconds", type=positive, default=30, help="how long each load lasts")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     if unknown := [name for name in args.loads if name not in names]:
         parser.error(f"there is no load {unknown[0]!r}; there are {', '.join(names)}")
     check_writable(parser, args.json, args.markdown)
@@ -270,7 +272,3 @@ def main() -> None:
         set_up()
         chosen = [load for load in LOADS if load.name in (args.loads or names)]
         report([measure(load, args.seconds) for load in tqdm(chosen, unit="load")], args)
-
-
-if __name__ == "__main__":
-    main()
