@@ -36,12 +36,14 @@ class Arrival:
         self.error: EnsembleError = DeadlineExceeded("the request's body did not arrive in its time; send it faster")
         self.limit = asyncio.timeout_at(self._due())
 
-    def grow(self, size: int) -> None:
-        """Take room for so many bytes more; raises Overloaded if there is none."""
+    def grow(self, size: int, whole: bool = False) -> None:
+        """Take room for so many bytes more, the last if it is `whole`; raises Overloaded if there is none."""
         self._admission.check(0, size)
         self._admission.size += size
         self.size += size
-        self.limit.reschedule(self._due())
+        if not whole:
+            # To set a timer anew costs more than the rest of this, and most bodies are there at once.
+            self.limit.reschedule(self._due())
 
     def give_way(self) -> bool:
         """End, in favour of a newer one, unless this one has only just begun."""

@@ -59,12 +59,13 @@ async def bounded(request: Request, limit: int, arrival: Arrival) -> AsyncGenera
         UnsupportedMediaType: it is compressed in a way that is not known.
         InvalidParameter: it is not compressed as it declares.
     """
-    received = 0
+    received, declared = 0, request.headers.get("content-length", "")
+    expected = int(declared) if declared.isdecimal() else -1
     async for chunk in decoded(request):
         received += len(chunk)
         if received > limit:
             raise ImageTooLarge(f"the request has more than {limit} bytes")
-        arrival.grow(len(chunk))
+        arrival.grow(len(chunk), received == expected)
         yield chunk
 
 
@@ -141,5 +142,5 @@ async def _part(part: UploadFile | str) -> bytes | EnsembleError:
 
 def _check_declared_length(request: Request, limit: int) -> None:
     declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > limit:
+    if declared.isdecimal() and int(declared) > limit:
         raise ImageTooLarge(f"the request declares {declared} bytes; at most {limit} are accepted")
