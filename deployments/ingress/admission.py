@@ -44,17 +44,22 @@ class Admission:
             OverShare: most of the room is taken, and they exceed the caller's share of it.
         """
         settings = self._settings()
-        free = settings.max_in_flight - self.images
+        kept = 0
         if not self._returns.is_due(by.key):
-            free -= min(self._returns.outstanding(), settings.max_in_flight // 3)
-        if images > free or self.size + size > settings.max_in_flight_bytes:
+            kept = min(self._returns.outstanding(), settings.max_in_flight // 3)
+        if self.images + images > settings.max_in_flight - kept:
+            said = f"; {kept} places are kept for those who come again" if kept else ""
             raise self.refusal(
-                f"{self.images} images of {self.size} bytes are in flight; at most {settings.max_in_flight} of "
-                f"{settings.max_in_flight_bytes} bytes are admitted",
-                by,
+                f"{self.images} images are in flight; at most {settings.max_in_flight} are admitted{said}", by
             )
+        self.check_size(size, by)
         if by.client and 2 * (self.images + images) > settings.max_in_flight:
             self._check_share(images, by, settings.max_in_flight)
+
+    def check_size(self, size: int, by: Caller = ANYONE) -> None:
+        """Raise Overloaded if so many more bytes exceed what is admitted, whatever images they are of."""
+        if self.size + size > (most := self._settings().max_in_flight_bytes):
+            raise self.refusal(f"{self.size} bytes are in flight; at most {most} are admitted", by)
 
     def _check_share(self, images: int, by: Caller, places: int) -> None:
         if self._shares.exceeds(by.client, images, places):
@@ -118,4 +123,5 @@ class Admission:
             self.pixels -= pixels
             settings = self._settings()
             passing = min(settings.max_batch_size * settings.max_concurrent_batches, settings.max_in_flight)
-            self._drain.left(images, self.images >= passing // 2)
+            # With those that leave now: all passes may end at about the same time.
+            self._drain.left(images, self.images + images >= max(2, passing // 4))

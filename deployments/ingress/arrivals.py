@@ -26,11 +26,11 @@ class Arrival:
         error: what it is told if it is ended now.
     """
 
-    def __init__(self, admission: Admission, timeout_s: float, slowest: int) -> None:
-        """Set where its bytes take room, its time, and the slowest pace in bytes a second."""
+    def __init__(self, admission: Admission, by: Caller, timeout_s: float, slowest: int) -> None:
+        """Set where its bytes take room, whose it is, its time, and the slowest pace in bytes a second."""
         self.began = time.time()
         self.size = 0
-        self._admission, self._slowest = admission, slowest
+        self._admission, self._by, self._slowest = admission, by, slowest
         self._start = asyncio.get_running_loop().time()
         self._end = self._start + timeout_s
         self.error: EnsembleError = DeadlineExceeded("the request's body did not arrive in its time; send it faster")
@@ -38,7 +38,7 @@ class Arrival:
 
     def grow(self, size: int, whole: bool = False) -> None:
         """Take room for so many bytes more, the last if it is `whole`; raises Overloaded if there is none."""
-        self._admission.check(0, size)
+        self._admission.check_size(size, self._by)
         self._admission.size += size
         self.size += size
         if not whole:
@@ -50,7 +50,8 @@ class Arrival:
         now = asyncio.get_running_loop().time()
         if now < self._start + YOUNG_S:
             return False
-        self.error = self._admission.refusal("too many requests are arriving, of which this one is the oldest")
+        reason = "too many requests are arriving, of which this one is the oldest"
+        self.error = self._admission.refusal(reason, self._by)
         self.limit.reschedule(now)
         return True
 
@@ -85,7 +86,7 @@ class Arrivals:
         self._admission.check(by=by)
         if len(self._all) >= settings.max_arriving and not self._make_room():
             raise self._admission.refusal(f"{len(self._all)} requests are arriving; no more are admitted at a time", by)
-        arrival = Arrival(self._admission, timeout_s, settings.min_body_rate)
+        arrival = Arrival(self._admission, by, timeout_s, settings.min_body_rate)
         self._all[arrival] = None
         try:
             async with arrival.limit:

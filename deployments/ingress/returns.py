@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 # What a promise is late or early by and still holds, and the spans of time in which so many come, seconds.
-LATE_S, EARLY_S, SPAN_S = 0.5, 0.05, 0.1
+LATE_S, EARLY_S, SPAN_S = 2.0, 0.05, 0.1
 # Fewer than places become free, for the pace is an estimate.
 CAUTION = 1.6
 MOST, LONGEST_KEY = 10_000, 128
@@ -33,6 +33,9 @@ class Returns:
             longest_s: the longest wait that is told.
         """
         now = self._clock()
+        # Who comes before its time, or finds no place, is told another one, and needs the first no more.
+        if (before := self._due.pop(key, None)) is not None:
+            self._booked[int(before / SPAN_S)] -= 1
         if len(key) > LONGEST_KEY or self.outstanding() >= MOST:
             return None
         for wait in range(1, longest_s + 1):

@@ -104,7 +104,8 @@ def test_a_deadline_and_an_overload(client, server, configured):
         # At once: those that were admitted still wait.
         assert not any(future.done() for future in admitted)
         assert refused.status_code == 503
-        assert refused.headers["Retry-After"] == "1"
+        # Two images in 4 s are a pace of their own, if it was measured before.
+        assert 1 <= int(refused.headers["Retry-After"]) <= 30
         assert [future.result().status_code for future in admitted] == [200, 200]
 
 

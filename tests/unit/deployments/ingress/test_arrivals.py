@@ -66,6 +66,15 @@ async def test_when_too_many_arrive_the_oldest_gives_way(monkeypatch):
     tasks[1].cancel()
 
 
+async def test_the_bytes_of_who_came_in_are_not_refused_for_want_of_places():
+    room, admission = made(max_in_flight=8)
+    async with room.arriving(60) as arrival:
+        # Meanwhile the others fill every place: whether there is one is asked again when the body is whole.
+        admission.images = 8
+        arrival.grow(1000)
+        assert admission.size == 1000
+
+
 async def test_what_has_only_just_begun_does_not_give_way():
     room, _ = made(max_arriving=1)
     begun = asyncio.Event()

@@ -50,6 +50,11 @@ def test_who_does_not_come_is_forgotten(returns, clock):
     assert not returns.is_due("a")
 
 
+def test_who_is_told_another_time_leaves_the_first_to_others(returns):
+    assert [returns.promise("a", 10, 30) for _ in range(40)] == [1] * 40
+    assert returns.outstanding() == 1
+
+
 def test_nothing_is_promised_that_is_too_long(returns):
     assert returns.promise("a", 80, 0) is None
     assert returns.promise("a" * (LONGEST_KEY + 1), 10, 30) is None
