@@ -40,13 +40,14 @@ class HttpServer:
         for protocol in (Classify(service), OpenInference(service), SharedMemory(service), TensorFlowServing(service)):
             self._routes |= protocol.routes()
         self._routes |= live(service)
-        self._patterns = {pattern(path): route for path, route in self._routes.items() if "{" in path}
+        self._patterns = {pattern(path): path for path in self._routes if "{" in path}
         self._routes |= Documents(self._routes).routes() | Page(service).routes()
 
     async def __call__(self, request: Request) -> Response:
         """Dispatch a request."""
         path = request.scope["path"]
-        route = self._routes.get(path) or self._matching(path)
+        template = path if path in self._routes else self._matching(path)
+        route = self._routes.get(template)
         if route is None and (error := tensorflow_serving.unknown(path)) is not None:
             return self._error(error, tensorflow_serving.AS_MESSAGE)
         if route is None:
@@ -57,20 +58,19 @@ class HttpServer:
             refusal.headers["Allow"] = "GET, HEAD" if route.method == "GET" else route.method
             return refusal
         if route.observed:
-            return await self._observed(request, route)
+            return await self._observed(request, route, template)
         return await self._answered(request, route, Call(Trace("")))
 
-    def _matching(self, path: str) -> Route | None:
-        """The route of a path with a name of the caller's in it."""
-        return next((route for known, route in self._patterns.items() if known.fullmatch(path)), None)
+    def _matching(self, path: str) -> str:
+        """The template of a path with a name of the caller's in it; empty if there is none."""
+        return next((template for known, template in self._patterns.items() if known.fullmatch(path)), "")
 
-    async def _observed(self, request: Request, route: Route) -> Response:
+    async def _observed(self, request: Request, route: Route, template: str) -> Response:
         """The answer to a call that is traced and counted."""
-        path = request.scope["path"]
         known = {
             "http.request.method": request.method,
-            "http.route": path,
-            "url.path": path,
+            "http.route": template,
+            "url.path": request.scope["path"],
             "url.scheme": "http",
             # The client's own, or HAProxy's or Serve's; Serve answers with it and notes it in its logs.
             "ensemble.request.id": request.headers.get("x-request-id", ""),
