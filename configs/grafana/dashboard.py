@@ -113,7 +113,29 @@ ROWS: dict[str, list[Panel]] = {
             "none",
             {"{{node}}": or_none("sum by (node) (ray_ensemble_edge_connections)")},
         ),
+    ],
+    "Cascade and cache": [
+        Panel("Last member asked", "cps", {"{{member}}": or_none(rate("cascade_exits_total", "member"))}),
+        Panel(
+            "Audit: exits that all members answer otherwise",
+            "percentunit",
+            {
+                "{{member}}, {{bound}}": or_none("max by (member, bound) (ray_ensemble_cascade_audit_share)"),
+                "the bound": or_none("max(ray_ensemble_cascade_audit_at_most)"),
+            },
+        ),
         Panel("Images in the cache", "cps", {"{{result}}": or_none(rate("cache_images_total", "result"))}),
+        Panel(
+            "Thresholds",
+            "none",
+            {"{{member}}": or_none("max by (member) (ray_ensemble_cascade_exit_at)")},
+        ),
+        Panel(
+            "Fewer members because of the load",
+            "cps",
+            {"images": or_none("sum(rate(ray_ensemble_cascade_eased_total[$__rate_interval]))")},
+        ),
+        Panel("Memory of the cache", "bytes", {"bytes": or_none("sum(ray_ensemble_cache_bytes)")}),
     ],
 }
 
