@@ -9,6 +9,7 @@ COMMANDS = (
     "cli",
     "doctor",
     "evaluate",
+    "experiments",
     "faults",
     "harder",
     "keys",

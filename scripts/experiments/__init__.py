@@ -1,0 +1,1 @@
+"""Experiments whose tables and pictures are in docs/experiments.md."""

@@ -1,0 +1,28 @@
+"""Makes an experiment of docs/experiments.md here.
+
+python -m scripts.experiments cascade --help      # accuracy against throughput: members, precisions, thresholds
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from scripts.experiments import cascade
+
+# Each has options of its own.
+EXPERIMENTS = {"cascade": cascade.main}
+
+
+def main() -> None:
+    """Make the experiment that is named."""
+    if experiment := EXPERIMENTS.get("".join(sys.argv[1:2])):
+        experiment(sys.argv[2:])
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment", choices=sorted(EXPERIMENTS))
+    parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
