@@ -4,6 +4,7 @@
     python -m scripts.faults members haproxy --markdown faults.md --plot faults.svg
     python -m scripts.faults hostile --help           # hostile input, which has options of its own
     python -m scripts.faults refusals --help          # more requests than a server can answer, likewise
+    python -m scripts.faults kills --help             # processes killed at any moment of a start, a load, a stop
 
 Each scenario starts a server of its own, of the shipped configuration with the models in the box. Clients never try a
 request again. Printed are the requests that failed, the answers that lacked a member, and the longest time
@@ -25,13 +26,15 @@ from tqdm import tqdm
 
 from scripts.benchmark.workloads import workload
 from scripts.errors import ScriptError, check_writable, positive, told_in_one_line
-from scripts.faults import refusals
+from scripts.faults import kills, refusals
 from scripts.faults.hostile import command as hostile
 from scripts.faults.scenarios import SCENARIOS, Scenario
 from scripts.faults.stage import stage
 from scripts.faults.watch import Sight, sight
 from scripts.serve.environment import set_up
 
+# What has options of its own.
+CAMPAIGNS = {"hostile": hostile.main, "refusals": refusals.main, "kills": kills.main}
 HEADINGS = ("what is done", "requests", "failed", "degraded", "dark, s", "p99, ms")
 CLIENTS = 16
 Result = tuple[Scenario, Sight]
@@ -104,11 +107,8 @@ def report(results: Sequence[Result], args: argparse.Namespace) -> None:
 
 def main() -> None:
     """Parse the command line and measure."""
-    if sys.argv[1:2] == ["hostile"]:
-        hostile.main(sys.argv[2:])
-        return
-    if sys.argv[1:2] == ["refusals"]:
-        refusals.main(sys.argv[2:])
+    if campaign := CAMPAIGNS.get("".join(sys.argv[1:2])):
+        campaign(sys.argv[2:])
         return
     names = [scenario.name for scenario in SCENARIOS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
