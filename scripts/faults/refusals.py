@@ -191,6 +191,7 @@ class Result:
         share: of the best rate.
         refused: requests answered 503.
         failed: requests with any other answer, or none.
+        others: those by status; 0 for none.
         p99_ms: the 99th percentile of the latency of those answered with 200, milliseconds.
         at_first_retry: the share of refused requests that were let in when they came again; NaN if none did.
         growth_mb: the server's memory after the load, above that before, megabytes.
@@ -201,6 +202,7 @@ class Result:
     share: float
     refused: int
     failed: int
+    others: dict[int, int]
     p99_ms: float
     at_first_retry: float
     growth_mb: float
@@ -227,12 +229,14 @@ def measure(load: Load, seconds: float) -> Result:
         seen: Seen = asyncio.run(load.run(images, best, seconds))
         growth = server.resident_mb() - before
     rate = len(seen.latencies) / seconds
+    others = {status: count for status, count in seen.statuses.items() if status not in {OK, REFUSED}}
     return Result(
         what=load.what,
         rate=rate,
         share=rate / best,
         refused=seen.statuses[REFUSED],
-        failed=sum(seen.statuses.values()) - seen.statuses[OK] - seen.statuses[REFUSED],
+        failed=sum(others.values()),
+        others=others,
         p99_ms=float(np.percentile(seen.latencies or [float("nan")], 99)) * 1000,
         at_first_retry=seen.admitted / seen.retries if seen.retries else float("nan"),
         growth_mb=growth,
@@ -247,6 +251,10 @@ def report(results: Sequence[Result], args: argparse.Namespace) -> None:
     for result in results:
         table.add_row(*result.cells())
     Console().print(table)
+    for result in results:
+        if result.others:
+            told = ", ".join(f"{count:,} with {status or 'none'}" for status, count in sorted(result.others.items()))
+            print(f"otherwise failed of {result.what}: {told}")
     if args.json is not None:
         args.json.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n", encoding="utf-8")
     if args.markdown is not None:

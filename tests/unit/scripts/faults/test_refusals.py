@@ -70,5 +70,5 @@ async def test_an_open_loop_counts_other_answers_and_broken_connections(monkeypa
 
 @pytest.mark.parametrize(("share", "told"), [(0.5, "50.0%"), (math.nan, "")])
 def test_a_line_of_the_table(share, told):
-    result = Result("a load", 10.4, 0.951, 1234, 0, 1500.2, share, 3.6)
+    result = Result("a load", 10.4, 0.951, 1234, 0, {}, 1500.2, share, 3.6)
     assert result.cells() == ["a load", "10", "0.95", "1,234", "0", "1,500", told, "+4 MB"]
