@@ -1,6 +1,7 @@
 """Makes an experiment of docs/experiments.md here.
 
 python -m scripts.experiments cascade --help      # accuracy against throughput: members, precisions, thresholds
+    python -m scripts.experiments overload --help     # more images than all members can answer, second by second
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 import argparse
 import sys
 
-from scripts.experiments import cascade
+from scripts.experiments import cascade, overload
 
 # Each has options of its own.
-EXPERIMENTS = {"cascade": cascade.main}
+EXPERIMENTS = {"cascade": cascade.main, "overload": overload.main}
 
 
 def main() -> None:

@@ -1,0 +1,159 @@
+"""Sends more than all members together can answer, and shows what becomes of it, second by second.
+
+    python -m scripts.experiments overload --data test.zip --markdown overload.md --plot overload.svg
+
+One process with the models in the box serves all members, then a cascade of them, then the cascade whose thresholds
+fall under load. The first one's capacity is measured with 32 clients; each is then sent `--times` as many labelled
+images, at random times, whatever comes back. `--plot` needs the `plot` extra (Matplotlib).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+from scripts.benchmark.systems import HTTP_PORT, OURS, VARIANTS, running
+from scripts.benchmark.workloads import workload
+from scripts.dataset import Dataset
+from scripts.errors import ScriptError, check_writable, positive, told_in_one_line
+from scripts.evaluate.__main__ import default_data
+from scripts.overload.__main__ import drive, told
+from scripts.serve.environment import set_up
+
+# The thresholds in force under load let every image stop at the first member.
+UNDER_LOAD = {"exit_at": [0.0], "from_queue_ms": 100, "until_queue_ms": 20}
+CLIENTS, CAPACITY_S, AFTER_S = 32, 8.0, 5.0
+HEADINGS = (
+    "one process with",
+    "sent",
+    "refused",
+    "failed",
+    "p50, ms",
+    "p99, ms",
+    "top-1, %",
+    "eased",
+    "eased until, s",
+)
+
+
+def _as_it_is(config: dict[str, Any]) -> None:
+    """Nothing is changed."""
+
+
+def _under_load(config: dict[str, Any]) -> None:
+    config["applications"][0]["args"]["ensemble"]["under_load"] = UNDER_LOAD
+
+
+COLOCATED = replace(next(each for each in OURS if each.placement == "colocated"), protocols=("http",))
+CASCADE = next(each for each in VARIANTS if each.name == "cascade")
+SETUPS = {
+    "both members": (COLOCATED, _as_it_is),
+    "the cascade": (CASCADE, _as_it_is),
+    "the cascade, and thresholds for load": (CASCADE, _under_load),
+}
+
+
+def measure(dataset: Dataset, times: float, seconds: float) -> tuple[float, dict[str, dict[str, Any]]]:
+    """The rate, images a second, and what `scripts.overload` tells of each setup.
+
+    Raises:
+        ScriptError: an image can't be read, or a server did not start.
+    """
+    load, images = workload("embedded", "int8"), list(dataset.read())
+    results: dict[str, dict[str, Any]] = {}
+    rate = 0.0
+    for name, (system, edit) in tqdm(SETUPS.items(), unit="server"):
+        with running(system, load, edit) as server:
+            url = f"http://127.0.0.1:{HTTP_PORT}"
+            if not rate:
+                rate = times * server.load(load, "http", CLIENTS, CAPACITY_S)["requests_per_s"]
+            results[name] = told(asyncio.run(drive(url, images, rate, seconds, AFTER_S)), seconds)
+    return rate, results
+
+
+def cells(name: str, result: Mapping[str, Any]) -> list[str]:
+    """A line of the table."""
+    counts = [f"{result[key]:,}" for key in ("sent", "refused", "failed")]
+    times = ["" if result[key] is None else f"{result[key]:,.0f}" for key in ("p50_ms", "p99_ms")]
+    eased = [f"{100 * result['eased']:.1f} %", f"{result['eased_until_s']:.1f}"]
+    return [name, *counts, *times, f"{result['top1']:.2f}", *eased]
+
+
+def plot(rate: float, results: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """What was answered and how late, by the second; PNG or SVG by the file's name.
+
+    Raises:
+        ScriptError: matplotlib is missing.
+    """
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as err:
+        raise ScriptError("the plot needs matplotlib: pip install -e '.[plot]'") from err
+    figure, (answers, latency, eased) = plt.subplots(3, 1, figsize=(8, 7), sharex=True, layout="constrained")
+    for name, result in results.items():
+        seconds = result["by_second"]
+        answers.plot([each["answered"] for each in seconds], label=name)
+        latency.plot([each["p99_ms"] for each in seconds])
+        eased.plot([100 * each["eased"] for each in seconds])
+    answers.axhline(rate, linestyle=":", color="grey", label="sent, on average")
+    answers.set_ylabel("answers to the images\nof a second")
+    answers.set_ylim(bottom=0)
+    answers.legend(frameon=False)
+    latency.set_ylabel("99th percentile of\nthe latency, ms")
+    latency.set_yscale("log")
+    eased.set_ylabel("asked of fewer members\nbecause of the load, %")
+    eased.set_xlabel("seconds")
+    for axes in (answers, latency, eased):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    plt.close(figure)
+
+
+def report(rate: float, results: Mapping[str, Mapping[str, Any]], args: argparse.Namespace) -> None:
+    """Print what came back, and write the files that were asked for."""
+    table = Table(title=f"{rate:.0f} images a second, {args.times:g} times what both members answer")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading == HEADINGS[0] else "right")
+    lines = [cells(name, result) for name, result in results.items()]
+    for line in lines:
+        table.add_row(*line)
+    Console().print(table)
+    if args.json is not None:
+        args.json.write_text(json.dumps({"rate": rate, **results}, indent=1) + "\n", encoding="utf-8")
+    if args.markdown is not None:
+        rows: list[Sequence[str]] = [HEADINGS, ["---", *["---:"] * (len(HEADINGS) - 1)], *lines]
+        args.markdown.write_text("".join(f"| {' | '.join(row)} |\n" for row in rows), encoding="utf-8")
+    if args.plot is not None:
+        plot(rate, results, args.plot)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Parse the command line, send and report."""
+    description = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="scripts.experiments overload", description=__doc__, formatter_class=description
+    )
+    parser.add_argument("--data", type=Path, default=default_data(), metavar="PATH", help="<class>/*.jpg, or zip")
+    parser.add_argument("--times", type=float, default=1.5, help="what both members answer; default: %(default)s")
+    parser.add_argument("--seconds", type=positive, default=60, help="of load, for each server; default: %(default)s")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--markdown", type=Path, metavar="FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="PNG or SVG")
+    args = parser.parse_args(arguments)
+    if args.data is None:
+        parser.error("name the images by --data")
+    if args.times <= 0:
+        parser.error("--times must be above 0")
+    check_writable(parser, args.json, args.markdown, args.plot)
+    with told_in_one_line():
+        set_up()
+        report(*measure(Dataset.open(args.data), args.times, args.seconds), args)
