@@ -14,7 +14,7 @@ from tests.server.receiver import Receiver
 from tests.server.server import Server, config, eventually, post, scrape
 from tests.server.shared.test_http import level
 
-SCALE_DOWNS, ROLLING_UPDATES = 3, 1
+SCALE_DOWNS, ROLLING_UPDATES = 2, 1
 NODES = ("JpegTransformer", "heavy", "Combiner", "Labeler")
 
 

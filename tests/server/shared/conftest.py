@@ -6,16 +6,10 @@ from ray import serve
 from tests.conftest import ROOT
 from tests.environments import environment
 from tests.server.server import Server, config
+from tests.server.shared.servers import SERVERS
 from tests.server.shared.test_http import level
 
 HERE = ROOT / "tests" / "server" / "shared"
-# In this order in every test, or pytest would start them anew for some.
-SERVERS = [("separate", "direct"), ("inline", "direct"), ("separate", "handle")]
-
-
-def only(count):
-    """For tests that ask so many of the servers: by which edge separate nodes are called is all one to them."""
-    return pytest.mark.parametrize("server", SERVERS[:count], ids="-".join, indirect=True, scope="package")
 
 
 @pytest.fixture(scope="package", params=SERVERS, ids="-".join)

@@ -9,7 +9,10 @@ from deployments.protocol import inference_pb2 as pb
 from deployments.protocol import inference_pb2_grpc
 from tests.networks import CLASSES
 from tests.server.clients import infer_request
+from tests.server.shared.servers import only
 from tests.server.shared.test_http import TRACE, expected, level
+
+pytestmark = only(2)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from deployments.protocol import inference_pb2 as pb
 from deployments.protocol import inference_pb2_grpc
 from tests.networks import one_hot
 from tests.server.server import eventually
-from tests.server.shared.conftest import only
+from tests.server.shared.servers import only
 from tests.server.shared.test_http import BINARY
 
 pytestmark = only(2)

@@ -14,6 +14,7 @@ from tests import pictures
 from tests.networks import CLASSES
 from tests.server.clients import Grpc, Handle, Http
 from tests.server.server import eventually, post
+from tests.server.shared.servers import only
 from tests.server.shared.test_http import expected, level
 
 
@@ -78,6 +79,7 @@ def test_a_clients_mistake(client, image, options, code):
     assert client.classify(level(250))[0] == "ok"
 
 
+@only(1)
 def test_a_deadline_and_an_overload(client, server, configured):
     """While a lone image waits 4 s for others, a short deadline passes, and a third image finds no room."""
     slow = {"batch_wait_ms": 4000, "max_in_flight": 2}
@@ -164,6 +166,7 @@ def test_a_clients_mistake_is_not_logged_as_the_servers(server):
     assert tracebacks() == before
 
 
+@only(2)
 def test_a_client_that_leaves_takes_nobody_along(server):
     """Impatient clients share batches with patient ones."""
     image = pictures.jpeg(1500, 2000)

@@ -2,7 +2,8 @@
 
 import subprocess
 
-from tests.server.shared.conftest import HERE, only
+from tests.server.shared.conftest import HERE
+from tests.server.shared.servers import only
 
 
 @only(1)

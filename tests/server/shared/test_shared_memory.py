@@ -13,7 +13,8 @@ from deployments.protocol import inference_pb2_grpc
 from tests.environments import ask
 from tests.networks import CLASSES
 from tests.server.server import eventually
-from tests.server.shared.conftest import HERE, only
+from tests.server.shared.conftest import HERE
+from tests.server.shared.servers import only
 from tests.server.shared.test_http import INFER, expected, level
 
 pytestmark = only(2)

@@ -10,7 +10,7 @@ import pytest
 
 from deployments.protocol import tensorflow_serving_pb2 as pb
 from tests.networks import CLASSES
-from tests.server.shared.conftest import only
+from tests.server.shared.servers import only
 from tests.server.shared.test_http import expected, level
 
 pytestmark = only(2)
