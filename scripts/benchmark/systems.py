@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +122,7 @@ class Running:
 
     def replicas(self, deployment: str) -> list[psutil.Process]:
         """The processes that run a deployment's replicas."""
-        return [p for p in self.processes() if f"ServeReplica:ensemble:{deployment}" in " ".join(_command(p))]
+        return replicas_among(self.processes(), deployment)
 
     def load(self, workload: Workload, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
         """What `scripts.load` measures, in a process of its own, and what the server used meanwhile.
@@ -160,6 +160,11 @@ class Running:
             "client_cpu_ms_per_request": result["cpu_s"] * 1000 / result["requests"],
             "resident_mb": self.resident_mb(),
         }
+
+
+def replicas_among(processes: Iterable[psutil.Process], deployment: str) -> list[psutil.Process]:
+    """Those of the processes that run a deployment's replicas."""
+    return [p for p in processes if f"ServeReplica:ensemble:{deployment}" in " ".join(_command(p))]
 
 
 def _command(process: psutil.Process) -> list[str]:

@@ -46,7 +46,7 @@ def measure(scenario: Scenario, clients: int) -> Sight:
     Raises:
         ScriptError: the server did not start, or was not whole again in time.
     """
-    with stage(workload("embedded", "int8"), scenario.placement, scenario.replicas, clients) as here:
+    with stage(workload("embedded", "int8"), scenario.placement, scenario.replicas, clients, scenario.nodes) as here:
         scenario.do(here)
     return sight(here.watch)
 

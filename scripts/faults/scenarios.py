@@ -24,7 +24,7 @@ from scripts.serve.api import ServeApi
 
 KILLS = 3
 NODES = ("JpegTransformer", "ResNet", "DenseNet", "Combiner", "Labeler")
-TWO_OF_EACH = dict.fromkeys(NODES, 2)
+TWO_OF_EACH, THREE = dict.fromkeys(NODES, 2), dict.fromkeys(NODES, 3)
 FROZEN_S = 15.0
 SLOW_BODIES, SLOW_S = 600, 20.0
 BRACKET_SENDERS = 4
@@ -41,6 +41,7 @@ class Scenario:
         do: does it.
         replicas: how many each deployment has, where that is not one.
         placement: where the nodes run.
+        nodes: of Ray, all on this machine.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Scenario:
     do: Callable[[Stage], None]
     replicas: Mapping[str, int] = field(default_factory=dict)
     placement: Placement = "separate"
+    nodes: int = 1
 
 
 def _kill_members(here: Stage) -> None:
@@ -81,6 +83,10 @@ def _kill(part: str) -> Callable[[Stage], None]:
         here.until_whole()
 
     return kill
+
+
+def _kill_a_node(here: Stage) -> None:
+    here.kill_a_node()
 
 
 def _deploy(here: Stage, config: dict[str, Any]) -> None:
@@ -187,6 +193,9 @@ SCENARIOS = (
     Scenario("nodes-of-two", "one of two transformers, combiners and labelers is killed", _kill_nodes, TWO_OF_EACH),
     Scenario("frozen-member", f"a member's only replica is frozen for {FROZEN_S:.0f} s", _freeze_a_member),
     Scenario("ingress", "one of two replicas of the ingress is killed, three times", _kill_ingress, {"Ingress": 2}),
+    Scenario(
+        "node-of-three", "one of three machines is lost, and a replica of each node", _kill_a_node, THREE, nodes=3
+    ),
     Scenario("controller", "Serve's controller is killed", _end_and_start_the_controller),
     Scenario("proxy", "Serve's proxy, which commands HAProxy, is killed", _kill("ray::HAProxyManager")),
     Scenario("haproxy", "HAProxy is killed", _kill("haproxy")),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx
 import psutil
 
-from scripts.benchmark.systems import HTTP_PORT, OURS, Running, running
+from scripts.benchmark.systems import HTTP_PORT, OURS, Running, replicas_among, running
 from scripts.benchmark.workloads import Placement, Workload
 from scripts.errors import ScriptError
 from scripts.faults.watch import Watch
@@ -30,9 +33,10 @@ class Stage:
         config: its Serve config.
     """
 
-    def __init__(self, server: Running, config: dict[str, Any], watch: Watch) -> None:
-        """Set the server, its configuration, and its clients."""
+    def __init__(self, server: Running, config: dict[str, Any], watch: Watch, nodes: Sequence[psutil.Process]) -> None:
+        """Set the server, its configuration, its clients, and the further nodes of its Ray."""
         self._server = server
+        self._nodes = nodes
         self.config = config
         self.watch = watch
         self.url = f"http://127.0.0.1:{HTTP_PORT}"
@@ -40,7 +44,20 @@ class Stage:
 
     def replicas(self, deployment: str) -> list[psutil.Process]:
         """The processes of a deployment's replicas."""
-        return self._server.replicas(deployment)
+        return self._server.replicas(deployment) + replicas_among(self._on_nodes(), deployment)
+
+    def kill_a_node(self) -> None:
+        """Kill the raylet of one of the further nodes, and wait until all is whole again."""
+        raylet = next(process for process in self._on_nodes() if process.name() == "raylet")
+        raylet.kill()
+        self.until_whole()
+
+    def _on_nodes(self) -> list[psutil.Process]:
+        found = []
+        for node in self._nodes:
+            with suppress(psutil.Error):
+                found += node.children(recursive=True)
+        return found
 
     def processes(self, part: str) -> list[psutil.Process]:
         """The server's processes whose name, or first argument, has this in it."""
@@ -91,8 +108,10 @@ class Stage:
 
 
 @contextmanager
-def stage(load: Workload, placement: Placement, replicas: Mapping[str, int], clients: int) -> Iterator[Stage]:
-    """A server with so many replicas of each of these deployments, under load.
+def stage(
+    load: Workload, placement: Placement, replicas: Mapping[str, int], clients: int, nodes: int = 1
+) -> Iterator[Stage]:
+    """A server with so many replicas of each of these deployments, on so many nodes, under load.
 
     Raises:
         ScriptError: it did not start.
@@ -105,11 +124,13 @@ def stage(load: Workload, placement: Placement, replicas: Mapping[str, int], cli
             options.pop("autoscaling_config", None)
             options["num_replicas"] = replicas.get(options["name"], 1)
             options["ray_actor_options"] = {"num_cpus": 0.05}
+            if nodes > 1 and options["num_replicas"] == nodes:
+                options["max_replicas_per_node"] = 1
         content.update(config)
 
-    with running(system, load, edit) as server:
+    with running(system, load, edit) as server, _joined(server.told("RAY_ADDRESS"), nodes - 1) as others:
         watch = Watch(f"http://127.0.0.1:{HTTP_PORT}", [path.read_bytes() for path in load.images], clients)
-        here = Stage(server, content, watch)
+        here = Stage(server, content, watch, others)
         here.until(lambda: all(len(here.replicas(name)) >= count for name, count in replicas.items()))
         watch.start()
         time.sleep(CALM_S)
@@ -117,3 +138,23 @@ def stage(load: Workload, placement: Placement, replicas: Mapping[str, int], cli
             yield here
         finally:
             watch.stop()
+
+
+@contextmanager
+def _joined(address: str, count: int) -> Iterator[list[psutil.Process]]:
+    """So many further nodes of a Ray cluster, on this machine."""
+    command = [sys.executable, "-m", "scripts.faults.node", address]
+    nodes: list[subprocess.Popen[bytes]] = []
+    try:
+        for _ in range(count):
+            # One after the other: two that join at the same moment from one address get in each other's way.
+            nodes.append(subprocess.Popen(command, stdout=subprocess.PIPE))  # noqa: S603
+            assert nodes[-1].stdout is not None
+            if nodes[-1].stdout.readline().strip() != b"joined":
+                raise ScriptError("a further node of Ray did not join")
+        yield [psutil.Process(node.pid) for node in nodes]
+    finally:
+        for node in nodes:
+            node.send_signal(signal.SIGTERM)
+        for node in nodes:
+            node.communicate()
