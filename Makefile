@@ -10,8 +10,9 @@ BIN := $(VENV)/bin
 serve: $(VENV)/serve.installed
 	@exec $(BIN)/python -m scripts.serve $(FLAGS) $(CONFIG)
 
+# Several processes share the tests, because a test waits more than it works: a file, or a folder of tests/server, each.
 test: $(VENV)/dev.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 # What needs neither Ray nor PyTorch: seconds.
 test-fast: $(VENV)/dev.installed

@@ -30,3 +30,12 @@ def repository(tmp_path_factory):
     store(root, "six", constant(one_hot(6), size=48))
     store(root, "brightness", brightness())
     return root
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of several processes that test, one has all tests of a file, or of a folder whose tests share servers."""
+    for item in items:
+        where = item.path.relative_to(ROOT / "tests").parts
+        group = where[:2] if where[0] == "server" else where
+        item.add_marker(pytest.mark.xdist_group("/".join(group)))

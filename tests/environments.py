@@ -1,5 +1,6 @@
 """Environments for software that can't live beside Ray: made once, kept in the user's cache folder."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -15,6 +16,15 @@ def environment(name, lock):
     content = lock.read_bytes()
     folder = CACHE / f"{name}-{hashlib.sha256(content).hexdigest()[:12]}"
     python = folder / "bin" / "python"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    # Of several processes that want it one makes it, and the others wait.
+    with folder.with_suffix(".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        _make(folder, python, lock)
+    return python
+
+
+def _make(folder, python, lock):
     if not (folder / "complete").exists():
         venv.create(folder, with_pip=True, clear=True)
         command = [
@@ -29,7 +39,6 @@ def environment(name, lock):
         ]
         subprocess.run([*command, "-r", lock], check=True)
         (folder / "complete").touch()
-    return python
 
 
 def ask(python, script, *arguments):

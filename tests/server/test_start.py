@@ -60,15 +60,19 @@ def test_ctrl_c_at_any_moment_of_the_start(repository, seconds):
 
 
 def test_a_start_works_after_a_kill(repository):
-    server = Server(config(repository, "inline"))
-    server.__enter__()
-    server.process.kill()
-    server.process.wait()
-    with server:
-        [told] = [line for line in server.log().splitlines() if "that a killed server left" in line]
-        assert {"gcs_server", "haproxy", "raylet"} <= set(told.partition(": ")[2].split(", "))
-        assert post(server, level(10)).status_code == 200
-    assert not list(leftovers())
+    # A server that another test starts in this very moment clears it away as well: then once more.
+    for _ in range(3):
+        server = Server(config(repository, "inline"))
+        server.__enter__()
+        server.process.kill()
+        server.process.wait()
+        with server:
+            told = [line for line in server.log().splitlines() if "that a killed server left" in line]
+            assert post(server, level(10)).status_code == 200
+        assert not list(leftovers())
+        if told:
+            break
+    assert {"gcs_server", "haproxy", "raylet"} <= set(told[0].partition(": ")[2].split(", "))
 
 
 def test_without_ray_it_ends_and_says_why(repository):
