@@ -50,6 +50,8 @@ lock: $(VENV)/dev.installed
 	printf 'kserve\nopenvino\nnumpy\n' | $(REMOTE)-kserve.lock
 	printf 'nvidia-pytriton==0.7.0\nopenvino\nnumpy<2\npillow\n' | $(REMOTE)-triton.lock
 	printf 'ovmsclient==2023.1\nopenvino\nnumpy\n' | $(REMOTE)-tensorflow.lock
+	printf 'moto[s3]\nflask\nflask-cors\ngcp-storage-emulator\n' | $(COMPILE) --no-annotate $(UPGRADE) - \
+		--output-file tests/unit/models/sources/requirements-buckets.lock
 
 proto: $(VENV)/dev.installed
 	$(BIN)/uv run --no-project --with grpcio-tools==1.85.1 python -m grpc_tools.protoc -I . \

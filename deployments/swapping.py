@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 import weakref
-from pathlib import Path
 
 import msgspec
 from pydantic import Field
@@ -19,15 +18,12 @@ from deployments.contract.preprocessing import Preprocessing
 from deployments.contract.settings import Schema
 from deployments.members.openvino import OpenVino
 from deployments.predictor import Predictor
-from models.errors import ModelError
+from models.errors import ModelError, Unreachable
 from models.network import class_count, input_size, load
-from models.repository import Model, find, versions
+from models.repository import Model, Stamp
+from models.sources import Where
 
 logger = logging.getLogger("ray.serve")
-
-NOTICE_EVERY_S = 2.0
-# The files of a version: their names, sizes and times.
-Stamp = tuple[tuple[str, int, int], ...]
 
 
 class VersionSettings(Schema):
@@ -71,7 +67,7 @@ class Swapping:
         refused: how many versions were not taken.
     """
 
-    def __init__(self, config: OpenVino, repository: Path, agreed: Agreed, max_batch_size: int) -> None:
+    def __init__(self, config: OpenVino, repository: Where, agreed: Agreed, max_batch_size: int) -> None:
         """Load the configured version; by the policy `latest`, the highest one that can be served.
 
         Raises:
@@ -80,7 +76,9 @@ class Swapping:
         assert isinstance(agreed.images, Preprocessing)
         self.name = config.name
         self.refused = 0
-        self._config, self._repository, self._agreed, self._max_batch_size = config, repository, agreed, max_batch_size
+        self._config, self._agreed, self._max_batch_size = config, agreed, max_batch_size
+        self._where = repository
+        self._repository, self._model_name = config.opened(repository)
         self._size = agreed.images.size
         self._settings = VersionSettings()
         self._changing = threading.Lock()
@@ -96,19 +94,20 @@ class Swapping:
     def _first(self) -> Serving:
         if self._config.version_policy != "latest":
             # It was checked when the members agreed.
-            return self._made(self._config.find(self._repository))
+            return self._made(self._config.find(self._where))
         error: ConfigurationError | None = None
-        for version in reversed(versions(self._repository, self._model_name)):
+        for version in reversed(self._repository.versions(self._model_name)):
             try:
-                return self._load(find(self._repository, self._model_name, version), None)
+                return self._load(self._repository.find(self._model_name, version), None)
             except (ConfigurationError, ModelError) as err:
                 self._refuse(version, err)
                 error = error or ConfigurationError(f"members: {self.name!r}: {err}")
         raise error or ConfigurationError(f"members: {self.name!r}: no version of {self._model_name!r}")
 
     @property
-    def _model_name(self) -> str:
-        return self._config.model or self._config.name
+    def look_every_s(self) -> float:
+        """How often it looks for new versions."""
+        return self._repository.look_every_s
 
     @property
     def version(self) -> int:
@@ -127,10 +126,13 @@ class Swapping:
         threading.Thread(target=self.notice, kwargs={"settled": True}, name="load", daemon=True).start()
 
     def check(self, settings: VersionSettings) -> None:
-        """Raise ConfigurationError unless that version is there; whether it can be served is seen when it is loaded."""
-        if settings.version is not None:
+        """Raise ConfigurationError unless that version is there; whether it can be served is seen when it is loaded.
+
+        What must be fetched is not: this is the event loop. A version that is not there is refused when it is fetched.
+        """
+        if settings.version is not None and not self._repository.places_whole:
             try:
-                find(self._repository, self._model_name, settings.version)
+                self._repository.find(self._model_name, settings.version)
             except ModelError as err:
                 raise ConfigurationError(f"{self.name}: {err}") from err
 
@@ -151,6 +153,14 @@ class Swapping:
         Args:
             settled: whether a version that was not seen before is taken as complete.
         """
+        try:
+            self._notice(settled or self._repository.places_whole)
+        except Unreachable as err:
+            logger.warning("member %r can't look for new versions, what is served goes on: %s", self.name, err)
+        except ModelError as err:
+            logger.error("member %r can't look for new versions, what is served goes on: %s", self.name, err)
+
+    def _notice(self, settled: bool) -> None:
         with self._changing:
             wanted = self._wanted()
             if wanted == self.version or self._is_refused(wanted):
@@ -162,7 +172,10 @@ class Swapping:
                 return
             try:
                 current = (self._next or self._serving).model
-                loaded = self._load(find(self._repository, self._model_name, wanted), current)
+                loaded = self._load(self._repository.find(self._model_name, wanted), current)
+            except Unreachable:
+                # It says nothing of the version, which is tried again.
+                raise
             except (ConfigurationError, ModelError) as err:
                 self._refused[wanted] = stamp
                 self._refuse(wanted, err)
@@ -172,9 +185,9 @@ class Swapping:
 
     def _wanted(self) -> int:
         """The version by the settings, else the highest by the policy, but none lower, else that of the start."""
+        available = self._repository.versions(self._model_name)
         if self._settings.version is not None:
             return self._settings.version
-        available = versions(self._repository, self._model_name)
         if self._config.version_policy == "latest":
             highest = max((version for version in available if not self._is_refused(version)), default=0)
             return max(highest, self.version)
@@ -185,7 +198,7 @@ class Swapping:
         return version in self._refused and self._refused[version] == self._stamp(version)
 
     def _stamp(self, version: int) -> Stamp:
-        return _stamp(self._repository / self._model_name / str(version))
+        return self._repository.stamp(self._model_name, version)
 
     def _load(self, model: Model, current: Model | None) -> Serving:
         """Load and warm up a version; raises ConfigurationError or ModelError if it can't take part."""
@@ -213,11 +226,11 @@ class Swapping:
 
 def _watch(member: Swapping) -> None:
     """Look for new versions from a thread, for as long as the member lives."""
-    reference = weakref.ref(member)
+    reference, every_s = weakref.ref(member), member.look_every_s
 
     def look() -> None:
         while True:
-            time.sleep(NOTICE_EVERY_S)
+            time.sleep(every_s)
             if (alive := reference()) is None:
                 return
             try:
@@ -227,12 +240,3 @@ def _watch(member: Swapping) -> None:
             del alive
 
     threading.Thread(target=look, name="versions", daemon=True).start()
-
-
-def _stamp(folder: Path) -> Stamp:
-    try:
-        files = [(file, file.stat()) for file in sorted(folder.rglob("*"))]
-    except OSError:
-        # It is being written.
-        return ()
-    return tuple((str(file), status.st_size, status.st_mtime_ns) for file, status in files)

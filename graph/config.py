@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, PlainValidator, ValidationError, model_validator
 
 from deployments.combiner import CombinerConfig, check_weights
 from deployments.contract.errors import ConfigurationError
@@ -20,6 +19,8 @@ from graph.flows.asking import AskingSettings
 from graph.flows.cache import CacheSettings
 from graph.plan import COMBINER, INGRESS, LABELER, TRANSFORMER, Edges
 from models.repository import DEFAULT_ROOT
+from models.sources import Where
+from models.sources.location import located
 
 # What stands below /v2/models besides the members' names.
 TAKEN = frozenset({"ensemble", "stats"})
@@ -29,8 +30,8 @@ RESERVED = (INGRESS, TRANSFORMER, COMBINER, LABELER)
 class EnsembleConfig(Schema):
     """The arguments of `graph.app:build`."""
 
-    model_repository: Path = Field(
-        DEFAULT_ROOT, description="folder of <name>/<version>/; default: the models in the box"
+    model_repository: Annotated[Where, PlainValidator(located)] = Field(
+        DEFAULT_ROOT, description="folder or address of <name>/<version>/; default: the models in the box"
     )
     transformer: TransformerConfig = TransformerConfig()
     members: tuple[Member, ...] = Field(min_length=1, max_length=64)

@@ -22,6 +22,8 @@ LABELS = "labels.txt"
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 LONGEST_NAME = 64
 MODEL_FILES = ("*.xml", "*.onnx", "*.tflite", "*.pdmodel", "saved_model.pb")
+# The files of a version: their names, sizes and what changes when their content does.
+Stamp = tuple[tuple[str, int, int | str], ...]
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,44 @@ def find(root: Path, name: str, version: int | None = None) -> Model:
     chosen = available[-1] if version is None else version
     if chosen not in available:
         raise ModelError(f"model {name!r} has no version {chosen}; it has {available}")
-    folder = root / name / str(chosen)
-    return Model(name, chosen, _model_file(folder), _read_metadata(folder))
+    return read(name, chosen, root / name / str(chosen))
+
+
+def read(name: str, version: int, folder: Path) -> Model:
+    """The model in a version's folder; raises ModelError as `find` does."""
+    return Model(name, version, _model_file(folder), _read_metadata(folder))
+
+
+def stamp(folder: Path) -> Stamp:
+    """What changes when a file of a version's folder does; empty while it is being written."""
+    try:
+        files = [(file, file.stat()) for file in sorted(folder.rglob("*"))]
+    except OSError:
+        return ()
+    return tuple((str(file), status.st_size, status.st_mtime_ns) for file, status in files)
+
+
+class Folder:
+    """A repository on this machine's disk; see `models.sources.Repository`."""
+
+    look_every_s = 2.0
+    places_whole = False
+
+    def __init__(self, root: Path) -> None:
+        """Set its root."""
+        self._root = root
+
+    def versions(self, name: str) -> list[int]:
+        """See `versions`."""
+        return versions(self._root, name)
+
+    def stamp(self, name: str, version: int) -> Stamp:
+        """See `stamp`."""
+        return stamp(self._root / name / str(version))
+
+    def find(self, name: str, version: int | None = None) -> Model:
+        """See `find`."""
+        return find(self._root, name, version)
 
 
 def _model_file(folder: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,6 +12,7 @@ from deployments.contract.nodes import Node
 from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Color, Interpolation, Resize, Size, Wanted
 from deployments.contract.settings import Name, Placement, Schema, Weight
+from models.sources import Where
 
 TOLD = ("crop_ratio", "resize", "interpolation", "border")
 
@@ -74,7 +74,7 @@ class MemberConfig(Schema):
         """What a trace calls its work."""
         return f"predict {self.name}"
 
-    def signature(self, repository: Path) -> Signature:
+    def signature(self, repository: Where) -> Signature:
         """What the member tells of itself.
 
         Args:
@@ -85,7 +85,7 @@ class MemberConfig(Schema):
         """
         raise NotImplementedError
 
-    def identity(self, repository: Path) -> str:
+    def identity(self, repository: Where) -> str:
         """What decides its scores besides the pixels, as text; a cache keeps apart what differs in it.
 
         Args:
@@ -96,7 +96,7 @@ class MemberConfig(Schema):
         """
         return self.model_dump_json(exclude={"weight", "placement", "deployment"})
 
-    def make(self, repository: Path, agreed: Agreed, max_batch_size: int) -> Node[Any, Probabilities]:
+    def make(self, repository: Where, agreed: Agreed, max_batch_size: int) -> Node[Any, Probabilities]:
         """The node, made in the process where it is to run.
 
         Args:

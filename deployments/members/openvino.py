@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import msgspec
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.member import Agreed, MemberConfig, Signature, told
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Pixels, Probabilities
-from deployments.contract.settings import Name
 from models.errors import ModelError
-from models.repository import Model, find, sha256
+from models.repository import Model, sha256
+from models.sources import Repository, Where, opened
+from models.sources.location import checked, model_at
+
+# A name, or the address of a model's own folder.
+ModelName = Annotated[str, AfterValidator(checked)]
 
 
 class OpenVino(MemberConfig):
     """One model of the repository. A third member is one more entry."""
 
     kind: Literal["openvino"] = Field("openvino", description="OpenVINO on this machine")
-    model: Name | None = Field(None, description="folder in the model repository; default: the name")
+    model: ModelName | None = Field(
+        None, description="folder in the model repository, or the path or address of one elsewhere; default: the name"
+    )
     version: int | None = Field(None, ge=1, description="model version; default: the highest")
     version_policy: Literal["fixed", "latest"] = Field(
         "fixed", description="`latest` takes a higher version that appears while it serves"
@@ -42,7 +48,7 @@ class OpenVino(MemberConfig):
             raise ValueError("version_policy: latest, but `version` names one; leave one of them out")
         return self
 
-    def signature(self, repository: Path) -> Signature:
+    def signature(self, repository: Where) -> Signature:
         """What the model's files tell; see `MemberConfig.signature`."""
         from models.network import class_count, input_size, load
 
@@ -59,26 +65,32 @@ class OpenVino(MemberConfig):
         except (ModelError, msgspec.ValidationError) as err:
             raise ConfigurationError(f"members: {self.name!r}: {err}") from err
 
-    def identity(self, repository: Path) -> str:
+    def identity(self, repository: Where) -> str:
         """The model's files and the precision; see `MemberConfig.identity`."""
         model = self.find(repository)
         digests = {file.name: sha256(file) for file in sorted(model.folder.iterdir()) if file.is_file()}
         return f"{self.name} {model.name} {model.version} {self.inference_precision} {digests}"
 
-    def make(self, repository: Path, agreed: Agreed, max_batch_size: int) -> Node[Pixels, Probabilities]:
+    def make(self, repository: Where, agreed: Agreed, max_batch_size: int) -> Node[Pixels, Probabilities]:
         """A predictor whose version can be swapped; see `MemberConfig.make`."""
         # Imported where it runs: OpenVINO takes time and memory that a process without a member need not spend.
         from deployments.swapping import Swapping
 
         return Swapping(self, repository, agreed, max_batch_size)
 
-    def find(self, repository: Path) -> Model:
+    def find(self, repository: Where) -> Model:
         """The version on disk that is served.
 
         Raises:
             ConfigurationError: it isn't there.
         """
         try:
-            return find(repository, self.model or self.name, self.version)
+            models, name = self.opened(repository)
+            return models.find(name, self.version)
         except ModelError as err:
             raise ConfigurationError(f"members: {self.name!r}: {err}") from err
+
+    def opened(self, repository: Where) -> tuple[Repository, str]:
+        """The repository that its model is in, and the model's name there."""
+        where, name = model_at(self.model or self.name)
+        return opened(where or repository), name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deployments.contract.errors import ConfigurationError
@@ -14,6 +13,7 @@ from deployments.contract.nodes import Node
 from deployments.contract.payload import Probabilities
 from deployments.remote.failures import CallError, Late, Misfit, Unreachable
 from deployments.remote.settings import RemoteConfig
+from models.sources import Where
 
 if TYPE_CHECKING:
     from deployments.remote.credentials import Token
@@ -35,7 +35,7 @@ class RemoteKind(RemoteConfig):
         """What asks an IP address by this protocol; an answer holds at most so many scores."""
         raise NotImplementedError
 
-    def signature(self, repository: Path) -> Signature:
+    def signature(self, repository: Where) -> Signature:
         """What the server tells of its model, and the configuration; the latter alone while no server is there.
 
         Raises:
@@ -88,7 +88,7 @@ class RemoteKind(RemoteConfig):
         logger.warning("members: %r: %s: %s; it is asked again while we serve", self.name, self.url, error)
         return None
 
-    def make(self, repository: Path, agreed: Agreed, max_batch_size: int) -> Node[Any, Probabilities]:
+    def make(self, repository: Where, agreed: Agreed, max_batch_size: int) -> Node[Any, Probabilities]:
         """The node that asks the server; see `MemberConfig.make`."""
         from deployments.remote.credentials import Token
         from deployments.remote.member import RemoteMember

@@ -11,6 +11,7 @@ from deployments.contract.member import Agreed
 from deployments.contract.preprocessing import Preprocessing
 from deployments.members.openvino import OpenVino
 from deployments.swapping import VersionSettings
+from models.repository import Folder
 from models.writing import write_metadata
 from tests import batches
 from tests.batches import errors
@@ -39,7 +40,7 @@ async def answer(node):
 
 @pytest.fixture(autouse=True)
 def only_when_asked(monkeypatch):
-    monkeypatch.setattr("deployments.swapping.NOTICE_EVERY_S", 3600)
+    monkeypatch.setattr(Folder, "look_every_s", 3600)
 
 
 async def test_a_new_version_takes_the_place_of_the_old_one_which_is_freed(tmp_path):
@@ -59,7 +60,7 @@ async def test_a_new_version_takes_the_place_of_the_old_one_which_is_freed(tmp_p
 
 
 async def test_by_itself_it_notices(tmp_path, monkeypatch):
-    monkeypatch.setattr("deployments.swapping.NOTICE_EVERY_S", 0.01)
+    monkeypatch.setattr(Folder, "look_every_s", 0.01)
     put(tmp_path, 1)
     node = member(tmp_path)
     put(tmp_path, 2)

@@ -16,6 +16,7 @@ COMMANDS = (
     "levers",
     "limit",
     "load",
+    "manifest",
     "overload",
     "prepare",
     "quantize",
@@ -24,7 +25,7 @@ COMMANDS = (
     "train",
     "tune_cascade",
 )
-EXTRAS = ("torch", "torchvision", "nncf", "matplotlib", "skimage", "onnx")
+EXTRAS = ("torch", "torchvision", "nncf", "matplotlib", "skimage", "onnx", "fsspec")
 SCRIPT = """
 import contextlib, io, runpy, sys
 for name in {extras}:

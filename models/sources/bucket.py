@@ -1,0 +1,94 @@
+"""Models in a bucket: `s3://` (any server that speaks S3) and `gs://`, through fsspec's drivers."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from models.errors import SourceError, Unreachable
+from models.sources.location import Location
+from models.sources.source import File, Listing
+
+PIECE = 1024 * 1024
+# What is read ahead at once.
+BLOCK = 8 * PIECE
+# A driver tries again by itself, gs:// for minutes.
+LISTED_WITHIN_S = 20
+# Of one model, in all versions.
+MOST_FILES = 10_000
+TIMEOUTS = {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 3}}
+# Module, class and arguments of each driver; credentials and endpoints are the environment's. The GCSFileSystem of
+# `gcsfs` itself asks with credentials for the kind of each bucket, which takes seconds where there are none.
+DRIVERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "s3": ("s3fs", "S3FileSystem", {"config_kwargs": TIMEOUTS}),
+    "gs": ("gcsfs.core", "GCSFileSystem", {"requests_timeout": 30}),
+}
+
+
+class Bucket:
+    """Asks a bucket; the credentials are found where the cloud's own tools find them."""
+
+    def __init__(self, location: Location) -> None:
+        """Set the address; raises SourceError if its driver is not installed."""
+        self._location = location
+        self._root = location.url.partition("://")[2]
+        module, kind, options = DRIVERS[location.scheme]
+        try:
+            driver = getattr(importlib.import_module(module), kind)
+        except ImportError as err:
+            extra = f"ensemble-serving[{location.scheme}]"
+            raise SourceError(f"{location.scheme}:// needs its driver: pip install '{extra}' ({err})") from err
+        if location.scheme == "gs" and os.environ.get("STORAGE_EMULATOR_HOST"):
+            # As Google's own client: an emulator is shown no credentials, and none are looked for.
+            options = {**options, "token": "anon"}
+        with self._told(self._root):
+            self._files = driver(use_listings_cache=False, skip_instance_cache=True, **options)
+
+    def list(self, name: str) -> Listing:
+        """See `Source.list`."""
+        folder = f"{self._root}/{name}"
+        # Which is there with any driver.
+        from fsspec.asyn import sync
+
+        with self._told(folder):
+            # `find`, which takes no time limit.
+            found = sync(self._files.loop, self._files._find, folder, detail=True, timeout=LISTED_WITHIN_S)
+        if len(found) > MOST_FILES:
+            raise SourceError(f"{self._location}: {name!r} has {len(found)} files; {MOST_FILES} are allowed")
+        listing: Listing = {}
+        for path, told in found.items():
+            version, _, file = path.removeprefix(f"{folder}/").partition("/")
+            if version.isdecimal() and str(int(version)) == version and file:
+                tag = told.get("ETag") or told.get("etag") or told.get("generation") or told.get("LastModified")
+                listing.setdefault(int(version), {})[file] = File(int(told["size"]), str(tag))
+        return listing
+
+    def read(self, path: str) -> Iterator[bytes]:
+        """See `Source.read`."""
+        file = f"{self._root}/{path}"
+        with self._told(file), self._files.open(file, "rb", block_size=BLOCK, cache_type="readahead") as stream:
+            while piece := stream.read(PIECE):
+                yield piece
+
+    @contextmanager
+    def _told(self, path: str) -> Iterator[None]:
+        """Turn what the drivers raise, which is of many kinds, into our own."""
+        where = f"{self._location.scheme}://{path}"
+        try:
+            yield
+        except SourceError:
+            raise
+        except TimeoutError as err:
+            raise Unreachable(f"{where} did not answer in time; are the endpoint and the network right?") from err
+        except FileNotFoundError as err:
+            raise SourceError(f"{where} is not there; is the bucket's name right? ({err})") from err
+        except PermissionError as err:
+            raise SourceError(f"{where} is refused; which credentials are in the environment? ({err})") from err
+        except Exception as err:
+            said = f"{type(err).__name__}: {err}"
+            if "credential" in said.lower():
+                raise SourceError(f"{where} needs credentials in the environment (docs/operations.md): {said}") from err
+            raise Unreachable(f"{where} can't be read ({said}); are the endpoint and the network right?") from err

@@ -1,0 +1,108 @@
+"""The address of a model repository that is no folder."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+from models.errors import SourceError
+from models.repository import LONGEST_NAME, NAME
+
+SCHEMES = ("https", "http", "s3", "gs")
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+DIGEST = re.compile("sha256=([0-9a-f]{64})")
+
+
+@dataclass(frozen=True)
+class Location:
+    """An address, which may travel to other machines.
+
+    Attributes:
+        url: without a slash at its end, and without a fragment.
+        manifest: the SHA-256 that the manifest of a website must have; None if the website is taken at its word.
+    """
+
+    url: str
+    manifest: str | None = None
+
+    @property
+    def scheme(self) -> str:
+        """`https`, `http`, `s3` or `gs`."""
+        return self.url.partition(":")[0]
+
+    def __str__(self) -> str:
+        return self.url
+
+
+def located(given: str | Path | Location) -> Path | Location:
+    """A folder, or an address if it begins with a scheme.
+
+    Raises:
+        SourceError: an address that can't be one of a repository.
+    """
+    if isinstance(given, Path | Location):
+        return given
+    if not isinstance(given, str) or not given:
+        raise SourceError("a folder's path or an address is needed")
+    if "://" not in given:
+        return Path(given)
+    try:
+        parts = urlsplit(given)
+        host = parts.hostname
+    except ValueError as err:
+        raise SourceError(f"{given!r} is no address: {err}") from err
+    if parts.scheme not in SCHEMES:
+        raise SourceError(f"{parts.scheme}:// is not spoken; models come from a folder, https://, s3:// or gs://")
+    if "@" in parts.netloc:
+        raise SourceError("an address holds no credentials; the environment does (docs/operations.md)")
+    if not host:
+        raise SourceError(f"{given!r} names no host or bucket")
+    if parts.query:
+        raise SourceError(f"{given!r}: a repository has no query (what follows `?`)")
+    if any(part in {".", ".."} for part in parts.path.split("/")):
+        raise SourceError(f"{given!r}: no `.` or `..` in the path")
+    if parts.scheme == "http" and host not in LOOPBACK:
+        raise SourceError(f"{given!r}: http:// is for this machine alone (127.0.0.1); use https://")
+    return Location(f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/"), _digest(given, parts))
+
+
+def _digest(given: str, parts: SplitResult) -> str | None:
+    if not parts.fragment:
+        return None
+    found = DIGEST.fullmatch(parts.fragment)
+    if found is None or parts.scheme not in {"http", "https"}:
+        raise SourceError(
+            f"{given!r}: behind `#` an https:// address may have sha256= and the 64 digits of its manifest's SHA-256"
+        )
+    return found[1]
+
+
+def model_at(given: str) -> tuple[Path | Location | None, str]:
+    """The repository and the name of a model, which is named or is a folder's path or address.
+
+    Raises:
+        SourceError: it is no name, path or address.
+    """
+    if "/" not in given:
+        repository, name = None, given
+    else:
+        address, mark, fragment = given.partition("#")
+        above, _, name = address.rstrip("/").rpartition("/")
+        if "://" in address and "://" not in above:
+            raise SourceError(f"{given!r} names no model; a model's address is its folder's, below the repository's")
+        repository = located(f"{above or '/'}{mark}{fragment}")
+        if isinstance(repository, Path) and not repository.is_absolute():
+            raise SourceError(f"{given!r}: a model that is not in the repository is named by its whole path, from / on")
+    if not re.fullmatch(NAME, name) or len(name) > LONGEST_NAME:
+        raise SourceError(
+            f"{name!r} is no model's name: use at most {LONGEST_NAME} letters, digits, dots, dashes and underscores"
+        )
+    return repository, name
+
+
+def checked(given: str) -> str:
+    """The same name, path or address of a model; raises SourceError if it is none."""
+    model_at(given)
+    return given

@@ -1,0 +1,249 @@
+"""What was fetched from a source, in the user's cache folder: verified, then placed whole."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+
+from models.errors import ModelError, SourceError, Unreachable
+from models.repository import METADATA, Model, Stamp, read, versions
+from models.sources.location import Location
+from models.sources.source import File, Listing, Source
+
+logger = logging.getLogger("ray.serve")
+
+LISTED_FOR_S = 5.0
+LONGEST_METADATA = 4 * 1024 * 1024
+# Of one version.
+MOST_FILES = 256
+MOST_BYTES = 8 * 1024**3
+
+
+class Mirror:
+    """A repository at a source; see `models.sources.Repository`.
+
+    `content/<SHA-256 of metadata.json>/` holds a version's files, which that digest vouches for; what has the same
+    content is fetched once. `placed/<address>/<name>/<version>` leads there: what is served if the source is away.
+    """
+
+    look_every_s = 30.0
+    places_whole = True
+
+    def __init__(self, location: Location) -> None:
+        """Set the address; raises SourceError if what asks it is not installed."""
+        self._location = location
+        self._source = _source(location)
+        address = hashlib.sha256(str(location).encode()).hexdigest()
+        self._content, self._placed = cache() / "content", cache() / "placed" / address[:32]
+        # When, and what came of it, or why nothing did. No exception: it would keep what asked for it alive.
+        self._listed: dict[str, tuple[float, Listing | str]] = {}
+        self._listing_lock = threading.Lock()
+
+    def versions(self, name: str) -> list[int]:
+        """The versions that are complete; if the source is away, those that were fetched before."""
+        try:
+            return sorted(self._list(name))
+        except Unreachable as err:
+            kept = versions(self._placed, name)
+            if not kept:
+                raise
+            logger.warning("%s; versions of %r that were fetched before: %s", err, name, kept)
+            return kept
+
+    def stamp(self, name: str, version: int) -> Stamp:
+        """What the last listing told of the version's files."""
+        _, listing = self._listed.get(name, (0.0, {}))
+        files = [] if isinstance(listing, str) else sorted(listing.get(version, {}).items())
+        return tuple((path, file.size, file.tag) for path, file in files)
+
+    def find(self, name: str, version: int | None = None) -> Model:
+        """Fetch a version unless it is here; if the source is away, what was fetched before will do.
+
+        Raises:
+            Unreachable: the source is away, and nothing was fetched before.
+            SourceError: it has no such version, or what it has is not what `metadata.json` says.
+        """
+        try:
+            return self._fetched(name, version)
+        except Unreachable as err:
+            kept = versions(self._placed, name)
+            chosen = max(kept, default=0) if version is None else version
+            if chosen not in kept:
+                raise
+            logger.warning("%s; version %d of %r was fetched before and is served", err, chosen, name)
+            return read(name, chosen, (self._placed / name / str(chosen)).resolve())
+
+    def _list(self, name: str) -> Listing:
+        with self._listing_lock:
+            at, listing = self._listed.get(name, (float("-inf"), {}))
+            if time.monotonic() - at > LISTED_FOR_S:
+                try:
+                    found = self._source.list(name)
+                    # What has no metadata is still being written there, or is not ours.
+                    listing = {version: files for version, files in found.items() if METADATA in files}
+                except Unreachable as err:
+                    listing = str(err)
+                self._listed[name] = time.monotonic(), listing
+            if isinstance(listing, str):
+                raise Unreachable(listing)
+            return listing
+
+    def _fetched(self, name: str, version: int | None) -> Model:
+        listing = self._list(name)
+        if not listing:
+            raise SourceError(f"no model {name!r} at {self._location}, or no version of it has a {METADATA}")
+        chosen = max(listing) if version is None else version
+        if chosen not in listing:
+            raise SourceError(f"model {name!r} has no version {chosen} at {self._location}; it has {sorted(listing)}")
+        where, files = f"{name}/{chosen}", listing[chosen]
+        told = self._metadata(where, files[METADATA])
+        folder = self._content / hashlib.sha256(told).hexdigest()
+        digests = _digests(f"{self._location}/{where}", told, files)
+        with _failing_here(), _alone(folder):
+            if not _is_whole(folder, digests):
+                self._fetch(where, files, digests, told, folder)
+            _lead(self._placed / where, folder)
+        return read(name, chosen, folder)
+
+    def _metadata(self, where: str, file: File) -> bytes:
+        if file.size > LONGEST_METADATA:
+            raise SourceError(f"{self._location}/{where}/{METADATA} has {file.size} bytes; {LONGEST_METADATA} may be")
+        told = b"".join(self._pieces(f"{where}/{METADATA}", file))
+        if file.sha256 not in {None, hashlib.sha256(told).hexdigest()}:
+            raise SourceError(f"{self._location}/{where}/{METADATA} does not match the manifest; write that anew")
+        return told
+
+    def _fetch(
+        self, where: str, files: Mapping[str, File], digests: Mapping[str, str], told: bytes, folder: Path
+    ) -> None:
+        """Fetch a version's files, verify them, and put them into a folder, all or none."""
+        staged = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name[:16]}-"))
+        try:
+            for path, expected in digests.items():
+                (staged / path).parent.mkdir(parents=True, exist_ok=True)
+                digest = hashlib.sha256()
+                with (staged / path).open("wb") as stream:
+                    for piece in self._pieces(f"{where}/{path}", files[path]):
+                        digest.update(piece)
+                        stream.write(piece)
+                if digest.hexdigest() != expected:
+                    raise SourceError(
+                        f"{self._location}/{where}/{path} does not match the SHA-256 in {METADATA}; upload the version "
+                        f"again, {METADATA} last"
+                    )
+            (staged / METADATA).write_bytes(told)
+            if folder.exists():
+                # It is damaged.
+                shutil.rmtree(folder)
+            staged.rename(folder)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+
+    def _pieces(self, path: str, file: File) -> Iterator[bytes]:
+        """A file's content, of just as many bytes as were told."""
+        left = file.size
+        for piece in self._source.read(path):
+            left -= len(piece)
+            if left < 0:
+                raise SourceError(f"{self._location}/{path} is longer than the {file.size} bytes that were told of it")
+            yield piece
+        if left:
+            raise Unreachable(
+                f"{self._location}/{path} ended {left} bytes early; it is fetched again when it is needed"
+            )
+
+
+def cache() -> Path:
+    """The folder of what was fetched."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ensemble-serving" / "models"
+
+
+def _source(location: Location) -> Source:
+    if location.scheme in {"http", "https"}:
+        from models.sources.website import Website
+
+        return Website(location)
+    from models.sources.bucket import Bucket
+
+    return Bucket(location)
+
+
+def _digests(where: str, told: bytes, files: Mapping[str, File]) -> dict[str, str]:
+    """The SHA-256 of each file of a version by its `metadata.json`; raises SourceError unless each can be fetched."""
+    try:
+        metadata: dict[str, Any] = msgspec.json.decode(told, type=dict[str, Any])
+        digests = msgspec.convert(metadata.get("sha256", {}), dict[str, str])
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as err:
+        raise SourceError(f"{where}/{METADATA} is no object with the SHA-256 of each file: {err}") from err
+    if not 0 < len(digests) <= MOST_FILES:
+        raise SourceError(
+            f"{where}/{METADATA} has the SHA-256 of {len(digests)} files; a version has 1 to {MOST_FILES}"
+        )
+    for path, digest in digests.items():
+        if path == METADATA or not _is_below(path):
+            raise SourceError(f"{where}/{METADATA} names {path!r}, which is no file beside it")
+        if path not in files:
+            raise SourceError(f"{where}/{path} is missing; upload the version again, {METADATA} last")
+        if files[path].sha256 not in {None, digest}:
+            raise SourceError(f"{where}/{path} has another SHA-256 in the manifest than in {METADATA}; write it anew")
+    if (size := sum(files[path].size for path in digests)) > MOST_BYTES:
+        raise SourceError(f"{where} has {size} bytes; a version has at most {MOST_BYTES}")
+    return digests
+
+
+def _is_below(path: str) -> bool:
+    pure = PurePosixPath(path)
+    usual = str(pure) == path and path.isprintable() and "\\" not in path
+    return usual and not pure.is_absolute() and ".." not in pure.parts and path != "."
+
+
+def _is_whole(folder: Path, digests: Mapping[str, str]) -> bool:
+    if not folder.is_dir():
+        return False
+    try:
+        Model("", 0, folder / METADATA, {"sha256": dict(digests)}).verify()
+    except ModelError as err:
+        logger.warning("what was fetched is damaged and is fetched again: %s", err)
+        return False
+    return True
+
+
+def _lead(link: Path, folder: Path) -> None:
+    """Let a link lead to a folder, from one moment to the next."""
+    if link.is_symlink() and link.resolve() == folder.resolve():
+        return
+    link.parent.mkdir(parents=True, exist_ok=True)
+    staged = link.with_name(f".{link.name}.{os.getpid()}.{threading.get_ident()}")
+    staged.symlink_to(folder.resolve())
+    staged.replace(link)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process of this machine at a time fetch a folder; the others then find it."""
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _failing_here() -> Iterator[None]:
+    try:
+        yield
+    except OSError as err:
+        raise SourceError(
+            f"can't keep models in {cache()}: {err}; XDG_CACHE_HOME may name a folder with room that can be written"
+        ) from err

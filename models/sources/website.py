@@ -1,0 +1,88 @@
+"""Models on a website, whose manifest names the files."""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import quote
+
+import httpx
+
+from models.errors import SourceError, Unreachable
+from models.sources import manifest
+from models.sources.location import LOOPBACK, Location
+from models.sources.source import File, Listing
+
+TIMEOUT = httpx.Timeout(30, connect=10)
+PIECE = 1024 * 1024
+
+
+class Website:
+    """Asks by HTTPS; certificates are those that the system trusts, or `SSL_CERT_FILE`."""
+
+    def __init__(self, location: Location) -> None:
+        """Set the address of the repository's folder."""
+        self._location = location
+
+    def list(self, name: str) -> Listing:
+        """See `Source.list`; a manifest that has not the SHA-256 of the configuration is refused."""
+        content = b""
+        for piece in self.read(manifest.MANIFEST):
+            content += piece
+            if len(content) > manifest.LONGEST_MANIFEST:
+                raise SourceError(f"{self._location}: {manifest.MANIFEST} is longer than a manifest may be")
+        pinned, digest = self._location.manifest, hashlib.sha256(content).hexdigest()
+        if pinned is not None and digest != pinned:
+            raise SourceError(
+                f"{self._location}: {manifest.MANIFEST} has the SHA-256 {digest}, the configuration wants {pinned}; "
+                "if you changed the repository, change the configuration, too"
+            )
+        told = manifest.read(content).models.get(name, {})
+        return {
+            int(version): {path: File(each.size, each.sha256, each.sha256) for path, each in files.items()}
+            for version, files in told.items()
+            if version.isdecimal() and str(int(version)) == version
+        }
+
+    def read(self, path: str) -> Iterator[bytes]:
+        """See `Source.read`."""
+        url = f"{self._location}/{quote(path)}"
+        with self._told(url), self._client() as client, client.stream("GET", url) as answer:
+            if answer.status_code in {404, 410}:
+                raise SourceError(f"{url} is not there ({answer.status_code})")
+            if answer.status_code in {401, 403}:
+                raise SourceError(f"{url} is refused ({answer.status_code}): a website must give models to everybody")
+            if answer.status_code != 200:
+                raise Unreachable(f"{url} was answered with {answer.status_code}; it is asked again")
+            yield from answer.iter_raw(PIECE)
+
+    def _client(self) -> httpx.Client:
+        return httpx.Client(
+            verify=ssl.create_default_context(),
+            timeout=TIMEOUT,
+            headers={"Accept-Encoding": "identity"},
+            follow_redirects=True,
+            max_redirects=5,
+            event_hooks={"request": [_stays_safe]},
+        )
+
+    @contextmanager
+    def _told(self, url: str) -> Iterator[None]:
+        try:
+            yield
+        except httpx.TooManyRedirects as err:
+            raise SourceError(f"{url} leads in circles: {err}") from err
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as err:
+            if "CERTIFICATE_VERIFY_FAILED" in str(err):
+                raise SourceError(
+                    f"{url}: its certificate is not trusted; SSL_CERT_FILE may name the authority's, a PEM file: {err}"
+                ) from err
+            raise Unreachable(f"{url} can't be read ({type(err).__name__}: {err}); is the address right?") from err
+
+
+def _stays_safe(request: httpx.Request) -> None:
+    """Refuse to be led from HTTPS to plain HTTP."""
+    if request.url.scheme != "https" and request.url.host not in LOOPBACK:
+        raise SourceError(f"it leads to {request.url}, which is not https://")

@@ -1,0 +1,30 @@
+"""Writes the manifest of a model repository that a website gives, and says how it is served.
+
+    python -m scripts.manifest models/
+
+Every model of the folder is compared with the SHA-256 in its `metadata.json` first. Give the folder by HTTPS as it is,
+`manifest.json` last, and its address with the manifest's SHA-256 as `model_repository`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from models.sources.manifest import MANIFEST, write
+from scripts.errors import told_in_one_line
+
+
+def main() -> None:
+    """Parse the command line and write the manifest."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="the repository, <name>/<version>/")
+    args = parser.parse_args()
+    with told_in_one_line():
+        digest = write(args.folder)
+        print(f"wrote {args.folder / MANIFEST}; in the configuration, with the folder's address:")
+        print(f"  model_repository: https://...#sha256={digest}")
+
+
+if __name__ == "__main__":
+    main()
