@@ -122,8 +122,8 @@ def photographs(kind: Literal["small", "large"]) -> tuple[Path, ...]:
     folder = CACHE / f"photographs-{kind}-{source}"
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=_made(CACHE)) as temporary:
-            for number, image in enumerate(_originals()):
-                small = _square(image, SMALL_EDGE) if kind == "small" else _landscape(image)
+            for number, image in enumerate(originals()):
+                small = square(image, SMALL_EDGE) if kind == "small" else _landscape(image)
                 quality = SMALL_QUALITY if kind == "small" else LARGE_QUALITY
                 cv2.imwrite(str(Path(temporary) / f"{number:02}.jpg"), small, [cv2.IMWRITE_JPEG_QUALITY, quality])
             Path(temporary).rename(folder)
@@ -131,7 +131,12 @@ def photographs(kind: Literal["small", "large"]) -> tuple[Path, ...]:
     return tuple(sorted(folder.iterdir()))
 
 
-def _originals() -> list[Any]:
+def originals() -> list[Any]:
+    """Photographs of their own sizes, uint8 [H,W,3] BGR, from `ENSEMBLE_DATA` or else from scikit-image.
+
+    Raises:
+        ScriptError: there are none.
+    """
     data = os.environ.get("ENSEMBLE_DATA")
     if data is not None:
         paths = sorted((Path(data) / "photos").glob("*"))[:MOST_IMAGES]
@@ -148,7 +153,8 @@ def _originals() -> list[Any]:
     return images
 
 
-def _square(image: Any, edge: int) -> Any:
+def square(image: Any, edge: int) -> Any:
+    """The centre of an image, of so many pixels a side."""
     side = min(image.shape[:2])
     top, left = (image.shape[0] - side) // 2, (image.shape[1] - side) // 2
     return cv2.resize(image[top : top + side, left : left + side], (edge, edge), interpolation=cv2.INTER_AREA)
@@ -165,13 +171,17 @@ def _made(folder: Path) -> Path:
 
 def trivial_models() -> Path:
     """Two models that answer the same whatever they see: what is left is the cost of serving."""
-    root = CACHE / "trivial"
+    return trivial(CACHE / "trivial", CIFAR_SIZE)
+
+
+def trivial(root: Path, size: tuple[int, int]) -> Path:
+    """The same in a folder, of a height and width in pixels; gives the folder."""
     for index, name in enumerate(MEMBERS):
         folder = root / name / "1"
         if (folder / "metadata.json").exists():
             continue
         folder.mkdir(parents=True, exist_ok=True)
-        image = op.parameter([-1, *CIFAR_SIZE, 3], np.uint8, name="image")
+        image = op.parameter([-1, *size, 3], np.uint8, name="image")
         mean = op.reduce_mean(op.convert(image, "f32"), np.array([1, 2, 3]), keep_dims=False)
         zeros = op.multiply(op.unsqueeze(mean, np.array(1)), np.zeros((1, 10), np.float32))
         answer = np.full((1, 10), 0.02, np.float32)

@@ -2,6 +2,7 @@
 
 python -m scripts.experiments cascade --help      # accuracy against throughput: members, precisions, thresholds
     python -m scripts.experiments overload --help     # more images than all members can answer, second by second
+    python -m scripts.experiments payloads --help     # what a request costs, by the form of its images
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import argparse
 import sys
 
-from scripts.experiments import cascade, overload
+from scripts.experiments import cascade, overload, payloads
 
 # Each has options of its own.
-EXPERIMENTS = {"cascade": cascade.main, "overload": overload.main}
+EXPERIMENTS = {"cascade": cascade.main, "overload": overload.main, "payloads": payloads.main}
 
 
 def main() -> None:
