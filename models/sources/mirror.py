@@ -45,7 +45,8 @@ class Mirror:
         """Set the address; raises SourceError if what asks it is not installed."""
         self._location = location
         self._source = _source(location)
-        address = hashlib.sha256(str(location).encode()).hexdigest()
+        # With the digest that its manifest must have: what was fetched by another one is not of this source.
+        address = hashlib.sha256(f"{location}#{location.manifest}".encode()).hexdigest()
         self._content, self._placed = cache() / "content", cache() / "placed" / address[:32]
         # When, and what came of it, or why nothing did. No exception: it would keep what asked for it alive.
         self._listed: dict[str, tuple[float, Listing | str]] = {}

@@ -65,8 +65,14 @@ class Website:
             headers={"Accept-Encoding": "identity"},
             follow_redirects=True,
             max_redirects=5,
-            event_hooks={"request": [_stays_safe]},
+            event_hooks={"request": [self._stays_safe]},
         )
+
+    def _stays_safe(self, request: httpx.Request) -> None:
+        """Refuse to be led from HTTPS to plain HTTP, or from this machine's to another's."""
+        is_ours = self._location.scheme == "http" and request.url.host in LOOPBACK
+        if request.url.scheme != "https" and not is_ours:
+            raise SourceError(f"{self._location} leads to {request.url}, which is not https://")
 
     @contextmanager
     def _told(self, url: str) -> Iterator[None]:
@@ -80,9 +86,3 @@ class Website:
                     f"{url}: its certificate is not trusted; SSL_CERT_FILE may name the authority's, a PEM file: {err}"
                 ) from err
             raise Unreachable(f"{url} can't be read ({type(err).__name__}: {err}); is the address right?") from err
-
-
-def _stays_safe(request: httpx.Request) -> None:
-    """Refuse to be led from HTTPS to plain HTTP."""
-    if request.url.scheme != "https" and request.url.host not in LOOPBACK:
-        raise SourceError(f"it leads to {request.url}, which is not https://")

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from models.errors import ModelError, SourceError
+from models.errors import ModelError, SourceError, Unreachable
 from models.sources import manifest
 from models.sources.location import Location
 from models.sources.mirror import Mirror
@@ -18,6 +18,18 @@ def test_a_manifest_of_another_digest_is_refused(website, root):
     digest = manifest.write(root)
     with pytest.raises(SourceError, match=f"has the SHA-256 {digest}, the configuration wants"):
         Mirror(pinned).find("m")
+
+
+def test_what_was_fetched_by_another_manifest_is_not_served_if_the_website_is_away(website, root):
+    pinned = Location(website.location.url, manifest.write(root))
+    assert Mirror(website.location).find("m").version == 1
+    website.site.answers["/manifest.json"] = lambda handler: handler.send_error(503)
+    with pytest.raises(Unreachable):
+        Mirror(pinned).find("m")
+    website.site.answers.clear()
+    kept = Mirror(pinned).find("m")
+    website.site.answers["/manifest.json"] = lambda handler: handler.send_error(503)
+    assert Mirror(pinned).find("m") == kept
 
 
 def test_files_and_manifest_must_belong_together(website, root):

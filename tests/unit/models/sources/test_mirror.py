@@ -274,6 +274,13 @@ def test_a_certificate_that_is_not_trusted(place, monkeypatch):
         Mirror(place.location).find("m")
 
 
+@pytest.mark.parametrize("place", ["https"], indirect=True)
+def test_from_https_nothing_leads_to_http_not_even_on_this_machine(place):
+    place.site.answers[WEIGHTS] = led("http://127.0.0.1:1/model.bin")
+    with pytest.raises(SourceError, match=r"leads to http://127\.0\.0\.1:1/model\.bin, which is not https://"):
+        Mirror(place.location).find("m")
+
+
 def test_a_cache_that_can_not_be_written(website, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
