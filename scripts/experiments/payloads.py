@@ -5,7 +5,8 @@
 A model that does no work is served by one process, at CIFAR's size and at 224x224; pixels are sent to it as a member,
 JPEGs of quality 75, of that size and of a photograph's own, to the ensemble that it is alone in. One client sends one
 request after the other. What this application does not take, or refuses, is measured without being sent: a client's
-encoding, and a server's parsing. The photographs are those of `ENSEMBLE_DATA`, or scikit-image's. `--plot` needs the `plot` extra.
+encoding, and a server's parsing. The photographs are those of `ENSEMBLE_DATA`, or scikit-image's. `--plot` needs the
+`plot` extra.
 """
 
 from __future__ import annotations
