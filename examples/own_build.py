@@ -66,5 +66,4 @@ def build(args: dict[str, Any]) -> Application:
     config = parse(args)
     agreed = agree(config)
     nodes = recipes(config, agreed)
-    pixels = {name: preprocessing.key for name, preprocessing in agreed.preprocessing.items()}
-    return bind(Plan(config.ingress, len(agreed.labels), services(nodes), partial(compose, pixels)), nodes)
+    return bind(Plan(config.ingress, len(agreed.labels), services(nodes), partial(compose, agreed.pixels)), nodes)

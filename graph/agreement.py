@@ -24,11 +24,18 @@ class Agreement:
         labels: the class names, in order of index.
         preprocessing: what each member wants.
         versions: of the model of each; None for one that could not be asked.
+        voters: the members of which the ensemble's answer is made.
     """
 
     labels: tuple[str, ...]
     preprocessing: Mapping[str, Wanted]
     versions: Mapping[str, Version | None]
+    voters: tuple[str, ...]
+
+    @property
+    def pixels(self) -> dict[str, str]:
+        """The key of the pixels that each voter takes."""
+        return {name: self.preprocessing[name].key for name in self.voters}
 
     @property
     def wanted(self) -> dict[str, Wanted]:
@@ -42,18 +49,36 @@ def agree(config: EnsembleConfig) -> Agreement:
     Raises:
         ConfigurationError: a member can't be served, or two of them differ in classes or labels.
     """
-    signatures = {member.name: member.signature(config.model_repository) for member in config.members}
+    signatures = {member.name: member.signature(config.model_repository) for member in config.nodes}
     classes = _agreed("number of classes", {name: told.classes for name, told in signatures.items()})
     labels = _agreed("labels", {name: told.labels for name, told in signatures.items()})
     if classes is None and labels is None:
         raise ConfigurationError("members: none tells its classes; give a remote one `labels`, or start its server")
     if labels is not None and classes not in {None, len(labels)}:
         raise ConfigurationError(f"the models have {classes} classes but {len(labels)} labels")
-    return Agreement(
+    agreed = Agreement(
         labels or tuple(str(index) for index in range(classes or 0)),
         {name: _preprocessing(name, signatures, config.transformer) for name in signatures},
         {name: told.version for name, told in signatures.items()},
+        tuple(member.name for member in config.members),
     )
+    for name, canary in config.canaries.items():
+        _check_canary(name, canary.name, agreed)
+    return agreed
+
+
+def _check_canary(name: str, canary: str, agreed: Agreement) -> None:
+    """Raise ConfigurationError unless it is another version, of the same pixels."""
+    version = agreed.versions[canary]
+    if version is not None and version == agreed.versions[name]:
+        raise ConfigurationError(
+            f"members: {name!r}: canary: version {version} is what the member has itself; give the member the "
+            "`version` that the other images stay with"
+        )
+    if agreed.preprocessing[canary] != agreed.preprocessing[name]:
+        raise ConfigurationError(
+            f"members: {name!r}: canary: its version wants other pixels; make it a member with `role: shadow`"
+        )
 
 
 def _agreed(what: str, values: Mapping[str, T | None]) -> T | None:

@@ -16,7 +16,7 @@ from graph.agreement import Agreement, agree
 from graph.config import EnsembleConfig, parse
 from graph.identity import identity
 from graph.placement import Factory, Recipe, recipes
-from graph.plan import INGRESS, Plan, Remembering, ensemble
+from graph.plan import INGRESS, Plan, Remembering, Trying, ensemble
 from graph.serving.door import Door
 from graph.serving.node import NodeDeployment
 
@@ -30,14 +30,13 @@ def build(args: dict[str, Any]) -> Application:
     config = parse(args)
     agreed = agree(config)
     nodes = recipes(config, agreed)
-    pixels = {name: preprocessing.key for name, preprocessing in agreed.preprocessing.items()}
     classes = len(agreed.labels)
     remembering = None
     if config.cache is not None:
         # Made once here, too: what is wrong with it is told before anything starts.
         config.cache.store()
         remembering = Remembering(config.cache, identity(config, agreed), classes)
-    compose = partial(ensemble, pixels, config.ensemble, remembering)
+    compose = partial(ensemble, agreed.pixels, config.ensemble, remembering, trying=trying(config))
     plan = Plan(
         config.ingress,
         classes,
@@ -51,6 +50,11 @@ def build(args: dict[str, Any]) -> Application:
         offers(config, agreed),
     )
     return bind(plan, nodes)
+
+
+def trying(config: EnsembleConfig) -> Trying:
+    """What is tried beside what is served."""
+    return Trying({member.name: member.canary for member in config.members if member.canary is not None})
 
 
 def strategy(config: EnsembleConfig) -> str:

@@ -8,6 +8,7 @@ from pydantic import Field, PlainValidator, ValidationError, model_validator
 
 from deployments.combiner import CombinerConfig, check_weights
 from deployments.contract.errors import ConfigurationError
+from deployments.contract.member import MemberConfig
 from deployments.contract.settings import Schema, describe
 from deployments.ingress.access import AccessConfig
 from deployments.ingress.page.settings import WITH_PAGE, PageConfig
@@ -46,13 +47,18 @@ class EnsembleConfig(Schema):
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
-        names = [member.name for member in self.members]
-        deployments = [member.deployment_name for member in self.members]
+        try:
+            nodes = self.nodes
+        except ValidationError as err:
+            raise ValueError(f"members: a canary: {describe(err)}") from err
+        names = [member.name for member in nodes]
+        deployments = [member.deployment_name for member in nodes]
         for kind, values in (("name", [*names, *RESERVED]), ("deployment", [*deployments, *RESERVED])):
             if twice := sorted({value for value in values if values.count(value) > 1}):
                 raise ValueError(f"members: the {kind} {twice[0]!r} is used twice")
         if taken := sorted(set(names) & TAKEN):
             raise ValueError(f"members: no member can be called {taken[0]!r}; a path of the interface is")
+        names = [member.name for member in self.members]
         if self.ensemble.quorum is not None and self.ensemble.quorum > len(names):
             raise ValueError(f"ensemble.quorum: {self.ensemble.quorum} of {len(names)} members can't answer")
         weights = self.combiner.weights or self.weights
@@ -60,6 +66,17 @@ class EnsembleConfig(Schema):
         if self.ensemble.cascade is not None:
             self.ensemble.cascade.check({name: weights.get(name, 0.0) for name in names}, self.combiner.method)
         return self
+
+    @property
+    def canaries(self) -> dict[str, MemberConfig]:
+        """The members' other versions, as members of their own, by the names of those that they belong to."""
+        trials = {member.name: member.trial() for member in self.members}
+        return {name: trial for name, trial in trials.items() if trial is not None}
+
+    @property
+    def nodes(self) -> tuple[MemberConfig, ...]:
+        """Everything that is made of a model."""
+        return (*self.members, *self.canaries.values())
 
     @property
     def weights(self) -> dict[str, float]:

@@ -21,7 +21,7 @@ def identity(config: EnsembleConfig, agreed: Agreement) -> bytes:
     cascade = config.ensemble.cascade
     decides = {
         "form": FORM,
-        "members": {member.name: member.identity(config.model_repository) for member in config.members},
+        "members": {member.name: member.identity(config.model_repository) for member in config.nodes},
         "pixels": {name: preprocessing.key for name, preprocessing in agreed.preprocessing.items()},
         "cascade": None
         if cascade is None

@@ -50,7 +50,7 @@ def recipes(config: EnsembleConfig, agreed: Agreement) -> dict[str, Recipe]:
                 config.ingress.max_batch_size,
             ),
         )
-        for member in config.members
+        for member in config.nodes
     }
     return {
         TRANSFORMER: Recipe(

@@ -8,18 +8,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from deployments.contract.nodes import Graph, Node
+from deployments.contract.rollout import SUFFIX, CanaryConfig
 from deployments.ingress.member import Offer
 from deployments.ingress.page.settings import WITH_PAGE, PageConfig
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.flows import AuditMetrics, CacheMetrics, follow_strain
+from deployments.observe.rollout import CanaryMetrics
 from graph.flows.asked import Member
 from graph.flows.asking import AskingSettings
 from graph.flows.audit import Audit
 from graph.flows.cache import Cache, CacheSettings
+from graph.flows.canary import Canary
 from graph.flows.cascade import Cascade
 from graph.flows.ensemble import Ensemble
 from graph.flows.pipeline import Pipeline
+from graph.flows.rollout import Rollout
 from graph.flows.strain import Strain
+from graph.flows.trial import Trial
 
 Edges = Literal["direct", "handle"]
 # Every node that the graph is made of, by name.
@@ -66,7 +71,24 @@ class Remembering:
     classes: int
 
 
-def ensemble(pixels: Mapping[str, str], asking: AskingSettings, remembering: Remembering | None, nodes: Nodes) -> Graph:
+@dataclass(frozen=True)
+class Trying:
+    """What is tried beside what is served.
+
+    Attributes:
+        canaries: by the member's name, the other version of it.
+    """
+
+    canaries: Mapping[str, CanaryConfig] = field(default_factory=dict)
+
+
+def ensemble(
+    pixels: Mapping[str, str],
+    asking: AskingSettings,
+    remembering: Remembering | None,
+    nodes: Nodes,
+    trying: Trying = Trying(),
+) -> Graph:
     """Transformer, members as they are to be asked, combiner, labeler.
 
     Args:
@@ -74,16 +96,36 @@ def ensemble(pixels: Mapping[str, str], asking: AskingSettings, remembering: Rem
         asking: how the members are asked.
         remembering: the cache before them; None for none.
         nodes: every node.
+        trying: what is tried beside them.
     """
+    trials, nodes = _canaries(trying, asking, nodes)
     members = {name: Member(nodes[name], key) for name, key in pixels.items()}
     flow = _asker(members, asking, nodes[COMBINER])
+    graph: Graph
     if remembering is None:
-        return Pipeline(nodes[TRANSFORMER], flow, nodes[LABELER])
-    store, counts = remembering.settings.store(), CacheMetrics()
-    counts.follow(store)
-    said = Pipeline(nodes[TRANSFORMER], flow.ballots)
-    cache = Cache(said, store, remembering.identity, remembering.classes, counts)
-    return Pipeline(cache, nodes[COMBINER], nodes[LABELER])
+        graph = Pipeline(nodes[TRANSFORMER], flow, nodes[LABELER])
+    else:
+        store, counts = remembering.settings.store(), CacheMetrics()
+        counts.follow(store)
+        said = Pipeline(nodes[TRANSFORMER], flow.ballots)
+        cache = Cache(said, store, remembering.identity, remembering.classes, counts)
+        graph = Pipeline(cache, nodes[COMBINER], nodes[LABELER])
+    return Rollout(graph, trials) if trials else graph
+
+
+def _canaries(trying: Trying, asking: AskingSettings, nodes: Nodes) -> tuple[list[Trial], Nodes]:
+    """The canaries, and the nodes with each of them before its member."""
+    if not trying.canaries:
+        return [], nodes
+    counts = CanaryMetrics()
+    trials = [Trial(name, config, counts) for name, config in trying.canaries.items()]
+    counts.follow(trials)
+    turns = len(asking.cascade.order) if asking.cascade is not None else 1
+    both = {
+        trial.name: Canary(nodes[trial.name], nodes[f"{trial.name}{SUFFIX}"], trial, asking.patience_ms, turns)
+        for trial in trials
+    }
+    return trials, {**nodes, **both}
 
 
 def _asker(members: Mapping[str, Member], asking: AskingSettings, combiner: Node[Any, Any]) -> Ensemble | Cascade:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple
 
 # A client's own name for a request, the same when it tries again: draft-ietf-httpapi-idempotency-key-header.
 RETRY_KEY = "idempotency-key"
+NO_HEADERS: Mapping[str, str] = {}
 # Our HAProxy sets it, whatever the client sent by that name.
 ADDRESS = "x-forwarded-for"
 FairBy = Literal["key", "address", "nobody"]
@@ -18,22 +19,26 @@ class Caller(NamedTuple):
     Attributes:
         client: what it shares the room by: the name of its API key, or its address; empty where all are alike.
         key: what the request will be known by when it comes again; empty if it has none.
+        headers: those of the request that something goes by, by their names in small letters.
     """
 
     client: str = ""
     key: str = ""
+    headers: Mapping[str, str] = NO_HEADERS
 
 
 ANYONE = Caller()
 
 
-def caller(headers: Mapping[str, str], name: str, fair_by: FairBy) -> Caller:
+def caller(headers: Mapping[str, str], name: str, fair_by: FairBy, kept: Collection[str] = ()) -> Caller:
     """The sender of a request.
 
     Args:
         headers: of HTTP, or the metadata of gRPC.
         name: of the API key that it showed; empty if it showed none.
         fair_by: what clients are told apart by.
+        kept: the headers that something goes by.
     """
     client = name if fair_by == "key" else headers.get(ADDRESS, "") if fair_by == "address" else ""
-    return Caller(client, headers.get(RETRY_KEY, ""))
+    found = {each: headers[each] for each in kept if each in headers} if kept else NO_HEADERS
+    return Caller(client, headers.get(RETRY_KEY, ""), found)

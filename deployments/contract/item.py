@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import EnsembleError
 from deployments.contract.options import Options
 
@@ -94,6 +95,10 @@ class Item(msgspec.Struct, frozen=True):
         votes: the most probable class of each member that answered; the combiner sets it.
         error: why it failed; None as long as it has not, and then a row of the payload belongs to it.
         steps: the nodes that worked on it, in order.
+        trials: the members of which another version, and the shadows that, are tried on it.
+        number: of its own, where it is followed through the graph; else 0.
+        by: who asks; known to the ingress' process alone, as the next one.
+        place: its position among the images of its request.
     """
 
     trace_parent: str = ""
@@ -109,6 +114,10 @@ class Item(msgspec.Struct, frozen=True):
     votes: Mapping[str, Vote] = {}
     error: EnsembleError | None = None
     steps: tuple[Step, ...] = ()
+    trials: tuple[str, ...] = ()
+    number: int = 0
+    by: Caller = ANYONE
+    place: int = 0
 
     @property
     def trace_id(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from pydantic import Field
@@ -11,6 +11,7 @@ from deployments.contract.item import Version
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Color, Interpolation, Resize, Size, Wanted
+from deployments.contract.rollout import SUFFIX, CanaryConfig
 from deployments.contract.settings import Name, Placement, Schema, Weight
 from models.sources import Where
 
@@ -63,6 +64,7 @@ class MemberConfig(Schema):
     weight: Weight = Field(1.0, description="share in the combination, relative to the other members'")
     placement: Placement = Field("separate", description="a Serve deployment of its own, or its caller's process")
     deployment: Name | None = Field(None, description="name of its Serve deployment; default: the name")
+    canary: CanaryConfig | None = Field(None, description="another version that answers a share of the images")
 
     @property
     def deployment_name(self) -> str:
@@ -73,6 +75,23 @@ class MemberConfig(Schema):
     def operation(self) -> str:
         """What a trace calls its work."""
         return f"predict {self.name}"
+
+    def trial(self) -> Self | None:
+        """Its canary, as a member of its own; None if it has none.
+
+        Raises:
+            ValidationError: its kind does not have such a version.
+        """
+        if self.canary is None:
+            return None
+        own = {
+            "name": f"{self.name}{SUFFIX}",
+            "model": getattr(self, "model", None) or self.name,
+            "version": self.canary.version,
+            "deployment": f"{self.deployment_name}{SUFFIX}",
+            "canary": None,
+        }
+        return type(self).model_validate({**self.model_dump(), **own})
 
     def signature(self, repository: Where) -> Signature:
         """What the member tells of itself.
@@ -94,7 +113,7 @@ class MemberConfig(Schema):
         Raises:
             ConfigurationError: it can't be served.
         """
-        return self.model_dump_json(exclude={"weight", "placement", "deployment"})
+        return self.model_dump_json(exclude={"weight", "placement", "deployment", "canary"})
 
     def make(self, repository: Where, agreed: Agreed, max_batch_size: int) -> Node[Any, Probabilities]:
         """The node, made in the process where it is to run.

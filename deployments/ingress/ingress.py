@@ -125,7 +125,7 @@ class Ingress:
         deadline = (began or now) + self._timeout_s(options)
         trace = trace or Trace(continue_trace(None))
         queued_ns = time.time_ns()
-        item = Item(trace.parent, deadline, options, queued_ns)
+        item = Item(trace.parent, deadline, options, queued_ns, by=by)
         apart = [not is_plain(image) for image in images]
         pixels = self._pixels(images, apart) if any(apart) else 0
         with self._admission.room(len(images), sum(map(len, images)), deadline - now, by, pixels):

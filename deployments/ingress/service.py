@@ -39,6 +39,7 @@ class Service:
         labels: the classes' names, in order of index.
         members: by name, where the pixels of each member go that is offered as a model of its own, and what it is.
         regions: the shared memory that clients have registered.
+        headers: those of a request that the graph goes by, by their names in small letters.
     """
 
     ingress: Ingress
@@ -54,6 +55,7 @@ class Service:
     labels: Sequence[str] = ()
     members: Mapping[str, tuple[MemberIngress, Offer]] = field(default_factory=dict)
     regions: Regions = field(default_factory=lambda: Regions(None, lambda: None, lambda _: None))
+    headers: Sequence[str] = ()
 
     def check_ready(self) -> None:
         """Raise NotReady until every member has answered."""

@@ -48,6 +48,14 @@ class OpenVino(MemberConfig):
             raise ValueError("version_policy: latest, but `version` names one; leave one of them out")
         return self
 
+    def trial(self) -> Self | None:
+        """See `MemberConfig.trial`; it stays with its version, whatever the policy."""
+        if self.canary is not None and self.version_policy == "latest":
+            raise ValueError(
+                "canary: by `version_policy: latest` its version would be everybody's; name a `version` instead"
+            )
+        return super().trial()
+
     def signature(self, repository: Where) -> Signature:
         """What the model's files tell; see `MemberConfig.signature`."""
         from models.network import class_count, input_size, load

@@ -71,7 +71,7 @@ class CacheMetrics:
             self._bytes.set(store.bytes_used)
             self._entries.set(len(store))
 
-        _again_and_again(report, "cache metrics")
+        again_and_again(report, "cache metrics")
 
 
 class AuditMetrics:
@@ -115,7 +115,7 @@ class AuditMetrics:
                 for bound, value in zip(("low", "mean", "high"), share or (), strict=False):
                     self._share.set(value, tags={"member": member, "bound": bound})
 
-        _again_and_again(report, "audit metrics")
+        again_and_again(report, "audit metrics")
 
 
 class Strained(Protocol):
@@ -127,10 +127,10 @@ class Strained(Protocol):
 def follow_strain(strain: Strained) -> None:
     """Report whether thresholds for load are in force."""
     gauge = Gauge("ensemble_cascade_under_load", description="1 while the thresholds for load are in force, else 0.")
-    _again_and_again(lambda: gauge.set(float(strain.is_on)), "strain metrics")
+    again_and_again(lambda: gauge.set(float(strain.is_on)), "strain metrics")
 
 
-def _again_and_again(report: Callable[[], None], name: str) -> None:
+def again_and_again(report: Callable[[], None], name: str) -> None:
     """From a thread, because Ray exports a gauge only while it is being set."""
 
     def forever() -> None:

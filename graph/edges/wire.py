@@ -74,6 +74,8 @@ class SentItem(msgspec.Struct, array_like=True):
     votes: dict[str, Vote]
     error: tuple[str, str] | None
     steps: list[tuple[int, tuple[str, str] | None]]
+    trials: tuple[str, ...]
+    number: int
 
 
 class Header(msgspec.Struct, array_like=True):
@@ -164,6 +166,8 @@ def _sent(item: Item, notes: dict[int, tuple[int, Note]]) -> SentItem:
         votes=dict(item.votes),
         error=error,
         steps=steps,
+        trials=item.trials,
+        number=item.number,
     )
 
 
@@ -187,6 +191,8 @@ def _item(sent: SentItem, notes: Sequence[Note], passed: dict[int, Step]) -> Ite
         votes=sent.votes,
         error=error,
         steps=steps,
+        trials=sent.trials,
+        number=sent.number,
     )
 
 

@@ -37,8 +37,11 @@ def _merged(item: Item, position: int, outcomes: Mapping[str, Outcome], quorum: 
     failed = {name: error for name, error in errors.items() if error is not None}
     too_few = len(outcomes) - len(failed) < quorum
     before = len(item.steps)
+    # Which of the tried versions have answered, where some are tried.
+    trials = tuple(name for name in item.trials if all(name in copy.trials for copy in copies)) if item.trials else ()
     return replace(
         item,
+        trials=trials,
         versions={name: version for copy in copies for name, version in copy.versions.items()},
         missing={} if too_few else {name: error.code for name, error in failed.items()},
         error=next(iter(failed.values())) if too_few else None,

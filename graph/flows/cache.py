@@ -115,8 +115,9 @@ class Cache:
         self._classes = classes
         self._counts = counts
         self._under_way: dict[bytes, Waiting] = {}
-        # Of each member that was asked, the version that answered last; what another one said is forgotten.
-        self._versions: dict[str, Version] = {}
+        # Of each member that was asked, by whether its canary was, the version that answered last; what another one
+        # said is forgotten.
+        self._versions: dict[tuple[str, bool], Version] = {}
 
     async def __call__(self, batch: Batch[Sequence[bytes]]) -> Batch[Ballots]:
         """Encoded images to each member's scores, float32 [N,C] by name."""
@@ -125,7 +126,8 @@ class Cache:
         keys = {p: self._key(image, work.batch.items[p]) for p, image in zip(live, work.payload, strict=True)}
         open_ = [p for p in live if work.batch.items[p].options.cache is None]
         contents = await self._store.look_up([keys[p] for p in open_])
-        found = {p: entry for p, content in zip(open_, contents, strict=True) if (entry := self._entry(content))}
+        told = zip(open_, contents, strict=True)
+        found = {p: entry for p, content in told if (entry := self._entry(content, work.batch.items[p].trials))}
         # From here to the asking nothing waits: who asks for all must be known before another batch looks.
         asks = [p for p in live if work.batch.items[p].options.cache is not None]
         followed: dict[int, Waiting] = {}
@@ -154,10 +156,10 @@ class Cache:
         return Batch.join([part for part in parts if part[0]])
 
     def _key(self, image: bytes, item: Item) -> bytes:
-        quality = (item.options.quality or "").encode()
-        return b"ensemble:" + hashlib.sha256(self._identity + quality + b"\0" + image).digest()
+        decides = ((item.options.quality or "") + "".join(f" {name}" for name in item.trials)).encode()
+        return b"ensemble:" + hashlib.sha256(self._identity + decides + b"\0" + image).digest()
 
-    def _entry(self, content: bytes | None) -> Entry | None:
+    def _entry(self, content: bytes | None, trials: Sequence[str]) -> Entry | None:
         """What is remembered; None for nothing, and for what is not of our making."""
         if content is None:
             return None
@@ -166,7 +168,7 @@ class Cache:
         except msgspec.MsgspecError:
             return None
         whole = entry.scores and all(len(scores) == 4 * self._classes for scores in entry.scores.values())
-        current = all(self._versions.get(name, version) == version for name, version in entry.versions.items())
+        current = all(self._versions.get((name, name in trials), v) == v for name, v in entry.versions.items())
         return entry if whole and current else None
 
     async def _ask(
@@ -183,27 +185,33 @@ class Cache:
                 return []
             began = time.perf_counter()
             answer = await self._node(batch.split(positions))
-            entries = _entries(answer, positions, (time.perf_counter() - began) / len(positions))
+            entries = _entries(answer, batch, positions, (time.perf_counter() - began) / len(positions))
         finally:
             told = {keys[p]: entry for p, entry in entries.items()}
             for key, waiting in leaders.items():
                 del self._under_way[key]
                 waiting.set_result(told.get(key))
         for p, entry in entries.items():
-            self._versions.update(entry.versions)
+            trials = batch.items[p].trials
+            self._versions.update({(name, name in trials): version for name, version in entry.versions.items()})
             if batch.items[p].options.cache != "no-store":
                 self._store.keep(keys[p], ENCODER.encode(entry))
         payload = answer.payload if isinstance(answer.payload, Mapping) else {}
         return [(positions, Batch(payload, tuple(replace(item, cache=Cached(False)) for item in answer.items)))]
 
 
-def _entries(answer: Batch[Ballots], positions: Sequence[int], took_s: float) -> dict[int, Entry]:
-    """What to remember of an answer: only of images that no member failed on, and that the load did not shorten."""
+def _entries(
+    answer: Batch[Ballots], asked: Batch[Sequence[bytes]], positions: Sequence[int], took_s: float
+) -> dict[int, Entry]:
+    """What to remember of an answer to some of the images that were asked.
+
+    Only of those that no member and no canary failed on, and that the load did not shorten.
+    """
     now = time.time()
     entries = {}
     for row, place in enumerate(answer.live):
         item = answer.items[place]
-        if not item.missing and not item.eased:
+        if not item.missing and not item.eased and item.trials == asked.items[positions[place]].trials:
             said = {name: scores[row] for name, scores in answer.payload.items()}
             scores = {name: each.tobytes() for name, each in said.items() if not np.isnan(each[0])}
             entries[positions[place]] = Entry(now, took_s, item.image_size, dict(item.versions), item.asked, scores)

@@ -20,13 +20,11 @@ from deployments.contract.payload import Ballots, PixelSets, Probabilities
 from graph.flows.asked import Asked, Member
 from graph.flows.asking import AskingSettings, patience_s
 from graph.flows.audit import Audit
+from graph.flows.background import PATIENCE_MS, Background, unhurried
 from graph.flows.ballots import Outcome, collect
 from graph.flows.strain import Strain
 
 logger = logging.getLogger("ray.serve")
-
-# How long an audit may take where `patience_ms` does not say.
-AUDIT_PATIENCE_MS = 5000
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class Cascade:
         self._exit_at: Sequence[float] = settings.cascade.exit_at if audit is None else audit.exit_at
         self._audit = audit
         self._strain = strain
-        self._audits: set[asyncio.Task[None]] = set()
+        self._audits = Background()
         self._combiner = combiner
         self._quorum = settings.quorum or len(members)
         self._patience_ms = settings.patience_ms
@@ -162,17 +160,13 @@ class Cascade:
         if not drawn:
             return
         strained = self._strain is not None and self._strain.is_on
-        if self._audits or strained or any(member.is_late for member in self._asked):
+        if self._audits.is_busy or strained or any(member.is_late for member in self._asked):
             audit.drop(number, len(drawn))
             return
-        part = batch.split(drawn)
-        # Nobody waits for them, so they have the time that a member may take.
-        part = Batch(part.payload, tuple(replace(item, deadline=None) for item in part.items))
+        part = unhurried(batch.split(drawn))
         said = {name: outcome.split(drawn) for name, outcome in outcomes.items() if isinstance(outcome, Batch)}
         exits = [(float(sure[left[image]]), int(combined.payload[left[image]].argmax())) for image in drawn]
-        task = asyncio.get_running_loop().create_task(self._audited(audit, number, part, said, exits))
-        self._audits.add(task)
-        task.add_done_callback(self._audits.discard)
+        self._audits.start(self._audited(audit, number, part, said, exits))
 
     async def _audited(
         self,
@@ -183,7 +177,7 @@ class Cascade:
         exits: Sequence[tuple[float, int]],
     ) -> None:
         try:
-            async with asyncio.timeout((self._patience_ms or AUDIT_PATIENCE_MS) / 1000):
+            async with asyncio.timeout((self._patience_ms or PATIENCE_MS) / 1000):
                 said = dict(outcomes)
                 for member in self._asked[number + 1 :]:
                     said[member.name] = await member.ask(batch)

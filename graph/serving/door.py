@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from deployments.contract.answer import Classification
+from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import EnsembleError, RemoteUnavailable
 from deployments.contract.nodes import Node, Watched
 from deployments.ingress.access import Access
@@ -31,6 +32,7 @@ from deployments.observe.tracing import Tracing
 from graph.edges import edge
 from graph.edges.direct import DirectEdge
 from graph.edges.folder import private, sockets
+from graph.flows.rollout import CANARIES, Rollout, live_name
 from graph.live import LiveSettings
 from graph.plan import INGRESS, Plan
 from graph.serving.replicas import Replicas
@@ -59,9 +61,11 @@ class Door:
         stats = Stats() if plan.page.enabled else None
         self._observer = Observer(Tracing(exporters.from_environment(), plan.services), stats)
         placed = {**inline, **edges}
-        self._ingress = Ingress(plan.compose(placed), plan.ingress, plan.class_count, self._observer)
+        graph = plan.compose(placed)
+        rollout = graph if isinstance(graph, Rollout) else None
+        self._ingress = Ingress(graph, plan.ingress, plan.class_count, self._observer)
         self._nodes = {INGRESS: self._ingress, **inline}
-        self._settings = LiveSettings(self._nodes)
+        self._settings = LiveSettings({**self._nodes, **(rollout.live if rollout is not None else {})})
         self._ready = False
         self._unready = ""
         access = None if plan.keys is None else Access(plan.keys)
@@ -87,6 +91,7 @@ class Door:
             labels,
             members,
             Regions(folder, lambda: self._ingress.settings.shared_memory_prefix, private),
+            rollout.headers if rollout is not None else (),
         )
         self._http, self.grpc = HttpServer(service), GrpcServer(service)
         direct = {name: each for name, each in edges.items() if isinstance(each, DirectEdge)}
@@ -116,10 +121,18 @@ class Door:
             self._unready = why
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Apply a changed `user_config`: the ingress' settings, and under `nodes` those of inline nodes, by name."""
-        own = {name: value for name, value in user_config.items() if name != "nodes"}
-        nodes = user_config.get("nodes", {})
-        self._settings.apply({INGRESS: own, **(nodes if isinstance(nodes, dict) else {"nodes": nodes})})
+        """Apply a changed `user_config`: the ingress' settings, under `nodes` those of inline nodes, by name.
+
+        Under `canaries` are those of members' canaries, by the member's name.
+        """
+        own = dict(user_config)
+        nodes, canaries = own.pop("nodes", {}), own.pop(CANARIES, {})
+        changes = dict(nodes) if isinstance(nodes, dict) else {"nodes": nodes}
+        if isinstance(canaries, dict):
+            changes |= {live_name(name): change for name, change in canaries.items()}
+        else:
+            changes[CANARIES] = canaries
+        self._settings.apply({INGRESS: own, **changes})
 
     def check_health(self) -> None:
         """Raise if an inline node says that it can't work any more."""
@@ -132,12 +145,20 @@ class Door:
         if hasattr(self, "_observer"):
             self._observer.close()
 
-    async def classify(self, image: bytes, *, traceparent: str | None = None, **options: Any) -> Classification:
+    async def classify(
+        self,
+        image: bytes,
+        *,
+        traceparent: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Classification:
         """Classify one encoded image; for callers with a handle.
 
         Args:
             image: the content of an image file.
             traceparent: a W3C `traceparent`, to continue the caller's trace.
+            headers: what a request over HTTP would have as headers, for a canary that goes by one.
             options: the fields of `deployments.contract.options.Options`: `top_k`, `members`, `timeout_ms`,
                 `quality`, `cache`.
 
@@ -147,9 +168,10 @@ class Door:
         """
         if not isinstance(image, bytes):
             raise TypeError(f"image must be bytes, the content of an image file; got {type(image).__name__}")
-        headers = {} if traceparent is None else {"traceparent": traceparent}
-        with self._observer.call("handle", headers, {}) as call:
-            [outcome] = await self._ingress.classify([image], from_keywords(options), trace=call.trace)
+        parent = {} if traceparent is None else {"traceparent": traceparent}
+        given = ANYONE if not headers else Caller(headers={name.lower(): value for name, value in headers.items()})
+        with self._observer.call("handle", parent, {}) as call:
+            [outcome] = await self._ingress.classify([image], from_keywords(options), trace=call.trace, by=given)
             if isinstance(outcome, EnsembleError):
                 raise outcome
             return outcome.classification

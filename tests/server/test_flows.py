@@ -1,14 +1,16 @@
-"""What makes the ensemble cheap, over every protocol: a cascade and a cache, separate and inline."""
+"""What makes the ensemble cheap, and what is tried in it, over every protocol, separate and inline."""
 
 import base64
 import itertools
 import json
+import shutil
 from contextlib import ExitStack
 
 import httpx
 import pytest
 from redis import Redis
 
+from tests.networks import constant, one_hot, store
 from tests.redis import running as redis_server
 from tests.server.clients import Grpc, infer_request
 from tests.server.server import Server, config, eventually, post, scrape
@@ -19,6 +21,9 @@ MEMBERS = ("brightness", "one")
 SURE, UNSURE = 16, 32
 FRESH = itertools.count()
 CASCADE = {"quorum": 1, "patience_ms": 3000, "cascade": {"order": list(MEMBERS), "exit_at": [0.9], "audit": 1.0}}
+
+# Nothing is tried until `user_config` says so.
+CANARY = {"version": 2, "share": 0, "key": "header:x-user", "least": 10}
 
 
 @pytest.fixture(scope="module", params=["separate", "inline"])
@@ -31,7 +36,13 @@ def server(request, repository, tmp_path_factory):
         redis = None
         if request.param == "separate":
             redis = stack.enter_context(redis_server(tmp_path_factory.mktemp("redis")))
-        content = config(repository, request.param, members=MEMBERS, ensemble=CASCADE, cache={"redis": redis})
+        root = tmp_path_factory.mktemp("models")
+        for name in MEMBERS:
+            shutil.copytree(repository / name, root / name)
+        store(root, "one", constant(one_hot(6)), version=2)
+        content = config(root, request.param, members=MEMBERS, ensemble=CASCADE, cache={"redis": redis})
+        args = content["applications"][0]["args"]
+        args["members"][1] |= {"version": 1, "canary": CANARY}
         running = stack.enter_context(Server(content))
         running.redis = redis
         yield running
@@ -173,6 +184,70 @@ def test_votes_are_refused_while_it_serves(server, picture):
     server.reconfigure(change if deployment == "Combiner" else {"nodes": {"Combiner": change}}, deployment)
     assert eventually(lambda: sum(value for _, value in scrape(server, "ray_ensemble_config_refused_total")) == 1)
     assert post(server, picture(SURE)).json()["asked"] == ["brightness"]
+
+
+def canary(server, **settings):
+    """Change the canary's settings, and wait until they are in force."""
+    server.reconfigure({"canaries": {"one": settings}})
+    share = settings.get("share", 0)
+    assert eventually(lambda: [value for _, value in scrape(server, "ray_ensemble_canary_share")] == [share])
+
+
+def version(server, image, **headers):
+    sent = {"Content-Type": "image/png", **headers}
+    return httpx.post(f"{server.url}/classify?quality=full", content=image, headers=sent, timeout=60).json()
+
+
+def test_a_share_of_the_users_gets_the_canary_and_every_protocol_says_which_version(server, picture):
+    canary(server, share=0.5)
+    image = picture(UNSURE)
+    users = [str(number) for number in range(12)]
+    told = {user: version(server, image, **{"X-User": user}) for user in users}
+    got = {user: answer["model_versions"]["one"] for user, answer in told.items()}
+    assert set(got.values()) == {1, 2}
+    # What one version said is never remembered as the other's.
+    again = {user: version(server, image, **{"X-User": user}) for user in users}
+    assert {user: answer["model_versions"]["one"] for user, answer in again.items()} == got
+    assert {got[user] for user, answer in again.items() if answer["cache"]["hit"]} == {1, 2}
+    tried = next(user for user in users if got[user] == 2)
+    client = Grpc(server)
+    request = infer_request([picture(UNSURE)])
+    request.parameters["top_k"].int64_param = 1
+    request.parameters["quality"].string_param = "full"
+    answer = client.stub.ModelInfer(request, timeout=60, metadata=[("x-user", tried)])
+    client.close()
+    assert json.loads(answer.parameters["classifications"].string_param)[0]["model_versions"]["one"] == 2
+
+    def votes():
+        samples = scrape(server, "ray_ensemble_canary_predictions_total")
+        return {(labels["role"], labels["version"]) for labels, value in samples if value > 0}
+
+    assert eventually(lambda: votes() == {("stable", "1"), ("canary", "2")})
+
+
+def test_a_handle_has_headers_too(server, picture):
+    from ray import serve
+
+    canary(server, share=0.5)
+    with server.driver():
+        handle = serve.get_app_handle("ensemble")
+        told = {
+            handle.classify.remote(picture(UNSURE), quality="full", headers={"X-User": str(user)})
+            .result(timeout_s=60)
+            .model_versions["one"]
+            for user in range(12)
+        }
+    assert told == {1, 2}
+
+
+def test_a_share_that_is_none_is_refused_while_it_serves(server, picture):
+    def refused():
+        return sum(value for _, value in scrape(server, "ray_ensemble_config_refused_total"))
+
+    before = refused()
+    server.reconfigure({"canaries": {"one": {"share": 2}}})
+    assert eventually(lambda: refused() == before + 1)
+    assert version(server, picture(UNSURE))["model_versions"]["one"] in {1, 2}
 
 
 def test_while_redis_is_down_there_is_no_cache_one_line_in_the_log_and_no_error(server, picture):

@@ -36,6 +36,7 @@ class GrpcServer:
         """Set what is served: a protocol is one more entry."""
         self._ingress = service.ingress
         self._access = service.access
+        self._headers = service.headers
         self._calls: Calls = {}
         for protocol in (OpenInference(service), SharedMemory(service), TensorFlowServing(service), Health(service)):
             self._calls |= protocol.calls()
@@ -59,7 +60,7 @@ class GrpcServer:
             name = ""
             if self._access is not None and not rpc.is_open:
                 name = self._access.admit(metadata.get("authorization"))
-            call.caller = caller(metadata, name, self._ingress.settings.fair_by)
+            call.caller = caller(metadata, name, self._ingress.settings.fair_by, self._headers)
             if isinstance(request, Undecodable):
                 raise InvalidParameter(f"the request is no {request.wanted}")
             return await rpc.handler(request, call)

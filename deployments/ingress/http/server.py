@@ -36,6 +36,7 @@ class HttpServer:
         """Set what is served: a protocol is one more entry."""
         self._ingress = service.ingress
         self._access = service.access
+        self._headers = service.headers
         self._routes: Routes = {}
         for protocol in (Classify(service), OpenInference(service), SharedMemory(service), TensorFlowServing(service)):
             self._routes |= protocol.routes()
@@ -87,7 +88,7 @@ class HttpServer:
             name = ""
             if self._access is not None and not route.open:
                 name = self._access.admit(request.headers.get("authorization"))
-            call.caller = caller(request.headers, name, self._ingress.settings.fair_by)
+            call.caller = caller(request.headers, name, self._ingress.settings.fair_by, self._headers)
             return await route.handler(request, call)
         except EnsembleError as err:
             call.fail(err)

@@ -51,3 +51,22 @@ def test_an_unknown_version_names_those_there_are(repository):
     members = [{"name": "one", "version": 7}]
     with pytest.raises(ConfigurationError, match=r"no version 7; it has \[1\]"):
         build({"model_repository": str(repository), "members": members})
+
+
+def canaried(repository, **member):
+    members = [{"name": "a", "canary": {"version": 2, "share": 0.1}, **member}]
+    return {"model_repository": str(repository), "members": members}
+
+
+def test_a_canary_is_another_version_of_the_same_pixels(tmp_path):
+    store(tmp_path, "a", constant([0.5, 0.5]), classes=("x", "y"))
+    store(tmp_path, "a", constant([0.5, 0.5]), version=2, classes=("x", "y"))
+    assert isinstance(build(canaried(tmp_path, version=1)), Application)
+    with pytest.raises(ConfigurationError, match=r"'a': canary: version 2 is what the member has itself; give"):
+        build(canaried(tmp_path))
+    store(tmp_path, "a", constant([0.5, 0.5], size=64), version=3, classes=("x", "y"))
+    with pytest.raises(ConfigurationError, match="wants other pixels"):
+        build(canaried(tmp_path, version=3))
+    store(tmp_path, "a", constant([0.5, 0.3, 0.2]), version=4, classes=("x", "y", "z"))
+    with pytest.raises(ConfigurationError, match="'a' and 'a-canary' disagree"):
+        build(canaried(tmp_path, version=1, canary={"version": 4, "share": 0.1}))

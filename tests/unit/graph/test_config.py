@@ -9,6 +9,7 @@ from graph.config import EnsembleConfig, parse
 from tests.conftest import ROOT
 
 MEMBERS = [{"name": "a"}, {"name": "b"}]
+CANARY = {"version": 2, "share": 0.1}
 BESIDE = {"alerts.yaml", "compose.yaml", "prometheus.yaml"}
 CONFIGS = [ROOT / "serve_config.yaml", *(f for f in (ROOT / "configs").glob("*.yaml") if f.name not in BESIDE)]
 
@@ -36,6 +37,12 @@ CONFIGS = [ROOT / "serve_config.yaml", *(f for f in (ROOT / "configs").glob("*.y
         ({"members": MEMBERS, "labeler": {"top_k": "many"}}, "labeler.top_k"),
         ({"members": MEMBERS, "transformer": {"crop_ratio": 1.5}}, "transformer.crop_ratio"),
         ({"members": MEMBERS, "placement": "inline"}, "placement"),
+        ({"members": [{"name": "a", "canary": {"version": 2}}]}, "members.0.canary.share"),
+        ({"members": [{"name": "a", "canary": {"share": 0.1}}]}, "members.0.canary.version"),
+        ({"members": [{"name": "a", "canary": {"version": 2, "share": 1.1}}]}, "members.0.canary.share"),
+        ({"members": [{"name": "a", "canary": {"version": "two", "share": 0.1}}]}, "a canary: version"),
+        ({"members": [{"name": "a", "version_policy": "latest", "canary": CANARY}]}, "everybody's"),
+        ({"members": [{"name": "a", "canary": CANARY}, {"name": "a-canary"}]}, "'a-canary' is used twice"),
     ],
 )
 def test_errors_name_the_field(args, field):

@@ -49,3 +49,15 @@ def test_in_a_cascade_whom_it_asks_is_decided_by_thresholds_weights_and_the_meth
         cascaded(combiner={"weights": {"a": 2, "b": 1}}),
     ]
     assert len(set(kinds)) == len(kinds)
+
+
+def test_a_canary_decides_scores_by_its_version_and_not_by_its_share(root):
+    def tried(version, share):
+        canary = {"version": version, "share": share}
+        return digest(root, members=[{"name": "a", "version": 1, "canary": canary}, {"name": "b"}])
+
+    own = digest(root)
+    for version in (2, 3):
+        store(root, "a", brightness(), version=version)
+    assert tried(2, 0.1) == tried(2, 0.2)
+    assert len({own, tried(2, 0.1), tried(3, 0.1)}) == 3

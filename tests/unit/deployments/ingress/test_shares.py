@@ -72,3 +72,9 @@ def test_a_share_is_one_place_at_least():
 def test_what_clients_are_told_apart_by(fair_by, client):
     headers = {"x-forwarded-for": "10.0.0.1", "idempotency-key": "k"}
     assert caller(headers, "mine", fair_by) == Caller(client, "k")
+
+
+def test_of_the_headers_only_what_something_goes_by_is_kept():
+    headers = {"x-user": "me", "authorization": "secret"}
+    assert caller(headers, "", "nobody", ("x-user", "x-tenant")).headers == {"x-user": "me"}
+    assert caller(headers, "", "nobody").headers == {}

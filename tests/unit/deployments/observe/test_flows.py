@@ -42,7 +42,7 @@ def test_what_a_cache_does_is_counted(monkeypatch):
 
 def test_what_an_audit_found_is_told_with_its_interval_and_the_bound(monkeypatch):
     told = recorded(monkeypatch, flows)
-    monkeypatch.setattr(flows, "_again_and_again", lambda report, _: report())
+    monkeypatch.setattr(flows, "again_and_again", lambda report, _: report())
 
     class Audit:
         def report(self):

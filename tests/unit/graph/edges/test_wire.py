@@ -68,6 +68,8 @@ def test_items_travel_with_all_they_hold():
         queued_ns=7,
         asked=("a", "b"),
         eased=True,
+        trials=("local",),
+        number=9,
         cache=Cached(True, 1.5),
         votes={"local": Vote(3, 0.5)},
         error=InvalidImage("no image"),

@@ -3,6 +3,7 @@ import logging
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from deployments.combiner import Combiner, CombinerSettings
@@ -236,3 +237,41 @@ async def test_a_batch_of_nothing_but_hits_asks_nobody(caplog):
         answer = await flow(asking(b"1", b"1"))
     assert isinstance(answer, Batch)
     assert (told(answer), members.seen) == ([True, True], [[b"1"]])
+
+
+class Versions(Members):
+    """Members of which `a` has a canary, which fails on some images."""
+
+    fails_tried = ()
+
+    async def __call__(self, batch):
+        answer = await super().__call__(batch)
+        pairs = zip(answer.items, batch.payload, strict=True)
+        left = [() if image in self.fails_tried else item.trials for item, image in pairs]
+        items = zip(answer.items, left, strict=True)
+        return Batch(answer.payload, tuple(replace(i, trials=t, versions={"a": 1 + bool(t)}) for i, t in items))
+
+
+async def test_what_each_version_said_is_remembered_apart():
+    members = Versions()
+    flow = cache(members)
+    tried = Item(trials=("a",))
+    for _ in range(2):
+        answer = await flow(batch([b"1", b"1"], Item(), tried))
+    assert members.seen == [[b"1", b"1"]]
+    assert [item.versions["a"] for item in answer.items] == [1, 2]
+    assert told(answer) == [True, True]
+
+
+async def test_what_a_canary_failed_on_is_not_remembered_as_its_answer():
+    members = Versions()
+    members.fails_tried = (b"1",)
+    flow = cache(members)
+    for _ in range(2):
+        assert told(await flow(batch([b"1"], Item(trials=("a",))))) == [False]
+    # Nor is the stable version taken for the canary's new one, which would forget what that said.
+    members.fails_tried = ()
+    await flow(batch([b"2"], Item(trials=("a",))))
+    members.fails_tried = (b"1",)
+    await flow(batch([b"1"], Item(trials=("a",))))
+    assert told(await flow(batch([b"2"], Item(trials=("a",))))) == [True]

@@ -212,7 +212,7 @@ def audited(*members, share=1.0, exit_at=(0.9,), **asking):
 
 
 async def ended(flow):
-    await asyncio.gather(*flow._audits)
+    await asyncio.gather(*flow._audits._tasks)
 
 
 async def test_an_audit_asks_the_others_of_exits_and_changes_no_answer():

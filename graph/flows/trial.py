@@ -1,0 +1,127 @@
+"""A canary as it is judged: which images it answers, how it fares beside the other version, and when it ends."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import deque
+from collections.abc import Sequence
+from statistics import median
+from typing import Literal, Protocol, TypeVar
+
+from deployments.contract.caller import Caller
+from deployments.contract.item import Version
+from deployments.contract.rollout import CanaryConfig, CanarySettings
+
+logger = logging.getLogger("ray.serve")
+
+Role = Literal["canary", "stable"]
+ALL = 2**64
+T = TypeVar("T")
+
+
+class Counts(Protocol):
+    """Counts what a canary does."""
+
+    def asked(self, member: str, role: Role, images: int, failed: int, seconds: float) -> None:
+        """Count a call of a version, which took so long, and the images that it failed on."""
+        ...
+
+    def voted(self, member: str, role: Role, version: str, agrees: bool) -> None:
+        """Count an image by whether the version that answered it agreed with the ensemble."""
+        ...
+
+    def rolled_back(self, member: str, reason: str) -> None:
+        """Count a canary that has ended by itself: for its `failures` or its `latency`."""
+        ...
+
+
+class Trial:
+    """Draws the images of a canary, and ends it when its failures or its latency pass their bounds.
+
+    Attributes:
+        name: the member's.
+        header: the request's header that decides; None for the image itself.
+        rolled_back: why it has ended by itself; empty if it has not. New settings begin anew.
+    """
+
+    def __init__(self, name: str, config: CanaryConfig, counts: Counts) -> None:
+        """Set the member's name, what is tried, and who counts."""
+        self.name, self.counts, self.rolled_back = name, counts, ""
+        self.header = config.header
+        self._salt = f"{name} {config.version} ".encode()
+        self._settings = CanarySettings.part_of(config)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._failed: deque[bool] = deque()
+        self._seconds: dict[Role, deque[float]] = {"canary": deque(), "stable": deque()}
+
+    @property
+    def settings(self) -> CanarySettings:
+        """The share and the bounds that are configured."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: CanarySettings) -> None:
+        self._settings, self.rolled_back = settings, ""
+        self._clear()
+
+    def check(self, settings: CanarySettings) -> None:
+        """Any settings will do whose fields are in their bounds."""
+
+    @property
+    def share(self) -> float:
+        """The share in force: 0 once it was rolled back."""
+        return 0.0 if self.rolled_back else self._settings.share
+
+    def takes(self, image: bytes, by: Caller) -> bool:
+        """Whether it answers an image; alike for what is alike in the key, and for ever more if the share grows."""
+        share = self.share
+        if not 0 < share < 1:
+            return share == 1
+        told = None if self.header is None else by.headers.get(self.header)
+        value = b"image" + image if told is None else b"key" + told.encode("utf-8", "surrogateescape")
+        drawn = hashlib.blake2b(self._salt + value, digest_size=8).digest()
+        return int.from_bytes(drawn) < share * ALL
+
+    def note(self, role: Role, failed: Sequence[bool], seconds: float) -> None:
+        """Note a call of a version: of each image whether that version alone failed on it, and what the call took."""
+        self.counts.asked(self.name, role, len(failed), sum(failed), seconds)
+        if self.rolled_back:
+            return
+        _slide(self._seconds[role], [seconds] * len(failed), self._settings.window)
+        if role == "canary":
+            _slide(self._failed, failed, self._settings.window)
+            self._judge()
+
+    def voted(self, tried: bool, version: Version | None, agrees: bool) -> None:
+        """Count an image by the version that answered it, and whether that agreed with the ensemble."""
+        self.counts.voted(self.name, "canary" if tried else "stable", str(version), agrees)
+
+    def _judge(self) -> None:
+        least, count = self._settings.least, len(self._failed)
+        if count < least:
+            return
+        share = sum(self._failed) / count
+        if share > self._settings.max_failures:
+            self._end("failures", f"it failed on {share:.1%} of {count} images, more than", "max_failures")
+        elif len(self._seconds["stable"]) >= least:
+            own, usual = median(self._seconds["canary"]), median(self._seconds["stable"])
+            if own > self._settings.max_slowdown * usual:
+                told = f"it takes {own * 1000:.1f} ms and the other version {usual * 1000:.1f}, more than"
+                self._end("latency", told, "max_slowdown")
+
+    def _end(self, reason: str, told: str, bound: str) -> None:
+        logger.error(
+            "canary of member %r is rolled back, its share is 0 until its settings change: %s %s = %s",
+            *(self.name, told, bound, getattr(self._settings, bound)),
+        )
+        self.rolled_back = reason
+        self.counts.rolled_back(self.name, reason)
+
+
+def _slide(window: deque[T], values: Sequence[T], size: int) -> None:
+    window.extend(values)
+    while len(window) > size:
+        window.popleft()
