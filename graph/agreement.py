@@ -60,7 +60,7 @@ def agree(config: EnsembleConfig) -> Agreement:
         labels or tuple(str(index) for index in range(classes or 0)),
         {name: _preprocessing(name, signatures, config.transformer) for name in signatures},
         {name: told.version for name, told in signatures.items()},
-        tuple(member.name for member in config.members),
+        tuple(member.name for member in config.voters),
     )
     for name, canary in config.canaries.items():
         _check_canary(name, canary.name, agreed)

@@ -10,6 +10,7 @@ from ray import serve
 from ray.serve import Application
 
 from deployments.contract.preprocessing import Preprocessing
+from deployments.contract.rollout import ShadowSettings
 from deployments.ingress.member import Offer
 from deployments.observe.tracing import ROOT
 from graph.agreement import Agreement, agree
@@ -36,7 +37,7 @@ def build(args: dict[str, Any]) -> Application:
         # Made once here, too: what is wrong with it is told before anything starts.
         config.cache.store()
         remembering = Remembering(config.cache, identity(config, agreed), classes)
-    compose = partial(ensemble, agreed.pixels, config.ensemble, remembering, trying=trying(config))
+    compose = partial(ensemble, agreed.pixels, config.ensemble, remembering, trying=trying(config, agreed))
     plan = Plan(
         config.ingress,
         classes,
@@ -52,14 +53,23 @@ def build(args: dict[str, Any]) -> Application:
     return bind(plan, nodes)
 
 
-def trying(config: EnsembleConfig) -> Trying:
+def trying(config: EnsembleConfig, agreed: Agreement) -> Trying:
     """What is tried beside what is served."""
-    return Trying({member.name: member.canary for member in config.members if member.canary is not None})
+    return Trying(
+        {member.name: member.canary for member in config.members if member.canary is not None},
+        {
+            name: (ShadowSettings(share=member.share), agreed.preprocessing[name].key, config.replaced(member))
+            for name, member in config.shadows.items()
+            if member.share is not None
+        },
+        config.feedback,
+        agreed.labels,
+    )
 
 
 def strategy(config: EnsembleConfig) -> str:
     """How the members' answers become one, in words."""
-    method, count = config.combiner.method.replace("_", " "), len(config.members)
+    method, count = config.combiner.method.replace("_", " "), len(config.voters)
     needed = config.ensemble.quorum or count
     return f"{method} of {count} members, of which {needed} must answer"
 

@@ -18,6 +18,7 @@ from deployments.members import KINDS, Member
 from deployments.transformer import TransformerConfig
 from graph.flows.asking import AskingSettings
 from graph.flows.cache import CacheSettings
+from graph.flows.feedback import FeedbackSettings
 from graph.plan import COMBINER, INGRESS, LABELER, TRANSFORMER, Edges
 from models.repository import DEFAULT_ROOT
 from models.sources import Where
@@ -38,6 +39,7 @@ class EnsembleConfig(Schema):
     members: tuple[Member, ...] = Field(min_length=1, max_length=64)
     ensemble: AskingSettings = AskingSettings()
     cache: CacheSettings | None = Field(None, description="remember what members said of an image; default: no cache")
+    feedback: FeedbackSettings | None = Field(None, description="remember answers for their true labels; default: none")
     combiner: CombinerConfig = CombinerConfig()
     labeler: LabelerConfig = LabelerConfig()
     ingress: IngressSettings = IngressSettings()
@@ -58,7 +60,12 @@ class EnsembleConfig(Schema):
                 raise ValueError(f"members: the {kind} {twice[0]!r} is used twice")
         if taken := sorted(set(names) & TAKEN):
             raise ValueError(f"members: no member can be called {taken[0]!r}; a path of the interface is")
-        names = [member.name for member in self.members]
+        names = [member.name for member in self.voters]
+        if not names:
+            raise ValueError("members: all are shadows; at least one must have a say")
+        for name, shadow in self.shadows.items():
+            if shadow.replaces is not None and shadow.replaces not in names:
+                raise ValueError(f"members: {name!r}: replaces: no member {shadow.replaces!r}; there are {names}")
         if self.ensemble.quorum is not None and self.ensemble.quorum > len(names):
             raise ValueError(f"ensemble.quorum: {self.ensemble.quorum} of {len(names)} members can't answer")
         weights = self.combiner.weights or self.weights
@@ -66,6 +73,21 @@ class EnsembleConfig(Schema):
         if self.ensemble.cascade is not None:
             self.ensemble.cascade.check({name: weights.get(name, 0.0) for name in names}, self.combiner.method)
         return self
+
+    @property
+    def voters(self) -> tuple[Member, ...]:
+        """The members of which the ensemble's answer is made."""
+        return tuple(member for member in self.members if member.role == "member")
+
+    @property
+    def shadows(self) -> dict[str, Member]:
+        """Those that get copies, by name."""
+        return {member.name: member for member in self.members if member.role == "shadow"}
+
+    def replaced(self, shadow: MemberConfig) -> str:
+        """The name of the member that a shadow is compared with; empty for none."""
+        alike = [member.name for member in self.voters if member.model_name == shadow.model_name]
+        return shadow.replaces or next(iter(alike), "")
 
     @property
     def canaries(self) -> dict[str, MemberConfig]:
@@ -81,7 +103,7 @@ class EnsembleConfig(Schema):
     @property
     def weights(self) -> dict[str, float]:
         """The members' own weights, by name."""
-        return {member.name: member.weight for member in self.members}
+        return {member.name: member.weight for member in self.voters}
 
 
 def parse(args: dict[str, Any]) -> EnsembleConfig:

@@ -1,6 +1,7 @@
 """The errors a caller can get, by their public names; each is defined in `deployments.contract.errors`."""
 
 from deployments.contract.errors import (
+    AlreadyLabelled,
     ClientMistake,
     ConfigurationError,
     DeadlineExceeded,
@@ -18,10 +19,13 @@ from deployments.contract.errors import (
     RemoteUnavailable,
     SlowBody,
     Unauthenticated,
+    UnknownLabel,
+    UnknownRequest,
     UnsupportedMediaType,
 )
 
 __all__ = [
+    "AlreadyLabelled",
     "ClientMistake",
     "ConfigurationError",
     "DeadlineExceeded",
@@ -39,5 +43,7 @@ __all__ = [
     "RemoteUnavailable",
     "SlowBody",
     "Unauthenticated",
+    "UnknownLabel",
+    "UnknownRequest",
     "UnsupportedMediaType",
 ]

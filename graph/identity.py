@@ -19,10 +19,11 @@ def identity(config: EnsembleConfig, agreed: Agreement) -> bytes:
         ConfigurationError: a member can't be served.
     """
     cascade = config.ensemble.cascade
+    decisive = (*config.voters, *config.canaries.values())
     decides = {
         "form": FORM,
-        "members": {member.name: member.identity(config.model_repository) for member in config.nodes},
-        "pixels": {name: preprocessing.key for name, preprocessing in agreed.preprocessing.items()},
+        "members": {member.name: member.identity(config.model_repository) for member in decisive},
+        "pixels": {member.name: agreed.preprocessing[member.name].key for member in decisive},
         "cascade": None
         if cascade is None
         else {

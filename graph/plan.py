@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from deployments.contract.nodes import Graph, Node
-from deployments.contract.rollout import SUFFIX, CanaryConfig
+from deployments.contract.rollout import SUFFIX, CanaryConfig, ShadowSettings
 from deployments.ingress.member import Offer
 from deployments.ingress.page.settings import WITH_PAGE, PageConfig
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.flows import AuditMetrics, CacheMetrics, follow_strain
-from deployments.observe.rollout import CanaryMetrics
+from deployments.observe.rollout import CanaryMetrics, FeedbackMetrics, ShadowMetrics
 from graph.flows.asked import Member
 from graph.flows.asking import AskingSettings
 from graph.flows.audit import Audit
@@ -21,8 +21,10 @@ from graph.flows.cache import Cache, CacheSettings
 from graph.flows.canary import Canary
 from graph.flows.cascade import Cascade
 from graph.flows.ensemble import Ensemble
+from graph.flows.feedback import Book, FeedbackSettings
 from graph.flows.pipeline import Pipeline
 from graph.flows.rollout import Rollout
+from graph.flows.shadow import Shadow, Tap
 from graph.flows.strain import Strain
 from graph.flows.trial import Trial
 
@@ -77,9 +79,15 @@ class Trying:
 
     Attributes:
         canaries: by the member's name, the other version of it.
+        shadows: by name, how many copies it gets, the key of its pixels, and the member that it is compared with.
+        feedback: how many answers are remembered for their labels; None for none.
+        labels: the classes' names, in order of index.
     """
 
     canaries: Mapping[str, CanaryConfig] = field(default_factory=dict)
+    shadows: Mapping[str, tuple[ShadowSettings, str, str]] = field(default_factory=dict)
+    feedback: FeedbackSettings | None = None
+    labels: tuple[str, ...] = ()
 
 
 def ensemble(
@@ -87,7 +95,7 @@ def ensemble(
     asking: AskingSettings,
     remembering: Remembering | None,
     nodes: Nodes,
-    trying: Trying = Trying(),
+    trying: Trying | None = None,
 ) -> Graph:
     """Transformer, members as they are to be asked, combiner, labeler.
 
@@ -96,26 +104,34 @@ def ensemble(
         asking: how the members are asked.
         remembering: the cache before them; None for none.
         nodes: every node.
-        trying: what is tried beside them.
+        trying: what is tried beside them; None for nothing.
     """
     trials, nodes = _canaries(trying, asking, nodes)
+    shadows, keys = _shadows(trying, nodes)
     members = {name: Member(nodes[name], key) for name, key in pixels.items()}
     flow = _asker(members, asking, nodes[COMBINER])
+    ask: Node[Any, Any] = flow if remembering is None else flow.ballots
+    tap = Tap(ask, keys) if shadows else None
+    said = Pipeline(nodes[TRANSFORMER], ask if tap is None else tap)
     graph: Graph
     if remembering is None:
-        graph = Pipeline(nodes[TRANSFORMER], flow, nodes[LABELER])
+        graph = Pipeline(said, nodes[LABELER])
     else:
         store, counts = remembering.settings.store(), CacheMetrics()
         counts.follow(store)
-        said = Pipeline(nodes[TRANSFORMER], flow.ballots)
         cache = Cache(said, store, remembering.identity, remembering.classes, counts)
         graph = Pipeline(cache, nodes[COMBINER], nodes[LABELER])
-    return Rollout(graph, trials) if trials else graph
+    book = None
+    if trying is not None and trying.feedback is not None:
+        book = Book(trying.feedback, trying.labels, FeedbackMetrics())
+    if not trials and not shadows and book is None:
+        return graph
+    return Rollout(graph, trials, shadows, tap, asking.patience_ms, book)
 
 
-def _canaries(trying: Trying, asking: AskingSettings, nodes: Nodes) -> tuple[list[Trial], Nodes]:
+def _canaries(trying: Trying | None, asking: AskingSettings, nodes: Nodes) -> tuple[list[Trial], Nodes]:
     """The canaries, and the nodes with each of them before its member."""
-    if not trying.canaries:
+    if trying is None or not trying.canaries:
         return [], nodes
     counts = CanaryMetrics()
     trials = [Trial(name, config, counts) for name, config in trying.canaries.items()]
@@ -126,6 +142,18 @@ def _canaries(trying: Trying, asking: AskingSettings, nodes: Nodes) -> tuple[lis
         for trial in trials
     }
     return trials, {**nodes, **both}
+
+
+def _shadows(trying: Trying | None, nodes: Nodes) -> tuple[list[Shadow], list[str]]:
+    """The shadows, and the keys of the pixels that they take."""
+    if trying is None or not trying.shadows:
+        return [], []
+    counts = ShadowMetrics()
+    made = [
+        Shadow(name, Member(nodes[name], key), settings, replaces, counts)
+        for name, (settings, key, replaces) in trying.shadows.items()
+    ]
+    return made, list(dict.fromkeys(key for _, key, _ in trying.shadows.values()))
 
 
 def _asker(members: Mapping[str, Member], asking: AskingSettings, combiner: Node[Any, Any]) -> Ensemble | Cascade:

@@ -94,6 +94,24 @@ ROWS: dict[str, list[Panel]] = {
             {"{{member}}: {{reason}}": or_none(rate("degraded_answers_total", "member, reason"))},
         ),
         Panel("Classes", "cps", {"{{label}}": rate("predictions_total", "label")}),
+        Panel(
+            "Images of canaries and shadows",
+            "cps",
+            {
+                "{{member}}, {{role}}": or_none(rate("canary_images_total", "member, role")),
+                "{{member}}, {{result}}": or_none(rate("shadow_images_total", "member, result")),
+            },
+        ),
+        Panel(
+            "Right, of labelled images",
+            "percentunit",
+            {
+                "{{kind}} {{name}} {{version}}": or_none(
+                    'sum by (kind, name, version) (ray_ensemble_feedback_answers_total{right="true"})'
+                    " / sum by (kind, name, version) (ray_ensemble_feedback_answers_total)"
+                )
+            },
+        ),
     ],
     "Placement": [
         Panel(

@@ -84,6 +84,12 @@ class InvalidParameter(ClientMistake):
     http_status = 422
 
 
+class UnknownLabel(InvalidParameter):
+    """The label that is told of an image is no class."""
+
+    code = "unknown_label"
+
+
 class Unauthenticated(ClientMistake):
     """The caller shows no key, or one that is not known."""
 
@@ -115,6 +121,20 @@ class NotFound(ClientMistake):
     code = "not_found"
     http_status = 404
     grpc_status = "NOT_FOUND"
+
+
+class UnknownRequest(NotFound):
+    """No answer to that request is remembered, or no longer."""
+
+    code = "unknown_request"
+
+
+class AlreadyLabelled(ClientMistake):
+    """The image's label was told before."""
+
+    code = "already_labelled"
+    http_status = 409
+    grpc_status = "ALREADY_EXISTS"
 
 
 class MethodNotAllowed(ClientMistake):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import msgspec
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from deployments.contract.item import Version
 from deployments.contract.nodes import Node
@@ -15,6 +15,8 @@ from deployments.contract.rollout import SUFFIX, CanaryConfig
 from deployments.contract.settings import Name, Placement, Schema, Weight
 from models.sources import Where
 
+# Of a member's fields those that its scores don't depend on.
+UNDECISIVE = {"weight", "placement", "deployment", "canary", "role", "share", "replaces"}
 TOLD = ("crop_ratio", "resize", "interpolation", "border")
 
 
@@ -65,6 +67,22 @@ class MemberConfig(Schema):
     placement: Placement = Field("separate", description="a Serve deployment of its own, or its caller's process")
     deployment: Name | None = Field(None, description="name of its Serve deployment; default: the name")
     canary: CanaryConfig | None = Field(None, description="another version that answers a share of the images")
+    role: Literal["member", "shadow"] = Field("member", description="a shadow gets copies, and has no say")
+    share: float | None = Field(None, ge=0, le=1, description="of the images, that a shadow gets a copy of")
+    replaces: Name | None = Field(
+        None, description="the member that a shadow is compared with; default: the first one of the same model"
+    )
+
+    @model_validator(mode="after")
+    def _is_one_or_the_other(self) -> Self:
+        if self.role == "shadow":
+            if self.share is None:
+                raise ValueError("share: a shadow needs one, as 0.1")
+            if self.canary is not None or "weight" in self.model_fields_set:
+                raise ValueError("role: a shadow has no say, and so neither a weight nor a canary")
+        elif self.share is not None or self.replaces is not None:
+            raise ValueError("share, replaces: they belong to a shadow; say `role: shadow`")
+        return self
 
     @property
     def deployment_name(self) -> str:
@@ -86,12 +104,17 @@ class MemberConfig(Schema):
             return None
         own = {
             "name": f"{self.name}{SUFFIX}",
-            "model": getattr(self, "model", None) or self.name,
+            "model": self.model_name,
             "version": self.canary.version,
             "deployment": f"{self.deployment_name}{SUFFIX}",
             "canary": None,
         }
         return type(self).model_validate({**self.model_dump(), **own})
+
+    @property
+    def model_name(self) -> str:
+        """What the model is called where it is."""
+        return getattr(self, "model", None) or self.name
 
     def signature(self, repository: Where) -> Signature:
         """What the member tells of itself.
@@ -113,7 +136,7 @@ class MemberConfig(Schema):
         Raises:
             ConfigurationError: it can't be served.
         """
-        return self.model_dump_json(exclude={"weight", "placement", "deployment", "canary"})
+        return self.model_dump_json(exclude=UNDECISIVE)
 
     def make(self, repository: Where, agreed: Agreed, max_batch_size: int) -> Node[Any, Probabilities]:
         """The node, made in the process where it is to run.

@@ -102,6 +102,7 @@ class Ingress:
         began: float | None = None,
         trace: Trace | None = None,
         by: Caller = ANYONE,
+        places: Sequence[int] | None = None,
     ) -> list[Outcome]:
         """Classify images together: each one's answer or its own error, in order.
 
@@ -111,6 +112,7 @@ class Ingress:
             began: when that was, seconds since the epoch; default: now.
             trace: the call's trace; default: a new one, not sampled.
             by: who asks.
+            places: the images' positions in the request; default: from 0 on.
 
         Raises:
             InvalidParameter: `top_k` is more than there are classes, or there are too many images.
@@ -126,6 +128,7 @@ class Ingress:
         trace = trace or Trace(continue_trace(None))
         queued_ns = time.time_ns()
         item = Item(trace.parent, deadline, options, queued_ns, by=by)
+        items = [replace(item, place=place) if place else item for place in places or range(len(images))]
         apart = [not is_plain(image) for image in images]
         pixels = self._pixels(images, apart) if any(apart) else 0
         with self._admission.room(len(images), sum(map(len, images)), deadline - now, by, pixels):
@@ -133,7 +136,7 @@ class Ingress:
                 (self._isolated if is_apart else self._batcher).submit(
                     Waiting(image, item, Passage(trace, queued_ns, len(image)))
                 )
-                for image, is_apart in zip(images, apart, strict=True)
+                for image, item, is_apart in zip(images, items, apart, strict=True)
             ]
             try:
                 await asyncio.wait(futures, timeout=deadline - now)

@@ -83,11 +83,12 @@ class MemberIngress(Ingress):
         began: float | None = None,
         trace: Trace | None = None,
         by: Caller = ANYONE,
+        places: Sequence[int] | None = None,
     ) -> list[Outcome]:
         """The member's answer to each image's pixels; see `Ingress.classify`."""
         # `user_config` may have changed them.
         self.settings = self._ensemble.settings
-        return await super().classify(images, options, began=began, trace=trace, by=by)
+        return await super().classify(images, options, began=began, trace=trace, by=by, places=places)
 
     def _observe(self, passages: Sequence[Passage], start_ns: int, end_ns: int, batch: Batch[Sequence[Answer]]) -> None:
         self.statistics.batch(passages, start_ns, end_ns, batch)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deployments.contract.errors import NotReady
+from deployments.contract.rollout import RolloutStats
 from deployments.ingress.access import Access
 from deployments.ingress.ingress import Ingress
 from deployments.ingress.member import MemberIngress, Offer
@@ -14,6 +15,9 @@ from deployments.ingress.shared_memory import Regions
 from deployments.observe.stats import Stats
 
 Replicas = Mapping[str, Mapping[str, int]]
+
+# Raises `UnknownLabel`, `UnknownRequest` or `AlreadyLabelled`.
+TakesLabel = Callable[[str, str | int, int], None]
 
 
 async def no_replicas() -> Replicas:
@@ -40,6 +44,8 @@ class Service:
         members: by name, where the pixels of each member go that is offered as a model of its own, and what it is.
         regions: the shared memory that clients have registered.
         headers: those of a request that the graph goes by, by their names in small letters.
+        feedback: takes an image's true label, by its request's id and its position in it; None where none is taken.
+        rollout: tells what is tried and what came of it; None where nothing is.
     """
 
     ingress: Ingress
@@ -56,6 +62,8 @@ class Service:
     members: Mapping[str, tuple[MemberIngress, Offer]] = field(default_factory=dict)
     regions: Regions = field(default_factory=lambda: Regions(None, lambda: None, lambda _: None))
     headers: Sequence[str] = ()
+    rollout: Callable[[], RolloutStats] | None = None
+    feedback: TakesLabel | None = None
 
     def check_ready(self) -> None:
         """Raise NotReady until every member has answered."""

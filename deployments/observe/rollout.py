@@ -83,3 +83,53 @@ class CanaryMetrics:
                 self._share.set(each.share, tags={"member": each.name})
 
         again_and_again(report, "canary metrics")
+
+
+class ShadowMetrics:
+    """What the door counts of shadows."""
+
+    def __init__(self) -> None:
+        """Register every metric."""
+        self._images = Counter(
+            "ensemble_shadow_images",
+            description="Images drawn for a shadow: compared, failed, or dropped.",
+            tag_keys=_keys("member", "result"),
+        )
+        self._agreement = Counter(
+            "ensemble_shadow_predictions",
+            description="Images by whether a shadow agreed with the ensemble, or the member that it would replace.",
+            tag_keys=_keys("member", "other", "agrees"),
+        )
+
+    def shadowed(self, shadow: str, result: str, images: int) -> None:
+        """Count images that were drawn for it."""
+        self._images.inc(images, tags={"member": shadow, "result": result})
+
+    def compared(self, shadow: str, other: str, agrees: bool) -> None:
+        """Count an image by whether it agrees with the ensemble, or with the member that it would replace."""
+        self._agreement.inc(tags={"member": shadow, "other": other, "agrees": str(agrees).lower()})
+
+
+class FeedbackMetrics:
+    """What the door counts of true labels."""
+
+    def __init__(self) -> None:
+        """Register every metric."""
+        self._labels = Counter(
+            "ensemble_feedback_labels",
+            description="True labels that were told: accepted, or by the code of the error.",
+            tag_keys=_keys("result"),
+        )
+        self._answers = Counter(
+            "ensemble_feedback_answers",
+            description="Labelled images by whether the ensemble, a member, a version, an exit or a shadow was right.",
+            tag_keys=_keys("kind", "name", "version", "right"),
+        )
+
+    def labelled(self, result: str) -> None:
+        """Count a label: `accepted`, or the code of its error."""
+        self._labels.inc(tags={"result": result})
+
+    def judged(self, kind: str, name: str, version: str, right: bool) -> None:
+        """Count an answer by whether it was right."""
+        self._answers.inc(tags={"kind": kind, "name": name, "version": version, "right": str(right).lower()})

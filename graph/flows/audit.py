@@ -9,16 +9,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
+from graph.flows.interval import Interval, wilson
+
 logger = logging.getLogger("ray.serve")
 
 # Exits of a stage that its share is taken of: the last ones.
 WINDOW = 1000
-# Of the normal distribution, for 95 %.
-Z = 1.96
 # Fewer exits say nothing.
 FEWEST = 20
-
-Interval = tuple[float, float, float]
 
 
 class Counts(Protocol):
@@ -122,8 +120,4 @@ def interval(differs: Sequence[bool]) -> Interval | None:
     count = len(differs)
     if count < FEWEST:
         return None
-    mean = sum(differs) / count
-    scale = 1 + Z * Z / count
-    middle = mean + Z * Z / (2 * count)
-    half = Z * math.sqrt(mean * (1 - mean) / count + Z * Z / (4 * count * count))
-    return max(0.0, (middle - half) / scale), mean, min(1.0, (middle + half) / scale)
+    return wilson(sum(differs), count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,19 +12,22 @@ from msgspec.structs import replace
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
 from deployments.contract.caller import ANYONE
+from deployments.contract.errors import UnknownRequest
 from deployments.contract.item import Item
 from deployments.contract.nodes import Graph
+from deployments.contract.rollout import RolloutStats
+from graph.flows.feedback import Book
+from graph.flows.seen import Seen
+from graph.flows.shadow import Copy, Shadow, Tap
 from graph.flows.trial import Trial
 
 logger = logging.getLogger("ray.serve")
 
-# Where the settings of canaries are in `user_config`.
-CANARIES = "canaries"
-
-
-def live_name(member: str) -> str:
-    """What the settings of a member's canary are called."""
-    return f"{CANARIES}.{member}"
+# Where in `user_config` the settings of what is tried are, by the member's name.
+CANARIES, SHADOWS = "canaries", "shadows"
+SECTIONS = (CANARIES, SHADOWS)
+# A request's own id, over HTTP and in gRPC's metadata.
+REQUEST_IDS = ("x-request-id", "request_id")
 
 
 class Rollout:
@@ -34,19 +38,56 @@ class Rollout:
         headers: those of a request that decide something.
     """
 
-    def __init__(self, graph: Graph, trials: Sequence[Trial]) -> None:
-        """Set the graph, and the canaries in it."""
-        self._graph, self._trials = graph, trials
-        self.live: Mapping[str, Any] = {live_name(trial.name): trial for trial in trials}
-        self.headers = tuple(dict.fromkeys(trial.header for trial in trials if trial.header is not None))
+    def __init__(
+        self,
+        graph: Graph,
+        trials: Sequence[Trial] = (),
+        shadows: Sequence[Shadow] = (),
+        tap: Tap | None = None,
+        patience_ms: int | None = None,
+        book: Book | None = None,
+    ) -> None:
+        """Set the graph and what is tried.
+
+        Args:
+            graph: from encoded images to answers.
+            trials: the canaries in it.
+            shadows: get copies of what passes the `tap`.
+            tap: stands in the graph before the members; None without shadows.
+            patience_ms: how long a shadow may take, if something says so.
+            book: remembers answers until their labels are told; None if none are taken.
+        """
+        self._graph, self._trials, self._shadows = graph, trials, shadows
+        self._tap, self._patience_ms = tap, patience_ms
+        self._book = book
+        self._numbers = count(1)
+        self._canaries = tuple(trial.name for trial in trials)
+        self.live: Mapping[str, Any] = {
+            **{f"{CANARIES}.{trial.name}": trial for trial in trials},
+            **{f"{SHADOWS}.{shadow.name}": shadow for shadow in shadows},
+        }
+        headers = [trial.header for trial in trials if trial.header is not None]
+        if book is not None:
+            headers += REQUEST_IDS
+            for shadow in shadows:
+                shadow.judge = book.shadowed
+        self.headers = tuple(dict.fromkeys(headers))
 
     async def __call__(self, batch: Batch[Sequence[bytes]]) -> Batch[Sequence[Answer]]:
         """Encoded images to answers."""
         rows = dict(zip(batch.live, batch.payload, strict=True))
-        marked = Batch(batch.payload, tuple(self._marked(item, rows.get(p, b"")) for p, item in enumerate(batch.items)))
-        answer = await self._graph(marked)
+        items = [self._marked(item, rows.get(position, b"")) for position, item in enumerate(batch.items)]
+        drawn = {shadow: positions for shadow in self._shadows if (positions := shadow.draw(items))}
+        kept = {} if self._tap is None else self._tap.kept
+        for position in {position for positions in drawn.values() for position in positions}:
+            items[position] = replace(items[position], number=next(self._numbers))
+            kept[items[position].number] = None
         try:
-            self._look(answer)
+            answer = await self._graph(Batch(batch.payload, tuple(items)))
+        finally:
+            copies = {position: kept.pop(item.number) for position, item in enumerate(items) if item.number in kept}
+        try:
+            self._look(batch, answer, drawn, {position: part for position, part in copies.items() if part is not None})
         except Exception:
             # The answers are there, whatever becomes of what is told of them.
             logger.exception("what is tried can't be told of")
@@ -60,9 +101,62 @@ class Rollout:
         # Who asks is nobody's business further on.
         return replace(item, trials=trials, by=ANYONE) if trials or item.by is not ANYONE else item
 
-    def _look(self, answer: Batch[Sequence[Answer]]) -> None:
+    def _look(
+        self,
+        sent: Batch[Sequence[bytes]],
+        answer: Batch[Sequence[Answer]],
+        drawn: Mapping[Shadow, Sequence[int]],
+        copies: Mapping[int, Batch[Any]],
+    ) -> None:
+        seen: dict[int, Seen] = {}
         for position, told in zip(answer.live, answer.payload, strict=True):
-            item, index = answer.items[position], told.classification.index
+            item = answer.items[position]
+            seen[position] = Seen.of(item, told, self._canaries)
             for trial in self._trials:
-                if (vote := item.votes.get(trial.name)) is not None:
-                    trial.voted(trial.name in item.trials, item.versions.get(trial.name), vote.index == index)
+                if (index := seen[position].members.get(trial.name)) is not None:
+                    version = item.versions.get(trial.name)
+                    trial.voted(trial.name in item.trials, version, index == seen[position].index)
+            if self._book is not None and (origin := sent.items[position]).queued_ns:
+                self._book.remember(request_id(origin), origin.place, seen[position])
+        for shadow, positions in drawn.items():
+            # What a cache remembers has no pixels.
+            there: list[Copy] = [(copies[p], seen[p]) for p in positions if p in copies and p in seen]
+            if there:
+                shadow.ask(there, self._patience_ms)
+
+    def label(self, request: str, label: str | int, place: int = 0) -> None:
+        """Take an image's true label.
+
+        Args:
+            request: the id of its request.
+            label: the class' name, or its index.
+            place: its position among the images of the request.
+
+        Raises:
+            UnknownLabel: it is no class.
+            UnknownRequest: the answer is not, or no longer, remembered; as no answer is where no labels are taken.
+            AlreadyLabelled: it has a label.
+        """
+        if self._book is None:
+            raise UnknownRequest("no labels are taken; configure `feedback`")
+        seen = self._book.take(request, label, place)
+        for shadow in self._shadows:
+            shadow.learn(seen)
+
+    @property
+    def takes_labels(self) -> bool:
+        """Whether labels are taken."""
+        return self._book is not None
+
+    def told(self) -> RolloutStats:
+        """What was counted."""
+        return RolloutStats(
+            {trial.name: trial.told() for trial in self._trials},
+            {shadow.name: shadow.told() for shadow in self._shadows},
+            None if self._book is None else self._book.told(),
+        )
+
+
+def request_id(item: Item) -> str:
+    """What a request is known by: its own id, or if it has none its trace's."""
+    return next((item.by.headers[name] for name in REQUEST_IDS if item.by.headers.get(name)), item.trace_id)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from statistics import median
 from typing import Literal, Protocol, TypeVar
 
 from deployments.contract.caller import Caller
 from deployments.contract.item import Version
-from deployments.contract.rollout import CanaryConfig, CanarySettings
+from deployments.contract.rollout import CanaryConfig, CanarySettings, CanaryStats, VersionStats
+from graph.flows.seen import proportion
 
 logger = logging.getLogger("ray.serve")
 
@@ -51,6 +52,8 @@ class Trial:
         self.header = config.header
         self._salt = f"{name} {config.version} ".encode()
         self._settings = CanarySettings.part_of(config)
+        self._calls: Counter[tuple[Role, bool]] = Counter()
+        self._votes: Counter[tuple[Role, bool]] = Counter()
         self._clear()
 
     def _clear(self) -> None:
@@ -88,6 +91,7 @@ class Trial:
     def note(self, role: Role, failed: Sequence[bool], seconds: float) -> None:
         """Note a call of a version: of each image whether that version alone failed on it, and what the call took."""
         self.counts.asked(self.name, role, len(failed), sum(failed), seconds)
+        self._calls.update((role, each) for each in failed)
         if self.rolled_back:
             return
         _slide(self._seconds[role], [seconds] * len(failed), self._settings.window)
@@ -97,7 +101,19 @@ class Trial:
 
     def voted(self, tried: bool, version: Version | None, agrees: bool) -> None:
         """Count an image by the version that answered it, and whether that agreed with the ensemble."""
-        self.counts.voted(self.name, "canary" if tried else "stable", str(version), agrees)
+        role: Role = "canary" if tried else "stable"
+        self._votes[role, agrees] += 1
+        self.counts.voted(self.name, role, str(version), agrees)
+
+    def told(self) -> CanaryStats:
+        """What was counted."""
+        return CanaryStats(self.share, self.rolled_back, self._version("canary"), self._version("stable"))
+
+    def _version(self, role: Role) -> VersionStats:
+        well, failed = self._calls[role, False], self._calls[role, True]
+        agreed = proportion(self._votes[role, True], self._votes[role, True] + self._votes[role, False])
+        seconds = self._seconds[role]
+        return VersionStats(well + failed, failed, agreed, round(median(seconds) * 1000, 3) if seconds else None)
 
     def _judge(self) -> None:
         least, count = self._settings.least, len(self._failed)

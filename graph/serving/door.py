@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from deployments.contract.answer import Classification
 from deployments.contract.caller import ANYONE, Caller
-from deployments.contract.errors import EnsembleError, RemoteUnavailable
+from deployments.contract.errors import EnsembleError, RemoteUnavailable, UnknownRequest
 from deployments.contract.nodes import Node, Watched
 from deployments.ingress.access import Access
 from deployments.ingress.grpc.server import GrpcServer, answers_grpc
@@ -32,7 +32,7 @@ from deployments.observe.tracing import Tracing
 from graph.edges import edge
 from graph.edges.direct import DirectEdge
 from graph.edges.folder import private, sockets
-from graph.flows.rollout import CANARIES, Rollout, live_name
+from graph.flows.rollout import SECTIONS, Rollout
 from graph.live import LiveSettings
 from graph.plan import INGRESS, Plan
 from graph.serving.replicas import Replicas
@@ -63,6 +63,7 @@ class Door:
         placed = {**inline, **edges}
         graph = plan.compose(placed)
         rollout = graph if isinstance(graph, Rollout) else None
+        self._rollout = rollout
         self._ingress = Ingress(graph, plan.ingress, plan.class_count, self._observer)
         self._nodes = {INGRESS: self._ingress, **inline}
         self._settings = LiveSettings({**self._nodes, **(rollout.live if rollout is not None else {})})
@@ -92,6 +93,8 @@ class Door:
             members,
             Regions(folder, lambda: self._ingress.settings.shared_memory_prefix, private),
             rollout.headers if rollout is not None else (),
+            rollout.told if rollout is not None else None,
+            rollout.label if rollout is not None and rollout.takes_labels else None,
         )
         self._http, self.grpc = HttpServer(service), GrpcServer(service)
         direct = {name: each for name, each in edges.items() if isinstance(each, DirectEdge)}
@@ -123,15 +126,15 @@ class Door:
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Apply a changed `user_config`: the ingress' settings, under `nodes` those of inline nodes, by name.
 
-        Under `canaries` are those of members' canaries, by the member's name.
+        Under `canaries` and `shadows` are those of what is tried, by the member's name.
         """
         own = dict(user_config)
-        nodes, canaries = own.pop("nodes", {}), own.pop(CANARIES, {})
-        changes = dict(nodes) if isinstance(nodes, dict) else {"nodes": nodes}
-        if isinstance(canaries, dict):
-            changes |= {live_name(name): change for name, change in canaries.items()}
-        else:
-            changes[CANARIES] = canaries
+        changes: dict[str, Any] = {}
+        for section in ("nodes", *SECTIONS):
+            given = own.pop(section, {})
+            prefix = "" if section == "nodes" else f"{section}."
+            named = {f"{prefix}{name}": change for name, change in given.items()} if isinstance(given, dict) else None
+            changes |= {section: given} if named is None else named
         self._settings.apply({INGRESS: own, **changes})
 
     def check_health(self) -> None:
@@ -175,6 +178,23 @@ class Door:
             if isinstance(outcome, EnsembleError):
                 raise outcome
             return outcome.classification
+
+    async def feedback(self, request_id: str, label: str | int, index: int = 0) -> None:
+        """Tell what an image truly is; for callers with a handle.
+
+        Args:
+            request_id: of an answer by handle its `trace_id`, if `classify` was given no `x-request-id` in `headers`.
+            label: the class' name, or its index.
+            index: the image's, in its request.
+
+        Raises:
+            UnknownLabel: it is no class.
+            UnknownRequest: the answer is not, or no longer, remembered.
+            AlreadyLabelled: it has a label.
+        """
+        if self._rollout is None:
+            raise UnknownRequest("no labels are taken; configure `feedback`")
+        self._rollout.label(request_id, label, index)
 
     async def __call__(self, request: Request) -> Response:
         """HTTP."""

@@ -24,6 +24,7 @@ CASCADE = {"quorum": 1, "patience_ms": 3000, "cascade": {"order": list(MEMBERS),
 
 # Nothing is tried until `user_config` says so.
 CANARY = {"version": 2, "share": 0, "key": "header:x-user", "least": 10}
+SHADOW = {"model": "one", "version": 2, "role": "shadow", "share": 0, "replaces": "one"}
 
 
 @pytest.fixture(scope="module", params=["separate", "inline"])
@@ -43,6 +44,8 @@ def server(request, repository, tmp_path_factory):
         content = config(root, request.param, members=MEMBERS, ensemble=CASCADE, cache={"redis": redis})
         args = content["applications"][0]["args"]
         args["members"][1] |= {"version": 1, "canary": CANARY}
+        args["members"].append({"name": "candidate", "placement": request.param, "threads": 1, **SHADOW})
+        args["feedback"] = {"max_requests": 1000}
         running = stack.enter_context(Server(content))
         running.redis = redis
         yield running
@@ -248,6 +251,92 @@ def test_a_share_that_is_none_is_refused_while_it_serves(server, picture):
     server.reconfigure({"canaries": {"one": {"share": 2}}})
     assert eventually(lambda: refused() == before + 1)
     assert version(server, picture(UNSURE))["model_versions"]["one"] in {1, 2}
+
+
+def tried(server):
+    return httpx.get(f"{server.url}/stats", timeout=60).json()["rollout"]
+
+
+def feedback(server, *lines, kind="application/json"):
+    content = b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
+    return httpx.post(f"{server.url}/feedback", content=content, headers={"Content-Type": kind}, timeout=60)
+
+
+def test_a_shadow_is_compared_and_labels_tell_who_was_right(server, picture):
+    server.reconfigure({"shadows": {"candidate": {"share": 1.0, "max_queue_ms": 60000}}})
+
+    def shadowed():
+        answer = version(server, picture(UNSURE))
+        assert (sorted(answer["model_versions"]), answer.get("missing")) == (["brightness", "one"], None)
+        return tried(server)["shadows"]["candidate"]["agreed"]
+
+    agreed = eventually(shadowed)
+    # The ensemble and the member say `level1`, the candidate `level6`.
+    assert {other: share["count"] for other, share in agreed.items()} == {"ensemble": 0, "one": 0}
+    before = tried(server)["shadows"]["candidate"]["agreed"]["ensemble"]["total"]
+    headers = {"Content-Type": "image/png", "X-Request-Id": "a picture of mine"}
+    httpx.post(f"{server.url}/classify?quality=full", content=picture(UNSURE), headers=headers, timeout=60)
+    assert eventually(lambda: tried(server)["shadows"]["candidate"]["agreed"]["ensemble"]["total"] > before)
+    told = {"request_id": "a picture of mine", "label": "level6"}
+    answers = [feedback(server, {**told, "label": "level9"}), feedback(server, told), feedback(server, told)]
+    assert [answer.status_code for answer in answers] == [422, 200, 409]
+    assert answers[1].json() == {"accepted": 1}
+    assert [answer.json()["error"]["code"] for answer in answers[::2]] == ["unknown_label", "already_labelled"]
+    stats = tried(server)
+    only = {"both": 0, "shadow_only": 1, "other_only": 0, "neither": 0}
+    assert stats["shadows"]["candidate"]["labelled"] == {"ensemble": only, "one": only}
+    assert stats["feedback"]["shadows"]["candidate"]["share"] == 1.0
+    assert (stats["feedback"]["ensemble"]["count"], stats["feedback"]["ensemble"]["total"]) == (0, 1)
+    assert stats["feedback"]["versions"] == {"one": {"1": stats["feedback"]["members"]["one"]}}
+    assert list(stats["feedback"]["exits"]) == ["one"]
+
+    def right():
+        samples = scrape(server, "ray_ensemble_feedback_answers_total")
+        return {(labels["kind"], labels["name"]) for labels, value in samples if labels["right"] == "true" and value}
+
+    assert eventually(lambda: right() == {("shadow", "candidate")})
+    results = {labels["result"] for labels, _ in scrape(server, "ray_ensemble_shadow_images_total")}
+    assert "compared" in results
+
+
+def test_labels_come_line_by_line_for_each_image_and_by_whatever_it_is_known_by(server, picture):
+    parts = [("image", (str(i), image, "image/png")) for i, image in enumerate([picture(SURE), picture(SURE)])]
+    form = httpx.post(f"{server.url}/classify", files=[("image", ("x", b"x", "text/plain")), *parts], timeout=60)
+    assert [("error" in each) for each in form.json()["results"]] == [True, False, False]
+    request = form.headers["X-Request-Id"]
+    client = Grpc(server)
+    client.stub.ModelInfer(infer_request([picture(SURE)]), timeout=60, metadata=[("request_id", "by grpc")])
+    client.close()
+    answer = feedback(
+        server,
+        *({"request_id": request, "label": "level0", "index": index} for index in range(3)),
+        {"request_id": "by grpc", "label": 0},
+        b"no json",
+        b'{"request_id": "x", "label": true}',
+        kind="application/x-ndjson",
+    )
+    told = answer.json()
+    assert (answer.status_code, told["accepted"]) == (200, 3)
+    codes = [each.get("error", {}).get("code") for each in told["results"]]
+    assert codes == ["unknown_request", None, None, None, "invalid_parameter", "invalid_parameter"]
+    refused = [feedback(server, b"[1]"), feedback(server, {"label": "level0"}), feedback(server, b"{" * 40000)]
+    assert [each.status_code for each in refused] == [422] * 3
+    assert httpx.get(f"{server.url}/feedback", timeout=60).status_code == 405
+    assert tried(server)["feedback"]["labels"]["unknown_request"] == 1
+
+
+def test_a_handle_tells_labels_too(server, picture):
+    from ray import serve
+
+    from graph.errors import AlreadyLabelled, UnknownRequest
+
+    with server.driver():
+        handle = serve.get_app_handle("ensemble")
+        trace = handle.classify.remote(picture(SURE)).result(timeout_s=60).trace_id
+        handle.feedback.remote(trace, "level0").result(timeout_s=60)
+        for request, error in ((trace, AlreadyLabelled), ("another", UnknownRequest)):
+            with pytest.raises(error):
+                handle.feedback.remote(request, "level0").result(timeout_s=60)
 
 
 def test_while_redis_is_down_there_is_no_cache_one_line_in_the_log_and_no_error(server, picture):

@@ -65,9 +65,12 @@ class Classify:
         # Before a byte of the body is read.
         async with self._ingress.arriving(asked, call.caller) as arrival:
             images = await bodies.images(request, self._ingress.settings, arrival)
+        places = [place for place, image in enumerate(images) if isinstance(image, bytes)]
         sent = [image for image in images if isinstance(image, bytes)]
         told = (
-            await self._ingress.classify(sent, asked, began=arrival.began, trace=call.trace, by=call.caller)
+            await self._ingress.classify(
+                sent, asked, began=arrival.began, trace=call.trace, by=call.caller, places=places
+            )
             if sent
             else ()
         )

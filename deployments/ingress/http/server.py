@@ -14,6 +14,7 @@ from deployments.contract.errors import EnsembleError, MethodNotAllowed, NotFoun
 from deployments.ingress.http import tensorflow_serving
 from deployments.ingress.http.classify import Classify
 from deployments.ingress.http.documents import Documents
+from deployments.ingress.http.feedback import feedback
 from deployments.ingress.http.open_inference import OpenInference
 from deployments.ingress.http.routes import AS_OBJECT, AS_TEXT, ErrorStyle, Route, Routes, pattern, plain
 from deployments.ingress.http.server_timing import NAME, server_timing
@@ -40,7 +41,7 @@ class HttpServer:
         self._routes: Routes = {}
         for protocol in (Classify(service), OpenInference(service), SharedMemory(service), TensorFlowServing(service)):
             self._routes |= protocol.routes()
-        self._routes |= live(service)
+        self._routes |= live(service) | feedback(service)
         self._patterns = {pattern(path): path for path in self._routes if "{" in path}
         self._routes |= Documents(self._routes).routes() | Page(service).routes()
 

@@ -12,6 +12,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
+from deployments.contract.rollout import RolloutStats
 from deployments.ingress.http.routes import Route, Routes, encoded
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
@@ -49,7 +50,7 @@ class MemberStats(msgspec.Struct, frozen=True):
     missing: Annotated[int, Meta(description="images answered without it")]
 
 
-class LiveStats(msgspec.Struct, frozen=True):
+class LiveStats(msgspec.Struct, frozen=True, omit_defaults=True):
     """The last minute of the ingress replica that answers."""
 
     replica: Annotated[str, Meta(description="its id")]
@@ -59,6 +60,9 @@ class LiveStats(msgspec.Struct, frozen=True):
     batch_sizes: Annotated[dict[str, int], Meta(description="how many batches had so many images")]
     members: dict[str, MemberStats]
     replicas: Annotated[dict[str, dict[str, int]], Meta(description="by deployment and state, as Serve tells it")]
+    rollout: Annotated[
+        RolloutStats | None, Meta(description="what is tried, since the start; absent if nothing is")
+    ] = None
 
 
 def live(service: Service) -> Routes:
@@ -89,6 +93,7 @@ class Live:
             {str(size): count for size, count in sorted(_sum(second.sizes for second in seconds).items())},
             _members(seconds),
             {name: dict(states) for name, states in (await self._service.replicas()).items()},
+            None if self._service.rollout is None else self._service.rollout(),
         )
         response = encoded(told)
         response.headers["Cache-Control"] = "no-store"

@@ -10,6 +10,7 @@ from tests.conftest import ROOT
 
 MEMBERS = [{"name": "a"}, {"name": "b"}]
 CANARY = {"version": 2, "share": 0.1}
+SHADOW = {"name": "s", "role": "shadow", "share": 0.1}
 BESIDE = {"alerts.yaml", "compose.yaml", "prometheus.yaml"}
 CONFIGS = [ROOT / "serve_config.yaml", *(f for f in (ROOT / "configs").glob("*.yaml") if f.name not in BESIDE)]
 
@@ -41,6 +42,15 @@ CONFIGS = [ROOT / "serve_config.yaml", *(f for f in (ROOT / "configs").glob("*.y
         ({"members": [{"name": "a", "canary": {"share": 0.1}}]}, "members.0.canary.version"),
         ({"members": [{"name": "a", "canary": {"version": 2, "share": 1.1}}]}, "members.0.canary.share"),
         ({"members": [{"name": "a", "canary": {"version": "two", "share": 0.1}}]}, "a canary: version"),
+        ({"members": [{"name": "a"}, {"name": "s", "role": "shadow"}]}, "a shadow needs one"),
+        ({"members": [{"name": "a"}, {"name": "s", "share": 0.1}]}, "they belong to a shadow"),
+        ({"members": [{"name": "s", "role": "shadow", "share": 0.1}]}, "all are shadows"),
+        ({"members": [*MEMBERS, {**SHADOW, "weight": 1}]}, "a shadow has no say"),
+        ({"members": [*MEMBERS, {**SHADOW, "canary": CANARY}]}, "a shadow has no say"),
+        ({"members": [*MEMBERS, {**SHADOW, "replaces": "c"}]}, "replaces: no member 'c'"),
+        ({"members": [*MEMBERS, SHADOW], "ensemble": {"quorum": 3}}, "3 of 2 members"),
+        ({"members": [*MEMBERS, SHADOW], "combiner": {"weights": {"s": 1}}}, "no member 's'"),
+        ({"members": MEMBERS, "feedback": {"ttl_s": 0}}, "feedback.ttl_s"),
         ({"members": [{"name": "a", "version_policy": "latest", "canary": CANARY}]}, "everybody's"),
         ({"members": [{"name": "a", "canary": CANARY}, {"name": "a-canary"}]}, "'a-canary' is used twice"),
     ],
@@ -133,3 +143,28 @@ def test_a_cache_tells_what_is_wrong_with_it():
         parse({**TWO, "cache": {"redis": "http://user:secret@localhost"}})
     with pytest.raises(ConfigurationError, match=r"cache\.max_bytes"):
         parse({**TWO, "cache": {"max_bytes": "much"}})
+
+
+def test_a_shadow_is_compared_with_the_member_of_its_model_or_the_one_that_is_named():
+    members = [{"name": "a", "model": "m"}, {"name": "b"}, {**SHADOW, "model": "m"}]
+    config = parse({"members": members})
+    assert ([m.name for m in config.voters], list(config.shadows), config.weights) == (
+        ["a", "b"],
+        ["s"],
+        {"a": 1, "b": 1},
+    )
+    assert config.replaced(config.shadows["s"]) == "a"
+    named = parse({"members": [*members[:2], {**SHADOW, "replaces": "b"}]})
+    assert named.replaced(named.shadows["s"]) == "b"
+    assert parse({"members": [*MEMBERS, SHADOW]}).replaced(named.members[1].model_copy(update={"model": "x"})) == ""
+
+
+def test_a_remote_member_may_have_a_canary_of_a_version_as_its_server_has_it():
+    member = {
+        "name": "r",
+        "kind": "open_inference",
+        "url": "http://127.0.0.1:1",
+        "canary": {"version": "v3", "share": 0.1},
+    }
+    canary = parse({"members": [{**member, "version": "v2", "labels": ["x", "y"]}]}).canaries["r"]
+    assert (canary.name, canary.model, canary.version, canary.url) == ("r-canary", "r", "v3", member["url"])

@@ -61,3 +61,8 @@ def test_a_canary_decides_scores_by_its_version_and_not_by_its_share(root):
         store(root, "a", brightness(), version=version)
     assert tried(2, 0.1) == tried(2, 0.2)
     assert len({own, tried(2, 0.1), tried(3, 0.1)}) == 3
+
+
+def test_a_shadow_decides_nothing(root):
+    shadow = {"name": "s", "model": "a", "role": "shadow", "share": 0.1}
+    assert digest(root, members=[{"name": "a"}, {"name": "b"}, shadow]) == digest(root)

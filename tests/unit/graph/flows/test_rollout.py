@@ -1,4 +1,7 @@
+import asyncio
+
 import numpy as np
+from msgspec.structs import replace
 
 from deployments.contract.answer import Answer, Classification
 from deployments.contract.batch import Batch
@@ -7,45 +10,50 @@ from deployments.contract.errors import InvalidImage
 from deployments.contract.item import Item, Vote
 from deployments.contract.rollout import CanaryConfig
 from graph.flows.rollout import Rollout
+from graph.flows.shadow import Tap
 from graph.flows.trial import Trial
 from tests.batches import batch
+from tests.unit.graph.flows.test_shadow import Breaks, Names, over, shadow, waiting
 from tests.unit.graph.flows.test_trial import Counts
 
 
 class Graph:
-    """Answers 1 for each image; the member `a` says what the image is."""
+    """Answers 1 for each image; the member `a` says what the image is, and a shadow may look at it."""
 
     def __init__(self):
-        self.items = []
+        self.items, self.tap = [], Tap(self.members, ["small"])
+        self.remembers = False
+
+    async def members(self, batch):
+        items = iter(batch.payload["small"])
+        told = (item if item.error else voted(item, int(next(items))) for item in batch.items)
+        return Batch(batch.payload, tuple(told))
 
     async def __call__(self, batch):
         self.items = batch.items
-        items = tuple(
-            item if item.error else msg(item, int(image))
-            for item, image in zip(batch.items, [*batch.payload, b"0"], strict=False)
-        )
-        answers = [
-            Answer(
-                Classification("x", 1, 0.5, top=(), model_versions=item.versions, trace_id=""),
-                np.array([0.5, 0.5], np.float32),
-            )
-            for item in items
-            if item.error is None
-        ]
-        return Batch(answers, items)
+        pixels = Batch({"small": np.array([int(image) for image in batch.payload], np.uint8)}, batch.items)
+        items = (await (self.members if self.remembers else self.tap)(pixels)).items
+        return Batch([answer(item) for item in items if item.error is None], items)
 
 
-def msg(item, index):
-    from msgspec.structs import replace
+def voted(item, index):
+    return replace(item, votes={"a": Vote(index, 0.5)}, versions={"a": 3 if "a" in item.trials else 2})
 
-    version = 3 if "a" in item.trials else 2
-    return replace(item, votes={"a": Vote(index, 0.5)}, versions={"a": version})
+
+def answer(item):
+    told = Classification("x", 1, 0.5, top=(), model_versions=item.versions, trace_id="")
+    return Answer(told, np.array([0.5, 0.5], np.float32))
 
 
 def rollout(share, key="image"):
     trial = Trial("a", CanaryConfig(version=3, share=share, key=key), Counts())
     graph = Graph()
     return Rollout(graph, [trial]), graph, trial
+
+
+def shadowed(node, **more):
+    found, graph = shadow(node, **more), Graph()
+    return Rollout(graph, (), [found], graph.tap), graph, found
 
 
 def item(**more):
@@ -57,6 +65,7 @@ async def test_images_are_marked_and_what_their_version_says_is_compared():
     await flow(batch([b"1", b"0"], item(), item()))
     assert [each.trials for each in graph.items] == [("a",)] * 2
     assert trial.counts.votes == [("a", "canary", "3", True), ("a", "canary", "3", False)]
+    assert flow.told().canaries["a"].canary.agreed.share == 0.5
     trial.rolled_back = "failures"
     await flow(batch([b"1"], item()))
     assert graph.items[0].trials == ()
@@ -84,3 +93,50 @@ async def test_an_answer_is_given_even_if_it_can_not_be_told_of(caplog):
     trial.voted = None
     assert len((await flow(batch([b"1"], item()))).payload) == 1
     assert "can't be told of" in caplog.text
+
+
+async def test_a_shadow_gets_what_was_answered_and_has_no_say():
+    node = Names()
+    flow, graph, found = shadowed(node)
+    answered = await flow(batch([b"1", b"0"], *waiting(2)))
+    # The answer is there before it is asked.
+    assert node.seen == []
+    assert [dict(item.versions) for item in answered.items] == [{"a": 2}] * 2
+    await over(found)
+    assert [pixels for pixels, _ in node.seen] == [[1, 0]]
+    told = flow.told().shadows["s"].agreed
+    assert (told["ensemble"].count, told["a"].count, told["a"].total) == (1, 2, 2)
+    assert graph.tap.kept == {}
+
+
+async def test_a_shadow_that_hangs_or_breaks_changes_nothing():
+    for node in (Names(gate=asyncio.Event()), Breaks()):
+        flow, _, found = shadowed(node)
+        for _ in range(3):
+            answered = await flow(batch([b"1"], *waiting(1)))
+            assert [len(answered.payload), answered.items[0].missing] == [1, {}]
+        assert found._counts.results["dropped"] == 2
+        for task in found._work._tasks:
+            task.cancel()
+
+
+async def test_what_has_failed_or_was_remembered_is_not_shadowed():
+    node = Names()
+    flow, graph, found = shadowed(node)
+    await flow(Batch([b"1"], (replace(*waiting(1), error=InvalidImage("x")), *waiting(1))))
+    graph.remembers = True
+    await flow(batch([b"2"], *waiting(1)))
+    await over(found)
+    assert [pixels for pixels, _ in node.seen] == [[1]]
+    assert graph.tap.kept == {}
+
+
+async def test_a_graph_that_raises_leaves_nothing_behind():
+    flow, graph, _ = shadowed(Names())
+    with_error = batch([b"not a number"], *waiting(1))
+    try:
+        await flow(with_error)
+    except ValueError:
+        assert graph.tap.kept == {}
+    else:
+        raise AssertionError

@@ -1,0 +1,97 @@
+"""`POST /feedback`: the true label of an image that was answered, or one a line of many."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+
+from deployments.contract.errors import AlreadyLabelled, EnsembleError, InvalidParameter, UnknownLabel, UnknownRequest
+from deployments.ingress.http import bodies
+from deployments.ingress.http.routes import AS_OBJECT, OF_ARRIVING, Route, Routes, encoded
+from deployments.ingress.service import Service, TakesLabel
+from deployments.observe.observer import Call
+
+PATH = "/feedback"
+LINES = frozenset({"application/x-ndjson", "application/jsonl", "application/json-lines"})
+MOST_BYTES, MOST_LINES = 1024 * 1024, 4096
+
+
+class Feedback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an image truly is."""
+
+    request_id: Annotated[str, Meta(min_length=1, max_length=256, description="`X-Request-Id` of the answer")]
+    label: Annotated[str | int, Meta(description="the class' name, or its index")]
+    index: Annotated[int, Meta(ge=0, le=100_000, description="of the image in its request")] = 0
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """How many labels were taken."""
+
+    accepted: int
+
+
+class AcceptedLines(Accepted, frozen=True):
+    """How many labels were taken, and of each line in order what became of it."""
+
+    results: list[Any]
+
+
+DECODER = msgspec.json.Decoder(Feedback)
+
+
+def feedback(service: Service) -> Routes:
+    """The path `/feedback`, if labels are taken."""
+    return {} if service.feedback is None else TrueLabels(service, service.feedback).routes()
+
+
+class TrueLabels:
+    """Answers `/feedback`."""
+
+    def __init__(self, service: Service, take: TakesLabel) -> None:
+        """Set what is served, and who takes labels."""
+        self._ingress, self._take = service.ingress, take
+
+    def routes(self) -> Routes:
+        """The one path."""
+        return {
+            PATH: Route(
+                "POST",
+                self._answer,
+                "Tell what an image truly is, or of many one a line",
+                (Accepted, AcceptedLines),
+                (*OF_ARRIVING, UnknownLabel, UnknownRequest, AlreadyLabelled),
+                body={"application/json": Feedback, "application/x-ndjson": {"type": "string"}},
+            )
+        }
+
+    async def _answer(self, request: Request, call: Call) -> Response:
+        async with self._ingress.arriving(by=call.caller) as arrival:
+            body = await bodies.document(request, MOST_BYTES, arrival)
+        lines = [line for line in body.split(b"\n") if line.strip()]
+        if bodies.media_type(request.headers) not in LINES and len(lines) <= 1:
+            self._taken(body)
+            return encoded(Accepted(1))
+        if len(lines) > MOST_LINES:
+            raise InvalidParameter(f"there are {len(lines)} lines; send at most {MOST_LINES} at once")
+        results = [self._told(line) for line in lines]
+        return encoded(AcceptedLines(sum("accepted" in result for result in results), results))
+
+    def _told(self, line: bytes) -> dict[str, Any]:
+        try:
+            self._taken(line)
+        except EnsembleError as err:
+            told: dict[str, Any] = AS_OBJECT.tell(err)
+            return told
+        return {"accepted": True}
+
+    def _taken(self, document: bytes) -> None:
+        try:
+            told = DECODER.decode(document)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as err:
+            wanted = '{"request_id": "...", "label": "..."}, on one line; and "index" of an image after the first'
+            raise InvalidParameter(f"a label is JSON, {wanted}: {err}") from err
+        self._take(told.request_id, told.label, told.index)

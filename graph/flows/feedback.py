@@ -1,0 +1,147 @@
+"""What was answered, for as long as somebody may tell what would have been right; and how often it was."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from pydantic import Field
+
+from deployments.contract.errors import AlreadyLabelled, EnsembleError, UnknownLabel, UnknownRequest
+from deployments.contract.rollout import FeedbackStats, Proportion
+from deployments.contract.settings import Schema
+from graph.flows.seen import ENSEMBLE, Seen, proportion
+
+# Characters of what a caller sent that are told back, and of a request's id that is remembered.
+MOST_QUOTED, LONGEST_ID = 40, 256
+
+# What is right or wrong: its kind (ensemble, member, version, exit, shadow), its name and, of a version, which.
+Who = tuple[str, str, str]
+
+
+class FeedbackSettings(Schema):
+    """How many answers are remembered, and for how long. Of an image that is its classes, never itself."""
+
+    max_requests: int = Field(10_000, ge=1, le=10_000_000, description="answers; each image of a request is one")
+    ttl_s: float = Field(3600.0, gt=0, le=2_592_000, allow_inf_nan=False, description="how long one is remembered")
+
+
+class Counts(Protocol):
+    """Counts what callers tell."""
+
+    def labelled(self, result: str) -> None:
+        """Count a label: `accepted`, or the code of its error."""
+        ...
+
+    def judged(self, kind: str, name: str, version: str, right: bool) -> None:
+        """Count an answer by whether it was right."""
+        ...
+
+
+class Book:
+    """Remembers answers by their requests' ids, and compares them with true labels."""
+
+    def __init__(
+        self,
+        settings: FeedbackSettings,
+        labels: Sequence[str],
+        counts: Counts,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Set how much is remembered, the classes' names in order of index, who counts, and the clock, seconds."""
+        self._settings, self._counts, self._clock = settings, counts, clock
+        self._labels: Mapping[str, int] = {label: index for index, label in enumerate(labels)}
+        self._answers: OrderedDict[tuple[str, int], tuple[float, Seen]] = OrderedDict()
+        self._results: Counter[str] = Counter()
+        self._judged: dict[Who, Counter[bool]] = {}
+
+    def remember(self, request: str, place: int, seen: Seen) -> None:
+        """Remember an answer by its request's id and its position in it; what is too much goes, the oldest first."""
+        if len(request) > LONGEST_ID:
+            return
+        self._forget()
+        self._answers.pop((request, place), None)
+        self._answers[request, place] = self._clock() + self._settings.ttl_s, seen
+        if len(self._answers) > self._settings.max_requests:
+            self._answers.popitem(last=False)
+
+    def _forget(self) -> None:
+        now = self._clock()
+        while self._answers and next(iter(self._answers.values()))[0] <= now:
+            self._answers.popitem(last=False)
+
+    def take(self, request: str, label: str | int, place: int = 0) -> Seen:
+        """Take an image's true label: a class' name, or its index.
+
+        Raises:
+            UnknownLabel: it is no class.
+            UnknownRequest: the answer is not, or no longer, remembered.
+            AlreadyLabelled: it has a label.
+        """
+        try:
+            seen = self._labelled(request, label, place)
+        except EnsembleError as err:
+            self._count(err.code)
+            raise
+        self._count("accepted")
+        self._judge("ensemble", "", "", seen.index, seen)
+        for name, index in seen.members.items():
+            self._judge("member", name, "", index, seen)
+            if name in seen.versions:
+                self._judge("version", name, seen.versions[name], index, seen)
+        if seen.last:
+            self._judge("exit", seen.last, "", seen.index, seen)
+        for name in seen.shadows:
+            self.shadowed(name, seen)
+        return seen
+
+    def _labelled(self, request: str, label: str | int, place: int) -> Seen:
+        index = self._labels.get(label) if isinstance(label, str) else label
+        if index is None or not 0 <= index < len(self._labels):
+            raise UnknownLabel(
+                f"{str(label)[:MOST_QUOTED]!r} is no class; there are {len(self._labels)}, by name or index"
+            )
+        self._forget()
+        found = self._answers.get((request, place))
+        if found is None:
+            told = f"no answer to image {place} of request {request[:MOST_QUOTED]!r} is remembered"
+            raise UnknownRequest(f"{told}: it was never given here, or is too old")
+        seen = found[1]
+        if seen.label is not None:
+            raise AlreadyLabelled(f"image {place} of request {request[:MOST_QUOTED]!r} has a label already")
+        seen.label = index
+        return seen
+
+    def shadowed(self, name: str, seen: Seen) -> None:
+        """Judge a shadow's answer, if the label is known; it may come before or after it."""
+        if seen.label is not None:
+            self._judge("shadow", name, "", seen.shadows[name], seen)
+
+    def _judge(self, kind: str, name: str, version: str, index: int, seen: Seen) -> None:
+        right = index == seen.label
+        self._judged.setdefault((kind, name, version), Counter())[right] += 1
+        self._counts.judged(kind, name, version, right)
+
+    def _count(self, result: str) -> None:
+        self._results[result] += 1
+        self._counts.labelled(result)
+
+    def told(self) -> FeedbackStats:
+        """What was counted."""
+        shares = {who: proportion(by[True], by.total()) for who, by in sorted(self._judged.items())}
+        named = {kind: {n: s for (k, n, _), s in shares.items() if k == kind} for kind in ("member", "exit", "shadow")}
+        versions: dict[str, dict[str, Proportion]] = {}
+        for (kind, name, version), share in shares.items():
+            if kind == "version":
+                versions.setdefault(name, {})[version] = share
+        return FeedbackStats(
+            len(self._answers),
+            dict(self._results),
+            shares.get((ENSEMBLE, "", "")) or proportion(0, 0),
+            named["member"],
+            versions,
+            named["exit"],
+            named["shadow"],
+        )

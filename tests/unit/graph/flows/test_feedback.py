@@ -1,0 +1,150 @@
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from deployments.contract.caller import Caller
+from deployments.contract.errors import AlreadyLabelled, UnknownLabel, UnknownRequest
+from deployments.contract.rollout import Pairs
+from graph.flows.feedback import LONGEST_ID, Book, FeedbackSettings
+from graph.flows.rollout import Rollout
+from graph.flows.seen import Seen
+from tests.batches import batch
+from tests.unit.deployments.ingress.clock import Clock
+from tests.unit.graph.flows.test_rollout import Graph
+from tests.unit.graph.flows.test_shadow import Names, over, shadow, waiting
+
+
+class Counts:
+    def __init__(self):
+        self.results, self.right = [], []
+
+    def labelled(self, result):
+        self.results.append(result)
+
+    def judged(self, kind, name, version, right):
+        self.right.append((kind, name, version, right))
+
+
+def book(clock=None, **settings):
+    return Book(FeedbackSettings(**settings), ("cat", "dog", "frog"), Counts(), clock or Clock())
+
+
+def seen(**more):
+    return Seen(1, {"a": 1, "b": 2}, **more)
+
+
+def test_a_label_tells_who_was_right():
+    found = book()
+    found.remember("r", 0, seen(versions={"a": "3"}, last="b", shadows={"s": 2}))
+    found.take("r", "dog")
+    assert found._counts.right == [
+        ("ensemble", "", "", True),
+        ("member", "a", "", True),
+        ("version", "a", "3", True),
+        ("member", "b", "", False),
+        ("exit", "b", "", True),
+        ("shadow", "s", "", False),
+    ]
+    told = found.told()
+    assert (told.remembered, told.labels) == (1, {"accepted": 1})
+    # Of one image: 1 / (1 + 1.96 ** 2).
+    assert (told.ensemble.share, round(told.ensemble.low, 3), told.ensemble.high) == (1.0, 0.207, 1.0)
+    assert (told.members["b"].count, told.versions["a"]["3"].count, told.exits["b"].count) == (0, 1, 1)
+    assert (told.shadows["s"].count, told.shadows["s"].total) == (0, 1)
+
+
+def test_an_index_is_a_label_and_every_image_of_a_request_has_its_own():
+    found = book()
+    for place in (0, 1):
+        found.remember("r", place, seen())
+    found.take("r", 1, 0)
+    found.take("r", 0, 1)
+    assert (found.told().ensemble.count, found.told().ensemble.total) == (1, 2)
+
+
+def test_what_is_wrong_with_a_label_is_told_apart_and_counted():
+    found = book()
+    found.remember("r", 0, seen())
+    for label in ("bird", 3, -1, "1"):
+        with pytest.raises(UnknownLabel, match="is no class; there are 3"):
+            found.take("r", label)
+    for request, place in (("q", 0), ("r", 1)):
+        with pytest.raises(UnknownRequest):
+            found.take(request, "cat", place)
+    found.take("r", "cat")
+    with pytest.raises(AlreadyLabelled):
+        found.take("r", "dog")
+    assert found.told().labels == {"unknown_label": 4, "unknown_request": 2, "accepted": 1, "already_labelled": 1}
+    assert found._counts.results[-2:] == ["accepted", "already_labelled"]
+    assert found.told().ensemble.total == 1
+
+
+def test_answers_are_forgotten_after_their_time_and_when_there_are_too_many():
+    clock = Clock()
+    found = book(clock, max_requests=2, ttl_s=10)
+    for number in range(3):
+        found.remember(str(number), 0, seen())
+    with pytest.raises(UnknownRequest):
+        found.take("0", "cat")
+    clock.now += 9
+    found.remember("3", 0, seen())
+    clock.now += 2
+    found.take("3", "cat")
+    with pytest.raises(UnknownRequest, match="too old"):
+        found.take("2", "cat")
+    assert found.told().remembered == 1
+
+
+def test_a_request_that_came_again_is_known_by_its_last_answer():
+    found = book()
+    found.remember("r", 0, seen())
+    found.take("r", "cat")
+    found.remember("r", 0, seen())
+    found.take("r", "dog")
+    assert found.told().ensemble.total == 2
+
+
+def test_an_id_of_any_length_is_not_remembered():
+    found = book()
+    found.remember("r" * (LONGEST_ID + 1), 0, seen())
+    assert found.told().remembered == 0
+
+
+@pytest.mark.parametrize("label_first", [True, False])
+async def test_a_shadow_is_judged_whether_it_or_the_label_comes_first(label_first):
+    gate, found, graph = asyncio.Event(), book(), Graph()
+    tried = shadow(Names(gate=gate))
+    flow = Rollout(graph, (), [tried], graph.tap, book=found)
+    by = Caller(headers={"x-request-id": "mine"})
+    await flow(batch([b"2"], *(replace(item, by=by) for item in waiting(1))))
+    if not label_first:
+        gate.set()
+        await over(tried)
+    flow.label("mine", "frog")
+    gate.set()
+    await over(tried)
+    told = flow.told()
+    assert (told.feedback.shadows["s"].count, told.feedback.ensemble.count) == (1, 0)
+    assert told.shadows["s"].labelled == {"ensemble": Pairs(0, 1, 0, 0), "a": Pairs(1, 0, 0, 0)}
+
+
+async def test_a_request_is_known_by_its_own_id_or_by_its_trace():
+    found, graph = book(), Graph()
+    flow = Rollout(graph, book=found)
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    sent = [
+        replace(*waiting(1), by=Caller(headers={"request_id": "grpc"})),
+        replace(*waiting(1), trace_parent=trace),
+        replace(*waiting(1), trace_parent=trace, place=1),
+    ]
+    await flow(batch([b"1"] * 3, *sent))
+    flow.label("grpc", "dog")
+    flow.label("0af7651916cd43dd8448eb211c80319c", "dog")
+    flow.label("0af7651916cd43dd8448eb211c80319c", "cat", 1)
+    assert (flow.told().feedback.ensemble.count, flow.told().feedback.ensemble.total) == (2, 3)
+
+
+async def test_where_no_labels_are_taken_that_is_told():
+    with pytest.raises(UnknownRequest, match="configure `feedback`"):
+        Rollout(Graph()).label("r", "cat")
