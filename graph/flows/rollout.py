@@ -110,13 +110,15 @@ class Rollout:
     ) -> None:
         seen: dict[int, Seen] = {}
         for position, told in zip(answer.live, answer.payload, strict=True):
-            item = answer.items[position]
+            item, origin = answer.items[position], sent.items[position]
+            if not origin.queued_ns:
+                continue
             seen[position] = Seen.of(item, told, self._canaries)
             for trial in self._trials:
                 if (index := seen[position].members.get(trial.name)) is not None:
                     version = item.versions.get(trial.name)
                     trial.voted(trial.name in item.trials, version, index == seen[position].index)
-            if self._book is not None and (origin := sent.items[position]).queued_ns:
+            if self._book is not None:
                 self._book.remember(request_id(origin), origin.place, seen[position])
         for shadow, positions in drawn.items():
             # What a cache remembers has no pixels.

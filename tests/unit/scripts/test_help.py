@@ -21,6 +21,7 @@ COMMANDS = (
     "prepare",
     "quantize",
     "serve",
+    "shadow",
     "trace",
     "train",
     "tune_cascade",

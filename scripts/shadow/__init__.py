@@ -1,0 +1,1 @@
+"""Says whether a shadow should be promoted."""
