@@ -76,9 +76,8 @@ class Canary:
         """The canary's answer; of images that it has none of, the stable version's."""
         began = time.perf_counter()
         answer: Batch[Probabilities] | None = None
-        patience = patience_s(batch, self._patience_ms, self._turns)
         try:
-            async with asyncio.timeout(PATIENCE_S if patience is None else PATIENT_SHARE * patience):
+            async with asyncio.timeout(self._patience_s(batch)):
                 answer = await self._canary(batch)
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
@@ -105,6 +104,12 @@ class Canary:
                 failed[place] = item.error is None or answer is None
         self._trial.note("canary", failed, seconds)
         return Batch.join(parts)
+
+    def _patience_s(self, batch: Batch[Images]) -> float:
+        """How long an answer of the canary is waited for: so that there is time for the other version's."""
+        may_take = patience_s(batch, self._patience_ms, self._turns)
+        bounds = [PATIENCE_S if may_take is None else PATIENT_SHARE * may_take, self._trial.patience_s]
+        return min(bound for bound in bounds if bound is not None)
 
     def _renamed(self, batch: Batch[Probabilities]) -> Batch[Probabilities]:
         """The answer as the member's."""

@@ -19,6 +19,8 @@ logger = logging.getLogger("ray.serve")
 Role = Literal["canary", "stable"]
 ALL = 2**64
 T = TypeVar("T")
+# A call that takes so many times the usual time, or at least this, has failed.
+TAIL, LEAST_PATIENCE_S = 10, 0.25
 
 
 class Counts(Protocol):
@@ -98,6 +100,17 @@ class Trial:
         if role == "canary":
             _slide(self._failed, failed, self._settings.window)
             self._judge()
+
+    @property
+    def patience_s(self) -> float | None:
+        """How long an answer of the canary is worth waiting for, seconds; None while that is not known.
+
+        The other images of the batch wait with it, so it is much less than a member may take.
+        """
+        usual = self._seconds["stable"]
+        if len(usual) < self._settings.least:
+            return None
+        return max(LEAST_PATIENCE_S, TAIL * self._settings.max_slowdown * median(usual))
 
     def voted(self, tried: bool, version: Version | None, agrees: bool) -> None:
         """Count an image by the version that answered it, and whether that agreed with the ensemble."""

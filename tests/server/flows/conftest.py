@@ -38,7 +38,9 @@ def server(request, repository, tmp_path_factory):
             shutil.copytree(repository / name, root / name)
         store(root, "one", constant(one_hot(6)), version=2)
         store(root, "brightness", constant([math.nan] * len(CLASSES)), version=2)
-        content = config(root, request.param, members=MEMBERS, ensemble=CASCADE, cache={"redis": redis})
+        content = config(
+            root, request.param, members=MEMBERS, ensemble=CASCADE, cache={"redis": redis, "redis_timeout_ms": 2000}
+        )
         args = content["applications"][0]["args"]
         args["members"][0] |= {"version": 1, "canary": BROKEN}
         args["members"][1] |= {"version": 1, "canary": CANARY}

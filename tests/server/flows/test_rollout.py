@@ -12,14 +12,14 @@ from tests.server.flows.conftest import SURE, UNSURE
 from tests.server.server import eventually, scrape
 
 
-def share(server, member):
-    return [value for labels, value in scrape(server, "ray_ensemble_canary_share") if labels["member"] == member]
+def tried(server):
+    return httpx.get(f"{server.url}/stats", timeout=60).json()["rollout"]
 
 
 def canary(server, member="one", **settings):
     """Change a canary's settings, and wait until they are in force."""
     server.reconfigure({"canaries": {member: settings}})
-    assert eventually(lambda: share(server, member) == [settings["share"]])
+    assert eventually(lambda: tried(server)["canaries"][member]["share"] == settings["share"])
 
 
 def version(server, image, **headers):
@@ -38,20 +38,14 @@ def test_a_share_of_the_users_gets_the_canary_and_every_protocol_says_which_vers
     again = {user: version(server, image, **{"X-User": user}) for user in users}
     assert {user: answer["model_versions"]["one"] for user, answer in again.items()} == got
     assert {got[user] for user, answer in again.items() if answer["cache"]["hit"]} == {1, 2}
-    tried = next(user for user in users if got[user] == 2)
+    tester = next(user for user in users if got[user] == 2)
     client = Grpc(server)
     request = infer_request([picture(UNSURE)])
     request.parameters["top_k"].int64_param = 1
     request.parameters["quality"].string_param = "full"
-    answer = client.stub.ModelInfer(request, timeout=60, metadata=[("x-user", tried)])
+    answer = client.stub.ModelInfer(request, timeout=60, metadata=[("x-user", tester)])
     client.close()
     assert json.loads(answer.parameters["classifications"].string_param)[0]["model_versions"]["one"] == 2
-
-    def votes():
-        samples = scrape(server, "ray_ensemble_canary_predictions_total")
-        return {(labels["role"], labels["version"]) for labels, value in samples if value > 0}
-
-    assert eventually(lambda: votes() == {("stable", "1"), ("canary", "2")})
 
 
 def test_a_handle_has_headers_too(server, picture):
@@ -83,21 +77,10 @@ def test_a_canary_that_fails_costs_no_answer_and_is_rolled_back_once(server, pic
     canary(server, "brightness", share=1.0)
     answers = [version(server, picture(UNSURE)) for _ in range(15)]
     assert [(answer["model_versions"]["brightness"], answer.get("missing")) for answer in answers] == [(1, None)] * 15
-
-    def rollbacks():
-        samples = scrape(server, "ray_ensemble_canary_rollbacks_total")
-        return {(labels["member"], labels["reason"]): value for labels, value in samples}
-
-    assert eventually(lambda: rollbacks() == {("brightness", "failures"): 1})
-    assert eventually(lambda: share(server, "brightness") == [0])
     told = tried(server)["canaries"]["brightness"]
     assert (told["share"], told["rolled_back"], told["canary"]["failed"]) == (0, "failures", 10)
     logs = "".join(path.read_text() for path in server.ray_logs("serve/replica_ensemble_Ingress*.log"))
     assert logs.count("is rolled back") == 1
-
-
-def tried(server):
-    return httpx.get(f"{server.url}/stats", timeout=60).json()["rollout"]
 
 
 def feedback(server, *lines, kind="application/json"):
@@ -130,16 +113,8 @@ def test_a_shadow_is_compared_and_labels_tell_who_was_right(server, picture):
     assert stats["shadows"]["candidate"]["labelled"] == {"ensemble": only, "one": only}
     assert stats["feedback"]["shadows"]["candidate"]["share"] == 1.0
     assert (stats["feedback"]["ensemble"]["count"], stats["feedback"]["ensemble"]["total"]) == (0, 1)
-    assert stats["feedback"]["versions"] == {"one": {"1": stats["feedback"]["members"]["one"]}}
+    assert stats["feedback"]["versions"]["one"] == {"1": stats["feedback"]["members"]["one"]}
     assert list(stats["feedback"]["exits"]) == ["one"]
-
-    def right():
-        samples = scrape(server, "ray_ensemble_feedback_answers_total")
-        return {(labels["kind"], labels["name"]) for labels, value in samples if labels["right"] == "true" and value}
-
-    assert eventually(lambda: right() == {("shadow", "candidate")})
-    results = {labels["result"] for labels, _ in scrape(server, "ray_ensemble_shadow_images_total")}
-    assert "compared" in results
     command = [sys.executable, "-m", "scripts.shadow", server.url]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "candidate and one: agree on 0.00%" in said
@@ -184,3 +159,23 @@ def test_a_handle_tells_labels_too(server, picture):
         for request, error in ((trace, AlreadyLabelled), ("another", UnknownRequest)):
             with pytest.raises(error):
                 handle.feedback.remote(request, "level0").result(timeout_s=60)
+
+
+def counted(server, name, *labels):
+    """By these labels, what was counted."""
+    samples = scrape(server, f"ray_ensemble_{name}")
+    return {tuple(found[label] for label in labels): value for found, value in samples if value > 0}
+
+
+def test_metrics_tell_what_the_tests_before_have_seen(server):
+    # The last that was counted is told last, and all of a process at once.
+    assert eventually(lambda: ("already_labelled",) in counted(server, "feedback_labels_total", "result"))
+    votes = counted(server, "canary_predictions_total", "member", "role", "version")
+    assert {("one", "stable", "1"), ("one", "canary", "2")} <= votes.keys()
+    shares = {labels["member"]: value for labels, value in scrape(server, "ray_ensemble_canary_share")}
+    assert shares == {"brightness": 0, "one": 0}
+    assert counted(server, "canary_rollbacks_total", "member", "reason") == {("brightness", "failures"): 1}
+    assert counted(server, "canary_images_total", "member", "role", "failed")["brightness", "canary", "true"] == 10
+    assert ("candidate", "compared") in counted(server, "shadow_images_total", "member", "result")
+    right = counted(server, "feedback_answers_total", "kind", "name", "right")
+    assert right["shadow", "candidate", "true"] == 1

@@ -135,6 +135,16 @@ async def test_a_canary_that_hangs_is_given_up_while_there_is_time_for_the_stabl
     assert second.cancelled == 1
 
 
+async def test_one_that_hangs_is_given_up_soon_once_it_is_known_how_long_the_other_version_takes():
+    second = Waits("a-canary", 2, 0.9)
+    flow = canary(stable(), second, least=2)
+    await flow(pixels([1, 2], set()))
+    async with asyncio.timeout(10):
+        answer = await flow(pixels([1, 2], {2}, deadline=time.time() + 600))
+    assert versions(answer) == [{"a": 1}] * 2
+    assert ("a", "canary", 1, 1) in flow._trial.counts.calls
+
+
 async def test_within_a_quorum_a_hanging_canary_does_not_make_its_member_late():
     flow = canary(stable(), Waits("a-canary", 2, 0.9), patience_ms=200)
     sure = Says("b", 7, 0.5)

@@ -96,6 +96,16 @@ def test_a_slow_canary_within_the_bound_goes_on():
     assert not found.rolled_back
 
 
+def test_how_long_it_is_waited_for_goes_by_how_long_the_other_version_takes():
+    found = trial(max_slowdown=2.0, least=10)
+    found.note("stable", [False] * 9, 0.1)
+    assert found.patience_s is None
+    found.note("stable", [False], 0.1)
+    assert found.patience_s == pytest.approx(2.0)
+    found.note("stable", [False] * 100, 0.001)
+    assert found.patience_s == 0.25
+
+
 def test_new_settings_begin_anew():
     found = trial(1.0, least=1)
     found.note("canary", [True], 0.1)
