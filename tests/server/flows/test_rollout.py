@@ -63,16 +63,6 @@ def test_a_handle_has_headers_too(server, picture):
     assert told == {1, 2}
 
 
-def test_a_share_that_is_none_is_refused_while_it_serves(server, picture):
-    def refused():
-        return sum(value for _, value in scrape(server, "ray_ensemble_config_refused_total"))
-
-    before = refused()
-    server.reconfigure({"canaries": {"one": {"share": 2}}})
-    assert eventually(lambda: refused() == before + 1)
-    assert version(server, picture(UNSURE))["model_versions"]["one"] in {1, 2}
-
-
 def test_a_canary_that_fails_costs_no_answer_and_is_rolled_back_once(server, picture):
     canary(server, "brightness", share=1.0)
     answers = [version(server, picture(UNSURE)) for _ in range(15)]
