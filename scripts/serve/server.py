@@ -21,6 +21,7 @@ from deployments.contract.errors import ConfigurationError
 from scripts.errors import ScriptError
 from scripts.serve import front, haproxy, tls
 from scripts.serve.api import ServeApi
+from scripts.serve.block import block_of_ports
 from scripts.serve.cluster import Cluster, clear_leftovers, end_at_once
 from scripts.serve.environment import FOR_CLIENTS, launcher, set_up
 from scripts.serve.exposure import IMPORT_PATH, check_exposure
@@ -88,7 +89,7 @@ def serve(config_file: Path, whole_dashboard: bool = False, without_keys: bool =
         if application.get("import_path") == IMPORT_PATH:
             check(application.get("args") or {})
     http, grpc, *more = wanted(config)
-    with stop_signals() as stop, haproxy.private_folder():
+    with stop_signals() as stop, haproxy.private_folder(), block_of_ports():
         clear_leftovers()
         check_ports(http, grpc, *more)
         cluster = Cluster(whole_dashboard)

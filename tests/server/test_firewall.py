@@ -12,7 +12,7 @@ from scripts.serve.ports import BEHIND_HAPROXY, GRPC_PORT, HTTP_PORT
 from tests.conftest import ROOT
 
 # The first gRPC ports of ingress replicas, a replica's own, and one of nobody's that the rules leave alone.
-REPLICAS, SOMEBODYS = [30000, 40000, 40999, 32768, 39953, 60999], 2222
+REPLICAS, SOMEBODYS = [30000, 31000, 31999, 32768, 39953, 60999], 2222
 
 
 @pytest.mark.skipif(shutil.which("nft") is None, reason="needs nftables; .ci/run installs it")
