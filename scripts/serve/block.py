@@ -31,7 +31,9 @@ def block_of_ports() -> Iterator[None]:
     if FIRST_SETTING in os.environ or LAST_SETTING in os.environ:
         yield
         return
-    busy = {each.laddr.port for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN}
+    busy = {
+        each.laddr.port for each in psutil.net_connections("tcp") if each.laddr and each.status == psutil.CONN_LISTEN
+    }
     for first in range(FIRST, END, SIZE):
         held = first + SIZE - 1
         if not busy.isdisjoint(range(first, held)):
