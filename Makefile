@@ -12,7 +12,7 @@ serve: $(VENV)/serve.installed
 
 # Several processes share the tests, because a test waits more than it works: a file, or a folder of tests/server, each.
 test: $(VENV)/dev.installed
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
 # What needs neither Ray nor PyTorch: seconds.
 test-fast: $(VENV)/dev.installed

@@ -32,10 +32,14 @@ def repository(tmp_path_factory):
     return root
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
     """Of several processes that test, one has all tests of a file, or of a folder whose tests share servers."""
-    for item in items:
-        where = item.path.relative_to(ROOT / "tests").parts
-        group = where[:2] if where[0] == "server" else where
-        item.add_marker(pytest.mark.xdist_group("/".join(group)))
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.partition("::")[0].split("/")
+            return "/".join(file[:3] if file[:2] == ["tests", "server"] else file)
+
+    return Scheduling(config, log)
