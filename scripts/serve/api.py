@@ -45,15 +45,26 @@ class ServeApi:
 
     def failure(self) -> str | None:
         """Why an application can't be served, if one can't."""
-        try:
-            applications = self._client.get(PATH).json()["applications"].values()
-        except (httpx.HTTPError, ValueError, KeyError):
-            return None
-        for application in applications:
+        for application in self._applications():
             if application["status"] in {"DEPLOY_FAILED", "UNHEALTHY"}:
                 messages = [application["message"], *(d["message"] for d in application["deployments"].values())]
                 return explain(messages)
         return None
+
+    def progress(self) -> str:
+        """The states of the applications and their deployments, in words."""
+        told = []
+        for application in self._applications():
+            nodes = (f"{each['name']} {each['status']}" for each in application["deployments"].values())
+            told.append(f"Serve: {application['status']} ({', '.join(nodes)})")
+        return "; ".join(told) or "Serve tells nothing"
+
+    def _applications(self) -> list[dict[str, Any]]:
+        """What Serve tells of each application; nothing while it can't be asked."""
+        try:
+            return list(self._client.get(PATH).json()["applications"].values())
+        except (httpx.HTTPError, ValueError, KeyError):
+            return []
 
     def shut_down(self, timeout_s: float) -> None:
         """Stop every application, its replicas finishing what they have."""

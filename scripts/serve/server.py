@@ -34,6 +34,8 @@ READY_TIMEOUT_S = 300.0
 SETTLED_S = 1.0
 STOP_TIMEOUT_S = 20.0
 LOOK_EVERY_S = 1.0
+# A start that takes longer says what it waits for, and again whenever that has changed.
+QUIET_S = 15.0
 PLAIN_FRONT = "warning: HAProxy runs as Serve configures it (docs/operations.md says what that lacks): {why}"
 READY = """Ready. Try:
 
@@ -125,26 +127,34 @@ def serve(config_file: Path, whole_dashboard: bool = False, without_keys: bool =
 
 
 def wait_until_ready(api: ServeApi, cluster: Cluster, url: str, stop: threading.Event) -> None:
-    """Wait until every member has answered once.
+    """Wait until every member has answered once; what is waited for is printed every now and then.
 
     Raises:
         ScriptError: the deployment failed, or took longer than `READY_TIMEOUT_S`.
     """
-    give_up = time.monotonic() + READY_TIMEOUT_S
+    began = spoke = time.monotonic()
+    waited_for = said = ""
     while not stop.wait(0.1):
-        with suppress(httpx.TransportError):
+        try:
             # Whose name the certificate has is the clients' matter: this asks whether members have answered.
             ready = httpx.get(f"{url}/v2/health/ready", timeout=5, trust_env=False, verify=False)  # noqa: S501
             if ready.status_code == httpx.codes.OK:
                 return
+            waited_for = f"{url} answers {ready.status_code}: {ready.text[:500]}"
+        except httpx.TransportError as err:
+            waited_for = f"{url} does not answer yet ({type(err).__name__})"
         if failure := api.failure():
             raise ScriptError(failure)
         if lost := cluster.lost():
             raise ScriptError(f"Ray's {lost} has ended; see {cluster.session}/logs")
-        if time.monotonic() > give_up:
+        now = time.monotonic()
+        if now > began + READY_TIMEOUT_S:
             raise ScriptError(
-                f"the application was not ready after {READY_TIMEOUT_S:.0f} s; see {cluster.session}/logs"
+                f"not ready after {READY_TIMEOUT_S:.0f} s: {waited_for}; {api.progress()}; see {cluster.session}/logs"
             )
+        if now > spoke + QUIET_S and waited_for != said:
+            print(f"Still starting, {now - began:.0f} s: {waited_for}; {api.progress()}", file=sys.stderr, flush=True)
+            spoke, said = now, waited_for
 
 
 def wait_until_settled(stop: threading.Event) -> None:

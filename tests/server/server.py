@@ -80,6 +80,7 @@ class Server:
         self.environment = {
             **os.environ,
             "RAY_TMPDIR": str(self.folder),
+            "PYTHONFAULTHANDLER": "1",
             **{name: str(port) for name, port in zip(BEHIND_HAPROXY, more, strict=True)},
             **environment,
         }
@@ -103,8 +104,11 @@ class Server:
         give_up = time.monotonic() + 240
         while "Ready." not in self.log() or "export" not in self.log():
             if self.process.poll() is not None or time.monotonic() > give_up:
-                self.process.kill()
-                printed = self.log()
+                if self.process.poll() is None:
+                    # Every thread's stack goes to the log.
+                    self.process.send_signal(signal.SIGABRT)
+                    self.process.wait(30)
+                printed = self.log() + self.ends_of_logs()
                 self.remove()
                 raise AssertionError(f"the server did not start:\n{printed}")
             time.sleep(0.1)
@@ -121,6 +125,11 @@ class Server:
     def ray_logs(self, pattern):
         """The files of its Ray's log folder that match."""
         return sorted((self.folder / "ray" / "session_latest" / "logs").glob(pattern))
+
+    def ends_of_logs(self):
+        """The last of what its Ray and its nodes have written."""
+        files = [file for pattern in ("serve/**/*.log", "gcs_server.*", "raylet.*") for file in self.ray_logs(pattern)]
+        return "".join(f"\n--- {file.name}\n{file.read_text(errors='replace')[-3000:]}" for file in files)
 
     def reconfigure(self, user_config, deployment="Ingress"):
         """Deploy the same application with another `user_config`, as a user does."""
