@@ -22,13 +22,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
 from scripts.benchmark.systems import PEERS, System, named, running
 from scripts.benchmark.workloads import Placement, Workload, workload
-from scripts.errors import ScriptError, check_writable, fraction, told_in_one_line
+from scripts.errors import ScriptError, fraction, told_in_one_line
+from scripts.results import Table, add_files, check_files, drawing, write_files
 
 NONE = "-"
 # What a chart calls the systems whose name doesn't say what they are.
@@ -176,70 +175,42 @@ def _medians(samples: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """The rows for the terminal."""
-    result = Table(title=rows[0].workload)
-    for position, heading in enumerate(HEADINGS):
-        result.add_column(heading, justify="left" if position < 3 else "right")
-    for row in rows:
-        result.add_row(*row.cells)
-    return result
-
-
-def markdown(rows: Sequence[Row]) -> str:
-    """The rows as a Markdown table."""
-    lines = [HEADINGS, ["---"] * 3 + ["---:"] * (len(HEADINGS) - 3), *(row.cells for row in rows)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    """The rows, by their texts."""
+    return Table(HEADINGS, [row.cells for row in rows], words=range(3), title=rows[0].workload)
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """Bars of requests/s for every number of clients, a group for each system; PNG or SVG by the file's name.
-
-    Raises:
-        ScriptError: matplotlib is missing.
-    """
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as err:
-        raise ScriptError("the plot needs matplotlib: pip install -e '.[plot]'") from err
+    """Bars of requests/s for every number of clients, a group for each system; PNG or SVG by the file's name."""
     names = list(dict.fromkeys(_name(row) for row in rows))
     clients = sorted({row.clients for row in rows})
-    figure, axes = plt.subplots(figsize=(9, 0.5 + 0.55 * len(names)), layout="constrained")
     height = 0.8 / len(clients)
-    for offset, count in enumerate(clients):
-        values = {_name(row): row.requests_per_s for row in rows if row.clients == count}
-        places = [i + offset * height for i, name in enumerate(names) if name in values]
-        bars = axes.barh(
-            places,
-            [values[name] for name in names if name in values],
-            height,
-            label=f"{count} client{'s' if count > 1 else ''}",
-        )
-        axes.bar_label(bars, fmt="{:,.0f}", padding=2, fontsize=8)
-    axes.set_yticks([i + 0.4 - height / 2 for i in range(len(names))], names)
-    axes.invert_yaxis()
-    axes.set_xlabel(f"requests/s, {rows[0].workload}")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(figure)
+    with drawing(path, (9, 0.5 + 0.55 * len(names))) as [axes]:
+        for offset, count in enumerate(clients):
+            values = {_name(row): row.requests_per_s for row in rows if row.clients == count}
+            places = [i + offset * height for i, name in enumerate(names) if name in values]
+            bars = axes.barh(
+                places,
+                [values[name] for name in names if name in values],
+                height,
+                label=f"{count} client{'s' if count > 1 else ''}",
+            )
+            axes.bar_label(bars, fmt="{:,.0f}", padding=2, fontsize=8)
+        axes.set_yticks([i + 0.4 - height / 2 for i in range(len(names))], names)
+        axes.invert_yaxis()
+        axes.set_xlabel(f"requests/s, {rows[0].workload}")
+        axes.legend(frameon=False)
 
 
 def report(rows: Sequence[Row], checks: Sequence[dict[str, Any]], args: argparse.Namespace) -> None:
     """Print the rows, and write the files that were asked for."""
-    console = Console(width=None if sys.stdout.isatty() else 150)
-    console.print(table(rows))
+    (compared := table(rows)).show()
     for check in checks:
         share = check["limit_per_s"] / check["benchmark_app_per_s"]
         print(
             f"{Path(check['model']).parent.parent.name} alone: {check['limit_per_s']:.0f}/s here, "
             f"{check['benchmark_app_per_s']:.0f}/s by benchmark_app ({share:.2f})"
         )
-    if args.json is not None:
-        args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
-    if args.markdown is not None:
-        args.markdown.write_text(markdown(rows), encoding="utf-8")
-    if args.plot is not None:
-        plot(rows, args.plot)
+    write_files(args, compared, [asdict(row) for row in rows], lambda path: plot(rows, path))
 
 
 def _name(row: Row) -> str:
@@ -260,13 +231,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--stops", type=fraction, metavar="SHARE", help="of the photographs, at the first member")
     parser.add_argument("--repeats", type=fraction, metavar="SHARE", help="of the requests, whose image came before")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--markdown", type=Path, metavar="FILE")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="PNG or SVG")
+    add_files(parser)
     args = parser.parse_args()
     if min(args.rounds, args.seconds, *args.clients) <= 0:
         parser.error("--rounds, --seconds and --clients must be above 0")
-    check_writable(parser, args.json, args.markdown, args.plot)
+    check_files(parser, args)
     with told_in_one_line():
         systems = named(args.systems)
         load = replace(workload(args.workload, args.precision), stops=args.stops, repeats=args.repeats)

@@ -9,24 +9,19 @@ a server need not be started for (decoding, serialization, FastAPI) is timed in 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
 from scripts.benchmark.micro import Result, in_process
-from scripts.benchmark.systems import OURS, Running, System, running
+from scripts.benchmark.systems import OURS, Running, running
 from scripts.benchmark.workloads import Placement, workload
-from scripts.errors import ScriptError, check_writable, told_in_one_line
+from scripts.errors import ScriptError, told_in_one_line
+from scripts.results import Table, add_files, check_files, write_files
 
-SYSTEMS = {system.placement: system for system in OURS}
 HEADINGS = ("lever, against the default", "workload", "placement", "clients", "requests/s", "ratio")
 
 Edit = Callable[[dict[str, Any]], None]
@@ -133,10 +128,9 @@ TRIED: dict[tuple[str, Placement, int], list[Lever]] = {
 def measure(name: str, placement: Placement, clients: int, levers: Sequence[Lever], seconds: float) -> list[Result]:
     """The levers of one workload and placement, defaults between them."""
     load = workload(name, "int8")
-    system: System = replace(SYSTEMS[placement], protocols=("http",))
 
     def rate(lever: Lever) -> float:
-        with running(system, load, lever.edit, lever.environment) as server:
+        with running(OURS[placement], load, lever.edit, lever.environment) as server:
             if lever.after is not None:
                 lever.after(server)
             return float(server.load(load, "http", clients, seconds)["requests_per_s"])
@@ -161,10 +155,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=4, help="of each measurement")
     parser.add_argument("--only", help="levers whose workload and placement hold this text, as 'imagenet colocated'")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--markdown", type=Path, metavar="FILE")
+    add_files(parser, "json", "markdown")
     options = parser.parse_args()
-    check_writable(parser, options.json, options.markdown)
+    check_files(parser, options)
     with told_in_one_line():
         chosen = {key: levers for key, levers in TRIED.items() if (options.only or "") in f"{key[0]} {key[1]}"}
         if not chosen:
@@ -182,17 +175,9 @@ def main() -> None:
 
 def report(results: list[Result], options: argparse.Namespace) -> None:
     """Print the results, and write the files that were asked for."""
-    table = Table()
-    for heading in HEADINGS:
-        table.add_column(heading)
-    for result in results:
-        table.add_row(*result.cells)
-    Console(width=None if sys.stdout.isatty() else 150).print(table)
-    if options.json is not None:
-        options.json.write_text(json.dumps([vars(r) for r in results], indent=1) + "\n", encoding="utf-8")
-    if options.markdown is not None:
-        lines = [HEADINGS, ["---"] * 3 + ["---:"] * 3, *(result.cells for result in results)]
-        options.markdown.write_text("".join(f"| {' | '.join(line)} |\n" for line in lines), encoding="utf-8")
+    table = Table(HEADINGS, [result.cells for result in results], words=range(3))
+    table.show()
+    write_files(options, table, [vars(result) for result in results])
 
 
 if __name__ == "__main__":

@@ -53,14 +53,17 @@ class System:
     file: str | None = None
 
 
-OURS = (System("ours", "colocated", ("http", "grpc")), System("ours", "separate", ("http", "grpc")))
+OURS: dict[Placement, System] = {
+    "colocated": System("ours", "colocated", ("http", "grpc")),
+    "separate": System("ours", "separate", ("http", "grpc")),
+}
 
 # One process by HTTP alone, as it comes and with what makes it cheap.
-VARIANTS = (
-    System("colocated", "colocated", ("http",)),
-    System("cascade", "colocated", ("http",), file="configs/cascade.yaml"),
-    System("cached", "colocated", ("http",), file="configs/cached.yaml"),
-)
+VARIANTS = {
+    "colocated": System("colocated", "colocated", ("http",)),
+    "cascade": System("cascade", "colocated", ("http",), file="configs/cascade.yaml"),
+    "cached": System("cached", "colocated", ("http",), file="configs/cached.yaml"),
+}
 
 
 def named(names: list[str]) -> list[System]:
@@ -70,13 +73,13 @@ def named(names: list[str]) -> list[System]:
         ScriptError: there is no such system.
     """
     peers = sorted(path.stem for path in PEERS.glob("*.py"))
-    known = ["limit", "ours", *(system.name for system in VARIANTS), *peers]
+    known = ["limit", "ours", *VARIANTS, *peers]
     systems: list[System] = []
     for name in names:
         if name == "ours":
-            systems += OURS
-        elif found := [system for system in VARIANTS if system.name == name]:
-            systems += found
+            systems += OURS.values()
+        elif name in VARIANTS:
+            systems.append(VARIANTS[name])
         elif name in peers:
             declared = head(PEERS / f"{name}.py").get("tool", {}).get("benchmark", {})
             systems.append(System(name, None, ("http",), Form.of(declared)))

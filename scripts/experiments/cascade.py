@@ -10,7 +10,6 @@ HTTP; every round takes each setup in turn, and figures are medians. `--plot` ne
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 from collections import defaultdict
@@ -19,17 +18,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
 from models.repository import DEFAULT_ROOT, find
 from scripts.benchmark.systems import OURS, running
 from scripts.benchmark.workloads import MEMBERS, Precision, Workload, workload
 from scripts.dataset import Dataset
-from scripts.errors import ScriptError, check_writable, positive, told_in_one_line
+from scripts.errors import positive, told_in_one_line
 from scripts.evaluate.__main__ import default_data
 from scripts.evaluate.accuracy import sample
+from scripts.results import Table, add_files, check_files, drawing, write_files
 from scripts.serve.environment import set_up
 from scripts.tune_cascade.__main__ import members_of
 from scripts.tune_cascade.search import Interval, Members
@@ -129,14 +127,13 @@ def measure(
         precision: members_of([find(DEFAULT_ROOT, name, load.version) for name in MEMBERS], (), dataset, "mean")
         for precision, load in served.items()
     }
-    system = replace(next(each for each in OURS if each.placement == "colocated"), protocols=("http",))
     loads: dict[Setup, list[dict[str, float]]] = defaultdict(list)
     with tqdm(total=rounds * len(chosen), unit="server") as progress:
         for _ in range(rounds):
             for setup in chosen:
                 progress.set_postfix_str(f"{setup.name}, {setup.precision}")
                 load = served[setup.precision]
-                with running(system, load, setup.edit) as server:
+                with running(OURS["colocated"], load, setup.edit) as server:
                     loads[setup].append(server.load(load, "http", clients, seconds))
                 progress.update()
     points = []
@@ -151,53 +148,34 @@ def measure(
 
 
 def plot(points: Sequence[Point], path: Path) -> None:
-    """Accuracy over throughput, the cascades of a precision joined by a line; PNG or SVG by the file's name.
-
-    Raises:
-        ScriptError: matplotlib is missing.
-    """
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as err:
-        raise ScriptError("the plot needs matplotlib: pip install -e '.[plot]'") from err
-    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
-    for colour, precision in enumerate(get_args(Precision)):
-        own = [point for point in points if point.setup.precision == precision]
-        for is_cascade, marker in ((True, "o-"), (False, "s")):
-            group = [point for point in own if (point.setup.exit_at is not None) == is_cascade]
-            drawn = (
-                [point.requests_per_s for point in group],
-                [point.top1.mean for point in group],
-                [point.top1.high - point.top1.mean for point in group],
-            )
-            what = f"{precision}, cascades" if is_cascade else f"{precision}, members alone and together"
-            axes.errorbar(*drawn, fmt=marker, color=f"C{colour}", capsize=2, elinewidth=0.6, label=what)
-            for point in group:
-                text = f"{point.setup.exit_at:g}" if is_cascade else point.setup.name
-                axes.annotate(text, (point.requests_per_s, point.top1.mean), (4, 4), textcoords="offset points", size=7)
-    axes.set_xlabel("requests a second")
-    axes.set_ylabel("top-1, percent, with the 95 % interval")
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(figure)
+    """Accuracy over throughput, the cascades of a precision joined by a line; PNG or SVG by the file's name."""
+    with drawing(path, (8, 5)) as [axes]:
+        for colour, precision in enumerate(get_args(Precision)):
+            own = [point for point in points if point.setup.precision == precision]
+            for is_cascade, marker in ((True, "o-"), (False, "s")):
+                group = [point for point in own if (point.setup.exit_at is not None) == is_cascade]
+                drawn = (
+                    [point.requests_per_s for point in group],
+                    [point.top1.mean for point in group],
+                    [point.top1.high - point.top1.mean for point in group],
+                )
+                what = f"{precision}, cascades" if is_cascade else f"{precision}, members alone and together"
+                axes.errorbar(*drawn, fmt=marker, color=f"C{colour}", capsize=2, elinewidth=0.6, label=what)
+                for point in group:
+                    text = f"{point.setup.exit_at:g}" if is_cascade else point.setup.name
+                    axes.annotate(
+                        text, (point.requests_per_s, point.top1.mean), (4, 4), textcoords="offset points", size=7
+                    )
+        axes.set_xlabel("requests a second")
+        axes.set_ylabel("top-1, percent, with the 95 % interval")
+        axes.legend(frameon=False)
 
 
 def report(points: Sequence[Point], args: argparse.Namespace) -> None:
     """Print the points, and write the files that were asked for."""
-    table = Table()
-    for column, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="left" if column < 2 else "right")
-    for point in points:
-        table.add_row(*point.cells())
-    Console().print(table)
-    if args.json is not None:
-        args.json.write_text(json.dumps([asdict(point) for point in points], indent=1) + "\n", encoding="utf-8")
-    if args.markdown is not None:
-        lines = [HEADINGS, ["---", "---", *["---:"] * (len(HEADINGS) - 2)], *(point.cells() for point in points)]
-        args.markdown.write_text("".join(f"| {' | '.join(line)} |\n" for line in lines), encoding="utf-8")
-    if args.plot is not None:
-        plot(points, args.plot)
+    table = Table(HEADINGS, [point.cells() for point in points], words=range(2))
+    table.show()
+    write_files(args, table, [asdict(point) for point in points], lambda path: plot(points, path))
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -213,13 +191,11 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--clients", type=positive, default=32)
     parser.add_argument("--seconds", type=float, default=4.0, help="of load, for each setup in each round")
     parser.add_argument("--rounds", type=positive, default=2)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--markdown", type=Path, metavar="FILE")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="PNG or SVG")
+    add_files(parser)
     args = parser.parse_args(arguments)
     if args.data is None:
         parser.error("name the images by --data")
-    check_writable(parser, args.json, args.markdown, args.plot)
+    check_files(parser, args)
     with told_in_one_line(), tempfile.TemporaryDirectory() as temporary:
         set_up()
         dataset = Dataset.open(args.data)

@@ -11,22 +11,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
-from scripts.benchmark.systems import HTTP_PORT, OURS, VARIANTS, running
+from scripts.benchmark.systems import HTTP_PORT, VARIANTS, running
 from scripts.benchmark.workloads import workload
 from scripts.dataset import Dataset
-from scripts.errors import ScriptError, check_writable, positive, told_in_one_line
+from scripts.errors import positive, told_in_one_line
 from scripts.evaluate.__main__ import default_data
 from scripts.overload.__main__ import drive, told
+from scripts.results import Table, add_files, check_files, drawing, write_files
 from scripts.serve.environment import set_up
 
 # The thresholds in force under load let every image stop at the first member.
@@ -53,12 +50,10 @@ def _under_load(config: dict[str, Any]) -> None:
     config["applications"][0]["args"]["ensemble"]["under_load"] = UNDER_LOAD
 
 
-COLOCATED = replace(next(each for each in OURS if each.placement == "colocated"), protocols=("http",))
-CASCADE = next(each for each in VARIANTS if each.name == "cascade")
 SETUPS = {
-    "both members": (COLOCATED, _as_it_is),
-    "the cascade": (CASCADE, _as_it_is),
-    "the cascade, and thresholds for load": (CASCADE, _under_load),
+    "both members": (VARIANTS["colocated"], _as_it_is),
+    "the cascade": (VARIANTS["cascade"], _as_it_is),
+    "the cascade, and thresholds for load": (VARIANTS["cascade"], _under_load),
 }
 
 
@@ -89,51 +84,29 @@ def cells(name: str, result: Mapping[str, Any]) -> list[str]:
 
 
 def plot(rate: float, results: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """What was answered and how late, by the second; PNG or SVG by the file's name.
-
-    Raises:
-        ScriptError: matplotlib is missing.
-    """
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as err:
-        raise ScriptError("the plot needs matplotlib: pip install -e '.[plot]'") from err
-    figure, (answers, latency, eased) = plt.subplots(3, 1, figsize=(8, 7), sharex=True, layout="constrained")
-    for name, result in results.items():
-        seconds = result["by_second"]
-        answers.plot([each["answered"] for each in seconds], label=name)
-        latency.plot([each["p99_ms"] for each in seconds])
-        eased.plot([100 * each["eased"] for each in seconds])
-    answers.axhline(rate, linestyle=":", color="grey", label="sent, on average")
-    answers.set_ylabel("answers to the images\nof a second")
-    answers.set_ylim(bottom=0)
-    answers.legend(frameon=False)
-    latency.set_ylabel("99th percentile of\nthe latency, ms")
-    latency.set_yscale("log")
-    eased.set_ylabel("asked of fewer members\nbecause of the load, %")
-    eased.set_xlabel("seconds")
-    for axes in (answers, latency, eased):
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(figure)
+    """What was answered and how late, by the second; PNG or SVG by the file's name."""
+    with drawing(path, (8, 7), rows=3) as [answers, latency, eased]:
+        for name, result in results.items():
+            seconds = result["by_second"]
+            answers.plot([each["answered"] for each in seconds], label=name)
+            latency.plot([each["p99_ms"] for each in seconds])
+            eased.plot([100 * each["eased"] for each in seconds])
+        answers.axhline(rate, linestyle=":", color="grey", label="sent, on average")
+        answers.set_ylabel("answers to the images\nof a second")
+        answers.set_ylim(bottom=0)
+        answers.legend(frameon=False)
+        latency.set_ylabel("99th percentile of\nthe latency, ms")
+        latency.set_yscale("log")
+        eased.set_ylabel("asked of fewer members\nbecause of the load, %")
+        eased.set_xlabel("seconds")
 
 
 def report(rate: float, results: Mapping[str, Mapping[str, Any]], args: argparse.Namespace) -> None:
     """Print what came back, and write the files that were asked for."""
-    table = Table(title=f"{rate:.0f} images a second, {args.times:g} times what both members answer")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == HEADINGS[0] else "right")
-    lines = [cells(name, result) for name, result in results.items()]
-    for line in lines:
-        table.add_row(*line)
-    Console().print(table)
-    if args.json is not None:
-        args.json.write_text(json.dumps({"rate": rate, **results}, indent=1) + "\n", encoding="utf-8")
-    if args.markdown is not None:
-        rows: list[Sequence[str]] = [HEADINGS, ["---", *["---:"] * (len(HEADINGS) - 1)], *lines]
-        args.markdown.write_text("".join(f"| {' | '.join(row)} |\n" for row in rows), encoding="utf-8")
-    if args.plot is not None:
-        plot(rate, results, args.plot)
+    title = f"{rate:.0f} images a second, {args.times:g} times what both members answer"
+    table = Table(HEADINGS, [cells(name, result) for name, result in results.items()], title=title)
+    table.show()
+    write_files(args, table, {"rate": rate, **results}, lambda path: plot(rate, results, path))
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -145,15 +118,13 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--data", type=Path, default=default_data(), metavar="PATH", help="<class>/*.jpg, or zip")
     parser.add_argument("--times", type=float, default=1.5, help="what both members answer; default: %(default)s")
     parser.add_argument("--seconds", type=positive, default=60, help="of load, for each server; default: %(default)s")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--markdown", type=Path, metavar="FILE")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="PNG or SVG")
+    add_files(parser)
     args = parser.parse_args(arguments)
     if args.data is None:
         parser.error("name the images by --data")
     if args.times <= 0:
         parser.error("--times must be above 0")
-    check_writable(parser, args.json, args.markdown, args.plot)
+    check_files(parser, args)
     with told_in_one_line():
         set_up()
         report(*measure(Dataset.open(args.data), args.times, args.seconds), args)

@@ -12,25 +12,23 @@ encoding, and a server's parsing. The photographs are those of `ENSEMBLE_DATA`, 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
 from scripts.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
 from scripts.benchmark.workloads import Workload, originals, square, trivial
-from scripts.errors import ScriptError, check_writable, told_in_one_line
+from scripts.errors import told_in_one_line
 from scripts.experiments.asking import PREFIX, REGION, Asking, region
-from scripts.experiments.forms import FORMS, Form, Pixels, Request, shared
+from scripts.experiments.forms import FORMS, Form, Pixels, shared
+from scripts.results import Table, add_files, check_files, drawing, write_files
 from scripts.serve.environment import set_up
 
 MEMBER = "resnet"
@@ -64,17 +62,6 @@ class Cost(NamedTuple):
     p50_ms: float | None
 
 
-def unsent(form: Form, content: Any, seconds: float) -> tuple[Request, float, float | None]:
-    """A request, the CPU milliseconds of its encoding, and of its parsing."""
-    request = form.encode(content, MEMBER)
-    return request, _cpu_ms(lambda: form.encode(content, MEMBER), seconds), _parsed(form, request, seconds)
-
-
-def _parsed(form: Form, request: Request, seconds: float) -> float | None:
-    parse = form.parse
-    return None if parse is None else _cpu_ms(lambda: parse(request.content), seconds)
-
-
 def _cpu_ms(work: Callable[[], Any], seconds: float) -> float:
     began, cpu, count = time.perf_counter(), time.process_time(), 0
     while count < FEWEST or time.perf_counter() - began < seconds:
@@ -100,8 +87,10 @@ def cost(
     request = form.encode(content, MEMBER)
     size = len(request.content) / batch
     if ask is None or form.way is None or not ask(form, request):
-        _, client, server = unsent(form, content, seconds / 2)
-        return Cost(images, form.name, batch, size, client / batch, None if server is None else server / batch, None)
+        client = _cpu_ms(lambda: form.encode(content, MEMBER), seconds / 2) / batch
+        parse = form.parse
+        parsing = None if parse is None else _cpu_ms(lambda: parse(request.content), seconds / 2) / batch
+        return Cost(images, form.name, batch, size, client, parsing, None)
     latencies: list[float] = []
     before, cpu, began = used(), time.process_time(), time.perf_counter()
     while len(latencies) < FEWEST or time.perf_counter() - began < seconds:
@@ -150,12 +139,11 @@ def measure(seconds: float, batches: Sequence[int], folder: Path) -> list[Cost]:
     """
     pictures = originals()
     costs: list[Cost] = []
-    system = next(each for each in OURS if each.placement == "colocated")
     progress = tqdm(total=len(batches) * (2 * (len(FORMS) + 1) + _jpeg_forms()), unit="form")
     for name, edge in EDGES.items():
         load = Workload("trivial", trivial(folder / name, (edge, edge)), 1, (edge, edge), (), None)
         with ExitStack() as stack:
-            server = stack.enter_context(running(system, load, _edit))
+            server = stack.enter_context(running(OURS["colocated"], load, _edit))
             file = stack.enter_context(region(max(batches) * edge * edge * 3))
             ask = Asking(f"http://127.0.0.1:{HTTP_PORT}", f"127.0.0.1:{GRPC_PORT}")
             stack.callback(ask.close)
@@ -196,50 +184,28 @@ def cells(one: Cost) -> list[str]:
 
 
 def plot(costs: Sequence[Cost], path: Path) -> None:
-    """Bytes and CPU of one image of 224x224 by form; PNG or SVG by the file's name.
-
-    Raises:
-        ScriptError: matplotlib is missing.
-    """
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as err:
-        raise ScriptError("the plot needs matplotlib: pip install -e '.[plot]'") from err
+    """Bytes and CPU of one image of 224x224 by form; PNG or SVG by the file's name."""
     shown = [one for one in costs if one.images == max(EDGES, key=EDGES.__getitem__) and one.batch == 1]
     shown.sort(key=lambda one: one.bytes)
     names = [one.form + ("" if one.p50_ms else " *") for one in shown]
-    figure, (wire, cpu) = plt.subplots(1, 2, figsize=(10, 4.5), sharey=True, layout="constrained")
-    wire.barh(names, [one.bytes for one in shown], color="tab:blue")
-    wire.set_xscale("log")
-    wire.set_xlabel("bytes on the wire, an image")
-    clients = [one.client_ms for one in shown]
-    cpu.barh(names, clients, label="client", color="tab:orange")
-    cpu.barh(names, [one.server_ms or 0 for one in shown], left=clients, label="server", color="tab:green")
-    cpu.set_xlabel("CPU, ms an image   (* not sent: encoding and parsing alone)")
-    cpu.legend(frameon=False)
-    for axes in (wire, cpu):
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(figure)
+    with drawing(path, (10, 4.5), columns=2) as [wire, cpu]:
+        wire.barh(names, [one.bytes for one in shown], color="tab:blue")
+        wire.set_xscale("log")
+        wire.set_xlabel("bytes on the wire, an image")
+        clients = [one.client_ms for one in shown]
+        cpu.barh(names, clients, label="client", color="tab:orange")
+        cpu.barh(names, [one.server_ms or 0 for one in shown], left=clients, label="server", color="tab:green")
+        cpu.set_xlabel("CPU, ms an image   (* not sent: encoding and parsing alone)")
+        cpu.legend(frameon=False)
 
 
-def report(costs: Sequence[Cost], files: Mapping[str, Path | None]) -> None:
+def report(costs: Sequence[Cost], args: argparse.Namespace) -> None:
     """Print what each form costs, and write the files that were asked for."""
     order = [*EDGES, PHOTOGRAPH]
     lines = [cells(one) for one in sorted(costs, key=lambda one: (order.index(one.images), one.batch))]
-    table = Table(title="What a request costs, by the form of its images")
-    for place, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="left" if place < 2 else "right")
-    for line in lines:
-        table.add_row(*line)
-    Console().print(table)
-    if (file := files.get("json")) is not None:
-        file.write_text(json.dumps([one._asdict() for one in costs], indent=1) + "\n", encoding="utf-8")
-    if (file := files.get("markdown")) is not None:
-        rows: list[Sequence[str]] = [HEADINGS, ["---", "---", *["---:"] * (len(HEADINGS) - 2)], *lines]
-        file.write_text("".join(f"| {' | '.join(row)} |\n" for row in rows), encoding="utf-8")
-    if (file := files.get("plot")) is not None:
-        plot(costs, file)
+    table = Table(HEADINGS, lines, words=range(2), title="What a request costs, by the form of its images")
+    table.show()
+    write_files(args, table, [one._asdict() for one in costs], lambda path: plot(costs, path))
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -249,14 +215,11 @@ def main(arguments: Sequence[str]) -> None:
         prog="scripts.experiments payloads", description=__doc__, formatter_class=description
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="for each form and batch; default: %(default)s")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--markdown", type=Path, metavar="FILE")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="PNG or SVG")
+    add_files(parser)
     args = parser.parse_args(arguments)
     if args.seconds <= 0:
         parser.error("--seconds must be above 0")
-    files = {"json": args.json, "markdown": args.markdown, "plot": args.plot}
-    check_writable(parser, *files.values())
+    check_files(parser, args)
     with told_in_one_line(), tempfile.TemporaryDirectory() as folder:
         set_up()
-        report(measure(args.seconds, BATCHES, Path(folder)), files)
+        report(measure(args.seconds, BATCHES, Path(folder)), args)

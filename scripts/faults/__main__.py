@@ -14,23 +14,21 @@ without any answer. A server takes half a minute to start; all scenarios take ab
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
 from scripts.benchmark.workloads import workload
-from scripts.errors import ScriptError, check_writable, positive, told_in_one_line
+from scripts.errors import positive, told_in_one_line
 from scripts.faults import kills, refusals
 from scripts.faults.hostile import command as hostile
 from scripts.faults.scenarios import SCENARIOS, Scenario
 from scripts.faults.stage import stage
 from scripts.faults.watch import Sight, sight
+from scripts.results import Table, add_files, check_files, drawing, write_files
 from scripts.serve.environment import set_up
 
 # What has options of its own.
@@ -58,51 +56,31 @@ def cells(result: Result) -> list[str]:
     return [scenario.what, *numbers, f"{seen.dark_s:.1f}", f"{seen.p99_ms:,.0f}"]
 
 
-def markdown(results: Sequence[Result]) -> str:
-    """The results as a Markdown table."""
-    lines = [HEADINGS, ["---", *["---:"] * (len(HEADINGS) - 1)], *map(cells, results)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def table(results: Sequence[Result]) -> Table:
+    """The results, a line each."""
+    return Table(HEADINGS, [cells(result) for result in results])
 
 
 def plot(results: Sequence[Result], path: Path) -> None:
-    """Bars of the dark seconds, with the failed requests beside them; PNG or SVG by the file's name.
-
-    Raises:
-        ScriptError: matplotlib is missing.
-    """
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as err:
-        raise ScriptError("the plot needs matplotlib: pip install -e '.[plot]'") from err
-    figure, axes = plt.subplots(figsize=(9, 0.8 + 0.35 * len(results)), layout="constrained")
-    bars = axes.barh([scenario.what for scenario, _ in results], [seen.dark_s for _, seen in results])
-    axes.bar_label(bars, [f"{seen.failed:,} of {seen.requests:,} failed" for _, seen in results], padding=3, fontsize=8)
-    axes.invert_yaxis()
-    axes.margins(x=0.25)
-    axes.set_xlabel("longest time without an answer, seconds")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(figure)
+    """Bars of the dark seconds, with the failed requests beside them; PNG or SVG by the file's name."""
+    with drawing(path, (9, 0.8 + 0.35 * len(results))) as [axes]:
+        bars = axes.barh([scenario.what for scenario, _ in results], [seen.dark_s for _, seen in results])
+        axes.bar_label(
+            bars, [f"{seen.failed:,} of {seen.requests:,} failed" for _, seen in results], padding=3, fontsize=8
+        )
+        axes.invert_yaxis()
+        axes.margins(x=0.25)
+        axes.set_xlabel("longest time without an answer, seconds")
 
 
 def report(results: Sequence[Result], args: argparse.Namespace) -> None:
     """Print the results, and write the files that were asked for."""
-    table = Table()
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == HEADINGS[0] else "right")
-    for result in results:
-        table.add_row(*cells(result))
-    Console().print(table)
+    (compared := table(results)).show()
     for scenario, seen in results:
         if seen.first_failure:
             print(f"{scenario.name}: the first failure was {seen.first_failure}")
-    if args.json is not None:
-        rows = [{"scenario": scenario.name, "what": scenario.what, **asdict(seen)} for scenario, seen in results]
-        args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    if args.markdown is not None:
-        args.markdown.write_text(markdown(results), encoding="utf-8")
-    if args.plot is not None:
-        plot(results, args.plot)
+    records = [{"scenario": scenario.name, "what": scenario.what, **asdict(seen)} for scenario, seen in results]
+    write_files(args, compared, records, lambda path: plot(results, path))
 
 
 def main() -> None:
@@ -114,13 +92,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(names)}; default: all")
     parser.add_argument("--clients", type=positive, default=CLIENTS)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--markdown", type=Path, metavar="FILE")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="PNG or SVG")
+    add_files(parser)
     args = parser.parse_args()
     if unknown := [name for name in args.scenarios if name not in names]:
         parser.error(f"there is no scenario {unknown[0]!r}; there are {', '.join(names)}")
-    check_writable(parser, args.json, args.markdown, args.plot)
+    check_files(parser, args)
     results: list[Result] = []
     with told_in_one_line():
         # What deploying to the servers needs.

@@ -27,13 +27,12 @@ from pathlib import Path
 import httpx
 import psutil
 import yaml
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
 from scripts.benchmark.systems import GRPC_PORT, HTTP_PORT
 from scripts.benchmark.workloads import ROOT, workload
-from scripts.errors import ScriptError, at_least_zero, check_writable, positive, told_in_one_line
+from scripts.errors import ScriptError, at_least_zero, positive, told_in_one_line
+from scripts.results import Table, add_files, check_files, write_files
 from scripts.serve.cluster import leftovers
 from scripts.serve.environment import set_up
 
@@ -212,17 +211,11 @@ def rows(fates: Sequence[tuple[str, str, Fate]]) -> list[list[str]]:
     return lines
 
 
-def report(fates: Sequence[tuple[str, str, Fate]], markdown: Path | None) -> None:
+def report(fates: Sequence[tuple[str, str, Fate]], args: argparse.Namespace) -> None:
     """Print what became of all, and write the file that was asked for."""
-    table = Table()
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading in HEADINGS[:2] else "right")
-    for line in rows(fates):
-        table.add_row(*line)
-    Console().print(table)
-    if markdown is not None:
-        lines = [HEADINGS, ["---", "---", *["---:"] * (len(HEADINGS) - 2)], *rows(fates)]
-        markdown.write_text("".join(f"| {' | '.join(line)} |\n" for line in lines), encoding="utf-8")
+    table = Table(HEADINGS, rows(fates), words=range(2))
+    table.show()
+    write_files(args, table)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -232,13 +225,13 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--kills", type=positive, default=40, help="how many; default: %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="of what is killed when; default: %(default)s")
     parser.add_argument("--first", type=at_least_zero, default=0, metavar="NUMBER", help="of the first kill")
-    parser.add_argument("--markdown", type=Path, metavar="FILE")
+    add_files(parser, "markdown")
     args = parser.parse_args(arguments)
-    check_writable(parser, args.markdown)
+    check_files(parser, args)
     fates: list[tuple[str, str, Fate]] = []
     with told_in_one_line(), tempfile.TemporaryDirectory(prefix="es-") as temporary:
         load, config = workload("embedded", "int8"), Path(temporary) / "config.yaml"
-        config.write_text(yaml.safe_dump(load.config("colocated", HTTP_PORT, GRPC_PORT, None)), encoding="utf-8")
+        config.write_text(yaml.safe_dump(load.config("colocated", HTTP_PORT, GRPC_PORT)), encoding="utf-8")
         image = load.images[0].read_bytes()
         try:
             with bystander(Path(temporary)) as other:
@@ -251,6 +244,6 @@ def main(arguments: Sequence[str]) -> None:
                     raise ScriptError("another Ray of this user was ended")
         finally:
             if fates:
-                report(fates, args.markdown)
+                report(fates, args)
     if any(found.failure for _, _, found in fates):
         sys.exit(1)

@@ -18,18 +18,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
 from scripts.benchmark.systems import HTTP_PORT, OURS, running
 from scripts.benchmark.workloads import workload
-from scripts.errors import check_writable, positive, told_in_one_line
+from scripts.errors import positive, told_in_one_line
+from scripts.results import Table, add_files, check_files, write_files
 from scripts.serve.environment import set_up
 
 HEADINGS = ("load", "answers/s", "of the best", "refused", "otherwise failed", "p99, ms", "at first retry", "memory")
@@ -216,14 +214,13 @@ class Result:
 
 def measure(load: Load, seconds: float) -> Result:
     """What becomes of a load; raises ScriptError if the server does not start."""
-    system = next(each for each in OURS if each.placement == "colocated")
     served = workload("imagenet", "int8")
     images = [path.read_bytes() for path in served.images]
 
     def edit(config: dict[str, Any]) -> None:
         config["applications"][0]["args"].setdefault("ingress", {}).update(load.ingress)
 
-    with running(system, served, edit) as server:
+    with running(OURS["colocated"], served, edit) as server:
         best = len(asyncio.run(closed(images, BEST_CLIENTS, BEST_S, obey=True)).latencies) / BEST_S
         before = server.resident_mb()
         seen: Seen = asyncio.run(load.run(images, best, seconds))
@@ -245,21 +242,13 @@ def measure(load: Load, seconds: float) -> Result:
 
 def report(results: Sequence[Result], args: argparse.Namespace) -> None:
     """Print the results, and write the files that were asked for."""
-    table = Table()
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == HEADINGS[0] else "right")
-    for result in results:
-        table.add_row(*result.cells())
-    Console().print(table)
+    table = Table(HEADINGS, [result.cells() for result in results])
+    table.show()
     for result in results:
         if result.others:
             told = ", ".join(f"{count:,} with {status or 'none'}" for status, count in sorted(result.others.items()))
             print(f"otherwise failed of {result.what}: {told}")
-    if args.json is not None:
-        args.json.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n", encoding="utf-8")
-    if args.markdown is not None:
-        lines = [HEADINGS, ["---", *["---:"] * (len(HEADINGS) - 1)], *(result.cells() for result in results)]
-        args.markdown.write_text("".join(f"| {' | '.join(line)} |\n" for line in lines), encoding="utf-8")
+    write_files(args, table, [asdict(result) for result in results])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -270,12 +259,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("loads", nargs="*", metavar="LOAD", help=f"of {', '.join(names)}; default: all")
     parser.add_argument("--seconds", type=positive, default=30, help="how long each load lasts")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--markdown", type=Path, metavar="FILE")
+    add_files(parser, "json", "markdown")
     args = parser.parse_args(arguments)
     if unknown := [name for name in args.loads if name not in names]:
         parser.error(f"there is no load {unknown[0]!r}; there are {', '.join(names)}")
-    check_writable(parser, args.json, args.markdown)
+    check_files(parser, args)
     with told_in_one_line():
         set_up()
         chosen = [load for load in LOADS if load.name in (args.loads or names)]

@@ -116,7 +116,6 @@ def stage(
     Raises:
         ScriptError: it did not start.
     """
-    system = next(each for each in OURS if each.placement == placement)
     content: dict[str, Any] = {}
 
     def edit(config: dict[str, Any]) -> None:
@@ -128,7 +127,7 @@ def stage(
                 options["max_replicas_per_node"] = 1
         content.update(config)
 
-    with running(system, load, edit) as server, _joined(server.told("RAY_ADDRESS"), nodes - 1) as others:
+    with running(OURS[placement], load, edit) as server, _joined(server.told("RAY_ADDRESS"), nodes - 1) as others:
         watch = Watch(f"http://127.0.0.1:{HTTP_PORT}", [path.read_bytes() for path in load.images], clients)
         here = Stage(server, content, watch, others)
         here.until(lambda: all(len(here.replicas(name)) >= count for name, count in replicas.items()))

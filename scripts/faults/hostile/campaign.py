@@ -125,7 +125,7 @@ def campaign(
     sent_originals = {name: originals(name) for name in formats}
     photograph = shipped("tests/cat.jpg")
     load = Workload("embedded", DEFAULT_ROOT, 2, CIFAR_SIZE, (photograph,), None)
-    with running(next(each for each in OURS if each.placement == placement), load, _one_of_each) as server:
+    with running(OURS[placement], load, _one_of_each) as server:
         report, before = Report(before_mb=server.resident_mb()), vital(server)
         parts = {"corpus": ((number, made(seed, number)) for number in numbers), **sent_originals}
         for name, inputs in parts.items():

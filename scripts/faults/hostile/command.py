@@ -13,35 +13,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
-from scripts.errors import at_least_zero, check_writable, told_in_one_line
-from scripts.faults.hostile.campaign import HEADINGS, SIDE_BY_SIDE, Report, campaign, rows
+from scripts.errors import at_least_zero, told_in_one_line
+from scripts.faults.hostile.campaign import HEADINGS, SIDE_BY_SIDE, campaign, rows
 from scripts.faults.hostile.pictures import ORIGINALS
+from scripts.results import Table, add_files, check_files, write_files
 from scripts.serve.environment import set_up
 
 INPUTS = 10_000
 SEED = 1
-
-
-def markdown(report: Report) -> str:
-    """The report as a Markdown table."""
-    lines = [HEADINGS, ["---", "---:", "---", *["---:"] * (len(HEADINGS) - 3)], *rows(report)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def table(report: Report) -> Table:
-    """The report for a terminal."""
-    drawn = Table()
-    for heading in HEADINGS:
-        drawn.add_column(heading, justify="left" if heading in {"what is sent", "answered"} else "right")
-    for line in rows(report):
-        drawn.add_row(*line)
-    return drawn
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -53,21 +35,22 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--first", type=at_least_zero, default=0, metavar="NUMBER", help="of the first input")
     parser.add_argument("--formats", nargs="*", default=list(ORIGINALS), metavar="FORMAT", help="of the originals")
     parser.add_argument("--placement", choices=("separate", "colocated"), default="separate")
-    parser.add_argument("--markdown", type=Path, metavar="FILE")
+    add_files(parser, "markdown")
     args = parser.parse_args(arguments)
     if unknown := [name for name in args.formats if name not in ORIGINALS]:
         parser.error(f"there is no format {unknown[0]!r}; there are {', '.join(ORIGINALS)}")
-    check_writable(parser, args.markdown)
+    check_files(parser, args)
     numbers = range(args.first, args.first + args.inputs)
     with told_in_one_line():
         set_up()
         with tqdm(total=len(numbers) + SIDE_BY_SIDE * len(args.formats), unit="input") as bar:
             report = campaign(args.seed, numbers, args.formats, args.placement, bar.update)
-    Console().print(table(report))
+    # Those of what is sent, and of what it is answered with.
+    table = Table(HEADINGS, rows(report), words=(0, 2))
+    table.show()
     print(f"Seed {args.seed}. Memory: {report.before_mb:,.0f} MB before, {report.after_mb:,.0f} MB after.")
     for failure in report.failures:
         print(failure)
-    if args.markdown is not None:
-        args.markdown.write_text(markdown(report), encoding="utf-8")
+    write_files(args, table)
     if report.failures:
         raise SystemExit(1)

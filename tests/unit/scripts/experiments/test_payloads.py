@@ -1,4 +1,5 @@
 import json
+from argparse import Namespace
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def test_the_table_and_the_files(tmp_path, capsys):
         Cost("32x32", "c", 4, 9.0, 1.0, 2.0, None),
     ]
     files = {name: tmp_path / f"told.{name}" for name in ("json", "markdown")}
-    report(costs, {**files, "plot": tmp_path / "told.svg"})
+    report(costs, Namespace(**files, plot=tmp_path / "told.svg"))
     lines = files["markdown"].read_text().splitlines()
     assert lines[2:] == [
         "| 32x32 | c | 4 | 9 | 1.00 | 2.00 (parsing) | not sent |",

@@ -5,7 +5,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from scripts.faults.__main__ import markdown, plot
+from scripts.faults.__main__ import plot, table
 from scripts.faults.scenarios import SCENARIOS
 from scripts.faults.watch import Answered, Watch, sight
 
@@ -82,7 +82,7 @@ def test_the_results_are_a_table_and_a_picture(tmp_path):
     watch.began, watch.answered = 0.0, [Answered(0, 1, None)]
     results = [(scenario, sight(watch)) for scenario in SCENARIOS]
     assert len(set(scenario.name for scenario in SCENARIOS)) == len(SCENARIOS)
-    assert len(markdown(results).splitlines()) == 2 + len(SCENARIOS)
+    assert len(table(results).markdown().splitlines()) == 2 + len(SCENARIOS)
     pytest.importorskip("matplotlib")
     plot(results, tmp_path / "faults.svg")
     assert (tmp_path / "faults.svg").read_text().startswith("<?xml")

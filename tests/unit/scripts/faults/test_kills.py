@@ -1,6 +1,7 @@
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 
 import pytest
 
@@ -19,7 +20,7 @@ def test_each_part_at_each_moment_has_a_line(tmp_path, capsys):
         ["GCS", "stop", "1", "0", "1", "0", "7", "0"],
         ["HAProxy", "load", "2", "1", "0", "1", "0", "1"],
     ]
-    report(FATES, tmp_path / "kills.md")
+    report(FATES, Namespace(markdown=tmp_path / "kills.md"))
     assert "HAProxy" in capsys.readouterr().out
     lines = (tmp_path / "kills.md").read_text().splitlines()
     assert lines[0] == f"| {' | '.join(HEADINGS)} |"

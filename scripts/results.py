@@ -1,0 +1,109 @@
+"""Results that people compare: a table for the terminal, and the files that a command's flags ask for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import rich.table
+from rich.console import Console
+
+from scripts.errors import ScriptError, check_writable
+
+# Where there is no terminal whose width is known.
+WIDTH = 150
+FILES = {"json": None, "markdown": None, "plot": "PNG or SVG; needs the `plot` extra"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Lines of text under headings.
+
+    Attributes:
+        headings: of the columns.
+        lines: a text for each column.
+        words: the positions of the columns that hold words; the others hold numbers, and are aligned right.
+        title: above it, in a terminal.
+    """
+
+    headings: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    words: Collection[int] = (0,)
+    title: str | None = None
+
+    def show(self) -> None:
+        """Print it."""
+        drawn = rich.table.Table(title=self.title)
+        for position, heading in enumerate(self.headings):
+            drawn.add_column(heading, justify="left" if position in self.words else "right")
+        for line in self.lines:
+            drawn.add_row(*line)
+        Console(width=None if sys.stdout.isatty() else WIDTH).print(drawn)
+
+    def markdown(self) -> str:
+        """It as a Markdown table."""
+        rule = ["---" if position in self.words else "---:" for position in range(len(self.headings))]
+        return "".join(f"| {' | '.join(line)} |\n" for line in (self.headings, rule, *self.lines))
+
+
+def add_files(parser: argparse.ArgumentParser, *kinds: str) -> None:
+    """Add the flags `--json`, `--markdown` and `--plot`, or those of them that are named."""
+    for kind in kinds or FILES:
+        parser.add_argument(f"--{kind}", type=Path, metavar="FILE", help=FILES[kind])
+
+
+def check_files(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """End with a usage error if one of the files has no folder."""
+    check_writable(parser, *(getattr(args, kind, None) for kind in FILES))
+
+
+def write_files(
+    args: argparse.Namespace, table: Table, records: Any = None, plot: Callable[[Path], None] | None = None
+) -> None:
+    """Write what the flags ask for.
+
+    Args:
+        args: the flags' values.
+        table: for `--markdown`.
+        records: for `--json`.
+        plot: draws the file of `--plot`.
+    """
+    file: Path | None
+    if (file := getattr(args, "json", None)) is not None:
+        file.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    if (file := getattr(args, "markdown", None)) is not None:
+        file.write_text(table.markdown(), encoding="utf-8")
+    if plot is not None and (file := getattr(args, "plot", None)) is not None:
+        plot(file)
+
+
+@contextmanager
+def drawing(path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1) -> Iterator[list[Any]]:
+    """A figure's axes, to be drawn on: written at the end, PNG or SVG by the file's name.
+
+    Args:
+        path: the file.
+        size: inches, width and height.
+        rows: of axes, which share the horizontal one.
+        columns: of axes, which share the vertical one.
+
+    Raises:
+        ScriptError: Matplotlib is missing.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as err:
+        raise ScriptError("--plot needs Matplotlib: pip install -e '.[plot]'") from err
+    figure = Figure(figsize=size, layout="constrained")
+    axes = list(figure.subplots(rows, columns, sharex=rows > 1, sharey=columns > 1, squeeze=False).flat)
+    yield axes
+    for each in axes:
+        each.spines[["top", "right"]].set_visible(False)
+    # Without the date the same results give the same file.
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
