@@ -95,7 +95,7 @@ class Item(msgspec.Struct, frozen=True):
         votes: the most probable class of each member that answered; the combiner sets it.
         error: why it failed; None as long as it has not, and then a row of the payload belongs to it.
         steps: the nodes that worked on it, in order.
-        trials: the members of which another version, and the shadows that, are tried on it.
+        trials: what is tried on it: the names of the members whose canary answers it, and those of its shadows.
         number: of its own, where it is followed through the graph; else 0.
         by: who asks; known to the ingress' process alone, as the next one.
         place: its position among the images of its request.

@@ -11,7 +11,7 @@ from pydantic import Field
 from deployments.contract.settings import Schema
 
 HEADER = "header:"
-# What is told of a canary's node begins with its member's name.
+# A canary's node is called after its member: `resnet-canary`.
 SUFFIX = "-canary"
 
 

@@ -5,17 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from ray.serve.metrics import Counter, Gauge
 
-from deployments.observe.metrics import STATE_INTERVAL_S
-
-# Ray annotates a tuple of one.
-MEMBER: Any = ("member",)
-RESULT: Any = ("result",)
-MEMBER_RESULT: Any = ("member", "result")
-MEMBER_BOUND: Any = ("member", "bound")
+from deployments.observe.metrics import STATE_INTERVAL_S, keys
 
 
 class Stored(Protocol):
@@ -47,7 +41,7 @@ class CacheMetrics:
         self._images = Counter(
             "ensemble_cache_images",
             description="Images by whether they were remembered: hit, miss, or passed by at the caller's wish.",
-            tag_keys=RESULT,
+            tag_keys=keys("result"),
         )
         self._saved = Counter(
             "ensemble_cache_saved_seconds",
@@ -83,17 +77,19 @@ class AuditMetrics:
         self._audits = Counter(
             "ensemble_cascade_audits",
             description="Exits given to the members not asked: agrees, differs, or dropped.",
-            tag_keys=MEMBER_RESULT,
+            tag_keys=keys("member", "result"),
         )
         self._tightened = Counter(
-            "ensemble_cascade_tightened", description="Times that the audit raised a threshold.", tag_keys=MEMBER
+            "ensemble_cascade_tightened",
+            description="Times that the audit raised a threshold.",
+            tag_keys=keys("member"),
         )
         self._share = Gauge(
             "ensemble_cascade_audit_share",
             description="Share of recent exits that all members together answer otherwise, and its 95 % interval.",
-            tag_keys=MEMBER_BOUND,
+            tag_keys=keys("member", "bound"),
         )
-        self._threshold = Gauge("ensemble_cascade_exit_at", description="Thresholds in force.", tag_keys=MEMBER)
+        self._threshold = Gauge("ensemble_cascade_exit_at", description="Thresholds in force.", tag_keys=keys("member"))
         self._bound = Gauge("ensemble_cascade_audit_at_most", description="The bound that the configuration names.")
 
     def audit(self, member: str, result: str) -> None:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from ray.serve.metrics import Counter, Gauge, Histogram
 
 from deployments.observe.flows import again_and_again
-from deployments.observe.metrics import SECONDS
-
-
-def _keys(*names: str) -> Any:
-    # Ray annotates a tuple of one.
-    return names
+from deployments.observe.metrics import SECONDS, keys
 
 
 class Tried(Protocol):
@@ -35,26 +30,26 @@ class CanaryMetrics:
         self._images = Counter(
             "ensemble_canary_images",
             description="Images given to a version of a member, by whether it alone failed on them.",
-            tag_keys=_keys("member", "role", "failed"),
+            tag_keys=keys("member", "role", "failed"),
         )
         self._duration = Histogram(
             "ensemble_canary_duration_seconds",
             description="Time that a version of a member took for its images of a batch.",
             boundaries=SECONDS,
-            tag_keys=_keys("member", "role"),
+            tag_keys=keys("member", "role"),
         )
         self._votes = Counter(
             "ensemble_canary_predictions",
             description="Images by the version that a member answered with, and whether that agreed with the ensemble.",
-            tag_keys=_keys("member", "role", "version", "agrees"),
+            tag_keys=keys("member", "role", "version", "agrees"),
         )
         self._rollbacks = Counter(
             "ensemble_canary_rollbacks",
             description="Canaries that have ended by themselves: for their failures or their latency.",
-            tag_keys=_keys("member", "reason"),
+            tag_keys=keys("member", "reason"),
         )
         self._share = Gauge(
-            "ensemble_canary_share", description="Share of the images in force.", tag_keys=_keys("member")
+            "ensemble_canary_share", description="Share of the images in force.", tag_keys=keys("member")
         )
 
     def asked(self, member: str, role: str, images: int, failed: int, seconds: float) -> None:
@@ -93,12 +88,12 @@ class ShadowMetrics:
         self._images = Counter(
             "ensemble_shadow_images",
             description="Images drawn for a shadow: compared, failed, or dropped.",
-            tag_keys=_keys("member", "result"),
+            tag_keys=keys("member", "result"),
         )
         self._agreement = Counter(
             "ensemble_shadow_predictions",
             description="Images by whether a shadow agreed with the ensemble, or the member that it would replace.",
-            tag_keys=_keys("member", "other", "agrees"),
+            tag_keys=keys("member", "other", "agrees"),
         )
 
     def shadowed(self, shadow: str, result: str, images: int) -> None:
@@ -118,12 +113,12 @@ class FeedbackMetrics:
         self._labels = Counter(
             "ensemble_feedback_labels",
             description="True labels that were told: accepted, or by the code of the error.",
-            tag_keys=_keys("result"),
+            tag_keys=keys("result"),
         )
         self._answers = Counter(
             "ensemble_feedback_answers",
             description="Labelled images by whether the ensemble, a member, a version, an exit or a shadow was right.",
-            tag_keys=_keys("kind", "name", "version", "right"),
+            tag_keys=keys("kind", "name", "version", "right"),
         )
 
     def labelled(self, result: str) -> None:

@@ -7,7 +7,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Sequence
 from statistics import median
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol
 
 from deployments.contract.caller import Caller
 from deployments.contract.item import Version
@@ -18,7 +18,6 @@ logger = logging.getLogger("ray.serve")
 
 Role = Literal["canary", "stable"]
 ALL = 2**64
-T = TypeVar("T")
 # A call that takes so many times the usual time, or at least this, has failed.
 TAIL, LEAST_PATIENCE_S = 10, 0.25
 
@@ -59,8 +58,9 @@ class Trial:
         self._clear()
 
     def _clear(self) -> None:
-        self._failed: deque[bool] = deque()
-        self._seconds: dict[Role, deque[float]] = {"canary": deque(), "stable": deque()}
+        window = self._settings.window
+        self._failed: deque[bool] = deque(maxlen=window)
+        self._seconds: dict[Role, deque[float]] = {"canary": deque(maxlen=window), "stable": deque(maxlen=window)}
 
     @property
     def settings(self) -> CanarySettings:
@@ -96,9 +96,9 @@ class Trial:
         self._calls.update((role, each) for each in failed)
         if self.rolled_back:
             return
-        _slide(self._seconds[role], [seconds] * len(failed), self._settings.window)
+        self._seconds[role].extend([seconds] * len(failed))
         if role == "canary":
-            _slide(self._failed, failed, self._settings.window)
+            self._failed.extend(failed)
             self._judge()
 
     @property
@@ -148,9 +148,3 @@ class Trial:
         )
         self.rolled_back = reason
         self.counts.rolled_back(self.name, reason)
-
-
-def _slide(window: deque[T], values: Sequence[T], size: int) -> None:
-    window.extend(values)
-    while len(window) > size:
-        window.popleft()

@@ -1,8 +1,10 @@
 """Makes an experiment of docs/experiments.md here.
 
-python -m scripts.experiments cascade --help      # accuracy against throughput: members, precisions, thresholds
+    python -m scripts.experiments cascade --help      # accuracy against throughput: members, precisions, thresholds
     python -m scripts.experiments overload --help     # more images than all members can answer, second by second
     python -m scripts.experiments payloads --help     # what a request costs, by the form of its images
+
+Each has options of its own, prints a table, and writes it as JSON, as Markdown and as a picture.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import sys
 
 from scripts.experiments import cascade, overload, payloads
 
-# Each has options of its own.
 EXPERIMENTS = {"cascade": cascade.main, "overload": overload.main, "payloads": payloads.main}
 
 
