@@ -27,6 +27,12 @@ def version(server, image, **headers):
     return httpx.post(f"{server.url}/classify?quality=full", content=image, headers=sent, timeout=60).json()
 
 
+def counted(server, name, *labels):
+    """By these labels, what was counted."""
+    samples = scrape(server, f"ray_ensemble_{name}")
+    return {tuple(found[label] for label in labels): value for found, value in samples if value > 0}
+
+
 def test_a_share_of_the_users_gets_the_canary_and_every_protocol_says_which_version(server, picture):
     canary(server, share=0.5)
     image = picture(UNSURE)
@@ -46,6 +52,8 @@ def test_a_share_of_the_users_gets_the_canary_and_every_protocol_says_which_vers
     answer = client.stub.ModelInfer(request, timeout=60, metadata=[("x-user", tester)])
     client.close()
     assert json.loads(answer.parameters["classifications"].string_param)[0]["model_versions"]["one"] == 2
+    both = {("one", "stable", "1"), ("one", "canary", "2")}
+    assert eventually(lambda: both <= counted(server, "canary_predictions_total", "member", "role", "version").keys())
 
 
 def test_a_handle_has_headers_too(server, picture):
@@ -71,6 +79,14 @@ def test_a_canary_that_fails_costs_no_answer_and_is_rolled_back_once(server, pic
     assert (told["share"], told["rolled_back"], told["canary"]["failed"]) == (0, "failures", 10)
     logs = "".join(path.read_text() for path in server.ray_logs("serve/replica_ensemble_Ingress*.log"))
     assert logs.count("is rolled back") == 1
+    ended = {("brightness", "failures"): 1}
+    assert eventually(lambda: counted(server, "canary_rollbacks_total", "member", "reason") == ended)
+    assert counted(server, "canary_images_total", "member", "role", "failed")["brightness", "canary", "true"] == 10
+
+    def share():
+        return {labels["member"]: value for labels, value in scrape(server, "ray_ensemble_canary_share")}["brightness"]
+
+    assert eventually(lambda: share() == 0)
 
 
 def feedback(server, *lines, kind="application/json"):
@@ -109,6 +125,11 @@ def test_a_shadow_is_compared_and_labels_tell_who_was_right(server, picture):
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "candidate and one: agree on 0.00%" in said
     assert "it alone on 1, the other alone on 0" in said
+    # The last that was counted is told last, and all of a process at once.
+    assert eventually(lambda: ("already_labelled",) in counted(server, "feedback_labels_total", "result"))
+    assert ("candidate", "compared") in counted(server, "shadow_images_total", "member", "result")
+    right = counted(server, "feedback_answers_total", "kind", "name", "right")
+    assert right["shadow", "candidate", "true"] == 1
 
 
 def test_labels_come_line_by_line_for_each_image_and_by_whatever_it_is_known_by(server, picture):
@@ -149,23 +170,3 @@ def test_a_handle_tells_labels_too(server, picture):
         for request, error in ((trace, AlreadyLabelled), ("another", UnknownRequest)):
             with pytest.raises(error):
                 handle.feedback.remote(request, "level0").result(timeout_s=60)
-
-
-def counted(server, name, *labels):
-    """By these labels, what was counted."""
-    samples = scrape(server, f"ray_ensemble_{name}")
-    return {tuple(found[label] for label in labels): value for found, value in samples if value > 0}
-
-
-def test_metrics_tell_what_the_tests_before_have_seen(server):
-    # The last that was counted is told last, and all of a process at once.
-    assert eventually(lambda: ("already_labelled",) in counted(server, "feedback_labels_total", "result"))
-    votes = counted(server, "canary_predictions_total", "member", "role", "version")
-    assert {("one", "stable", "1"), ("one", "canary", "2")} <= votes.keys()
-    shares = {labels["member"]: value for labels, value in scrape(server, "ray_ensemble_canary_share")}
-    assert shares == {"brightness": 0, "one": 0}
-    assert counted(server, "canary_rollbacks_total", "member", "reason") == {("brightness", "failures"): 1}
-    assert counted(server, "canary_images_total", "member", "role", "failed")["brightness", "canary", "true"] == 10
-    assert ("candidate", "compared") in counted(server, "shadow_images_total", "member", "result")
-    right = counted(server, "feedback_answers_total", "kind", "name", "right")
-    assert right["shadow", "candidate", "true"] == 1
