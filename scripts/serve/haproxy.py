@@ -22,6 +22,7 @@ FILES = {
 }
 SERVES_OWN = "/tmp/haproxy-serve/haproxy.cfg"  # noqa: S108
 PREFIX = "ha-"
+ALERT = "[ALERT]"
 
 
 @contextmanager
@@ -48,6 +49,15 @@ def configuration() -> Path | None:
     folder = Path(os.environ.get(CONFIGURATION, SERVES_OWN)).parent
     # A folder for each node; where the environment says, those of earlier runs stay.
     return max(folder.glob("*/haproxy.cfg"), key=lambda path: path.stat().st_mtime, default=None)
+
+
+def alert() -> str | None:
+    """Why HAProxy does not run, if it has said so: the first thing that the one started last calls an alert."""
+    files = Path(os.environ.get(CONFIGURATION, SERVES_OWN)).parent.glob("*/*.stderr.log")
+    if (last := max(files, key=lambda path: path.stat().st_mtime, default=None)) is None:
+        return None
+    lines = last.read_text(encoding="utf-8", errors="replace").splitlines()
+    return next((line.partition(" : ")[2] for line in lines if line.startswith(ALERT)), None)
 
 
 def _remove_stale() -> None:

@@ -142,7 +142,7 @@ def wait_until_ready(api: ServeApi, cluster: Cluster, url: str, stop: threading.
                 return
             waited_for = f"{url} answers {ready.status_code}: {ready.text[:500]}"
         except httpx.TransportError as err:
-            waited_for = f"{url} does not answer yet ({type(err).__name__})"
+            waited_for = f"{url} does not answer yet ({haproxy.alert() or type(err).__name__})"
         if failure := api.failure():
             raise ScriptError(failure)
         if lost := cluster.lost():

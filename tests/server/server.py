@@ -1,5 +1,6 @@
 """A real server under test: `scripts.serve` in a process of its own, with ports, folders and a Ray of its own."""
 
+import itertools
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -24,13 +25,22 @@ from scripts.serve.ports import BEHIND_HAPROXY
 SERVICES = ("open_inference", "tensorflow_serving", "health")
 
 
+# Of each process that tests, so many. Above what Ray gives its workers, and below what Serve gives its replicas and a
+# system whoever connects: a server listens seconds after its ports were chosen, and another's client had one by then.
+FIRST_PORT, PORTS_EACH = 20_000, 2_000
+_first = FIRST_PORT + PORTS_EACH * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_ports = itertools.cycle(range(_first, _first + PORTS_EACH))
+
+
 def free_ports(count):
-    """Ports that nothing listens on."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Ports that nothing listens on, and that no other process that tests is given."""
+    found = []
+    while len(found) < count:
+        port = next(_ports)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            found.append(port)
+    return found
 
 
 def config(repository, placement, *, members=("one", "six", "brightness"), deployments=None, **args):

@@ -23,6 +23,17 @@ def test_the_folder_is_this_users_alone_and_gone_at_the_end(monkeypatch):
     assert not folder.exists()
 
 
+def test_what_keeps_it_from_starting_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "environ", {haproxy.CONFIGURATION: str(tmp_path / "haproxy.cfg")})
+    (tmp_path / "node").mkdir()
+    assert haproxy.alert() is None
+    log = tmp_path / "node" / "admin.sock.1.1.stderr.log"
+    log.write_text("[NOTICE]   (7) : haproxy version is 2.8\n")
+    assert haproxy.alert() is None
+    log.write_text("[WARNING]  (7) : x\n[ALERT]    (7) : cannot bind socket\n[ALERT]    (7) : failed\n")
+    assert haproxy.alert() == "cannot bind socket"
+
+
 def test_where_the_environment_says_they_stay(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "environ", {haproxy.CONFIGURATION: str(tmp_path / "haproxy.cfg")})
     with haproxy.private_folder():
