@@ -34,6 +34,11 @@ class Admission:
         self._returns = Returns()
         self._shares = Shares()
 
+    @property
+    def pace(self) -> float:
+        """Images that leave in a second; 0 if it is not known."""
+        return self._drain.pace
+
     def check(self, images: int = 1, size: int = 0, by: Caller = ANYONE) -> None:
         """Let so many more images in, of so many bytes together; nothing is counted yet.
 

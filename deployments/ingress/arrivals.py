@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from deployments.contract.caller import ANYONE, Caller
-from deployments.contract.errors import DeadlineExceeded, EnsembleError, SlowBody
+from deployments.contract.errors import DeadlineExceeded, EnsembleError, Overloaded, OverShare, SlowBody
 from deployments.ingress.admission import Admission
+from deployments.ingress.refusals import Refusals
 from deployments.ingress.settings import IngressSettings
 
 # What a connection may take before a body's pace counts, and how long a body is not asked to give way, seconds.
@@ -69,12 +70,15 @@ class Arrivals:
     def __init__(self, admission: Admission, settings: Callable[[], IngressSettings]) -> None:
         """Set where their bytes take room, and where the limits in force are read."""
         self._admission, self._settings = admission, settings
+        self._refusals = Refusals()
         # A dictionary, because it keeps their order.
         self._all: dict[Arrival, None] = {}
 
     @asynccontextmanager
     async def arriving(self, timeout_s: float, by: Caller = ANYONE) -> AsyncIterator[Arrival]:
         """Room for a request while its body arrives; its bytes count as they come.
+
+        Where many are refused, a refusal waits for its turn, and for a place until then.
 
         Raises:
             OverShare: as of `Admission.check`.
@@ -83,7 +87,13 @@ class Arrivals:
             SlowBody: it came at less than the slowest pace.
         """
         settings = self._settings()
-        self._admission.check(by=by)
+        try:
+            self._admission.check(by=by)
+        except (Overloaded, OverShare) as err:
+            # Who named the request is known to come again when it is told to.
+            if by.key or not await self._refusals.hold(self._admission.pace, err.retry_after_s or 0.0):
+                raise
+            self._admission.check(by=by)
         if len(self._all) >= settings.max_arriving and not self._make_room():
             raise self._admission.refusal(f"{len(self._all)} requests are arriving; no more are admitted at a time", by)
         arrival = Arrival(self._admission, by, timeout_s, settings.min_body_rate)

@@ -1,0 +1,92 @@
+"""Refusals that are more than a pace allows wait for their turn."""
+
+import asyncio
+
+import pytest
+
+from deployments.contract.caller import Caller
+from deployments.contract.errors import Overloaded
+from deployments.ingress.admission import Admission
+from deployments.ingress.arrivals import Arrivals
+from deployments.ingress.refusals import LEAST_PACE, LONGEST_S, MOST, Refusals
+from deployments.ingress.settings import IngressSettings
+
+
+class Time:
+    """A clock that stands still, and notes how long one would have slept."""
+
+    def __init__(self):
+        self.now, self.slept = 100.0, []
+
+    def __call__(self):
+        return self.now
+
+    async def sleep(self, seconds):
+        self.slept.append(seconds)
+
+
+async def held(refusals, count, pace=0.0, retry_after_s=60.0):
+    return [await refusals.hold(pace, retry_after_s) for _ in range(count)]
+
+
+async def test_a_second_of_them_leaves_at_once_and_each_other_after_the_one_before():
+    time = Time()
+    refusals = Refusals(time, time.sleep)
+    at_once = round(LEAST_PACE) + 1
+    assert await held(refusals, at_once) == [False] * at_once
+    assert await held(refusals, 3) == [True] * 3
+    assert time.slept == pytest.approx([1 / LEAST_PACE, 2 / LEAST_PACE, 3 / LEAST_PACE])
+    time.now += 2
+    assert await held(refusals, at_once) == [False] * at_once
+
+
+async def test_none_waits_longer_than_it_says_or_than_a_few_seconds():
+    time = Time()
+    refusals = Refusals(time, time.sleep)
+    await held(refusals, 200)
+    assert max(time.slept) == LONGEST_S
+    assert await held(refusals, 1, retry_after_s=1.5)
+    assert time.slept[-1] == 1.5
+
+
+async def test_the_faster_images_leave_the_more_refusals_may():
+    time = Time()
+    refusals = Refusals(time, time.sleep)
+    assert await held(refusals, 100, pace=200.0) == [False] * 100
+
+
+async def test_only_so_many_wait():
+    gate, time = asyncio.Event(), Time()
+
+    async def sleep(_):
+        await gate.wait()
+
+    refusals = Refusals(time, sleep)
+    waiting = [asyncio.create_task(refusals.hold(0.0, 60.0)) for _ in range(MOST + 100)]
+    await asyncio.sleep(0)
+    assert refusals.held == MOST
+    gate.set()
+    assert sum(await asyncio.gather(*waiting)) == MOST
+    assert refusals.held == 0
+
+
+async def test_a_place_that_becomes_free_meanwhile_is_taken_and_who_is_named_is_told_at_once():
+    admission = Admission(lambda: IngressSettings(max_in_flight=1))
+    arrivals = Arrivals(admission, lambda: IngressSettings(max_in_flight=1))
+    anyone, free = Caller(), []
+
+    async def sleep(_):
+        admission.images = 0 if free else 1
+
+    arrivals._refusals = Refusals(Time(), sleep)
+    admission.images = 1
+    await held(arrivals._refusals, round(LEAST_PACE) + 1)
+    with pytest.raises(Overloaded):
+        async with arrivals.arriving(9, anyone):
+            raise AssertionError
+    free.append(True)
+    with pytest.raises(Overloaded):
+        async with arrivals.arriving(9, Caller(key="mine")):
+            raise AssertionError
+    async with arrivals.arriving(9, anyone):
+        pass
