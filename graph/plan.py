@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from deployments.contract.item import Item
 from deployments.contract.nodes import Graph, Node
 from deployments.contract.rollout import SUFFIX, CanaryConfig, ShadowSettings
 from deployments.ingress.member import Offer
@@ -36,6 +37,21 @@ INGRESS, TRANSFORMER, COMBINER, LABELER = "Ingress", "JpegTransformer", "Combine
 
 
 @dataclass(frozen=True)
+class Whole:
+    """The composed graph.
+
+    Attributes:
+        graph: from encoded images to answers.
+        rollout: the part of it that tries something, and tells of it; None where nothing is tried.
+        knows: whether an image is answered from this process' memory; None where nothing is remembered.
+    """
+
+    graph: Graph
+    rollout: Rollout | None = None
+    knows: Callable[[bytes, Item], bool] | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
     """What the door is made of besides the nodes.
 
@@ -55,7 +71,7 @@ class Plan:
     ingress: IngressSettings
     class_count: int
     services: Mapping[str, str]
-    compose: Callable[[Nodes], Graph]
+    compose: Callable[[Nodes], Whole]
     edges: Edges = "direct"
     keys: Path | None = None
     page: PageConfig = WITH_PAGE
@@ -96,7 +112,7 @@ def ensemble(
     remembering: Remembering | None,
     nodes: Nodes,
     trying: Trying | None = None,
-) -> Graph:
+) -> Whole:
     """Transformer, members as they are to be asked, combiner, labeler.
 
     Args:
@@ -113,20 +129,19 @@ def ensemble(
     ask: Node[Any, Any] = flow if remembering is None else flow.ballots
     tap = Tap(ask, keys) if shadows else None
     said = Pipeline(nodes[TRANSFORMER], ask if tap is None else tap)
-    graph: Graph
-    if remembering is None:
-        graph = Pipeline(said, nodes[LABELER])
-    else:
+    graph, knows = Pipeline(said, nodes[LABELER]), None
+    if remembering is not None:
         store, counts = remembering.settings.store(), CacheMetrics()
         counts.follow(store)
         cache = Cache(said, store, remembering.identity, remembering.classes, counts)
-        graph = Pipeline(cache, nodes[COMBINER], nodes[LABELER])
+        graph, knows = Pipeline(cache, nodes[COMBINER], nodes[LABELER]), cache.knows
     book = None
     if trying is not None and trying.feedback is not None:
         book = Book(trying.feedback, trying.labels, FeedbackMetrics())
     if not trials and not shadows and book is None:
-        return graph
-    return Rollout(graph, trials, shadows, tap, asking.patience_ms, book)
+        return Whole(graph, knows=knows)
+    rollout = Rollout(graph, trials, shadows, tap, asking.patience_ms, book)
+    return Whole(rollout, rollout, knows)
 
 
 def _canaries(trying: Trying | None, asking: AskingSettings, nodes: Nodes) -> tuple[list[Trial], Nodes]:

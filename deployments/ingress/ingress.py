@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
@@ -56,8 +56,23 @@ class Ingress:
         missing: the members that the last image was answered without, and the codes of their errors.
     """
 
-    def __init__(self, graph: Graph, settings: IngressSettings, class_count: int, observer: Observer) -> None:
-        """Set the graph that a batch passes, the limits, the number of classes, and who follows calls and batches."""
+    def __init__(
+        self,
+        graph: Graph,
+        settings: IngressSettings,
+        class_count: int,
+        observer: Observer,
+        knows: Callable[[bytes, Item], bool] | None = None,
+    ) -> None:
+        """Set what answers.
+
+        Args:
+            graph: what a batch passes.
+            settings: the limits.
+            class_count: the number of classes.
+            observer: follows calls and batches.
+            knows: whether the graph answers an image from memory; None where it remembers nothing.
+        """
         self._graph = graph
         self.observer = observer
         self.missing: Mapping[str, str] = {}
@@ -72,10 +87,15 @@ class Ingress:
             self._run, lambda waiting: max(len(waiting.image), declared_pixels(waiting.image)), settings
         )
 
+        # What is remembered does not wait for images that are not.
+        self._knows = knows
+        self._remembered = Batcher[Waiting, Outcome](self._run, lambda waiting: len(waiting.image), settings)
+        self._batchers = self._batcher, self._isolated, self._remembered
+
     @property
     def waiting(self) -> int:
         """The number of images that no batch has taken yet."""
-        return self._batcher.waiting + self._isolated.waiting
+        return sum(batcher.waiting for batcher in self._batchers)
 
     @property
     def in_flight(self) -> int:
@@ -89,7 +109,8 @@ class Ingress:
 
     @settings.setter
     def settings(self, settings: IngressSettings) -> None:
-        self._batcher.settings = self._isolated.settings = settings
+        for batcher in self._batchers:
+            batcher.settings = settings
 
     def check(self, settings: IngressSettings) -> None:
         """Any settings will do whose fields are in their bounds."""
@@ -133,7 +154,7 @@ class Ingress:
         pixels = self._pixels(images, apart) if any(apart) else 0
         with self._admission.room(len(images), sum(map(len, images)), deadline - now, by, pixels):
             futures = [
-                (self._isolated if is_apart else self._batcher).submit(
+                self._batcher_for(image, item, is_apart).submit(
                     Waiting(image, item, Passage(trace, queued_ns, len(image)))
                 )
                 for image, item, is_apart in zip(images, items, apart, strict=True)
@@ -149,6 +170,11 @@ class Ingress:
         if told and told[0].asked is not None:
             trace.asked(dict.fromkeys(name for answer in told for name in answer.asked or ()))
         return outcomes
+
+    def _batcher_for(self, image: bytes, item: Item, is_apart: bool) -> Batcher[Waiting, Outcome]:
+        if self._knows is not None and self._knows(image, item):
+            return self._remembered
+        return self._isolated if is_apart else self._batcher
 
     def arriving(self, options: Options = DEFAULT, by: Caller = ANYONE) -> AbstractAsyncContextManager[Arrival]:
         """Room for a request while its body arrives, as `Arrivals.arriving` gives it.

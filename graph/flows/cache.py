@@ -155,6 +155,10 @@ class Cache:
         self._counts.cache(len(found), misses, passed, sum(entry.took_s for entry in found.values()))
         return Batch.join([part for part in parts if part[0]])
 
+    def knows(self, image: bytes, item: Item) -> bool:
+        """Whether what members say of an image is in this process' memory, so that it need not wait for others."""
+        return item.options.cache is None and self._store.has(self._key(image, item))
+
     def _key(self, image: bytes, item: Item) -> bytes:
         decides = ((item.options.quality or "") + "".join(f" {name}" for name in item.trials)).encode()
         return b"ensemble:" + hashlib.sha256(self._identity + decides + b"\0" + image).digest()

@@ -33,6 +33,10 @@ class Store(Protocol):
         """Its entries in this process."""
         ...
 
+    def has(self, key: bytes) -> bool:
+        """Whether an entry is in this process."""
+        ...
+
     async def look_up(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         """The content of each key; None where there is none. Never raises."""
         ...
@@ -56,6 +60,11 @@ class Memory:
     def __len__(self) -> int:
         """The number of entries."""
         return len(self._entries)
+
+    def has(self, key: bytes) -> bool:
+        """See `Store`."""
+        found = self._entries.get(key)
+        return found is not None and found[0] > self._clock()
 
     async def look_up(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         """See `Store`."""
@@ -122,6 +131,10 @@ class Redis:
     def __len__(self) -> int:
         """None in this process."""
         return 0
+
+    def has(self, key: bytes) -> bool:
+        """None: to ask Redis takes a while."""
+        return False
 
     async def look_up(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         """See `Store`."""

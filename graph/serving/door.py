@@ -32,7 +32,7 @@ from deployments.observe.tracing import Tracing
 from graph.edges import edge
 from graph.edges.direct import DirectEdge
 from graph.edges.folder import private, sockets
-from graph.flows.rollout import SECTIONS, Rollout
+from graph.flows.rollout import SECTIONS
 from graph.live import LiveSettings
 from graph.plan import INGRESS, Plan
 from graph.serving.replicas import Replicas
@@ -61,10 +61,9 @@ class Door:
         stats = Stats() if plan.page.enabled else None
         self._observer = Observer(Tracing(exporters.from_environment(), plan.services), stats)
         placed = {**inline, **edges}
-        graph = plan.compose(placed)
-        rollout = graph if isinstance(graph, Rollout) else None
-        self._rollout = rollout
-        self._ingress = Ingress(graph, plan.ingress, plan.class_count, self._observer)
+        whole = plan.compose(placed)
+        self._rollout = rollout = whole.rollout
+        self._ingress = Ingress(whole.graph, plan.ingress, plan.class_count, self._observer, whole.knows)
         self._nodes = {INGRESS: self._ingress, **inline}
         self._settings = LiveSettings({**self._nodes, **(rollout.live if rollout is not None else {})})
         self._ready = False

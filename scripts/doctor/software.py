@@ -71,7 +71,7 @@ def application(arguments: Mapping[str, Any]) -> Iterator[Finding]:
     except ConfigurationError as err:
         yield Finding("wrong", f"configuration: {err}", "correct what it names; docs/configuration.md has every field")
         return
-    graph = ensemble(agreed.pixels, config.ensemble, None, nodes)
+    graph = ensemble(agreed.pixels, config.ensemble, None, nodes).graph
     image = shipped("tests/cat.jpg").read_bytes()
 
     async def measure() -> list[Batch[Any]]:

@@ -314,3 +314,23 @@ async def test_large_images_that_are_decoded_apart_go_alone():
     await door.classify([pictures.bomb(2000)] * 3)
     await door.classify([pictures.bomb(100)] * 3)
     assert sizes == [1, 1, 1, 3]
+
+
+async def test_what_the_graph_knows_is_answered_while_every_pass_is_taken_by_what_it_does_not():
+    gate = asyncio.Event()
+
+    class Remembers(Graph):
+        async def __call__(self, batch):
+            if b"new" in batch.payload:
+                await gate.wait()
+            return await super().__call__(batch)
+
+    settings = IngressSettings(max_concurrent_batches=1)
+    door = Ingress(Remembers(), settings, 5, OBSERVER, lambda image, _: image == b"known")
+    waits = asyncio.create_task(door.classify([b"new", b"known"]))
+    for _ in range(3):
+        assert [label(each) for each in await asyncio.wait_for(door.classify([b"known"]), 5)] == ["known"]
+    assert not waits.done()
+    gate.set()
+    assert [label(each) for each in await waits] == ["new", "known"]
+    assert (door.waiting, door.in_flight) == (0, 0)

@@ -194,6 +194,17 @@ async def test_no_cache_asks_anew_and_remembers_and_no_store_does_not():
     assert flow._counts.calls == [(0, 0, 1)] * 3 + [(1, 0, 0)]
 
 
+async def test_it_knows_what_it_remembers_unless_the_caller_wants_it_anew():
+    flow = cache(Members())
+    item = Item()
+    assert not flow.knows(b"1", item)
+    await flow(asking(b"1"))
+    assert flow.knows(b"1", item)
+    assert not flow.knows(b"2", item)
+    assert not flow.knows(b"1", Item(options=Options(cache="no-cache")))
+    assert not flow.knows(b"1", Item(options=Options(quality="full")))
+
+
 async def test_a_changed_weight_holds_for_what_is_remembered():
     flow = cache(Members())
     combiner = Combiner(CombinerSettings(), {"a": 1.0, "b": 1.0})

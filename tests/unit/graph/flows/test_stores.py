@@ -22,6 +22,7 @@ async def test_memory_gives_back_what_it_keeps():
     memory.keep(b"a", b"1")
     memory.keep(b"a", b"22")
     assert await memory.look_up([b"a", b"b"]) == [b"22", None]
+    assert (memory.has(b"a"), memory.has(b"b")) == (True, False)
     assert (len(memory), memory.bytes_used) == (1, 1 + 2 + OVERHEAD)
 
 
@@ -51,6 +52,7 @@ async def test_memory_forgets_what_is_old():
     clock.now = 59.9
     assert await memory.look_up([b"a"]) == [b"1"]
     clock.now = 60.0
+    assert not memory.has(b"a")
     assert await memory.look_up([b"a"]) == [None]
     assert memory.bytes_used == 0
 
