@@ -3,7 +3,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from scripts.train.architectures import ARCHITECTURES  # noqa: E402
 from scripts.train.export import export  # noqa: E402
 from scripts.train.images import load_images  # noqa: E402
 from scripts.train.loop import train  # noqa: E402
-from scripts.train.recipe import Recipe  # noqa: E402
+from scripts.train.recipe import Architecture, Recipe  # noqa: E402
 from tests.unit.scripts.tiny import Draw, add, constant  # noqa: E402
 
 # PyTorch calls its own tracer deprecated; OpenVINO's converter uses it.
@@ -251,7 +251,7 @@ def test_photographs_of_any_size_are_trained_on(draw: Draw) -> None:
     assert labels.tolist() == [1, 2, 2]
 
 
-@pytest.mark.parametrize(("architecture", "mirror"), [("resnet", False), ("densenet", True)])
+@pytest.mark.parametrize(("architecture", "mirror"), [("resnet", False), ("densenet", True), ("student", False)])
 def test_the_exported_model_answers_as_pytorch_does(
     tmp_path: Path, draw: Draw, architecture: str, mirror: bool
 ) -> None:
@@ -322,3 +322,23 @@ def test_the_command_exports_a_finished_checkpoint(tmp_path: Path, draw: Draw, m
         monkeypatch.setattr(sys, "argv", ["train", "densenet", *map(str, [*flags, *more])])
         command.main()
     assert versions(tmp_path / "repository", "mine") == [1]
+
+
+@pytest.mark.parametrize(("architecture", "most"), [("resnet", 120), ("densenet", 95), ("student", 15)])
+def test_an_architecture_costs_what_it_says(architecture: str, most: int) -> None:
+    """Multiplications of the convolutions and the head, in millions, of an image of 32x32."""
+    counted = []
+
+    def count(module: Any, _: object, output: Any) -> None:
+        counted.append(output.numel() * module.weight[0].numel())
+
+    network = ARCHITECTURES[architecture](10)
+    for module in network.modules():
+        if isinstance(module, torch.nn.Conv2d | torch.nn.Linear):
+            module.register_forward_hook(count)
+    network.eval()(torch.zeros(1, 3, 32, 32))
+    assert most - 1.5 < sum(counted) / 1e6 <= most
+
+
+def test_every_architecture_that_can_be_named_is_there() -> None:
+    assert set(get_args(Architecture)) == set(ARCHITECTURES)
