@@ -72,7 +72,8 @@ async def bounded(request: Request, limit: int, arrival: Arrival) -> AsyncGenera
 async def body(request: Request, limit: int, arrival: Arrival) -> bytes:
     """The whole body; raises as `bounded` does, and before a byte is read if it declares too many."""
     _check_declared_length(request, limit)
-    return b"".join([chunk async for chunk in bounded(request, limit, arrival)])
+    # Of one that came at once nothing is copied; the last chunk is empty then.
+    return b"".join([chunk async for chunk in bounded(request, limit, arrival) if chunk])
 
 
 async def document(request: Request, limit: int, arrival: Arrival) -> bytes:
