@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 # So many leave a second, or half as many as images if that is more. Those of a second may come together.
 LEAST_PACE = 20.0
 # The longest that one waits, seconds, and how many wait at a time; beyond that they leave at once.
-LONGEST_S, MOST = 5.0, 512
+LONGEST_S, MOST = 5.0, 256
 
 
 class Refusals:

@@ -16,13 +16,14 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 
-from deployments.protocol import inference_pb2, tensorflow_serving_pb2
+from deployments.protocol import feedback_pb2, inference_pb2, tensorflow_serving_pb2
 
 OPEN_INFERENCE: ServiceDescriptor = inference_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 HEALTH: ServiceDescriptor = health_pb2.DESCRIPTOR.services_by_name["Health"]
 PREDICTION: ServiceDescriptor = tensorflow_serving_pb2.DESCRIPTOR.services_by_name["PredictionService"]
 MODEL: ServiceDescriptor = tensorflow_serving_pb2.DESCRIPTOR.services_by_name["ModelService"]
-SERVICES = (OPEN_INFERENCE, PREDICTION, MODEL, HEALTH)
+FEEDBACK: ServiceDescriptor = feedback_pb2.DESCRIPTOR.services_by_name["FeedbackService"]
+SERVICES = (OPEN_INFERENCE, PREDICTION, MODEL, HEALTH, FEEDBACK)
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ def add_tensorflow_serving(servicer: Any, server: Any) -> None:
 def add_health(servicer: Any, server: Any) -> None:
     """Serve gRPC's standard health service, `grpc.health.v1.Health`."""
     _add(HEALTH, servicer, server)
+
+
+def add_feedback(servicer: Any, server: Any) -> None:
+    """Serve `ensemble.FeedbackService`, which takes true labels."""
+    _add(FEEDBACK, servicer, server)
 
 
 def _add(service: ServiceDescriptor, servicer: Any, server: Any) -> None:

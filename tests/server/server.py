@@ -22,7 +22,7 @@ from ray.serve.context import _set_global_client
 from scripts.serve.launcher import CERTIFICATE
 from scripts.serve.ports import BEHIND_HAPROXY
 
-SERVICES = ("open_inference", "tensorflow_serving", "health")
+SERVICES = ("open_inference", "tensorflow_serving", "health", "feedback")
 
 
 # Of each process that tests, so many. Above what Ray gives its workers, and below what Serve gives its replicas and a

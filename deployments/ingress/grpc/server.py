@@ -13,6 +13,7 @@ from ray.serve.grpc_util import RayServegRPCContext
 from deployments.contract.caller import caller
 from deployments.contract.errors import EnsembleError, InvalidParameter
 from deployments.ingress.grpc.calls import Calls, Rpc
+from deployments.ingress.grpc.feedback import Feedback
 from deployments.ingress.grpc.health import Health
 from deployments.ingress.grpc.open_inference import OpenInference
 from deployments.ingress.grpc.shared_memory import SharedMemory
@@ -38,8 +39,9 @@ class GrpcServer:
         self._access = service.access
         self._headers = service.headers
         self._calls: Calls = {}
-        for protocol in (OpenInference(service), SharedMemory(service), TensorFlowServing(service), Health(service)):
-            self._calls |= protocol.calls()
+        served = OpenInference, SharedMemory, TensorFlowServing, Health, Feedback
+        for protocol in served:
+            self._calls |= protocol(service).calls()
 
     async def __call__(self, name: str, request: Any, context: RayServegRPCContext) -> Message:
         """Answer a call of the method of that name."""

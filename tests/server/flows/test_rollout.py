@@ -4,9 +4,11 @@ import json
 import subprocess
 import sys
 
+import grpc
 import httpx
 import pytest
 
+from deployments.protocol import feedback_pb2 as pb
 from tests.server.clients import Grpc, infer_request
 from tests.server.flows.conftest import SURE, UNSURE
 from tests.server.server import eventually, scrape
@@ -137,6 +139,7 @@ def test_labels_come_line_by_line_for_each_image_and_by_whatever_it_is_known_by(
     form = httpx.post(f"{server.url}/classify", files=[("image", ("x", b"x", "text/plain")), *parts], timeout=60)
     assert [("error" in each) for each in form.json()["results"]] == [True, False, False]
     request = form.headers["X-Request-Id"]
+    unknown = tried(server)["feedback"]["labels"].get("unknown_request", 0)
     client = Grpc(server)
     client.stub.ModelInfer(infer_request([picture(SURE)]), timeout=60, metadata=[("request_id", "by grpc")])
     client.close()
@@ -155,7 +158,27 @@ def test_labels_come_line_by_line_for_each_image_and_by_whatever_it_is_known_by(
     refused = [feedback(server, b"[1]"), feedback(server, {"label": "level0"}), feedback(server, b"{" * 40000)]
     assert [each.status_code for each in refused] == [422] * 3
     assert httpx.get(f"{server.url}/feedback", timeout=60).status_code == 405
-    assert tried(server)["feedback"]["labels"]["unknown_request"] == 1
+    assert tried(server)["feedback"]["labels"]["unknown_request"] == unknown + 1
+
+
+def test_grpc_tells_labels_too(server, picture):
+    with grpc.insecure_channel(server.grpc) as channel:
+        client = Grpc(server)
+        client.stub.ModelInfer(infer_request([picture(SURE)]), timeout=60, metadata=[("request_id", "told by grpc")])
+        client.close()
+        tell = channel.unary_unary(
+            "/ensemble.FeedbackService/Label",
+            request_serializer=pb.LabelRequest.SerializeToString,
+            response_deserializer=pb.LabelResponse.FromString,
+        )
+        true = pb.TrueLabel(request_id="told by grpc", name="level0")
+        assert tell(pb.LabelRequest(labels=[true]), timeout=60).accepted == 1
+        with pytest.raises(grpc.RpcError) as refused:
+            tell(pb.LabelRequest(labels=[true]), timeout=60)
+        assert refused.value.code() is grpc.StatusCode.ALREADY_EXISTS
+        assert refused.value.details().startswith("already_labelled: ")
+        both = tell(pb.LabelRequest(labels=[true, pb.TrueLabel(request_id="told by grpc", index=99)]), timeout=60)
+        assert (both.accepted, [each.code for each in both.results]) == (0, ["already_labelled", "unknown_label"])
 
 
 def test_a_handle_tells_labels_too(server, picture):

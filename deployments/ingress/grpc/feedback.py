@@ -1,0 +1,53 @@
+"""gRPC: `ensemble.FeedbackService`, the true labels of images that were answered. See `POST /feedback`."""
+
+from __future__ import annotations
+
+from google.protobuf.message import Message
+
+from deployments.contract.errors import EnsembleError, InvalidParameter, UnknownRequest
+from deployments.ingress.grpc.calls import Calls, Rpc
+from deployments.ingress.service import Service
+from deployments.observe.observer import Call
+from deployments.protocol import feedback_pb2 as pb
+
+MOST_LABELS, LONGEST_ID, MOST_PLACE = 4096, 256, 100_000
+
+
+class Feedback:
+    """Answers `Label`."""
+
+    def __init__(self, service: Service) -> None:
+        """Set who takes labels, if someone does."""
+        self._take = service.feedback
+
+    def calls(self) -> Calls:
+        """The one method."""
+        return {"Label": Rpc(self._label, pb.LabelResponse)}
+
+    async def _label(self, request: pb.LabelRequest, _: Call) -> Message:
+        if not 1 <= len(request.labels) <= MOST_LABELS:
+            raise InvalidParameter(f"a request holds 1 to {MOST_LABELS} labels; this one has {len(request.labels)}")
+        if len(request.labels) == 1:
+            self._taken(request.labels[0])
+            return pb.LabelResponse(accepted=1)
+        results = [self._told(label) for label in request.labels]
+        return pb.LabelResponse(accepted=sum(not result.code for result in results), results=results)
+
+    def _told(self, label: pb.TrueLabel) -> pb.LabelResponse.Result:
+        try:
+            self._taken(label)
+        except EnsembleError as err:
+            return pb.LabelResponse.Result(code=err.code, message=err.message)
+        return pb.LabelResponse.Result()
+
+    def _taken(self, label: pb.TrueLabel) -> None:
+        if self._take is None:
+            raise UnknownRequest("no labels are taken; configure `feedback`")
+        if not 1 <= len(label.request_id) <= LONGEST_ID:
+            raise InvalidParameter(f"`request_id` has 1 to {LONGEST_ID} characters, not {len(label.request_id)}")
+        if label.image > MOST_PLACE:
+            raise InvalidParameter(f"`image` is at most {MOST_PLACE}, not {label.image}")
+        which = label.WhichOneof("label")
+        if which is None:
+            raise InvalidParameter("a label has the class' `name` or its `index`")
+        self._take(label.request_id, label.name if which == "name" else label.index, label.image)
