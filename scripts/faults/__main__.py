@@ -5,6 +5,7 @@
     python -m scripts.faults hostile --help           # hostile input, which has options of its own
     python -m scripts.faults refusals --help          # more requests than a server can answer, likewise
     python -m scripts.faults kills --help             # processes killed at any moment of a start, a load, a stop
+    python -m scripts.faults memory --help            # 200,000 requests, and the memory that they take
 
 Each scenario starts a server of its own, of the shipped configuration with the models in the box. Clients never try a
 request again. Printed are the requests that failed, the answers that lacked a member, and the longest time
@@ -23,7 +24,7 @@ from tqdm import tqdm
 
 from scripts.benchmark.workloads import workload
 from scripts.errors import positive, told_in_one_line
-from scripts.faults import kills, refusals
+from scripts.faults import kills, memory, refusals
 from scripts.faults.hostile import command as hostile
 from scripts.faults.scenarios import SCENARIOS, Scenario
 from scripts.faults.stage import stage
@@ -32,7 +33,7 @@ from scripts.results import Table, add_files, check_files, drawing, write_files
 from scripts.serve.environment import set_up
 
 # What has options of its own.
-CAMPAIGNS = {"hostile": hostile.main, "refusals": refusals.main, "kills": kills.main}
+CAMPAIGNS = {"hostile": hostile.main, "refusals": refusals.main, "kills": kills.main, "memory": memory.main}
 HEADINGS = ("what is done", "requests", "failed", "degraded", "dark, s", "p99, ms")
 CLIENTS = 16
 Result = tuple[Scenario, Sight]
