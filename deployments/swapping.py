@@ -32,6 +32,23 @@ class VersionSettings(Schema):
     version: int | None = Field(None, ge=1, description="model version; default: as the member's configuration says")
 
 
+def check(model: Model, agreed: Agreed, current: Model | None) -> None:
+    """Raise ConfigurationError or ModelError if a version can't take the place of the current one."""
+    assert isinstance(agreed.images, Preprocessing)
+    network = load(model)
+    if (classes := class_count(network)) != len(agreed.labels):
+        raise ConfigurationError(f"it has {classes} classes; the ensemble has {len(agreed.labels)}")
+    if model.labels is not None and model.labels != agreed.labels:
+        raise ConfigurationError("its labels are not the ensemble's")
+    if input_size(network) not in {None, agreed.images.size}:
+        raise ConfigurationError(f"it takes {input_size(network)}; the member gets {agreed.images.size}")
+    try:
+        if current is not None and told(model.input) != told(current.input):
+            raise ConfigurationError("it wants its images cut, resized or filled in another way")
+    except msgspec.ValidationError as err:
+        raise ConfigurationError(f"its metadata: {err}") from err
+
+
 class Serving:
     """A predictor, and the batches that it has under way; the last one of a retired predictor frees it."""
 
@@ -202,18 +219,7 @@ class Swapping:
 
     def _load(self, model: Model, current: Model | None) -> Serving:
         """Load and warm up a version; raises ConfigurationError or ModelError if it can't take part."""
-        network = load(model)
-        if (classes := class_count(network)) != len(self._agreed.labels):
-            raise ConfigurationError(f"it has {classes} classes; the ensemble has {len(self._agreed.labels)}")
-        if model.labels is not None and model.labels != self._agreed.labels:
-            raise ConfigurationError("its labels are not the ensemble's")
-        if input_size(network) not in {None, self._size}:
-            raise ConfigurationError(f"it takes {input_size(network)}; the member gets {self._size}")
-        try:
-            if current is not None and told(model.input) != told(current.input):
-                raise ConfigurationError("it wants its images cut, resized or filled in another way")
-        except msgspec.ValidationError as err:
-            raise ConfigurationError(f"its metadata: {err}") from err
+        check(model, self._agreed, current)
         return self._made(model)
 
     def _made(self, model: Model) -> Serving:

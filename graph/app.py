@@ -9,15 +9,17 @@ from typing import Any
 from ray import serve
 from ray.serve import Application
 
+from deployments.contract.member import Agreed
 from deployments.contract.preprocessing import Preprocessing
 from deployments.contract.rollout import ShadowSettings
 from deployments.ingress.member import Offer
+from deployments.members.openvino import OpenVino
 from deployments.observe.tracing import ROOT
 from graph.agreement import Agreement, agree
 from graph.config import EnsembleConfig, parse
 from graph.identity import identity
 from graph.placement import Factory, Recipe, recipes
-from graph.plan import INGRESS, Plan, Remembering, Trying, ensemble
+from graph.plan import INGRESS, Loadable, Plan, Remembering, Trying, ensemble
 from graph.serving.door import Door
 from graph.serving.node import NodeDeployment
 
@@ -49,6 +51,7 @@ def build(args: dict[str, Any]) -> Application:
         strategy(config),
         agreed.labels,
         offers(config, agreed),
+        loadable(config, agreed),
     )
     return bind(plan, nodes)
 
@@ -81,6 +84,20 @@ def offers(config: EnsembleConfig, agreed: Agreement) -> dict[str, Offer]:
         for member in config.members
         if isinstance(wanted := agreed.preprocessing[member.name], Preprocessing)
     }
+
+
+def loadable(config: EnsembleConfig, agreed: Agreement) -> Loadable | None:
+    """The members that can be loaded and unloaded; None if nobody may."""
+    if not config.access.operators:
+        return None
+    members = {
+        member.name: (member, Agreed(agreed.preprocessing[member.name], agreed.labels))
+        for member in config.voters
+        # What is tried beside a member is compared with the version that it began with.
+        if isinstance(member, OpenVino) and member.canary is None
+    }
+    spare = len(config.voters) - (config.ensemble.quorum or len(config.voters))
+    return Loadable(config.access.operators, members, spare, config.model_repository)
 
 
 def services(nodes: dict[str, Recipe]) -> dict[str, str]:

@@ -4,8 +4,10 @@ from deployments.contract.errors import (
     AlreadyLabelled,
     ClientMistake,
     ConfigurationError,
+    Conflict,
     DeadlineExceeded,
     EnsembleError,
+    Forbidden,
     ImageTooLarge,
     InferenceFailed,
     InvalidImage,
@@ -21,6 +23,7 @@ from deployments.contract.errors import (
     Unauthenticated,
     UnknownLabel,
     UnknownRequest,
+    Unloaded,
     UnsupportedMediaType,
 )
 
@@ -28,8 +31,10 @@ __all__ = [
     "AlreadyLabelled",
     "ClientMistake",
     "ConfigurationError",
+    "Conflict",
     "DeadlineExceeded",
     "EnsembleError",
+    "Forbidden",
     "ImageTooLarge",
     "InferenceFailed",
     "InvalidImage",
@@ -45,5 +50,6 @@ __all__ = [
     "Unauthenticated",
     "UnknownLabel",
     "UnknownRequest",
+    "Unloaded",
     "UnsupportedMediaType",
 ]

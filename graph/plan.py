@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from deployments.contract.item import Item
+from deployments.contract.member import Agreed
 from deployments.contract.nodes import Graph, Node
 from deployments.contract.rollout import SUFFIX, CanaryConfig, ShadowSettings
+from deployments.ingress.access import Operators
 from deployments.ingress.member import Offer
 from deployments.ingress.page.settings import WITH_PAGE, PageConfig
 from deployments.ingress.settings import IngressSettings
+from deployments.members.openvino import OpenVino
 from deployments.observe.flows import AuditMetrics, CacheMetrics, follow_strain
 from deployments.observe.rollout import CanaryMetrics, FeedbackMetrics, ShadowMetrics
 from graph.flows.asked import Member
@@ -28,6 +31,7 @@ from graph.flows.rollout import Rollout
 from graph.flows.shadow import Shadow, Tap
 from graph.flows.strain import Strain
 from graph.flows.trial import Trial
+from models.sources import Where
 
 Edges = Literal["direct", "handle"]
 # Every node that the graph is made of, by name.
@@ -66,6 +70,7 @@ class Plan:
         strategy: how the members' answers become one, in words, for the page.
         labels: the classes' names, in order of index; without them, their indices are told.
         offers: the members that can be asked by themselves, by name.
+        loadable: the members that can be loaded and unloaded; None if nobody may.
     """
 
     ingress: IngressSettings
@@ -78,6 +83,7 @@ class Plan:
     strategy: str = ""
     labels: tuple[str, ...] = ()
     offers: Mapping[str, Offer] = field(default_factory=dict)
+    loadable: Loadable | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,23 @@ class Trying:
     shadows: Mapping[str, tuple[ShadowSettings, str, str]] = field(default_factory=dict)
     feedback: FeedbackSettings | None = None
     labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Loadable:
+    """What can be loaded and unloaded.
+
+    Attributes:
+        operators: who may.
+        members: by name, the configuration of each such member, and what it has to do with.
+        spare: how many members the quorum can do without.
+        repository: where their models are.
+    """
+
+    operators: Operators
+    members: Mapping[str, tuple[OpenVino, Agreed]]
+    spare: int
+    repository: Where
 
 
 def ensemble(

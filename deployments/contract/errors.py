@@ -100,6 +100,14 @@ class Unauthenticated(ClientMistake):
     headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": "Bearer"}
 
 
+class Forbidden(ClientMistake):
+    """The caller is known, or need not be, but has no right to this."""
+
+    code = "forbidden"
+    http_status = 403
+    grpc_status = "PERMISSION_DENIED"
+
+
 class RateLimited(ClientMistake):
     """The caller's key has made more requests than it may in this time; try again later."""
 
@@ -137,6 +145,14 @@ class AlreadyLabelled(ClientMistake):
     grpc_status = "ALREADY_EXISTS"
 
 
+class Conflict(ClientMistake):
+    """What serves can't be changed so: the quorum needs the member, or the version can't be served."""
+
+    code = "conflict"
+    http_status = 409
+    grpc_status = "FAILED_PRECONDITION"
+
+
 class MethodNotAllowed(ClientMistake):
     """The path exists, but not for this HTTP method."""
 
@@ -168,6 +184,12 @@ class NotReady(EnsembleError):
     http_status = 503
     grpc_status = "UNAVAILABLE"
     retry = True
+
+
+class Unloaded(NotReady):
+    """The member was unloaded; it answers again when it is loaded."""
+
+    code = "unloaded"
 
 
 class DeadlineExceeded(EnsembleError):

@@ -6,15 +6,17 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from ray.serve.metrics import Counter
 
 from deployments.contract.errors import ConfigurationError, RateLimited, Unauthenticated
-from deployments.contract.settings import Schema
+from deployments.contract.settings import Name, Schema
 from deployments.ingress import keys
 
+# Names of keys, or everybody.
+Operators = tuple[Name, ...] | Literal["anyone"]
 SCHEME = "bearer "
 HINT = "send the header, or in gRPC the metadata, 'authorization: Bearer <key>'"
 # Ray annotates a tuple of one.
@@ -32,6 +34,11 @@ class AccessConfig(Schema):
         None, description="file of API keys (python -m scripts.keys add NAME --file FILE); without it all may come in"
     )
 
+    operators: Operators = Field(
+        (),
+        description="who may load and unload members: names of keys, or `anyone` where there are none; default: nobody",
+    )
+
     @field_validator("keys")
     @classmethod
     def _they_can_be_read(cls, path: Path | None) -> Path | None:
@@ -42,6 +49,14 @@ class AccessConfig(Schema):
         except ConfigurationError as err:
             raise ValueError(str(err)) from err
         return path.absolute()
+
+    @model_validator(mode="after")
+    def _operators_are_told_by_their_keys(self) -> Self:
+        if self.operators == "anyone" and self.keys is not None:
+            raise ValueError("operators: anyone, but there are keys; list the names of those that may")
+        if self.operators not in ((), "anyone") and self.keys is None:
+            raise ValueError("operators: names of keys need `keys`, a file that has them; without keys say `anyone`")
+        return self
 
 
 class Access:

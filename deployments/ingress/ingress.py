@@ -17,7 +17,14 @@ from deployments.contract.batch import DEADLINE_HINT, Batch
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.declared import is_plain
 from deployments.contract.declared import pixels as declared_pixels
-from deployments.contract.errors import DeadlineExceeded, EnsembleError, InvalidParameter, NotReady, RemoteUnavailable
+from deployments.contract.errors import (
+    DeadlineExceeded,
+    EnsembleError,
+    InvalidParameter,
+    NotReady,
+    RemoteUnavailable,
+    Unloaded,
+)
 from deployments.contract.item import Item
 from deployments.contract.nodes import Graph
 from deployments.contract.options import Options
@@ -188,7 +195,8 @@ class Ingress:
         """Send one image through the graph, so that every member has answered once.
 
         Returns:
-            The code of each member whose server, somewhere else, is not there; a quorum goes on without it.
+            The code of each member whose server, somewhere else, is not there, or which is unloaded; a quorum goes on
+            without it.
 
         Raises:
             EnsembleError: a node failed, or a member of ours did not answer.
@@ -200,7 +208,7 @@ class Ingress:
         if (error := batch.items[0].error) is not None:
             raise error
         missing = batch.items[0].missing
-        if set(missing.values()) - {RemoteUnavailable.code}:
+        if set(missing.values()) - {RemoteUnavailable.code, Unloaded.code}:
             raise NotReady(f"members have not answered: {dict(missing)}")
         return missing
 

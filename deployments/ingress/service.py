@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deployments.contract.errors import NotReady
+from deployments.contract.errors import NotFound, NotReady, Unloaded
 from deployments.contract.rollout import RolloutStats
 from deployments.ingress.access import Access
 from deployments.ingress.ingress import Ingress
+from deployments.ingress.loading import OFF, Loading
 from deployments.ingress.member import MemberIngress, Offer
 from deployments.ingress.page.settings import WITHOUT_PAGE, PageConfig
 from deployments.ingress.shared_memory import Regions
@@ -46,6 +47,8 @@ class Service:
         headers: those of a request that the graph goes by, by their names in small letters.
         feedback: takes an image's true label, by its request's id and its position in it; None where none is taken.
         rollout: tells what is tried and what came of it; None where nothing is.
+        loading: loads and unloads members; None where nobody may.
+        versions: by name, the version that each member serves, as far as it is known here.
     """
 
     ingress: Ingress
@@ -64,9 +67,30 @@ class Service:
     headers: Sequence[str] = ()
     rollout: Callable[[], RolloutStats] | None = None
     feedback: TakesLabel | None = None
+    loading: Loading | None = None
+    versions: dict[str, str] = field(default_factory=dict)
 
-    def check_ready(self) -> None:
-        """Raise NotReady until every member has answered."""
+    @property
+    def unloaded(self) -> Collection[str]:
+        """The members that are not asked, because they were unloaded."""
+        return () if self.loading is None else self.loading.unloaded
+
+    def permitted_loading(self, name: str) -> Loading:
+        """What loads and unloads members for who shows the key of that name, empty for none.
+
+        Raises:
+            NotFound: nobody may.
+            Forbidden: they may not.
+        """
+        if self.loading is None:
+            raise NotFound(OFF)
+        self.loading.permit(name)
+        return self.loading
+
+    def check_ready(self, name: str = "") -> None:
+        """Raise NotReady until every member has answered, and Unloaded for a member of that name which was unloaded."""
+        if name in self.unloaded:
+            raise Unloaded(f"member {name!r} is unloaded")
         if not self.is_ready():
             told = "; ".join(f"{name}: {why}" for name, why in self.missing().items())
             raise NotReady(f"not every member has answered yet{f' ({told})' if told else ''}; try again later")

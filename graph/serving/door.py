@@ -14,12 +14,13 @@ from starlette.responses import Response
 
 from deployments.contract.answer import Classification
 from deployments.contract.caller import ANYONE, Caller
-from deployments.contract.errors import EnsembleError, RemoteUnavailable, UnknownRequest
+from deployments.contract.errors import EnsembleError, RemoteUnavailable, UnknownRequest, Unloaded
 from deployments.contract.nodes import Node, Watched
 from deployments.ingress.access import Access
 from deployments.ingress.grpc.server import GrpcServer, answers_grpc
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.ingress import Ingress
+from deployments.ingress.loading import Gates, Loading
 from deployments.ingress.member import MemberIngress, PixelRows
 from deployments.ingress.options import from_keywords
 from deployments.ingress.service import Service
@@ -35,11 +36,14 @@ from graph.edges.folder import private, sockets
 from graph.flows.rollout import SECTIONS
 from graph.live import LiveSettings
 from graph.plan import INGRESS, Plan
+from graph.serving.loading import Redeploying
 from graph.serving.replicas import Replicas
 
 logger = logging.getLogger("ray.serve")
 
 WARM_UP_RETRY_S = 1.0
+# What is loaded and unloaded, in `user_config`, and beside the nodes, of which none has such a name.
+LOADING, GATES = "loading", "loading of members"
 # Beside the folders of sockets, that of the shared memory that clients register: no deployment has such a name.
 REGIONS = "shared memory"
 
@@ -60,12 +64,17 @@ class Door:
         edges = {name: edge(name, handle, plan.edges, metrics) for name, handle in handles.items()}
         stats = Stats() if plan.page.enabled else None
         self._observer = Observer(Tracing(exporters.from_environment(), plan.services), stats)
-        placed = {**inline, **edges}
+        versions = {name: offer.version for name, offer in plan.offers.items()}
+        loadable = plan.loadable
+        gates = None if loadable is None else Gates(set(loadable.members), loadable.spare, versions)
+        placed = {**inline, **edges} if gates is None else gates.before({**inline, **edges})
         whole = plan.compose(placed)
         self._rollout = rollout = whole.rollout
         self._ingress = Ingress(whole.graph, plan.ingress, plan.class_count, self._observer, whole.knows)
         self._nodes = {INGRESS: self._ingress, **inline}
-        self._settings = LiveSettings({**self._nodes, **(rollout.live if rollout is not None else {})})
+        self._gates = gates
+        live = {} if gates is None else {GATES: gates}
+        self._settings = LiveSettings({**self._nodes, **live, **(rollout.live if rollout is not None else {})})
         self._ready = False
         self._unready = ""
         access = None if plan.keys is None else Access(plan.keys)
@@ -77,6 +86,9 @@ class Door:
         replica = serve.get_replica_context().replica_id
         application = replica.deployment_id.app_name
         folder = sockets(application, REGIONS)
+        loading = None
+        if loadable is not None and gates is not None:
+            loading = Loading(loadable.operators, gates, members, versions, Redeploying(application, loadable))
         service = Service(
             self._ingress,
             plan.class_count,
@@ -94,6 +106,8 @@ class Door:
             rollout.headers if rollout is not None else (),
             rollout.told if rollout is not None else None,
             rollout.label if rollout is not None and rollout.takes_labels else None,
+            loading=loading,
+            versions=versions,
         )
         self._http, self.grpc = HttpServer(service), GrpcServer(service)
         direct = {name: each for name, each in edges.items() if isinstance(each, DirectEdge)}
@@ -101,7 +115,11 @@ class Door:
         self._warm_up = asyncio.get_event_loop().create_task(self._warm_up_until_ready())
 
     def _missing(self) -> dict[str, str]:
-        return {"members": self._unready} if self._unready else dict(self._ingress.missing)
+        if self._unready:
+            return {"members": self._unready}
+        # What the last image was answered without may have changed meanwhile.
+        missing = {name: code for name, code in self._ingress.missing.items() if code != Unloaded.code}
+        return missing | dict.fromkeys(self._gates.settings.unloaded if self._gates is not None else (), Unloaded.code)
 
     async def _warm_up_until_ready(self) -> None:
         """Send images until every member has answered, and again whenever a remote one has been missed."""
@@ -125,10 +143,11 @@ class Door:
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Apply a changed `user_config`: the ingress' settings, under `nodes` those of inline nodes, by name.
 
-        Under `canaries` and `shadows` are those of what is tried, by the member's name.
+        Under `canaries` and `shadows` are those of what is tried, by the member's name, and under `loading` what is
+        loaded and unloaded.
         """
         own = dict(user_config)
-        changes: dict[str, Any] = {}
+        changes: dict[str, Any] = {GATES: own.pop(LOADING)} if LOADING in own else {}
         for section in ("nodes", *SECTIONS):
             given = own.pop(section, {})
             prefix = "" if section == "nodes" else f"{section}."

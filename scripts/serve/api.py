@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import httpx
 
+from graph.serving.token import authorization
 from scripts.errors import ScriptError
 
 START_TIMEOUT_S = 60.0
@@ -21,7 +20,7 @@ class ServeApi:
 
     def __init__(self, dashboard: str) -> None:
         """Set the root of the cluster's dashboard, `http://127.0.0.1:8265`."""
-        self._client = httpx.Client(base_url=dashboard, headers=_authorization(), timeout=30, trust_env=False)
+        self._client = httpx.Client(base_url=dashboard, headers=authorization(), timeout=30, trust_env=False)
 
     def deploy(self, config: dict[str, Any], stop: threading.Event | None = None) -> None:
         """Deploy a Serve config; not if `stop` is set before the dashboard answers.
@@ -78,12 +77,3 @@ def explain(messages: list[str]) -> str:
             if "ConfigurationError: " in line:
                 return line.partition("ConfigurationError: ")[2]
     return "\n".join(filter(None, messages))
-
-
-def _authorization() -> dict[str, str]:
-    if os.environ.get("RAY_AUTH_MODE") != "token":
-        return {}
-    token = os.environ.get("RAY_AUTH_TOKEN")
-    if token is None:
-        token = Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text(encoding="utf-8").strip()
-    return {"Authorization": f"Bearer {token}"}

@@ -27,7 +27,7 @@ def check_exposure(config: dict[str, Any], without_keys: bool, tls: bool) -> Non
         tls: whether there is TLS.
 
     Raises:
-        ScriptError: others can reach it, and an application asks for no key.
+        ScriptError: others can reach it, and an application asks for no key, or lets anyone unload its members.
     """
     keys = has_keys(config)
     if keys:
@@ -41,6 +41,11 @@ def check_exposure(config: dict[str, Any], without_keys: bool, tls: bool) -> Non
             f"http_options.host is {host}: other machines reach the service, and it asks for no key. Make a key "
             "(python -m scripts.keys add NAME --file FILE) and name the file in args (access: {keys: FILE}); or, if "
             "anyone may come in, say --without-keys"
+        )
+    if any(_access(application).get("operators") == "anyone" for application in config.get("applications") or []):
+        raise ScriptError(
+            f"http_options.host is {host}: other machines reach the service, and by access.operators anyone may load "
+            "and unload members. Name a file of keys (access: {keys: FILE}), and in operators those keys that may"
         )
     print(OTHERS, flush=True)
     if not tls:
@@ -56,5 +61,8 @@ def is_loopback(host: str) -> bool:
 
 
 def _asks(application: dict[str, Any]) -> bool:
-    access = (application.get("args") or {}).get("access") or {}
-    return application.get("import_path") == IMPORT_PATH and bool(access.get("keys"))
+    return application.get("import_path") == IMPORT_PATH and bool(_access(application).get("keys"))
+
+
+def _access(application: dict[str, Any]) -> dict[str, Any]:
+    return (application.get("args") or {}).get("access") or {}

@@ -16,6 +16,7 @@ from deployments.ingress.grpc.calls import Calls, Rpc
 from deployments.ingress.grpc.feedback import Feedback
 from deployments.ingress.grpc.health import Health
 from deployments.ingress.grpc.open_inference import OpenInference
+from deployments.ingress.grpc.repository import Repository
 from deployments.ingress.grpc.shared_memory import SharedMemory
 from deployments.ingress.grpc.tensorflow_serving import TensorFlowServing
 from deployments.ingress.ingress import INTERNAL_HINT
@@ -39,7 +40,7 @@ class GrpcServer:
         self._access = service.access
         self._headers = service.headers
         self._calls: Calls = {}
-        served = OpenInference, SharedMemory, TensorFlowServing, Health, Feedback
+        served = OpenInference, Repository, SharedMemory, TensorFlowServing, Health, Feedback
         for protocol in served:
             self._calls |= protocol(service).calls()
 

@@ -17,6 +17,7 @@ from deployments.contract.errors import (
     NotReady,
     RateLimited,
     Unauthenticated,
+    Unloaded,
     UnsupportedMediaType,
 )
 from deployments.ingress import options
@@ -96,7 +97,7 @@ class OpenInference:
         name = model.metadata.name
         return {
             path: _get(self._tell(lambda: model.metadata), "the model's input and outputs", metadata.ModelMetadata),
-            f"{path}/ready": _health(self._ready(name), "the model is ready", Ready, NotReady),
+            f"{path}/ready": _health(self._ready(name), "the model is ready", Ready, NotReady, Unloaded),
             f"{path}/config": _get(
                 self._tell(lambda: metadata.config(model.metadata, model.max_batch_size)),
                 "the model's configuration",
@@ -145,7 +146,7 @@ class OpenInference:
 
     def _ready(self, name: str) -> Handler:
         async def handler(_: Request, _call: Call) -> Response:
-            self._service.check_ready()
+            self._service.check_ready(name)
             return encoded(Ready(name, True, self._service.missing() or None))
 
         return handler

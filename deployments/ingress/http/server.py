@@ -16,6 +16,7 @@ from deployments.ingress.http.classify import Classify
 from deployments.ingress.http.documents import Documents
 from deployments.ingress.http.feedback import feedback
 from deployments.ingress.http.open_inference import OpenInference
+from deployments.ingress.http.repository import Repository
 from deployments.ingress.http.routes import AS_OBJECT, AS_TEXT, ErrorStyle, Route, Routes, pattern, plain
 from deployments.ingress.http.server_timing import NAME, server_timing
 from deployments.ingress.http.shared_memory import SharedMemory
@@ -39,8 +40,9 @@ class HttpServer:
         self._access = service.access
         self._headers = service.headers
         self._routes: Routes = {}
-        for protocol in (Classify(service), OpenInference(service), SharedMemory(service), TensorFlowServing(service)):
-            self._routes |= protocol.routes()
+        served = Classify, OpenInference, Repository, SharedMemory, TensorFlowServing
+        for protocol in served:
+            self._routes |= protocol(service).routes()
         self._routes |= live(service) | feedback(service)
         self._patterns = {pattern(path): path for path in self._routes if "{" in path}
         self._routes |= Documents(self._routes).routes() | Page(service).routes()

@@ -12,19 +12,21 @@ from deployments.ingress.statistics import AllStatistics
 
 
 class Catalog:
-    """The models of an application; all of them are ready when the application is."""
+    """The models of an application; each is ready when the application is, but for members that are unloaded."""
 
     def __init__(self, service: Service) -> None:
         """Set what is served."""
         self._service = service
         self.models: dict[str, Model] = {MODEL: Ensemble(service.ingress, service.class_count, service.labels)}
         for name, (ingress, offer) in service.members.items():
-            self.models[name] = Member(name, ingress, offer, service.labels)
+            self.models[name] = Member(name, ingress, offer, service.labels, service.versions)
 
     @property
     def server(self) -> ServerMetadata:
         """The server's name, version and extensions."""
-        more = ["system_shared_memory"] if self._service.regions.is_on else []
+        service = self._service
+        known = {"system_shared_memory": service.regions.is_on, "model_repository": service.loading is not None}
+        more = [name for name, is_on in known.items() if is_on]
         return ServerMetadata(SERVER, VERSION, [*EXTENSIONS, *more])
 
     def find(self, name: str, version: str = "") -> Model:
@@ -46,16 +48,17 @@ class Catalog:
             self.find(name, version)
         except NotFound:
             return False
-        return self._service.is_ready()
+        return name not in self._service.unloaded and self._service.is_ready()
 
     def index(self, ready: bool = False) -> list[IndexEntry]:
         """Every model and whether it is ready, or only those that are."""
-        state, reason = ("READY", "") if self._service.is_ready() else ("UNAVAILABLE", "not every member has answered")
+        unready = "" if self._service.is_ready() else "not every member has answered"
+        reasons = {name: "unloaded" if name in self._service.unloaded else unready for name in self.models}
         return [
-            IndexEntry(name, version, state, reason)
+            IndexEntry(name, version, "UNAVAILABLE" if reasons[name] else "READY", reasons[name])
             for name, model in self.models.items()
             for version in model.metadata.versions
-            if state == "READY" or not ready
+            if not (ready and reasons[name])
         ]
 
     def statistics(self, *models: Model) -> AllStatistics:

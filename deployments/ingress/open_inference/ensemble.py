@@ -36,13 +36,18 @@ class Ensemble(Model):
         self.labels = labels
         self.statistics = ingress.statistics
         outputs = [("label", "BYTES", [-1]), ("index", "INT64", [-1]), ("probabilities", "FP32", [-1, class_count])]
-        self.metadata = ModelMetadata(
+        self._metadata = ModelMetadata(
             MODEL,
             [VERSION],
             "openvino_ensemble",
             [TensorMetadata(INPUT, "BYTES", [-1])],
             [TensorMetadata(*output) for output in outputs],
         )
+
+    @property
+    def metadata(self) -> ModelMetadata:
+        """See `Model.metadata`."""
+        return self._metadata
 
     async def infer(
         self,

@@ -44,16 +44,19 @@ class Model(ABC):
     """A model with exactly one input.
 
     Attributes:
-        metadata: its tensors.
         max_batch_size: the rows that a request may hold where the first dimension is a batch's; 0 where it is none.
         labels: the names of its classes, in order of index.
         statistics: what was counted of it.
     """
 
-    metadata: ModelMetadata
     max_batch_size: int
     labels: Sequence[str]
     statistics: Statistics
+
+    @property
+    @abstractmethod
+    def metadata(self) -> ModelMetadata:
+        """Its version and its tensors."""
 
     @abstractmethod
     async def infer(

@@ -160,10 +160,13 @@ def test_what_is_no_message_is_the_clients_mistake(server):
 
 
 def test_what_is_not_built_says_so_plainly(server):
-    for method in ("inference.GRPCInferenceService/RepositoryModelLoad", "inference.GRPCInferenceService/Nothing"):
-        status, details = call(server, f"/{method}", b"")
+    for method in ("CudaSharedMemoryStatus", "Nothing"):
+        status, details = call(server, f"/inference.GRPCInferenceService/{method}", b"")
         assert status == "UNIMPLEMENTED"
         assert "Door" not in details
+    for method in ("RepositoryModelLoad", "RepositoryModelUnload"):
+        status, details = call(server, f"/inference.GRPCInferenceService/{method}", b"")
+        assert (status, "access.operators turns it on" in details) == ("NOT_FOUND", True)
     status, details = call(server, "/grpc.health.v1.Health/Watch", b"")
     assert status == "UNIMPLEMENTED"
     assert "Watch is not implemented" in details

@@ -81,3 +81,15 @@ def test_a_path_is_whole_and_looked_at(tmp_path, monkeypatch):
     (tmp_path / "keys").write_text("mobile")
     with pytest.raises(ValueError, match="line 1: a name"):
         AccessConfig(keys="keys")
+
+
+def test_operators_are_names_of_keys_or_anyone_where_there_are_none(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text(f"ops {digest('a').hex()}\n")
+    assert AccessConfig().operators == ()
+    assert AccessConfig(operators="anyone").operators == "anyone"
+    assert AccessConfig(keys=file, operators=["ops"]).operators == ("ops",)
+    with pytest.raises(ValueError, match="operators: anyone, but there are keys; list the names"):
+        AccessConfig(keys=file, operators="anyone")
+    with pytest.raises(ValueError, match="operators: names of keys need `keys`"):
+        AccessConfig(operators=["ops"])
