@@ -54,7 +54,8 @@ def running(repository, tmp_path_factory):
     certificate, key = self_signed(folder)
     file = folder / "keys"
     mobile, slow = keys.add(file, "mobile", None), keys.add(file, "slow", 0.01)
-    content = config(repository, "inline", access={"keys": str(file)})
+    operator = keys.add(file, "operator", None)
+    content = config(repository, "inline", access={"keys": str(file), "operators": ["operator"]})
     server = Server(content, **{CERTIFICATE: str(certificate), KEY: str(key)})
     seen, done = set(), threading.Event()
     watcher = threading.Thread(target=watch, args=(server, seen, done))
@@ -75,6 +76,7 @@ def running(repository, tmp_path_factory):
                     certificate=certificate,
                     file=file,
                     mobile=mobile,
+                    operator=operator,
                     slow=slow,
                     seen=seen,
                 )
@@ -130,6 +132,27 @@ def test_with_a_key_everybody_does(running):
     stub = inference_pb2_grpc.GRPCInferenceServiceStub(running.channel)
     metadata = [("authorization", f"Bearer {running.mobile}")]
     assert stub.ServerMetadata(pb.ServerMetadataRequest(), metadata=metadata).name == "ensemble"
+
+
+def test_operators_alone_load_members(running):
+    def load(header):
+        answer = running.http.post("/v2/repository/models/one/load", headers=header)
+        return answer.status_code, answer.json().get("error", "").partition(":")[0]
+
+    def load_grpc(*metadata):
+        request = pb.RepositoryModelLoadRequest(model_name="one")
+        try:
+            inference_pb2_grpc.GRPCInferenceServiceStub(running.channel).RepositoryModelLoad(request, metadata=metadata)
+        except grpc.RpcError as err:
+            return err.code().name
+        return "OK"
+
+    assert load({}) == (401, "unauthenticated")
+    assert load_grpc() == "UNAUTHENTICATED"
+    assert load(bearer(running.mobile)) == (403, "forbidden")
+    assert load_grpc(("authorization", f"Bearer {running.mobile}")) == "PERMISSION_DENIED"
+    assert load(bearer(running.operator)) == (200, "")
+    assert load_grpc(("authorization", f"Bearer {running.operator}")) == "OK"
 
 
 def test_health_and_documents_are_open_and_the_rest_of_grpc_is_not(running):
