@@ -1,5 +1,8 @@
 """One way to ask over each protocol: `classify(image, **options)` answers ("ok", label) or ("error", code, status)."""
 
+import importlib
+from unittest.mock import Mock
+
 import grpc
 import httpx
 import ray.exceptions
@@ -69,3 +72,19 @@ def infer_request(images, model="ensemble", raw=False, outputs=()):
     for name in outputs:
         request.outputs.add(name=name)
     return request
+
+
+class Calls:
+    """Notes the calls that a servicer adds to a server."""
+
+    def __init__(self, functions):
+        self.names = set()
+        for function in functions:
+            module, _, name = function.rpartition(".")
+            getattr(importlib.import_module(module), name)(Mock(), self)
+
+    def add_generic_rpc_handlers(self, _):
+        pass
+
+    def add_registered_method_handlers(self, service, handlers):
+        self.names |= {f"/{service}/{name}" for name in handlers}

@@ -1,6 +1,5 @@
 """Who may come in: a server with API keys and TLS, asked by real clients."""
 
-import importlib
 import ipaddress
 import os
 import re
@@ -11,7 +10,6 @@ import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import grpc
 import httpx
@@ -28,7 +26,7 @@ from scripts.serve import block
 from scripts.serve.launcher import CERTIFICATE, KEY
 from tests.certificates import self_signed
 from tests.conftest import ROOT
-from tests.server.clients import infer_request
+from tests.server.clients import Calls, infer_request
 from tests.server.seen import browser
 from tests.server.server import Server, config, eventually, scrape
 from tests.server.shared.test_http import level
@@ -190,22 +188,6 @@ OPEN_CALLS = {
 }
 
 
-class Calls:
-    """Notes the calls that a servicer adds to a server."""
-
-    def __init__(self, functions):
-        self.names = set()
-        for function in functions:
-            module, _, name = function.rpartition(".")
-            getattr(importlib.import_module(module), name)(Mock(), self)
-
-    def add_generic_rpc_handlers(self, _):
-        pass
-
-    def add_registered_method_handlers(self, service, handlers):
-        self.names |= {f"/{service}/{name}" for name in handlers}
-
-
 def answered(call):
     """The status of a call with an empty message."""
     try:
@@ -301,17 +283,6 @@ def test_what_listens_beyond_loopback_is_what_the_documents_name(running):
     # The third has a port of its own at each start: a replica's own, for handles. configs/nftables.conf has the range.
     assert len(beyond) == 3, beyond
     assert all(first <= port <= last for port in ports - {replicas, fallback})
-
-
-@pytest.mark.parametrize("without_keys", [False, True])
-def test_beyond_loopback_it_starts_only_with_keys_or_a_word(repository, without_keys):
-    content = config(repository, "inline", members=["none"] if without_keys else ["one"])
-    content["http_options"]["host"] = "0.0.0.0"
-    server = Server(content, flags=["--without-keys"] if without_keys else [])
-    # With the word it gets as far as the model that there is not.
-    told = "no model 'none'" if without_keys else "say --without-keys"
-    with pytest.raises(AssertionError, match=told):
-        server.__enter__()
 
 
 @pytest.mark.skipif(not (browser.PROGRAM and browser.DRIVER), reason="no chromium and chromedriver")

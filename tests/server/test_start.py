@@ -152,3 +152,14 @@ def test_make_serve_answers_its_sample_and_photographs(tmp_path):
                 os.kill(pid, signal.SIGINT)
             make.wait(60)
             server.remove()
+
+
+@pytest.mark.parametrize("without_keys", [False, True])
+def test_beyond_loopback_it_starts_only_with_keys_or_a_word(repository, without_keys):
+    content = config(repository, "inline", members=["none"] if without_keys else ["one"])
+    content["http_options"]["host"] = "0.0.0.0"
+    server = Server(content, flags=["--without-keys"] if without_keys else [])
+    # With the word it gets as far as the model that there is not.
+    told = "no model 'none'" if without_keys else "say --without-keys"
+    with pytest.raises(AssertionError, match=told):
+        server.__enter__()
