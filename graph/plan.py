@@ -63,7 +63,7 @@ class Plan:
         ingress: the ingress' settings.
         class_count: the number of classes.
         services: the service name of each node in a trace, by what it notes.
-        compose: joins the nodes, wherever each of them runs.
+        compose: joins the nodes, wherever each of them runs; a graph alone tries and remembers nothing.
         edges: how separate nodes are called.
         keys: the file of the API keys; None if all may come in.
         page: whether there is a page, and what it links to.
@@ -76,7 +76,7 @@ class Plan:
     ingress: IngressSettings
     class_count: int
     services: Mapping[str, str]
-    compose: Callable[[Nodes], Whole]
+    compose: Callable[[Nodes], Graph | Whole]
     edges: Edges = "direct"
     keys: Path | None = None
     page: PageConfig = WITH_PAGE

@@ -35,7 +35,7 @@ from graph.edges.direct import DirectEdge
 from graph.edges.folder import private, sockets
 from graph.flows.rollout import SECTIONS
 from graph.live import LiveSettings
-from graph.plan import INGRESS, Plan
+from graph.plan import INGRESS, Plan, Whole
 from graph.serving.loading import Redeploying
 from graph.serving.replicas import Replicas
 
@@ -68,7 +68,8 @@ class Door:
         loadable = plan.loadable
         gates = None if loadable is None else Gates(set(loadable.members), loadable.spare, versions)
         placed = {**inline, **edges} if gates is None else gates.before({**inline, **edges})
-        whole = plan.compose(placed)
+        composed = plan.compose(placed)
+        whole = composed if isinstance(composed, Whole) else Whole(composed)
         self._rollout = rollout = whole.rollout
         self._ingress = Ingress(whole.graph, plan.ingress, plan.class_count, self._observer, whole.knows)
         self._nodes = {INGRESS: self._ingress, **inline}
