@@ -25,6 +25,8 @@ from deployments.contract.settings import MIB, Schema
 from graph.flows.stores import Memory, Redis, Store
 
 OPERATION = "cache"
+# Of more bytes hashlib gives the interpreter to another thread, and the event loop waits until it has it back.
+AT_ONCE = 2047
 URLS = ("redis://", "rediss://", "unix://")
 
 
@@ -161,7 +163,10 @@ class Cache:
 
     def _key(self, image: bytes, item: Item) -> bytes:
         decides = ((item.options.quality or "") + "".join(f" {name}" for name in item.trials)).encode()
-        return b"ensemble:" + hashlib.sha256(self._identity + decides + b"\0" + image).digest()
+        digest = hashlib.sha256(self._identity + decides + b"\0")
+        for start in range(0, len(image), AT_ONCE):
+            digest.update(image[start : start + AT_ONCE])
+        return b"ensemble:" + digest.digest()
 
     def _entry(self, content: bytes | None, trials: Sequence[str]) -> Entry | None:
         """What is remembered; None for nothing, and for what is not of our making."""
