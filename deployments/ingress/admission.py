@@ -86,9 +86,9 @@ class Admission:
 
     def check_time(self, left_s: float) -> None:
         """Raise Overloaded if what is in flight takes longer than a request has left, seconds."""
-        if (pace := self._drain.pace) and self.images / pace > left_s:
+        if (pace := self._drain.proven_pace) and self.images / pace > left_s:
             raise self.refusal(
-                f"{self.images} images are in flight, at {pace:.0f} a second; this request has {left_s:.3f} s left"
+                f"{self.images} images are in flight, at {pace:.3g} a second; this request has {left_s:.3f} s left"
             )
 
     def refusal(self, reason: str, by: Caller = ANYONE) -> Overloaded:

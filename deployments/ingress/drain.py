@@ -19,7 +19,8 @@ class Drain:
         self._clock = clock
         self._since: float | None = None
         self._left = 0
-        self._pace, self._measured = 0.0, float("-inf")
+        self._pace, self._pace_before = 0.0, 0.0
+        self._measured = float("-inf")
         self._promised = float("-inf")
 
     def left(self, images: int, busy: bool) -> None:
@@ -30,13 +31,22 @@ class Drain:
             return
         self._left += images
         if (elapsed := now - self._since) >= WINDOW_S:
-            self._pace, self._measured = self._left / elapsed, now
+            self._pace, self._pace_before = self._left / elapsed, self._pace
+            self._measured = now
             self._since, self._left = now, 0
 
     @property
     def pace(self) -> float:
         """Images a second; 0 if it is not known."""
         return self._pace if self._clock() - self._measured < VALID_S else 0.0
+
+    @property
+    def proven_pace(self) -> float:
+        """Images a second that two measurements together do not deny, since one alone may have met a standstill.
+
+        0 if it is not known.
+        """
+        return max(self.pace, self._pace_before) if self.pace and self._pace_before else 0.0
 
     def retry_after_s(self, images: int, least: float) -> float:
         """When to try again, seconds: each who asks is told a time after that of the one before.

@@ -28,6 +28,26 @@ def test_the_pace_is_that_of_images_that_leave_under_load(clock):
     assert drain.pace == pytest.approx(100, rel=0.05)
 
 
+def test_one_standstill_is_no_pace(clock):
+    drain = Drain(clock)
+    leaves(drain, clock, pace=100, seconds=2)
+    clock.now += 8
+    leaves(drain, clock, pace=100, seconds=0.2)
+    assert drain.pace < 1
+    assert drain.proven_pace == pytest.approx(100, rel=0.05)
+    leaves(drain, clock, pace=2, seconds=2)
+    assert drain.proven_pace == pytest.approx(2, rel=0.05)
+
+
+def test_a_first_standstill_is_no_pace_either(clock):
+    drain = Drain(clock)
+    drain.left(1, busy=True)
+    clock.now += 8
+    drain.left(1, busy=True)
+    assert 0 < drain.pace < 1
+    assert drain.proven_pace == 0
+
+
 def test_a_service_with_little_to_do_says_nothing_of_its_pace(clock):
     drain = Drain(clock)
     leaves(drain, clock, 10, 5, busy=False)

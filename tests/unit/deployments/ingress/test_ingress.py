@@ -239,6 +239,7 @@ async def test_answers_go_out_before_spans_and_metrics_are_made():
 async def test_what_can_not_make_its_deadline_is_refused_at_the_door(monkeypatch):
     door, _ = ingress(delay=5)
     monkeypatch.setattr(Drain, "pace", 2.0)
+    monkeypatch.setattr(Drain, "proven_pace", 2.0)
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(door.classify([b"a"] * 4))
         await asyncio.sleep(0)
