@@ -44,7 +44,8 @@ def test_ctrl_c_leaves_nothing_and_prints_nothing_that_means_nothing(repository)
     assert not listening(server)
     _, alive = psutil.wait_procs(started, timeout=5)
     assert not alive
-    lines = [line for line in server.printed.splitlines() if line.strip()]
+    # A start on a busy machine says what it waits for.
+    lines = [line for line in server.printed.splitlines() if line.strip() and not line.startswith("Still starting, ")]
     assert lines[0].startswith("Ready.")
     assert lines[-1] == "Stopping."
     assert len(lines) == 6, lines
