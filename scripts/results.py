@@ -47,7 +47,7 @@ class Table:
         Console(width=None if sys.stdout.isatty() else WIDTH).print(drawn)
 
     def markdown(self) -> str:
-        """It as a Markdown table."""
+        """The table in Markdown."""
         rule = ["---" if position in self.words else "---:" for position in range(len(self.headings))]
         return "".join(f"| {' | '.join(line)} |\n" for line in (self.headings, rule, *self.lines))
 

@@ -10,10 +10,13 @@ from pathlib import Path
 
 from rich.table import Table
 
+from scripts import results
 from scripts.errors import ScriptError
 
 ENSEMBLE = "ensemble"
 HEADER = ("model", "version", "precision", "top-1, %", "images")
+# The positions of the columns that hold words.
+WORDS = (0, 2)
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def table(scores: Sequence[Score]) -> Table:
     """The scores for the terminal."""
     result = Table()
     for position, title in enumerate(HEADER):
-        result.add_column(title, justify="left" if position in {0, 2} else "right")
+        result.add_column(title, justify="left" if position in WORDS else "right")
     for score in scores:
         result.add_row(*score.cells, style="bold" if score.name == ENSEMBLE else None)
     return result
@@ -64,9 +67,8 @@ def table(scores: Sequence[Score]) -> Table:
 
 def markdown(scores: Sequence[Score], sentences: Sequence[str]) -> str:
     """The scores as a Markdown table, and the sentences below it."""
-    rows = [HEADER, ("---", "---:", "---", "---:", "---:"), *(score.cells for score in scores)]
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([*lines, "", *(f"- {sentence}" for sentence in sentences)]) + "\n"
+    compared = results.Table(HEADER, [score.cells for score in scores], words=WORDS)
+    return compared.markdown() + "\n" + "".join(f"- {sentence}\n" for sentence in sentences)
 
 
 def to_json(scores: Sequence[Score]) -> str:

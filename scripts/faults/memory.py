@@ -64,24 +64,23 @@ def measure(placement: Placement, requests: int) -> list[Stop]:
         running(OURS[placement], load) as server,
         tqdm(total=sum(parts.values()), unit="request", unit_scale=True) as progress,
     ):
+        sent, before = 0, None
         for after, count in parts.items():
-            sent = _send(server, load, count, progress)
-            memory, before = server.resident_mb(), stops[-1] if stops else None
-            growth = None if before is None else memory / before.memory_mb - 1
-            stops.append(Stop(placement, after, sent + (before.requests if before else 0), memory, growth))
+            sent += _send(server, load, count, progress)
+            memory = server.resident_mb()
+            stops.append(Stop(placement, after, sent, memory, None if before is None else memory / before - 1))
+            before = memory
     return stops
 
 
 def _send(server: Running, load: Workload, count: int, progress: Any) -> int:
     """Send so many requests, or a few more; how many."""
-    sent = 0
-    for protocol in itertools.cycle(OURS["colocated"].protocols):
-        answered = round(float(server.load(load, protocol, CLIENTS, TURN_S)["requests_per_s"]) * TURN_S)
+    sent, protocols = 0, itertools.cycle(("http", "grpc"))
+    while sent < count:
+        answered = round(float(server.load(load, next(protocols), CLIENTS, TURN_S)["requests_per_s"]) * TURN_S)
         sent += answered
         progress.update(answered)
-        if sent >= count:
-            return sent
-    raise AssertionError
+    return sent
 
 
 def main(arguments: Sequence[str]) -> None:
