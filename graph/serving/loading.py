@@ -21,12 +21,11 @@ from ray.experimental.internal_kv import _internal_kv_get
 from deployments.contract.errors import ConfigurationError, Conflict, EnsembleError, NotFound, NotReady
 from deployments.ingress.loading import NEEDED, Change
 from graph.plan import INGRESS, Loadable
-from graph.serving.token import authorization
+from graph.serving.dashboard import APPLICATIONS, authorization
 from models.errors import ModelError, Unreachable
 
 # What Ray gives the head alone.
 ON_HEAD = {"node:__internal_head__": 0.001}
-PATH = "/api/serve/applications/"
 TIMEOUT_S, LOOK_EVERY_S = 20.0, 0.2
 
 
@@ -80,7 +79,7 @@ def deploy(dashboard: str, application: str, loadable: Loadable, change: Change)
             deployed = _deployed(client, application)
             wanted = redeployed(deployed, application, loadable, change)
             if wanted != redeployable(deployed):
-                client.put(PATH, json=wanted).raise_for_status()
+                client.put(APPLICATIONS, json=wanted).raise_for_status()
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as err:
         raise NotReady(f"Ray's dashboard, by which Serve is told, does not take it now; try again ({err})") from err
 
@@ -167,7 +166,7 @@ def _deployed(client: httpx.Client, application: str) -> dict[str, Any]:
     """
     give_up = time.monotonic() + TIMEOUT_S
     while True:
-        deployed: dict[str, Any] = client.get(PATH).raise_for_status().json()
+        deployed: dict[str, Any] = client.get(APPLICATIONS).raise_for_status().json()
         status = deployed["applications"][application]["status"]
         if status in {"RUNNING", "UNHEALTHY"}:
             return deployed

@@ -8,11 +8,10 @@ from typing import Any
 
 import httpx
 
-from graph.serving.token import authorization
+from graph.serving.dashboard import APPLICATIONS, authorization
 from scripts.errors import ScriptError
 
 START_TIMEOUT_S = 60.0
-PATH = "/api/serve/applications/"
 
 
 class ServeApi:
@@ -31,7 +30,7 @@ class ServeApi:
         give_up = time.monotonic() + START_TIMEOUT_S
         while stop is None or not stop.is_set():
             try:
-                answer = self._client.put(PATH, json=config)
+                answer = self._client.put(APPLICATIONS, json=config)
                 if answer.status_code == httpx.codes.OK:
                     return
                 problem, is_final = answer.text, answer.status_code == httpx.codes.BAD_REQUEST
@@ -61,13 +60,13 @@ class ServeApi:
     def _applications(self) -> list[dict[str, Any]]:
         """What Serve tells of each application; nothing while it can't be asked."""
         try:
-            return list(self._client.get(PATH).json()["applications"].values())
+            return list(self._client.get(APPLICATIONS).json()["applications"].values())
         except (httpx.HTTPError, ValueError, KeyError):
             return []
 
     def shut_down(self, timeout_s: float) -> None:
         """Stop every application, its replicas finishing what they have."""
-        self._client.delete(PATH, timeout=timeout_s)
+        self._client.delete(APPLICATIONS, timeout=timeout_s)
 
 
 def explain(messages: list[str]) -> str:

@@ -142,19 +142,24 @@ def wait_until_ready(api: ServeApi, cluster: Cluster, url: str, stop: threading.
                 return
             waited_for = f"{url} answers {ready.status_code}: {ready.text[:500]}"
         except httpx.TransportError as err:
-            waited_for = f"{url} does not answer yet ({haproxy.alert() or type(err).__name__})"
+            waited_for = f"{url} does not answer yet ({type(err).__name__})"
         if failure := api.failure():
             raise ScriptError(failure)
         if lost := cluster.lost():
             raise ScriptError(f"Ray's {lost} has ended; see {cluster.session}/logs")
         now = time.monotonic()
         if now > began + READY_TIMEOUT_S:
-            raise ScriptError(
-                f"not ready after {READY_TIMEOUT_S:.0f} s: {waited_for}; {api.progress()}; see {cluster.session}/logs"
-            )
+            told = progress(waited_for, api)
+            raise ScriptError(f"not ready after {READY_TIMEOUT_S:.0f} s: {told}; see {cluster.session}/logs")
         if now > spoke + QUIET_S and waited_for != said:
-            print(f"Still starting, {now - began:.0f} s: {waited_for}; {api.progress()}", file=sys.stderr, flush=True)
+            print(f"Still starting, {now - began:.0f} s: {progress(waited_for, api)}", file=sys.stderr, flush=True)
             spoke, said = now, waited_for
+
+
+def progress(waited_for: str, api: ServeApi) -> str:
+    """How far a start is, in words: what is waited for, why HAProxy does not run, if so, and what Serve tells."""
+    alert = haproxy.alert()
+    return "; ".join([waited_for, *([f"HAProxy: {alert}"] if alert else []), api.progress()])
 
 
 def wait_until_settled(stop: threading.Event) -> None:

@@ -1,9 +1,12 @@
-"""Ray's token, as requests to its dashboard show it."""
+"""Ray's dashboard: where Serve's REST interface is there, and the token that requests to it show."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+# The configuration that is deployed, and what became of it.
+APPLICATIONS = "/api/serve/applications/"
 
 
 def authorization() -> dict[str, str]:
