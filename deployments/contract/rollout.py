@@ -8,11 +8,19 @@ import msgspec
 from msgspec import Meta
 from pydantic import Field
 
+from deployments.contract.errors import UnknownRequest
 from deployments.contract.settings import Schema
 
 HEADER = "header:"
 # A canary's node is called after its member: `resnet-canary`.
 SUFFIX = "-canary"
+# True labels told at once; characters of a request's id; the highest position of an image in its request.
+MOST_LABELS, LONGEST_ID, MOST_PLACE = 4096, 256, 100_000
+
+
+def no_labels() -> UnknownRequest:
+    """The error of a true label that is told where none are taken."""
+    return UnknownRequest("no labels are taken; configure `feedback`")
 
 
 class CanarySettings(Schema):

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from ray.serve.metrics import Counter
@@ -14,13 +14,12 @@ from ray.serve.metrics import Counter
 from deployments.contract.errors import ConfigurationError, RateLimited, Unauthenticated
 from deployments.contract.settings import Name, Schema
 from deployments.ingress import keys
+from deployments.observe.metrics import tag_keys
 
 # Names of keys, or everybody.
 Operators = tuple[Name, ...] | Literal["anyone"]
 SCHEME = "bearer "
 HINT = "send the header, or in gRPC the metadata, 'authorization: Bearer <key>'"
-# Ray annotates a tuple of one.
-TAGS: Any = ("key", "outcome")
 # So many seconds' worth of its requests a key may make at one moment, after a while without any; but one always.
 SAVED_S = 1.0
 # Less than this is the clock's rounding, seconds.
@@ -74,7 +73,7 @@ class Access:
         self._requests = Counter(
             "ensemble_key_requests",
             description="Requests by the name of their key.",
-            tag_keys=TAGS,
+            tag_keys=tag_keys("key", "outcome"),
         )
 
     def admit(self, authorization: str | None) -> str:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ray.serve.metrics import Counter, Gauge
 
-from deployments.observe.metrics import STATE_INTERVAL_S, keys
+from deployments.observe.metrics import STATE_INTERVAL_S, tag_keys
 
 
 class Stored(Protocol):
@@ -41,7 +41,7 @@ class CacheMetrics:
         self._images = Counter(
             "ensemble_cache_images",
             description="Images by whether they were remembered: hit, miss, or passed by at the caller's wish.",
-            tag_keys=keys("result"),
+            tag_keys=tag_keys("result"),
         )
         self._saved = Counter(
             "ensemble_cache_saved_seconds",
@@ -77,19 +77,21 @@ class AuditMetrics:
         self._audits = Counter(
             "ensemble_cascade_audits",
             description="Exits given to the members not asked: agrees, differs, or dropped.",
-            tag_keys=keys("member", "result"),
+            tag_keys=tag_keys("member", "result"),
         )
         self._tightened = Counter(
             "ensemble_cascade_tightened",
             description="Times that the audit raised a threshold.",
-            tag_keys=keys("member"),
+            tag_keys=tag_keys("member"),
         )
         self._share = Gauge(
             "ensemble_cascade_audit_share",
             description="Share of recent exits that all members together answer otherwise, and its 95 % interval.",
-            tag_keys=keys("member", "bound"),
+            tag_keys=tag_keys("member", "bound"),
         )
-        self._threshold = Gauge("ensemble_cascade_exit_at", description="Thresholds in force.", tag_keys=keys("member"))
+        self._threshold = Gauge(
+            "ensemble_cascade_exit_at", description="Thresholds in force.", tag_keys=tag_keys("member")
+        )
         self._bound = Gauge("ensemble_cascade_audit_at_most", description="The bound that the configuration names.")
 
     def audit(self, member: str, result: str) -> None:

@@ -24,7 +24,7 @@ SIZES = [1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 STATE_INTERVAL_S = 5.0
 
 
-def keys(*names: str) -> Any:
+def tag_keys(*names: str) -> Any:
     """The names of a metric's tags, as Ray takes them; it annotates a tuple of one."""
     return names
 
@@ -35,13 +35,13 @@ class Metrics:
     def __init__(self) -> None:
         """Register every metric."""
         self._requests = Counter(
-            "ensemble_requests", description="Requests answered.", tag_keys=keys("protocol", "outcome")
+            "ensemble_requests", description="Requests answered.", tag_keys=tag_keys("protocol", "outcome")
         )
         self._request_duration = Histogram(
             "ensemble_request_duration_seconds",
             description="Time from a request's arrival at the ingress to its answer.",
             boundaries=SECONDS,
-            tag_keys=keys("protocol"),
+            tag_keys=tag_keys("protocol"),
         )
         self._refusals = Counter("ensemble_admission_refusals", description="Requests refused because it was full.")
         self._queue_wait = Histogram(
@@ -54,20 +54,22 @@ class Metrics:
             "ensemble_stage_duration_seconds",
             description="Time that a node worked on a batch.",
             boundaries=SECONDS,
-            tag_keys=keys("stage"),
+            tag_keys=tag_keys("stage"),
         )
         self._predictions = Counter(
-            "ensemble_predictions", description="Images by the ensemble's most probable class.", tag_keys=keys("label")
+            "ensemble_predictions",
+            description="Images by the ensemble's most probable class.",
+            tag_keys=tag_keys("label"),
         )
         self._degraded = Counter(
             "ensemble_degraded_answers",
             description="Images answered without a member, by the code of its error.",
-            tag_keys=keys("member", "reason"),
+            tag_keys=tag_keys("member", "reason"),
         )
         self._exits = Counter(
             "ensemble_cascade_exits",
             description="Images by the last member that the cascade asked.",
-            tag_keys=keys("member"),
+            tag_keys=tag_keys("member"),
         )
         self._eased = Counter(
             "ensemble_cascade_eased", description="Images that fewer members were asked of because of the load."
@@ -75,7 +77,7 @@ class Metrics:
         self._votes = Counter(
             "ensemble_member_predictions",
             description="Images by whether a member's most probable class was the ensemble's.",
-            tag_keys=keys("member", "agrees"),
+            tag_keys=tag_keys("member", "agrees"),
         )
 
     def request(self, protocol: str, outcome: str, seconds: float) -> None:
@@ -129,7 +131,7 @@ class EdgeMetrics:
         self._calls = Counter(
             "ensemble_edge_calls",
             description="Batches sent to a separate node, by the way they went.",
-            tag_keys=keys("node", "edge"),
+            tag_keys=tag_keys("node", "edge"),
         )
 
     def count(self, node: str, edge: str) -> None:
@@ -146,14 +148,14 @@ def report_state(nodes: Mapping[str, Any], edges: Mapping[str, Connected] | None
         nodes: by name, those of this process.
         edges: by the name of a separate node, the way to it, which knows how many connections are open.
     """
-    opened = Gauge("ensemble_edge_connections", description="Open connections to a node.", tag_keys=keys("node"))
+    opened = Gauge("ensemble_edge_connections", description="Open connections to a node.", tag_keys=tag_keys("node"))
     cpu = Counter("ensemble_process_cpu_seconds", description="CPU time of the node's process, user and system.")
     memory = Gauge("ensemble_process_resident_memory_bytes", description="Resident memory of the node's process.")
-    version = Gauge("ensemble_member_version", description="A member's model version.", tag_keys=keys("member"))
+    version = Gauge("ensemble_member_version", description="A member's model version.", tag_keys=tag_keys("member"))
     refusals = Counter(
         "ensemble_model_refused",
         description="Versions of a member's model that were refused; the one before went on.",
-        tag_keys=keys("member"),
+        tag_keys=tag_keys("member"),
     )
     swappable = [node for node in nodes.values() if isinstance(node, Swappable)]
     versioned = [node for node in nodes.values() if isinstance(node, Versioned)]

@@ -8,7 +8,7 @@ from typing import Protocol
 from ray.serve.metrics import Counter, Gauge, Histogram
 
 from deployments.observe.flows import again_and_again
-from deployments.observe.metrics import SECONDS, keys
+from deployments.observe.metrics import SECONDS, tag_keys
 
 
 class Tried(Protocol):
@@ -30,26 +30,26 @@ class CanaryMetrics:
         self._images = Counter(
             "ensemble_canary_images",
             description="Images given to a version of a member, by whether it alone failed on them.",
-            tag_keys=keys("member", "role", "failed"),
+            tag_keys=tag_keys("member", "role", "failed"),
         )
         self._duration = Histogram(
             "ensemble_canary_duration_seconds",
             description="Time that a version of a member took for its images of a batch.",
             boundaries=SECONDS,
-            tag_keys=keys("member", "role"),
+            tag_keys=tag_keys("member", "role"),
         )
         self._votes = Counter(
             "ensemble_canary_predictions",
             description="Images by the version that a member answered with, and whether that agreed with the ensemble.",
-            tag_keys=keys("member", "role", "version", "agrees"),
+            tag_keys=tag_keys("member", "role", "version", "agrees"),
         )
         self._rollbacks = Counter(
             "ensemble_canary_rollbacks",
             description="Canaries that have ended by themselves: for their failures or their latency.",
-            tag_keys=keys("member", "reason"),
+            tag_keys=tag_keys("member", "reason"),
         )
         self._share = Gauge(
-            "ensemble_canary_share", description="Share of the images in force.", tag_keys=keys("member")
+            "ensemble_canary_share", description="Share of the images in force.", tag_keys=tag_keys("member")
         )
 
     def asked(self, member: str, role: str, images: int, failed: int, seconds: float) -> None:
@@ -88,12 +88,12 @@ class ShadowMetrics:
         self._images = Counter(
             "ensemble_shadow_images",
             description="Images drawn for a shadow: compared, failed, or dropped.",
-            tag_keys=keys("member", "result"),
+            tag_keys=tag_keys("member", "result"),
         )
         self._agreement = Counter(
             "ensemble_shadow_predictions",
             description="Images by whether a shadow agreed with the ensemble, or the member that it would replace.",
-            tag_keys=keys("member", "other", "agrees"),
+            tag_keys=tag_keys("member", "other", "agrees"),
         )
 
     def shadowed(self, shadow: str, result: str, images: int) -> None:
@@ -113,12 +113,12 @@ class FeedbackMetrics:
         self._labels = Counter(
             "ensemble_feedback_labels",
             description="True labels that were told: accepted, or by the code of the error.",
-            tag_keys=keys("result"),
+            tag_keys=tag_keys("result"),
         )
         self._answers = Counter(
             "ensemble_feedback_answers",
             description="Labelled images by whether the ensemble, a member, a version, an exit or a shadow was right.",
-            tag_keys=keys("kind", "name", "version", "right"),
+            tag_keys=tag_keys("kind", "name", "version", "right"),
         )
 
     def labelled(self, result: str) -> None:

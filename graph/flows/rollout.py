@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
 from deployments.contract.caller import ANYONE
-from deployments.contract.errors import UnknownRequest
 from deployments.contract.item import Item
 from deployments.contract.nodes import Graph
-from deployments.contract.rollout import RolloutStats
+from deployments.contract.rollout import RolloutStats, no_labels
 from graph.flows.feedback import Book
 from graph.flows.seen import Seen
 from graph.flows.shadow import Copy, Shadow, Tap
@@ -140,7 +139,7 @@ class Rollout:
             AlreadyLabelled: it has a label.
         """
         if self._book is None:
-            raise UnknownRequest("no labels are taken; configure `feedback`")
+            raise no_labels()
         seen = self._book.take(request, label, place)
         for shadow in self._shadows:
             shadow.learn(seen)

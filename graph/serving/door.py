@@ -14,8 +14,9 @@ from starlette.responses import Response
 
 from deployments.contract.answer import Classification
 from deployments.contract.caller import ANYONE, Caller
-from deployments.contract.errors import EnsembleError, RemoteUnavailable, UnknownRequest, Unloaded
+from deployments.contract.errors import EnsembleError, RemoteUnavailable, Unloaded
 from deployments.contract.nodes import Node, Watched
+from deployments.contract.rollout import no_labels
 from deployments.ingress.access import Access
 from deployments.ingress.grpc.server import GrpcServer, answers_grpc
 from deployments.ingress.http.server import HttpServer
@@ -212,7 +213,7 @@ class Door:
             AlreadyLabelled: it has a label.
         """
         if self._rollout is None:
-            raise UnknownRequest("no labels are taken; configure `feedback`")
+            raise no_labels()
         self._rollout.label(request_id, label, index)
 
     async def __call__(self, request: Request) -> Response:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from google.protobuf.message import Message
 
-from deployments.contract.errors import EnsembleError, InvalidParameter, UnknownRequest
+from deployments.contract.errors import EnsembleError, InvalidParameter
+from deployments.contract.rollout import LONGEST_ID, MOST_LABELS, MOST_PLACE, no_labels
 from deployments.ingress.grpc.calls import Calls, Rpc
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 from deployments.protocol import feedback_pb2 as pb
-
-MOST_LABELS, LONGEST_ID, MOST_PLACE = 4096, 256, 100_000
 
 
 class Feedback:
@@ -42,7 +41,7 @@ class Feedback:
 
     def _taken(self, label: pb.TrueLabel) -> None:
         if self._take is None:
-            raise UnknownRequest("no labels are taken; configure `feedback`")
+            raise no_labels()
         if not 1 <= len(label.request_id) <= LONGEST_ID:
             raise InvalidParameter(f"`request_id` has 1 to {LONGEST_ID} characters, not {len(label.request_id)}")
         if label.image > MOST_PLACE:

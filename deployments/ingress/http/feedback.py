@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from deployments.contract.errors import AlreadyLabelled, EnsembleError, InvalidParameter, UnknownLabel, UnknownRequest
+from deployments.contract.rollout import LONGEST_ID, MOST_LABELS, MOST_PLACE
 from deployments.ingress.http import bodies
 from deployments.ingress.http.routes import AS_OBJECT, OF_ARRIVING, Route, Routes, encoded
 from deployments.ingress.service import Service, TakesLabel
@@ -17,15 +18,15 @@ from deployments.observe.observer import Call
 
 PATH = "/feedback"
 LINES = frozenset({"application/x-ndjson", "application/jsonl", "application/json-lines"})
-MOST_BYTES, MOST_LINES = 1024 * 1024, 4096
+MOST_BYTES = 1024 * 1024
 
 
 class Feedback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an image truly is."""
 
-    request_id: Annotated[str, Meta(min_length=1, max_length=256, description="`X-Request-Id` of the answer")]
+    request_id: Annotated[str, Meta(min_length=1, max_length=LONGEST_ID, description="`X-Request-Id` of the answer")]
     label: Annotated[str | int, Meta(description="the class' name, or its index")]
-    index: Annotated[int, Meta(ge=0, le=100_000, description="of the image in its request")] = 0
+    index: Annotated[int, Meta(ge=0, le=MOST_PLACE, description="of the image in its request")] = 0
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -75,8 +76,8 @@ class TrueLabels:
         if bodies.media_type(request.headers) not in LINES and len(lines) <= 1:
             self._taken(body)
             return encoded(Accepted(1))
-        if len(lines) > MOST_LINES:
-            raise InvalidParameter(f"there are {len(lines)} lines; send at most {MOST_LINES} at once")
+        if len(lines) > MOST_LABELS:
+            raise InvalidParameter(f"there are {len(lines)} lines; send at most {MOST_LABELS} at once")
         results = [self._told(line) for line in lines]
         return encoded(AcceptedLines(sum("accepted" in result for result in results), results))
 
