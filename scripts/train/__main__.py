@@ -69,6 +69,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--repository", type=Path, default=DEFAULT_ROOT, help="the teachers' (default: the models in the box)"
     )
+    result.add_argument(
+        "--lessons", type=Path, metavar="FILE", help="keeps the teachers' answers, for later epochs and other runs"
+    )
     result.add_argument("--temperature", type=float, default=Recipe.temperature, help="softens the teachers' answers")
     result.add_argument(
         "--teacher-weight", type=fraction, default=Recipe.teacher_weight, help="the teachers' share in the loss"
@@ -119,7 +122,7 @@ def run(recipe: Recipe, args: argparse.Namespace) -> None:
     except ModuleNotFoundError as err:
         raise ScriptError("training needs PyTorch: make train, or pip install -e '.[train]'") from err
     print(json.dumps(to_json(recipe)))
-    train(recipe, args.data, args.validation, args.size, args.checkpoint, args.initial, args.repository)
+    train(recipe, args.data, args.validation, args.size, args.checkpoint, args.initial, args.repository, args.lessons)
     if args.output is not None:
         folder = export(
             args.checkpoint,

@@ -121,6 +121,7 @@ class Run:
         checkpoint: Path,
         initial: Path | None = None,
         repository: Path | None = None,
+        lessons: Path | None = None,
     ) -> None:
         """Load everything, from a checkpoint if there is one; see `train`."""
         self._recipe, self._checkpoint = recipe, checkpoint
@@ -140,7 +141,7 @@ class Run:
             self._begun["initial"] = {what: origin.get(what) for what in ("recipe", "data_sha256", "initial")}
         self._teachers = None
         if recipe.teachers:
-            self._teachers = Teachers(repository or DEFAULT_ROOT, recipe.teachers, dataset.classes, size)
+            self._teachers = Teachers(repository or DEFAULT_ROOT, recipe.teachers, dataset.classes, size, lessons)
             self._begun["teachers"] = self._teachers.provenance()
         torch.manual_seed(recipe.seed)
         model = ARCHITECTURES[recipe.architecture](len(dataset.classes))
@@ -212,6 +213,8 @@ class Run:
             "random": saving.random_state(),
         }
         saving.save(self._checkpoint, content)
+        if self._teachers is not None:
+            self._teachers.save()
 
 
 def judging_images(recipe: Recipe, data: Path, validation: Path | None) -> Dataset | None:
@@ -227,6 +230,7 @@ def train(
     checkpoint: Path,
     initial: Path | None = None,
     repository: Path | None = None,
+    lessons: Path | None = None,
 ) -> None:
     """Train to the end of the recipe, saving `checkpoint` after every epoch and resuming from it.
 
@@ -238,6 +242,7 @@ def train(
         checkpoint: written every epoch.
         initial: a finished run's checkpoint, to begin with its weights.
         repository: where the teachers are; default: the models in the box.
+        lessons: a file that keeps what the teachers answer, for later epochs and other runs; see `Lessons`.
 
     Raises:
         ScriptError: the checkpoint was made with another recipe, other data or another size; `initial` is not at its
@@ -245,6 +250,6 @@ def train(
             `load_images` and `Teachers`.
         DatasetError: a path holds no labelled images.
     """
-    run = Run(recipe, data, validation, size, checkpoint, initial, repository)
+    run = Run(recipe, data, validation, size, checkpoint, initial, repository, lessons)
     while run.epoch < recipe.epochs:
         print(run.next_epoch(), flush=True)

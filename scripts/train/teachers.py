@@ -20,6 +20,7 @@ from deployments.cpus import available_cpus
 from models.network import input_size, load
 from models.repository import Model, find, sha256
 from scripts.errors import ScriptError
+from scripts.train.lessons import Answers, Lessons, Rows
 
 # What a probability of 0 becomes, so that its logarithm is finite.
 SMALLEST = 1e-7
@@ -28,11 +29,13 @@ SMALLEST = 1e-7
 class Teachers:
     """Models of a repository that answer together, by the mean of their probabilities."""
 
-    def __init__(self, repository: Path, names: Sequence[str], classes: Sequence[str], size: int) -> None:
-        """Load each model's highest version.
+    def __init__(
+        self, repository: Path, names: Sequence[str], classes: Sequence[str], size: int, lessons: Path | None = None
+    ) -> None:
+        """Load each model's highest version, and what `lessons` holds of their answers, if it is named.
 
         Raises:
-            ScriptError: a model has other classes, or takes images of another size.
+            ScriptError: a model has other classes, or takes images of another size; or see `Lessons`.
             ModelError: there is no such model, or it is damaged.
         """
         self._models = [find(repository, name) for name in names]
@@ -46,6 +49,7 @@ class Teachers:
             "INFERENCE_NUM_THREADS": min(available_cpus(), torch.get_num_threads()),
         }
         self._compiled = [ov.Core().compile_model(load(model), "CPU", options) for model in self._models]
+        self._lessons = None if lessons is None else Lessons(lessons, self.provenance())
 
     def provenance(self) -> list[dict[str, Any]]:
         """Name, version and SHA-256 of each, for the metadata of their student."""
@@ -58,8 +62,17 @@ class Teachers:
             pixels: BGR from 0 to 255, float [N,3,H,W], as the student sees them before they are normalized.
         """
         rows = pixels.round().clamp(0, 255).byte().permute(0, 2, 3, 1).contiguous().cpu().numpy()
-        answers = [model(rows)[0] for model in self._compiled]
-        return torch.from_numpy(np.mean(answers, axis=0)).to(pixels.device)
+        answers = self._ask(rows) if self._lessons is None else self._lessons.of(rows, self._ask)
+        return torch.from_numpy(answers).to(pixels.device)
+
+    def save(self) -> None:
+        """Keep what they have answered, if a file is named for it."""
+        if self._lessons is not None:
+            self._lessons.save()
+
+    def _ask(self, rows: Rows) -> Answers:
+        answers: Answers = np.mean([model(rows)[0] for model in self._compiled], axis=0)
+        return answers
 
 
 def _provenance(model: Model) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from scripts.train.export import export  # noqa: E402
 from scripts.train.images import load_images  # noqa: E402
 from scripts.train.loop import train  # noqa: E402
 from scripts.train.recipe import Architecture, Recipe  # noqa: E402
+from scripts.train.teachers import Teachers  # noqa: E402
 from tests.unit.scripts.tiny import Draw, add, constant  # noqa: E402
 
 # PyTorch calls its own tracer deprecated; OpenVINO's converter uses it.
@@ -224,6 +225,22 @@ def test_a_student_learns_its_teachers_answers(tmp_path: Path, draw: Draw) -> No
     assert top_classes(saved, data) == {"dog"}
     train(recipe(3), data, None, 32, tmp_path / "plain.pt")
     assert top_classes(torch.load(tmp_path / "plain.pt", weights_only=True), data) == {"cat"}
+
+
+def test_another_run_of_the_same_views_asks_the_teachers_nothing(
+    tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(tmp_path / "repository", "wrong", constant([0.05, 0.95], (32, 32)), "FP16", ("cat", "dog"))
+    data, places = draw({"cat": 32, "dog": 1}, (32, 32)), {"repository": tmp_path / "repository"}
+    taught = replace(recipe(2), teachers=("wrong",), teacher_weight=1.0, translate_px=0, cutout_px=0)
+    lessons = tmp_path / "lessons.npz"
+    train(taught, data, None, 32, tmp_path / "1.pt", lessons=lessons, **places)
+    with np.load(lessons) as kept:
+        assert 0 < len(kept["digests"]) <= 2 * 33
+    monkeypatch.setattr(Teachers, "_ask", lambda self, rows: pytest.fail(f"{len(rows)} images were shown again"))
+    train(taught, data, None, 32, tmp_path / "2.pt", lessons=lessons, **places)
+    first, second = (torch.load(tmp_path / f"{n}.pt", weights_only=True)["model"] for n in (1, 2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def top_classes(saved: dict[str, Any], data: Path) -> set[str]:
