@@ -94,7 +94,7 @@ class Ingress:
             self._run, lambda waiting: max(len(waiting.image), declared_pixels(waiting.image)), settings
         )
 
-        # What is remembered does not wait for images that are not.
+        # Remembered images do not wait behind those that the members are asked about.
         self._knows = knows
         self._remembered = Batcher[Waiting, Outcome](self._run, lambda waiting: len(waiting.image), settings)
         self._batchers = self._batcher, self._isolated, self._remembered
