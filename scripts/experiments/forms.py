@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from deployments.ingress.open_inference.tensors import Tensor, from_list, from_raw, to_raw
 from deployments.protocol import inference_pb2 as pb
+from scripts.errors import ScriptError
 
 Pixels = NDArray[np.uint8]
 FLOATS = "FP32"
@@ -129,6 +130,32 @@ def _parse_npy(content: bytes) -> NDArray[Any]:
     return array
 
 
+def arrow(pixels: Pixels, _: str) -> Request:
+    """A tensor message of Apache Arrow's IPC format.
+
+    Raises:
+        ScriptError: pyarrow is missing.
+    """
+    pyarrow = _arrow()
+    stream = pyarrow.BufferOutputStream()
+    pyarrow.ipc.write_tensor(pyarrow.Tensor.from_numpy(pixels), stream)
+    return Request(stream.getvalue().to_pybytes())
+
+
+def _parse_arrow(content: bytes) -> NDArray[Any]:
+    pyarrow = _arrow()
+    array: NDArray[Any] = pyarrow.ipc.read_tensor(pyarrow.BufferReader(content)).to_numpy()
+    return array
+
+
+def _arrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError as err:
+        raise ScriptError("payloads needs pyarrow: pip install -e '.[benchmark]'") from err
+    return pyarrow
+
+
 def jpegs(images: Sequence[bytes], _: str) -> Request:
     """JPEGs to the ensemble, as one binary tensor of BYTES."""
     raw = to_raw(Tensor("image", "BYTES", [len(images)], images))
@@ -194,6 +221,7 @@ FORMS = (
         _parse_message,
     ),
     Form("npy of uint8", None, "pixels", npy, _parse_npy),
+    Form("Arrow tensor of uint8", None, "pixels", arrow, _parse_arrow),
     Form("REST, JPEG", "http", "jpeg", jpegs),
     Form("gRPC, JPEG", "grpc", "jpeg", jpeg_message),
 )

@@ -5,8 +5,8 @@
 A model that does no work is served by one process, at CIFAR's size and at 224x224; pixels are sent to it as a member,
 JPEGs of quality 75, of that size and of a photograph's own, to the ensemble that it is alone in. One client sends one
 request after the other. What this application does not take, or refuses, is measured without being sent: a client's
-encoding, and a server's parsing. The photographs are those of `ENSEMBLE_DATA`, or scikit-image's. `--plot` needs the
-`plot` extra.
+encoding, and a server's parsing. The photographs are those of `ENSEMBLE_DATA`, or scikit-image's. It needs the
+`benchmark` extra.
 """
 
 from __future__ import annotations
@@ -138,6 +138,10 @@ def measure(seconds: float, batches: Sequence[int], folder: Path) -> list[Cost]:
         ScriptError: a request failed, or the server did not start.
     """
     pictures = originals()
+    for form in FORMS:
+        # What is missing is told before anything is served.
+        if form.of == "pixels":
+            form.encode(np.zeros((1, 1, 1, 3), np.uint8), MEMBER)
     costs: list[Cost] = []
     progress = tqdm(total=len(batches) * (2 * (len(FORMS) + 1) + _jpeg_forms()), unit="form")
     for name, edge in EDGES.items():
