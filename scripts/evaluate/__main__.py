@@ -5,7 +5,12 @@
 
 Without `--url` the models of the repository run in this process, with the server's own decoding, prediction and
 combination. With it, a running server answers, and only the versions that it serves are measured. Top-1 is in percent
-everywhere. `--plot` needs the `plot` extra (Matplotlib).
+everywhere, with its 95 % interval. `--plot` needs the `plot` extra (Matplotlib).
+
+    python -m scripts.evaluate --data train.zip --hold-out 5000 --repository tried --members a-1 a-2 --against b-1 b-2
+
+compares runs of two recipes, on the images that `scripts.train --hold-out` has left out: the difference of the means,
+with an interval that is paired by image.
 """
 
 from __future__ import annotations
@@ -16,17 +21,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 from rich.console import Console
 
 from deployments.combiner import Method, combine
 from models.errors import ModelError
 from models.network import precision
-from models.repository import DEFAULT_ROOT, find, versions
+from models.repository import DEFAULT_ROOT, Model, find, versions
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError, check_writable, positive, told_in_one_line
-from scripts.evaluate.accuracy import predict, top1, truth
-from scripts.evaluate.report import ENSEMBLE, Score, gain, markdown, plot, table, to_json
+from scripts.evaluate.accuracy import Truth, hits, predict, top1, truth
+from scripts.evaluate.report import ENSEMBLE, Score, best_of, gain, markdown, paired, plot, table, to_json
 from scripts.evaluate.served import ask
+from scripts.interval import Interval
 
 UNKNOWN = "unknown"
 
@@ -54,9 +61,7 @@ def evaluate(repository: Path, names: Sequence[str], dataset: Dataset, method: M
     ]
     if not models:
         raise ScriptError(f"{repository} holds no models; make one with scripts.train or scripts.prepare")
-    labels = truth(dataset, models[0])
-    if other := [model.name for model in models if model.labels != models[0].labels]:
-        raise ScriptError(f"members {models[0].name!r} and {other[0]!r} have different labels; name one by --members")
+    labels = _truth(models, dataset)
     outputs = predict(models, dataset)
     scores = [
         Score(model.name, precision(model), top1(output, labels), len(dataset), model.version)
@@ -72,8 +77,46 @@ def evaluate(repository: Path, names: Sequence[str], dataset: Dataset, method: M
         members = [scores[row] for row in rows.values()]
         ensemble = Score(ENSEMBLE, _joined(members), top1(combined, labels), len(dataset))
         ensembles.append(ensemble)
-        sentences.append(gain(ensemble, members))
+        best = list(rows.values())[members.index(best_of(members))]
+        difference = Interval.of(hits(combined, labels) - hits(outputs[best], labels))
+        sentences.append(gain(ensemble, members, difference))
     return [*scores, *ensembles], sentences
+
+
+def compare(repository: Path, names: Sequence[str], others: Sequence[str], dataset: Dataset) -> Results:
+    """Measure two groups of models, in the highest version of each, and how the groups differ.
+
+    Args:
+        repository: the root of the model repository.
+        names: of the models of one group.
+        others: of those of the other.
+        dataset: the images and their classes.
+
+    Returns:
+        Every model's score, and a sentence on the difference of the means.
+
+    Raises:
+        ScriptError: as `evaluate`.
+        ModelError: a model is unknown or damaged.
+    """
+    models = [find(repository, name) for name in (*names, *others)]
+    labels = _truth(models, dataset)
+    right = [hits(output, labels) for output in predict(models, dataset)]
+    scores = [
+        Score(model.name, precision(model), float(100 * each.mean()), len(dataset), model.version)
+        for model, each in zip(models, right, strict=True)
+    ]
+    difference = Interval.of(np.mean(right[: len(names)], axis=0) - np.mean(right[len(names) :], axis=0))
+    told = f"{', '.join(names)} against {', '.join(others)}: {difference.mean:+.2f} points of top-1 in the mean"
+    return scores, [f"{told} ({paired(difference)})"]
+
+
+def _truth(models: Sequence[Model], dataset: Dataset) -> Truth:
+    """The class of every image, by the labels that all the models have."""
+    labels = truth(dataset, models[0])
+    if other := [model.name for model in models if model.labels != models[0].labels]:
+        raise ScriptError(f"members {models[0].name!r} and {other[0]!r} have different labels; name one by --members")
+    return labels
 
 
 def evaluate_served(url: str, repository: Path, dataset: Dataset, connections: int) -> Results:
@@ -146,6 +189,8 @@ def main() -> None:
         help="zip or folder of <class>/*.jpg (default: $ENSEMBLE_DATA/cifar10/test.zip)",
     )
     parser.add_argument("--members", nargs="+", default=[], metavar="NAME", help="default: all of the repository")
+    parser.add_argument("--against", nargs="+", default=[], metavar="NAME", help="compare the members with these")
+    parser.add_argument("--hold-out", type=positive, metavar="N", help="judge by the images that training leaves out")
     parser.add_argument("--repository", type=Path, default=DEFAULT_ROOT, help="default: the models in the box")
     parser.add_argument("--method", choices=get_args(Method), help="how the ensembles combine (default: mean)")
     parser.add_argument("--url", help="measure this server instead, e.g. http://127.0.0.1:8000")
@@ -156,12 +201,18 @@ def main() -> None:
     args = parser.parse_args()
     if args.data is None:
         parser.error("--data is required where ENSEMBLE_DATA is not set")
-    if args.url and (args.members or args.method):
-        parser.error("--members and --method are the server's with --url")
+    if args.url and (args.members or args.method or args.against):
+        parser.error("--members, --against and --method are the server's with --url")
+    if args.against and (not args.members or args.method):
+        parser.error("--against compares --members, each by itself")
     check_writable(parser, args.markdown, args.json, args.plot)
     with told_in_one_line():
         dataset = Dataset.open(args.data)
-        if args.url:
+        if args.hold_out:
+            dataset = dataset.hold_out(args.hold_out)[1] or dataset
+        if args.against:
+            scores, sentences = compare(args.repository, args.members, args.against, dataset)
+        elif args.url:
             scores, sentences = evaluate_served(args.url, args.repository, dataset, args.connections)
         else:
             scores, sentences = evaluate(args.repository, args.members, dataset, args.method or "mean")

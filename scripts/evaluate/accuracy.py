@@ -105,9 +105,15 @@ def truth(dataset: Dataset, model: Model) -> Truth:
     return np.array([index[label(name)] for name in dataset.names], np.int64)
 
 
+def hits(probabilities: Probabilities, labels: Truth) -> NDArray[np.float64]:
+    """Whether each row's most probable class is the right one, 1 or 0."""
+    right: NDArray[np.float64] = (probabilities.argmax(axis=1) == labels).astype(np.float64)
+    return right
+
+
 def top1(probabilities: Probabilities, labels: Truth) -> float:
     """The share of rows, in percent, whose most probable class is the right one."""
-    return 100 * int((probabilities.argmax(axis=1) == labels).sum()) / len(labels)
+    return 100 * int(hits(probabilities, labels).sum()) / len(labels)
 
 
 def sample(dataset: Dataset, count: int, seed: int = 0) -> Dataset:

@@ -10,11 +10,13 @@ from pathlib import Path
 
 from rich.table import Table
 
+from graph.flows.interval import wilson
 from scripts import results
 from scripts.errors import ScriptError
+from scripts.interval import Interval
 
 ENSEMBLE = "ensemble"
-HEADER = ("model", "version", "precision", "top-1, %", "images")
+HEADER = ("model", "version", "precision", "top-1, %", "95 % interval", "images")
 # The positions of the columns that hold words.
 WORDS = (0, 2)
 
@@ -41,18 +43,39 @@ class Score:
     def cells(self) -> tuple[str, ...]:
         """The line's text, in the order of `HEADER`."""
         version = "" if self.version is None else str(self.version)
-        return self.name, version, self.precision, f"{self.top1:.2f}", f"{self.images:,}"
+        low, _, high = wilson(round(self.top1 / 100 * self.images), self.images)
+        interval = f"{100 * low:.2f} to {100 * high:.2f}"
+        return self.name, version, self.precision, f"{self.top1:.2f}", interval, f"{self.images:,}"
 
 
-def gain(ensemble: Score, members: Sequence[Score]) -> str:
-    """A sentence on what the ensemble is worth, against the best of the members that it is made of."""
-    best = max(members, key=lambda score: score.top1)
+def best_of(members: Sequence[Score]) -> Score:
+    """The one with the highest top-1."""
+    return max(members, key=lambda score: score.top1)
+
+
+def gain(ensemble: Score, members: Sequence[Score], difference: Interval | None = None) -> str:
+    """A sentence on what the ensemble is worth, against the best of the members that it is made of.
+
+    Args:
+        ensemble: its score.
+        members: theirs.
+        difference: of the two, paired by image, if the images' answers are known.
+    """
+    best = best_of(members)
     points = ensemble.top1 - best.top1
-    sentence = f"{ensemble.precision} ensemble: {points:+.2f} points of top-1 against its best member, {best.name}"
+    sure = f" ({paired(difference)})" if difference else ""
+    sentence = (
+        f"{ensemble.precision} ensemble: {points:+.2f} points of top-1 against its best member, {best.name}{sure}"
+    )
     if best.top1 == 100:
         return sentence
     share = points / (100 - best.top1)
     return f"{sentence}; it {'removes' if share >= 0 else 'adds'} {abs(share):.1%} of that member's errors"
+
+
+def paired(difference: Interval) -> str:
+    """The ends of the interval of a difference."""
+    return f"paired 95 % interval {difference.low:+.2f} to {difference.high:+.2f}"
 
 
 def table(scores: Sequence[Score]) -> Table:

@@ -27,10 +27,11 @@ from scripts.dataset import Dataset
 from scripts.errors import positive, told_in_one_line
 from scripts.evaluate.__main__ import default_data
 from scripts.evaluate.accuracy import sample
+from scripts.interval import Interval
 from scripts.results import Table, add_files, check_files, drawing, write_files
 from scripts.serve.environment import set_up
 from scripts.tune_cascade.__main__ import members_of
-from scripts.tune_cascade.search import Interval, Members
+from scripts.tune_cascade.search import Members
 
 EXIT_AT = (0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
 # Of the images, so many are sent: their shares of exits must be those of all.

@@ -32,7 +32,8 @@ from scripts.dataset import Dataset
 from scripts.errors import ScriptError, check_writable, told_in_one_line
 from scripts.evaluate.__main__ import default_data
 from scripts.evaluate.accuracy import predict, preprocessing, truth
-from scripts.tune_cascade.search import Choice, Interval, Members, choose, sureness
+from scripts.interval import Interval
+from scripts.tune_cascade.search import Choice, Members, choose, sureness
 
 BATCH, TIMED = 8, 15
 SHARES = (0.7, 0.8, 0.85, 0.9, 0.95)

@@ -16,32 +16,13 @@ from scripts.errors import ScriptError
 from scripts.evaluate.accuracy import Truth
 
 Signal = Literal["maximum", "margin"]
-# Of the normal distribution: a bound on one side, and both ends of an interval, at 95 %.
-ONE_SIDED, TWO_SIDED = 1.645, 1.96
+# Of the normal distribution: a bound on one side, at 95 %.
+ONE_SIDED = 1.645
 # Costs that can't be told apart: they are measured.
 NEARLY = 1.05
 # Thresholds tried for each stage, by the number of stages that have one: together some ten thousand at most.
 TRIED = {1: 201, 2: 81, 3: 21}
 MOST_MEMBERS = len(TRIED) + 1
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean with its 95 % interval, percent."""
-
-    mean: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: NDArray[np.float64]) -> Interval:
-        """Of a value an image; of paired differences it is the paired interval."""
-        mean, half = 100 * values.mean(), 100 * TWO_SIDED * values.std() / np.sqrt(len(values))
-        return cls(float(mean), float(mean - half), float(mean + half))
-
-    def __str__(self) -> str:
-        """With two digits."""
-        return f"{self.mean:.2f} % ({self.low:.2f} to {self.high:.2f})"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from models.errors import ModelError
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.evaluate import __main__ as command
-from scripts.evaluate.__main__ import evaluate, evaluate_served
+from scripts.evaluate.__main__ import compare, evaluate, evaluate_served
 from scripts.evaluate.report import Score
 from tests.unit.scripts.tiny import Draw, add, constant
 
@@ -41,8 +41,34 @@ def test_members_and_ensemble_are_measured_exactly(repository: Path, draw: Draw)
         Score("ensemble", "FP16", 50.0, 10),
     ]
     assert sentences == [
-        "FP16 ensemble: +20.00 points of top-1 against its best member, b; it removes 28.6% of that member's errors"
+        # Right of five cats that b is wrong of, wrong of three dogs that it is right of.
+        "FP16 ensemble: +20.00 points of top-1 against its best member, b (paired 95 % interval -34.03 to +74.03); "
+        "it removes 28.6% of that member's errors"
     ]
+    assert scores[0].cells == ("a", "1", "FP16", "20.00", "5.67 to 50.98", "10")
+
+
+def test_two_groups_are_compared_image_by_image(repository: Path, draw: Draw) -> None:
+    add(repository, "c", constant(BIRDS), "FP16")
+    scores, sentences = compare(repository, ["a", "b"], ["c"], Dataset.open(draw(COUNTS)))
+    assert [(score.name, score.version, score.top1) for score in scores] == [("a", 1, 20), ("b", 2, 50), ("c", 1, 20)]
+    # On average half right of five cats that c is wrong of, and half wrong of its two birds.
+    assert sentences == ["a, b against c: +15.00 points of top-1 in the mean (paired 95 % interval -9.20 to +39.20)"]
+
+
+def test_the_command_judges_by_what_training_left_out(
+    repository: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["evaluate", "--repository", str(repository), "--data", str(draw(COUNTS)), "--hold-out", "4"]
+    monkeypatch.setattr(sys, "argv", [*line, "--members", "a", "--against", "b"])
+    command.main()
+    told = capsys.readouterr().out
+    assert "a against b: " in told
+    assert " 4 │" in told
+    monkeypatch.setattr(sys, "argv", [*line, "--against", "b"])
+    with pytest.raises(SystemExit):
+        command.main()
+    assert "--against compares --members" in capsys.readouterr().err
 
 
 def test_an_int8_ensemble_needs_every_member(repository: Path, draw: Draw) -> None:
@@ -186,7 +212,7 @@ def test_the_table_is_written_as_markdown_and_json(
 ) -> None:
     flags = ["--data", draw(COUNTS), "--repository", repository]
     run(monkeypatch, *flags, "--markdown", tmp_path / "t.md", "--json", tmp_path / "t.json")
-    assert "| ensemble |  | FP16 | 50.00 | 10 |" in (tmp_path / "t.md").read_text()
+    assert "| ensemble |  | FP16 | 50.00 | 23.66 to 76.34 | 10 |" in (tmp_path / "t.md").read_text()
     scores = json.loads((tmp_path / "t.json").read_text())
     assert scores[0] == {"name": "a", "precision": "FP16", "top1": 20.0, "images": 10, "version": 1}
     assert "20.00" in capsys.readouterr().out

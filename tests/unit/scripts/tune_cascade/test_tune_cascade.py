@@ -16,8 +16,9 @@ from graph.flows.asked import Member
 from graph.flows.asking import AskingSettings
 from graph.flows.cascade import Cascade
 from scripts.errors import ScriptError
+from scripts.interval import Interval
 from scripts.tune_cascade.__main__ import main
-from scripts.tune_cascade.search import Choice, Interval, Members, choose, sureness
+from scripts.tune_cascade.search import Choice, Members, choose, sureness
 from tests.unit.scripts.tiny import Draw, add, constant
 
 
