@@ -229,7 +229,9 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--seconds", type=float, default=3, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--stops", type=fraction, metavar="SHARE", help="of the photographs, at the first member")
+    parser.add_argument(
+        "--stops", type=fraction, nargs="+", metavar="SHARE", help="of the photographs, at each early stage"
+    )
     parser.add_argument("--repeats", type=fraction, metavar="SHARE", help="of the requests, whose image came before")
     add_files(parser)
     args = parser.parse_args()
@@ -238,7 +240,9 @@ def main() -> None:
     check_files(parser, args)
     with told_in_one_line():
         systems = named(args.systems)
-        load = replace(workload(args.workload, args.precision), stops=args.stops, repeats=args.repeats)
+        load = replace(
+            workload(args.workload, args.precision), stops=args.stops and tuple(args.stops), repeats=args.repeats
+        )
         limit = Limit(load, args.clients, args.seconds) if "limit" in args.systems else None
         rows: list[Row] = []
         try:

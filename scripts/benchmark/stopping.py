@@ -1,33 +1,44 @@
-"""Sets a cascade's threshold so that a given share of a workload's photographs is answered by its first member."""
+"""Sets a cascade's thresholds so that given shares of a workload's photographs are answered by its early stages."""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from deployments.contract.batch import Batch
-from deployments.contract.item import Item
-from deployments.members.openvino import OpenVino
-from deployments.predictor import Predictor
 from models.repository import Model
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
-from scripts.evaluate.accuracy import decode_all, preprocessing
+from scripts.evaluate.accuracy import predict
+from scripts.tune_cascade.search import Members
 
 
-def threshold(model: Model, photographs: Dataset, share: float) -> float:
+def thresholds(
+    models: Sequence[Model], weights: Mapping[str, float], photographs: Dataset, shares: Sequence[float]
+) -> list[float]:
     """What the largest probability of so many photographs reaches; between two of them, so that no rounding matters.
 
+    Args:
+        models: in the order in which the cascade asks them.
+        weights: theirs, by name; 0 for one that is only a gate.
+        photographs: what is asked.
+        shares: of all photographs, those that stop at each stage but the last.
+
     Raises:
-        ScriptError: the photographs are too alike to this model to be told apart.
+        ScriptError: there are not as many shares as stages, or the photographs are too alike to be told apart.
     """
-    wanted = preprocessing(model)
-    pixels = decode_all(photographs.names, [encoded for encoded, _ in photographs.read()], wanted)
-    member = Predictor(OpenVino(name=model.name), model, wanted.size, len(pixels))
-    answer = asyncio.run(member(Batch(pixels, (Item(),) * len(pixels))))
-    sure = np.sort(answer.payload.max(axis=1))
-    going_on = round(len(sure) * (1 - share))
-    if not 0 < going_on < len(sure) or sure[going_on - 1] == sure[going_on]:
-        raise ScriptError(f"no threshold stops {share} of these {len(sure)} photographs at {model.name!r}")
-    return float((sure[going_on - 1] + sure[going_on]) / 2)
+    names = [model.name for model in models]
+    if len(shares) != len(models) - 1:
+        raise ScriptError(f"the cascade {' then '.join(names)} wants {len(models) - 1} shares by --stops")
+    scores = dict(zip(names, predict(models, photographs), strict=True))
+    said = Members(scores, np.zeros(len(photographs), np.int64), weights, dict.fromkeys(names, 0.0))
+    _, stages = said.stages(names)
+    left, exit_at = np.ones(len(photographs), bool), []
+    for name, stage, share in zip(names, stages, shares, strict=False):
+        sure = np.sort(stage[left])
+        going_on = len(sure) - round(len(photographs) * share)
+        if not 0 < going_on < len(sure) or sure[going_on - 1] == sure[going_on]:
+            raise ScriptError(f"no threshold stops {share} of these {len(photographs)} photographs at {name!r}")
+        exit_at.append(float((sure[going_on - 1] + sure[going_on]) / 2))
+        left &= stage < exit_at[-1]
+    return exit_at

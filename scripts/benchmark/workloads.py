@@ -51,7 +51,7 @@ class Workload:
         size: height and width that they take, pixels.
         images: encoded photographs.
         precision: OpenVINO's inference precision of what is not int8; None for its own choice.
-        stops: the share of the photographs that a cascade's first member answers; None for the shipped threshold.
+        stops: the shares of the photographs that a cascade's early stages answer; None for the shipped thresholds.
         repeats: the share of the requests whose image came before; None to send the same few images in turn.
     """
 
@@ -61,7 +61,7 @@ class Workload:
     size: tuple[int, int]
     images: tuple[Path, ...]
     precision: str | None
-    stops: float | None = None
+    stops: tuple[float, ...] | None = None
     repeats: float | None = None
 
     @property
@@ -87,11 +87,12 @@ class Workload:
                 member["inference_precision"] = self.precision
         cascade = args.get("ensemble", {}).get("cascade")
         if cascade is not None and self.stops is not None:
-            from scripts.benchmark.stopping import threshold
+            from scripts.benchmark.stopping import thresholds
 
-            first = find(self.repository, cascade["order"][0], self.version)
+            models = [find(self.repository, name, self.version) for name in cascade["order"]]
+            weights = {member["name"]: member.get("weight", 1.0) for member in args["members"]}
             photographs = Dataset(self.images[0].parent, tuple(path.name for path in self.images))
-            cascade["exit_at"] = [threshold(first, photographs, self.stops)]
+            cascade["exit_at"] = thresholds(models, weights, photographs, self.stops)
         return config
 
 

@@ -10,7 +10,7 @@ from models.repository import DEFAULT_ROOT, find
 from scripts.benchmark import peer as peer_file
 from scripts.benchmark import systems, workloads
 from scripts.benchmark.peer import Form, head
-from scripts.benchmark.stopping import threshold
+from scripts.benchmark.stopping import thresholds
 from scripts.benchmark.systems import PEERS, System, named
 from scripts.benchmark.workloads import Workload
 from scripts.dataset import Dataset
@@ -112,10 +112,18 @@ def test_the_threshold_stops_the_share_that_is_wanted(tmp_path):
         level = np.full((32, 32, 3), 24 + number, np.uint8)
         cv2.imwrite(str(tmp_path / f"{number}.png"), level)
     photographs = Dataset(tmp_path, tuple(f"{number}.png" for number in range(8)))
-    store(tmp_path / "models", "brightness", brightness())
-    model = find(tmp_path / "models", "brightness")
-    at = threshold(model, photographs, 0.75)
-    [scores] = predict([model], photographs)
+    for name in ("first", "second", "third"):
+        store(tmp_path / "models", name, brightness())
+    models = [find(tmp_path / "models", name) for name in ("first", "second", "third")]
+    weights = {model.name: 1.0 for model in models}
+    [scores] = predict(models[:1], photographs)
+    [at] = thresholds(models[:2], weights, photographs, [0.75])
     assert (scores.max(axis=1) >= at).sum() == 6
+    # All say the same, so that the second stage is as sure as the first.
+    high, low = thresholds(models, weights, photographs, [0.5, 0.25])
+    assert (scores.max(axis=1) >= high).sum() == 4
+    assert (scores.max(axis=1) >= low).sum() == 6
     with pytest.raises(ScriptError, match="no threshold stops"):
-        threshold(model, photographs, 1.0)
+        thresholds(models[:2], weights, photographs, [1.0])
+    with pytest.raises(ScriptError, match="wants 2 shares"):
+        thresholds(models, weights, photographs, [0.5])
