@@ -74,19 +74,15 @@ class Arrivals:
         # A dictionary, because it keeps their order.
         self._all: dict[Arrival, None] = {}
 
-    @asynccontextmanager
-    async def arriving(self, timeout_s: float, by: Caller = ANYONE) -> AsyncIterator[Arrival]:
-        """Room for a request while its body arrives; its bytes count as they come.
+    async def admit(self, by: Caller = ANYONE) -> None:
+        """Raise unless there is room for an image more; nothing is counted yet.
 
         Where many are refused, a refusal waits for its turn, and for a place until then.
 
         Raises:
+            Overloaded: there is no room.
             OverShare: as of `Admission.check`.
-            Overloaded: there is no room for it, for an image more, or for the bytes that came.
-            DeadlineExceeded: it did not arrive in its time.
-            SlowBody: it came at less than the slowest pace.
         """
-        settings = self._settings()
         try:
             self._admission.check(by=by)
         except (Overloaded, OverShare) as err:
@@ -94,6 +90,19 @@ class Arrivals:
             if by.key or not await self._refusals.hold(self._admission.pace, err.retry_after_s or 0.0):
                 raise
             self._admission.check(by=by)
+
+    @asynccontextmanager
+    async def arriving(self, timeout_s: float, by: Caller = ANYONE) -> AsyncIterator[Arrival]:
+        """Room for a request while its body arrives; its bytes count as they come.
+
+        Raises:
+            OverShare: as of `admit`.
+            Overloaded: there is no room for it, for an image more, or for the bytes that came.
+            DeadlineExceeded: it did not arrive in its time.
+            SlowBody: it came at less than the slowest pace.
+        """
+        settings = self._settings()
+        await self.admit(by)
         if len(self._all) >= settings.max_arriving and not self._make_room():
             raise self._admission.refusal(f"{len(self._all)} requests are arriving; no more are admitted at a time", by)
         arrival = Arrival(self._admission, by, timeout_s, settings.min_body_rate)

@@ -183,6 +183,10 @@ class Ingress:
             return self._remembered
         return self._isolated if is_apart else self._batcher
 
+    async def admit(self, by: Caller = ANYONE) -> None:
+        """Raise unless there is room for an image more, as `Arrivals.admit` does."""
+        await self._arrivals.admit(by)
+
     def arriving(self, options: Options = DEFAULT, by: Caller = ANYONE) -> AbstractAsyncContextManager[Arrival]:
         """Room for a request while its body arrives, as `Arrivals.arriving` gives it.
 

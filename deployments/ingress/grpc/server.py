@@ -28,6 +28,8 @@ from deployments.protocol.services import SERVICES, Undecodable
 logger = logging.getLogger("ray.serve")
 
 C = TypeVar("C", bound=type)
+# Bytes. A message is in memory while its refusal waits for its turn; that of a larger one leaves at once.
+MOST_HELD = 256 * 1024
 NO_STREAM = "is not implemented, since the server streams nothing; ask the unary methods"
 
 
@@ -66,6 +68,8 @@ class GrpcServer:
             call.caller = caller(metadata, name, self._ingress.settings.fair_by, self._headers)
             if isinstance(request, Undecodable):
                 raise InvalidParameter(f"the request is no {request.wanted}")
+            if rpc.observed and request.ByteSize() <= MOST_HELD:
+                await self._ingress.admit(call.caller)
             return await rpc.handler(request, call)
         except EnsembleError as err:
             error = err

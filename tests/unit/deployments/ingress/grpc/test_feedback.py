@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from deployments.contract.errors import InvalidParameter, UnknownLabel, UnknownRequest
-from deployments.ingress.grpc.feedback import LONGEST_ID, MOST_LABELS, MOST_PLACE, Feedback
+from deployments.contract.rollout import LONGEST_ID, MOST_LABELS, MOST_PLACE
+from deployments.ingress.grpc.feedback import Feedback
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
 from deployments.protocol import feedback_pb2 as pb

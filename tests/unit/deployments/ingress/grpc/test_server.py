@@ -1,0 +1,82 @@
+"""The door over gRPC without a server."""
+
+import asyncio
+
+import grpc
+import pytest
+
+from deployments.ingress.grpc.server import MOST_HELD, GrpcServer
+from deployments.ingress.refusals import LEAST_PACE, Refusals
+from deployments.protocol import inference_pb2 as pb
+from tests.door import Door
+
+
+class Context:
+    """What Serve hands to a method of a deployment."""
+
+    def __init__(self):
+        self.code, self.details = grpc.StatusCode.OK, ""
+
+    def invocation_metadata(self):
+        return ()
+
+    def set_code(self, code):
+        self.code = code
+
+    def set_details(self, details):
+        self.details = details
+
+    def set_trailing_metadata(self, _):
+        pass
+
+
+def infer(*images):
+    request = pb.ModelInferRequest(model_name="ensemble")
+    request.inputs.add(name="image", datatype="BYTES", shape=[len(images)]).contents.bytes_contents.extend(images)
+    return request
+
+
+async def status(server, request):
+    context = Context()
+    await server("ModelInfer", request, context)
+    return context.code, context.details.partition(":")[0]
+
+
+@pytest.fixture
+def full():
+    """A server without a free place, of which the next refusal would wait; and what frees the place."""
+    door, freed = Door(max_in_flight=1), asyncio.Event()
+    admission, arrivals = door.service.ingress._admission, door.service.ingress._arrivals
+    admission.images = 1
+
+    async def sleep(_):
+        await freed.wait()
+        admission.images = 0
+
+    arrivals._refusals = Refusals(lambda: 0.0, sleep)
+    return door, GrpcServer(door.service), arrivals._refusals, freed
+
+
+async def test_a_call_takes_the_place_that_becomes_free_while_its_refusal_waits(full):
+    door, server, refusals, freed = full
+    for _ in range(round(LEAST_PACE)):
+        assert await status(server, infer(b"a")) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "overloaded")
+    waiting = asyncio.create_task(status(server, infer(b"b")))
+    async with asyncio.timeout(5):
+        while refusals.held == 0:
+            await asyncio.sleep(0)
+    # What is large would be in memory meanwhile.
+    assert await status(server, infer(bytes(MOST_HELD))) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "overloaded")
+    assert refusals.held == 1
+    freed.set()
+    assert await waiting == (grpc.StatusCode.OK, "")
+    assert door.images == [b"b"]
+
+
+async def test_what_tells_of_the_server_is_never_held(full):
+    _, server, refusals, _ = full
+    for _ in range(round(LEAST_PACE) + 2):
+        context = Context()
+        answer = await server("ServerReady", pb.ServerReadyRequest(), context)
+        assert answer.ready
+    assert refusals.held == 0
