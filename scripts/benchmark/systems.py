@@ -62,6 +62,7 @@ OURS: dict[Placement, System] = {
 VARIANTS = {
     "colocated": System("colocated", "colocated", ("http",)),
     "cascade": System("cascade", "colocated", ("http",), file="configs/cascade.yaml"),
+    "student": System("student", "colocated", ("http",), file="configs/student.yaml"),
     "cached": System("cached", "colocated", ("http",), file="configs/cached.yaml"),
 }
 

@@ -2,16 +2,17 @@
 
     python -m scripts.experiments overload --data test.zip --markdown overload.md --plot overload.svg
 
-One process with the models in the box serves all members, then a cascade of them, then the cascade whose thresholds
-fall under load. The first one's capacity is measured with 32 clients; each is then sent `--times` as many labelled
-images, at random times, whatever comes back. `--plot` needs the `plot` extra (Matplotlib).
+One process with the models in the box serves both members, then a cascade of them, then cascades whose thresholds fall
+under load: that one, and one with the student before the two. The first one's capacity is measured with 32 clients;
+each is then sent `--times` as many labelled images, at random times, whatever comes back. `--plot` needs the `plot`
+extra (Matplotlib).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ from scripts.overload.__main__ import drive, told
 from scripts.results import Table, add_files, check_files, drawing, write_files
 from scripts.serve.environment import set_up
 
-# The thresholds in force under load let every image stop at the first member.
-UNDER_LOAD = {"exit_at": [0.0], "from_queue_ms": 100, "until_queue_ms": 20}
+# The thresholds in force under load let every image stop at the ResNet.
+AT_THE_RESNET, AFTER_THE_STUDENT = [0.0], [0.8, 0.0]
+QUEUES = {"from_queue_ms": 100, "until_queue_ms": 20}
 CLIENTS, CAPACITY_S, AFTER_S = 32, 8.0, 5.0
 HEADINGS = (
     "one process with",
@@ -42,18 +44,25 @@ HEADINGS = (
 )
 
 
+Edit = Callable[[dict[str, Any]], None]
+
+
 def _as_it_is(config: dict[str, Any]) -> None:
     """Nothing is changed."""
 
 
-def _under_load(config: dict[str, Any]) -> None:
-    config["applications"][0]["args"]["ensemble"]["under_load"] = UNDER_LOAD
+def _under_load(exit_at: Sequence[float]) -> Edit:
+    def edit(config: dict[str, Any]) -> None:
+        config["applications"][0]["args"]["ensemble"]["under_load"] = {"exit_at": exit_at, **QUEUES}
+
+    return edit
 
 
 SETUPS = {
     "both members": (VARIANTS["colocated"], _as_it_is),
     "the cascade": (VARIANTS["cascade"], _as_it_is),
-    "the cascade, and thresholds for load": (VARIANTS["cascade"], _under_load),
+    "the cascade, and thresholds for load": (VARIANTS["cascade"], _under_load(AT_THE_RESNET)),
+    "the student first, and thresholds for load": (VARIANTS["student"], _under_load(AFTER_THE_STUDENT)),
 }
 
 

@@ -89,22 +89,25 @@ def test_a_peer_without_a_head_runs_here():
 
 
 def test_what_makes_the_ensemble_cheap_is_measured_beside_it(monkeypatch, tmp_path):
-    variants = named(["colocated", "cascade", "cached"])
-    assert [system.placement for system in variants] == ["colocated"] * 3
+    variants = named(["colocated", "cascade", "student", "cached"])
+    assert [system.placement for system in variants] == ["colocated"] * 4
     monkeypatch.setattr(workloads, "CACHE", tmp_path)
     (tmp_path / "a.jpg").write_bytes((ROOT / "tests" / "cat.jpg").read_bytes())
     load = Workload("embedded", DEFAULT_ROOT, 2, (32, 32), (tmp_path / "a.jpg",), None)
-    plain, cascade, cached = (
+    plain, cascade, student, cached = (
         load.config("colocated", 1, 2, ROOT / system.file if system.file else None)["applications"][0]["args"]
         for system in variants
     )
     assert cascade.pop("ensemble")["cascade"]["exit_at"] == [0.665]
     assert cached.pop("cache")["ttl_s"] == 600
     assert cascade["members"][1].pop("least_at_once") == 4
+    assert student.pop("ensemble")["cascade"]["order"] == ["student", "resnet", "densenet"]
+    assert (student["members"][0]["name"], student["members"].pop(0)["weight"]) == ("student", 0)
+    assert student["members"][1].pop("least_at_once") == 4
     # Nothing else differs.
     ensemble = plain.pop("ensemble")
     assert cached.pop("ensemble") == ensemble
-    assert plain == cascade == cached
+    assert plain == cascade == student == cached
 
 
 def test_the_threshold_stops_the_share_that_is_wanted(tmp_path):

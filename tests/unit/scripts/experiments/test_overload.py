@@ -18,7 +18,7 @@ def test_a_setup_is_a_configuration(name):
     config = yaml.safe_load(shipped(system.file or "configs/colocated.yaml").read_text())
     edit(config)
     ensemble = parse(config["applications"][0]["args"]).ensemble
-    assert (ensemble.cascade is not None) == ("cascade" in name)
+    assert (ensemble.cascade is not None) == (name != "both members")
     assert (ensemble.under_load is not None) == ("for load" in name)
 
 
@@ -43,10 +43,10 @@ def test_each_setup_is_sent_as_much_more_than_the_first_can_answer(tmp_path, mon
     files = {flag: tmp_path / f"told.{flag}" for flag in ("json", "markdown")}
     flags = [text for flag, file in files.items() for text in (f"--{flag}", str(file))]
     overload.main(["--data", str(draw({"cat": 2, "dog": 1})), "--seconds", "2", *flags])
-    assert sent == 3 * [(3, 150.0, 2)]
+    assert sent == 4 * [(3, 150.0, 2)]
     told = json.loads(files["json"].read_text())
     assert told["rate"] == 150
-    assert [told[name]["refused"] for name in SETUPS] == [0, 10, 0]
-    assert [told[name]["eased"] for name in SETUPS] == [0, 0, 1]
+    assert [told[name]["refused"] for name in SETUPS] == [0, 10, 0, 0]
+    assert [told[name]["eased"] for name in SETUPS] == [0, 0, 1, 0]
     assert files["markdown"].read_text().splitlines()[3].startswith("| the cascade | 20 | 10 | 0 |")
     assert "1.5 times what both members answer" in capsys.readouterr().out
