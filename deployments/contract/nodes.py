@@ -58,3 +58,14 @@ class Versioned(Protocol):
 
     name: str
     version: Any
+
+
+@runtime_checkable
+class Remote(Protocol):
+    """A node that asks another server."""
+
+    name: str
+
+    def addresses(self) -> tuple[int, int]:
+        """How many of the server's addresses are asked, and how many are left alone; from any thread."""
+        ...

@@ -17,7 +17,7 @@ from ray.serve.metrics import Counter, Gauge, Histogram
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
-from deployments.contract.nodes import Swappable, Versioned
+from deployments.contract.nodes import Remote, Swappable, Versioned
 
 SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
 SIZES = [1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
@@ -157,6 +157,12 @@ def report_state(nodes: Mapping[str, Any], edges: Mapping[str, Connected] | None
         description="Versions of a member's model that were refused; the one before went on.",
         tag_keys=tag_keys("member"),
     )
+    addresses = Gauge(
+        "ensemble_remote_addresses",
+        description="Addresses of a member's server, by whether they are asked or left alone.",
+        tag_keys=tag_keys("member", "state"),
+    )
+    remote = [node for node in nodes.values() if isinstance(node, Remote)]
     swappable = [node for node in nodes.values() if isinstance(node, Swappable)]
     versioned = [node for node in nodes.values() if isinstance(node, Versioned)]
 
@@ -177,6 +183,9 @@ def report_state(nodes: Mapping[str, Any], edges: Mapping[str, Connected] | None
                 if each.refused > refused[each.name]:
                     refusals.inc(each.refused - refused[each.name], tags={"member": each.name})
                     refused[each.name] = each.refused
+            for member in remote:
+                for state, count in zip(("asked", "left_alone"), member.addresses(), strict=True):
+                    addresses.set(count, tags={"member": member.name, "state": state})
             for name, edge in (edges or {}).items():
                 opened.set(edge.connections, tags={"node": name})
             time.sleep(STATE_INTERVAL_S)

@@ -138,6 +138,12 @@ class Addresses:
             raise Unreachable("its name does not resolve" if why is None else f"{type(why).__name__}: {why}")
         return found
 
+    def count(self) -> tuple[int, int]:
+        """How many are well, and how many are not; from any thread."""
+        known = list(self._known.values())
+        well = sum(each.fit is not None for each in known)
+        return well, len(known) - well
+
     def _found(self) -> list[Address]:
         return sorted((each for each in self._known.values() if each.fit is not None), key=lambda each: each.under_way)
 

@@ -52,6 +52,10 @@ class RemoteMember:
         self._addresses = Addresses(config, connect, self._check)
         self._logged = float("-inf")
 
+    def addresses(self) -> tuple[int, int]:
+        """How many of the server's addresses are asked, and how many are left alone."""
+        return self._addresses.count()
+
     def _check(self, how: Fit) -> None:
         """Raise Misfit if a server's model doesn't go with what this member gets and must answer."""
         images = self._agreed.images

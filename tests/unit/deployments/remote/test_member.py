@@ -13,6 +13,7 @@ from deployments.contract.errors import (
 )
 from deployments.contract.item import Item
 from deployments.contract.member import Agreed
+from deployments.contract.nodes import Remote
 from deployments.contract.preprocessing import Preprocessing
 from deployments.members.open_inference import OpenInference
 from tests.batches import batch, errors, notes
@@ -56,18 +57,19 @@ async def answered(node):
 async def test_a_server_that_comes_goes_and_comes_back(way):
     [port] = free_ports(1)
     node = made(config(way, port, retries=0))
+    assert isinstance(node, Remote)
     assert {type(error) for error in errors(await node(batch(PIXELS))).values()} == {RemoteUnavailable}
     for _ in range(2):
         server = StandIn()
         await server.start(way, port)
         answer = await answered(node)
         assert [item.versions for item in answer.items] == [{"m": "10"}] * 2
+        assert node.addresses() == (1, 0)
         await server.stop()
         for _ in range(7):
             assert {type(error) for error in errors(await node(batch(PIXELS))).values()} == {RemoteUnavailable}
         # It is left alone, so nobody waits for it.
-        [address] = node._addresses._known.values()
-        assert address.fit is None
+        assert node.addresses() == (0, 1)
 
 
 NONSENSE = {
