@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -29,13 +29,16 @@ LONGEST_METADATA = 4 * 1024 * 1024
 # Of one version.
 MOST_FILES = 256
 MOST_BYTES = 8 * 1024**3
+# Versions of one model at one address.
+MOST_KEPT = 8
 
 
 class Mirror:
     """A repository at a source; see `models.sources.Repository`.
 
     `content/<SHA-256 of metadata.json>/` holds a version's files, which that digest vouches for; what has the same
-    content is fetched once. `placed/<address>/<name>/<version>` leads there: what is served if the source is away.
+    content is fetched once. `placed/<address>/<name>/<version>` leads there: what is served if the source is away. Of a
+    model the last few versions that were looked for are kept.
     """
 
     look_every_s = 30.0
@@ -116,7 +119,20 @@ class Mirror:
             if not _is_whole(folder, digests):
                 self._fetch(where, files, digests, told, folder)
             _lead(self._placed / where, folder)
+        self._forget(name)
         return read(name, chosen, folder)
+
+    def _forget(self, name: str) -> None:
+        """Remove the versions of a model that were looked for longest ago, all but the last few."""
+        with suppress(OSError):
+            links = sorted((self._placed / name).glob("[0-9]*"), key=lambda link: link.lstat().st_mtime_ns)
+            for link in links[:-MOST_KEPT]:
+                folder = link.resolve()
+                link.unlink(missing_ok=True)
+                # The same content may have been placed for another address or version.
+                if not any(other.resolve() == folder for other in (cache() / "placed").glob("*/*/[0-9]*")):
+                    with _alone(folder):
+                        shutil.rmtree(folder)
 
     def _metadata(self, where: str, file: File) -> bytes:
         if file.size > LONGEST_METADATA:
@@ -224,6 +240,8 @@ def _is_whole(folder: Path, digests: Mapping[str, str]) -> bool:
 def _lead(link: Path, folder: Path) -> None:
     """Let a link lead to a folder, from one moment to the next."""
     if link.is_symlink() and link.resolve() == folder.resolve():
+        # It was looked for now.
+        os.utime(link, follow_symlinks=False)
         return
     link.parent.mkdir(parents=True, exist_ok=True)
     staged = link.with_name(f".{link.name}.{os.getpid()}.{threading.get_ident()}")

@@ -1,6 +1,7 @@
 """What every place must do, and what goes wrong at a website, whose answers a test can bend."""
 
 import json
+import shutil
 import sys
 import threading
 
@@ -51,6 +52,29 @@ def test_what_is_asked_for_is_fetched_as_it_is(place, root, cache):
         models.find("m", 3)
     with pytest.raises(SourceError, match="no model 'nothing' at"):
         models.find("nothing")
+
+
+def test_the_versions_that_were_looked_for_last_are_kept(place, root, cache, monkeypatch):
+    monkeypatch.setattr(mirror, "MOST_KEPT", 2)
+    for version in (2, 3):
+        write(root, version)
+    # The same content under another name.
+    shutil.copytree(root / "m" / "2", root / "twin" / "2")
+    place.upload()
+    models = Mirror(place.location)
+    second = models.find("m", 2).folder
+    assert models.find("twin", 2).folder == second
+    first = models.find("m", 1).folder
+    # Looked for once more, so that it is the second that goes; but it is the twin's, too.
+    models.find("m", 1)
+    third = models.find("m", 3).folder
+    assert sorted(link.name for link in (cache / "placed").glob("*/m/*")) == ["1", "3"]
+    assert sorted(contents(cache)) == sorted([first, second, third])
+    second = models.find("m", 2).folder
+    assert sorted(link.name for link in (cache / "placed").glob("*/m/*")) == ["2", "3"]
+    assert sorted(contents(cache)) == sorted([second, third])
+    # What was removed is fetched again.
+    models.find("m", 1).verify()
 
 
 def test_a_version_without_metadata_is_not_there_yet(place, root):
