@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from deployments.contract.answer import Answer
@@ -22,6 +22,18 @@ class Node(Protocol[P, Q]):
 
 # From encoded images to answers.
 Graph = Node[Sequence[bytes], Sequence[Answer]]
+
+# Takes images that are done: their positions in the batch that came, and what was made of them.
+Leave = Callable[[Sequence[int], Batch[Any]], Awaitable[None]]
+
+
+@runtime_checkable
+class Parted(Protocol):
+    """A node whose images need not wait for each other."""
+
+    async def parts(self, batch: Batch[Any], leave: Leave, /) -> None:
+        """Work on a batch, and hand on each image, once, as soon as it is done."""
+        ...
 
 
 @runtime_checkable

@@ -16,15 +16,20 @@ from deployments.ingress.settings import IngressSettings
 
 T = TypeVar("T")
 R = TypeVar("R")
+# Takes results as they come, by the items' positions in their batch.
+Leave = Callable[[Sequence[int], Sequence[R]], None]
 
 
 class Batcher(Generic[T, R]):
     """Gathers items and hands them on in batches, first come, first served."""
 
     def __init__(
-        self, run: Callable[[Sequence[T]], Awaitable[Sequence[R]]], size: Callable[[T], int], settings: IngressSettings
+        self,
+        run: Callable[[Sequence[T], Leave[R]], Awaitable[None]],
+        size: Callable[[T], int],
+        settings: IngressSettings,
     ) -> None:
-        """Set what a batch is given to (one result an item, in order), an item's bytes, and the limits."""
+        """Set what a batch is given to, which hands on each item's result once; an item's bytes; and the limits."""
         self._run = run
         self._size = size
         self._pending: dict[asyncio.Future[R], T] = {}
@@ -77,11 +82,15 @@ class Batcher(Generic[T, R]):
         return batch
 
     async def _process(self, batch: dict[asyncio.Future[R], T]) -> None:
+        futures = list(batch)
+
+        def leave(positions: Sequence[int], results: Sequence[R]) -> None:
+            for position, result in zip(positions, results, strict=True):
+                if not futures[position].done():
+                    futures[position].set_result(result)
+
         try:
-            results = await self._run(list(batch.values()))
-            for future, result in zip(batch, results, strict=True):
-                if not future.done():
-                    future.set_result(result)
+            await self._run(list(batch.values()), leave)
         except Exception as err:
             for future in batch:
                 if not future.done():

@@ -26,12 +26,12 @@ from deployments.contract.errors import (
     Unloaded,
 )
 from deployments.contract.item import Item
-from deployments.contract.nodes import Graph
+from deployments.contract.nodes import Graph, Parted
 from deployments.contract.options import Options
 from deployments.contract.timing import Way
 from deployments.ingress.admission import Admission
 from deployments.ingress.arrivals import Arrival, Arrivals
-from deployments.ingress.batcher import Batcher
+from deployments.ingress.batcher import Batcher, Leave
 from deployments.ingress.options import DEFAULT
 from deployments.ingress.settings import IngressSettings
 from deployments.ingress.statistics import Statistics
@@ -93,7 +93,6 @@ class Ingress:
         self._isolated = Batcher[Waiting, Outcome](
             self._run, lambda waiting: max(len(waiting.image), declared_pixels(waiting.image)), settings
         )
-
         # Remembered images do not wait behind those that the members are asked about.
         self._knows = knows
         self._remembered = Batcher[Waiting, Outcome](self._run, lambda waiting: len(waiting.image), settings)
@@ -231,37 +230,60 @@ class Ingress:
     def _timeout_s(self, options: Options) -> float:
         return (options.timeout_ms or self.settings.timeout_ms) / 1000
 
-    async def _run(self, waiting: Sequence[Waiting]) -> list[Outcome]:
+    async def _run(self, waiting: Sequence[Waiting], leave: Leave[Outcome]) -> None:
         start_ns = time.time_ns()
-        batch = await self._pass(Batch([each.image for each in waiting], tuple(each.item for each in waiting)))
+        passages = [each.passage for each in waiting]
+
+        def on(positions: Sequence[int], part: Batch[Sequence[Answer]]) -> None:
+            answers = iter(part.payload)
+            outcomes: list[Outcome] = []
+            for position, item in zip(positions, part.items, strict=True):
+                passage = passages[position]
+                passage.done_ns = time.time_ns()
+                way = passage.trace.way = Way(passage.queued_ns, start_ns, item.steps)
+                outcome = next(answers) if item.error is None else item.error
+                if item.options.timings and isinstance(outcome, Answer):
+                    outcome = Answer(replace(outcome.classification, timings=way.timings()), outcome.probabilities)
+                outcomes.append(outcome)
+            leave(positions, outcomes)
+
+        batch = await self._pass(Batch([each.image for each in waiting], tuple(each.item for each in waiting)), on)
         self.missing = batch.items[-1].missing
         # Once the answers are on their way; and should it fail, they are.
-        passages = [each.passage for each in waiting]
-        loop = asyncio.get_running_loop()
-        loop.call_later(OBSERVE_AFTER_S, self._observe, passages, start_ns, time.time_ns(), batch)
-        answers = iter(batch.payload)
-        outcomes: list[Outcome] = []
-        for passage, item in zip(passages, batch.items, strict=True):
-            way = passage.trace.way = Way(passage.queued_ns, start_ns, item.steps)
-            outcome = next(answers) if item.error is None else item.error
-            if item.options.timings and isinstance(outcome, Answer):
-                outcome = Answer(replace(outcome.classification, timings=way.timings()), outcome.probabilities)
-            outcomes.append(outcome)
-        return outcomes
+        asyncio.get_running_loop().call_later(OBSERVE_AFTER_S, self._observe, passages, start_ns, time.time_ns(), batch)
 
     def _observe(self, passages: Sequence[Passage], start_ns: int, end_ns: int, batch: Batch[Sequence[Answer]]) -> None:
         self.statistics.batch(passages, start_ns, end_ns, batch)
         self.observer.batch(passages, start_ns, end_ns, batch)
 
-    async def _pass(self, images: Batch[Sequence[bytes]]) -> Batch[Sequence[Answer]]:
-        """The graph's answer; if it gives none, a batch in which every image has the error."""
+    async def _pass(
+        self,
+        images: Batch[Sequence[bytes]],
+        leave: Callable[[Sequence[int], Batch[Sequence[Answer]]], None] = lambda *_: None,
+    ) -> Batch[Sequence[Answer]]:
+        """The graph's answer, in which every image that it gives none to has the error.
+
+        Args:
+            images: encoded.
+            leave: given the images that are done, by their positions, before others of the batch may be.
+        """
+        parts: list[tuple[Sequence[int], Batch[Sequence[Answer]]]] = []
+
+        async def on(positions: Sequence[int], part: Batch[Sequence[Answer]]) -> None:
+            parts.append((positions, part))
+            leave(positions, part)
+
         deadlines = [item.deadline for item in images.items if item.deadline is not None]
         patience = max(deadlines) - time.time() if len(deadlines) == len(images.items) else None
         error: EnsembleError = EnsembleError(INTERNAL_HINT)
         try:
             # A pass that hangs would hold its place for ever, while nobody waits for it any more.
             async with asyncio.timeout(patience):
-                return await self._graph(images)
+                if isinstance(self._graph, Parted):
+                    await self._graph.parts(images, on)
+                else:
+                    await on(range(len(images.items)), await self._graph(images))
+                return Batch.join(parts)
         except TimeoutError:
             error = DeadlineExceeded(DEADLINE_HINT)
         except asyncio.CancelledError:
@@ -273,4 +295,6 @@ class Ingress:
             logger.exception("the graph failed on a batch of %d; %s", len(images.items), images.traces)
             if isinstance(err, EnsembleError):
                 error = err
-        return Batch([], tuple(replace(item, error=error) for item in images.items))
+        left = sorted(set(range(len(images.items))).difference(*(positions for positions, _ in parts)))
+        await on(left, Batch([], tuple(replace(images.items[position], error=error) for position in left)))
+        return Batch.join(parts)

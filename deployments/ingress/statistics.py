@@ -26,7 +26,8 @@ class Duration(msgspec.Struct):
 class InferenceStatistics(msgspec.Struct):
     """The images' times: from arrival to answer, of it in the queue, and in the graph before, at and after the members.
 
-    An image waits for its whole batch, so each image of a batch has the batch's times. There is no cache to hit.
+    The times in the graph are those of its whole batch, which an early exit of a cascade does not wait for. There is no
+    cache to hit.
     """
 
     success: Duration = msgspec.field(default_factory=Duration)
@@ -79,7 +80,7 @@ class Statistics:
         """Count a batch that left the queue at `start_ns` and was back at `end_ns`, nanoseconds since the epoch."""
         for passage, item in zip(passages, batch.items, strict=True):
             outcome = self._images.success if item.error is None else self._images.fail
-            outcome.add(end_ns - passage.queued_ns)
+            outcome.add((passage.done_ns or end_ns) - passage.queued_ns)
         live = batch.live
         if not live:
             return

@@ -91,11 +91,13 @@ class Passage:
         trace: its request's.
         queued_ns: when it began to wait for a batch, nanoseconds since the epoch.
         size: its encoded bytes' number.
+        done_ns: when it had its answer, which may be before the rest of its batch has; 0 as long as it has none.
     """
 
     trace: Trace
     queued_ns: int
     size: int
+    done_ns: int = 0
 
 
 class Tracing:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from msgspec.structs import replace
 
 from deployments.contract.batch import Batch
-from deployments.contract.nodes import Node
+from deployments.contract.nodes import Leave, Node
 from deployments.contract.payload import Ballots, PixelSets, Probabilities
 from graph.flows.asked import Asked, Member
 from graph.flows.asking import AskingSettings, patience_s
@@ -78,14 +78,30 @@ class Cascade:
 
     async def __call__(self, batch: Batch[PixelSets]) -> Batch[Probabilities]:
         """Pixels by preprocessing to the probabilities of those that were asked, combined, float32 [N,C]."""
-        return Batch.join([(part.positions, part.combined) for part in await self._run(batch)])
+        return Batch.join([(part.positions, part.combined) for part in await self._whole(batch)])
+
+    async def parts(self, batch: Batch[PixelSets], leave: Leave) -> None:
+        """The same, stage by stage: an early exit does not wait for the images that go on."""
+
+        async def on(ended: Ended) -> None:
+            await leave(ended.positions, ended.combined)
+
+        await self._run(batch, on)
 
     async def ballots(self, batch: Batch[PixelSets]) -> Batch[Ballots]:
         """Pixels by preprocessing to what each member that was asked said, float32 [N,C] by name."""
-        return Batch.join([(part.positions, part.ballots) for part in await self._run(batch)])
+        return Batch.join([(part.positions, part.ballots) for part in await self._whole(batch)])
 
-    async def _run(self, batch: Batch[PixelSets]) -> list[Ended]:
+    async def _whole(self, batch: Batch[PixelSets]) -> list[Ended]:
         ended: list[Ended] = []
+
+        async def keep(part: Ended) -> None:
+            ended.append(part)
+
+        await self._run(batch, keep)
+        return ended
+
+    async def _run(self, batch: Batch[PixelSets], end: Callable[[Ended], Awaitable[None]]) -> None:
         positions: Sequence[int] = range(len(batch.items))
         outcomes: dict[str, Outcome] = {}
         names: tuple[str, ...] = ()
@@ -107,7 +123,7 @@ class Cascade:
             if self._audit is not None and not is_last:
                 self._look_again(self._audit, number, batch, outcomes, heard, combined)
             if leaving:
-                ended.append(_ended(positions, leaving, ballots, heard, combined, names, eased))
+                await end(_ended(positions, leaving, ballots, heard, combined, names, eased))
             if not staying:
                 break
             if leaving:
@@ -115,7 +131,6 @@ class Cascade:
                 batch = batch.split(staying)
                 full = [full[i] for i in staying]
                 outcomes = {n: o.split(staying) if isinstance(o, Batch) else o for n, o in outcomes.items()}
-        return ended
 
     def _thresholds(self, batch: Batch[PixelSets]) -> tuple[Sequence[float], list[bool]]:
         """The thresholds in force, and which images are asked of every member."""

@@ -14,10 +14,10 @@ class Recorder:
         self.batches = []
         self.gate = asyncio.Event()
 
-    async def __call__(self, items):
+    async def __call__(self, items, leave):
         self.batches.append(list(items))
         await self.gate.wait()
-        return [item * 2 for item in items]
+        leave(range(len(items)), [item * 2 for item in items])
 
 
 def batcher(**settings):
@@ -91,14 +91,31 @@ async def test_cancelled_items_do_not_travel():
 
 
 async def test_a_failure_reaches_every_caller_and_the_next_batch_goes_on():
-    async def fail(items):
+    async def fail(items, leave):
         if 1 in items:
             raise RuntimeError("broken")
-        return items
+        leave(range(len(items)), items)
 
     door = Batcher(fail, lambda _: 1, IngressSettings(max_batch_size=2, max_concurrent_batches=1))
     outcomes = await asyncio.gather(*(door.submit(item) for item in (0, 1, 2)), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [RuntimeError, RuntimeError, int]
+
+
+async def test_a_result_does_not_wait_for_the_others_of_its_batch_and_a_failure_takes_no_result_back():
+    gate = asyncio.Event()
+
+    async def run(items, leave):
+        leave([2, 0], [items[2], items[0]])
+        await gate.wait()
+        raise RuntimeError("broken")
+
+    door = Batcher(run, lambda _: 1, IngressSettings(max_batch_size=3))
+    futures = [door.submit(item) for item in "abc"]
+    assert await asyncio.wait_for(asyncio.gather(futures[0], futures[2]), 1) == ["a", "c"]
+    assert not futures[1].done()
+    gate.set()
+    with pytest.raises(RuntimeError):
+        await futures[1]
 
 
 async def test_settings_change_while_it_runs():
@@ -127,10 +144,10 @@ async def test_a_batch_runs_in_no_requests_context():
     request = ContextVar("request", default=None)
     seen = []
 
-    async def run(items):
+    async def run(items, leave):
         seen.append(request.get())
         await asyncio.sleep(0)
-        return items
+        leave(range(len(items)), items)
 
     door = Batcher(run, lambda _: 1, IngressSettings(max_batch_size=2, max_concurrent_batches=1))
 
@@ -143,7 +160,7 @@ async def test_a_batch_runs_in_no_requests_context():
 
 
 async def test_a_batch_that_is_cancelled_leaves_nobody_waiting():
-    async def run(_):
+    async def run(*_):
         raise asyncio.CancelledError
 
     door = Batcher(run, lambda _: 1, IngressSettings())

@@ -335,3 +335,37 @@ async def test_what_the_graph_knows_is_answered_while_every_pass_is_taken_by_wha
     gate.set()
     assert [label(each) for each in await waits] == ["new", "known"]
     assert (door.waiting, door.in_flight) == (0, 0)
+
+
+class Parting:
+    """A graph that lets all but the last image of a batch go, and fails on that one when it is told to."""
+
+    def __init__(self):
+        self.told = asyncio.Event()
+
+    async def parts(self, batch, leave):
+        early = batch.split(range(len(batch.items) - 1))
+        answers = [answer(image.decode()) for image in early.payload]
+        await leave(range(len(answers)), Batch(answers, early.items))
+        await self.told.wait()
+        raise ZeroDivisionError("a secret of the server")
+
+    async def __call__(self, batch):
+        raise NotImplementedError
+
+
+async def test_who_has_an_answer_does_not_wait_for_the_batch_and_keeps_it_when_the_rest_fails():
+    graph = Parting()
+    door = Ingress(graph, IngressSettings(max_batch_size=2, max_concurrent_batches=1), 5, OBSERVER)
+    early, late = (asyncio.create_task(door.classify([name], Options(timings=True))) for name in (b"a", b"b"))
+    [outcome] = await asyncio.wait_for(early, 5)
+    assert label(outcome) == "a"
+    assert outcome.classification.timings is not None
+    assert not late.done()
+    graph.told.set()
+    [failed] = await asyncio.wait_for(late, 5)
+    assert (failed.code, "secret" in failed.message) == ("internal", False)
+    await asyncio.sleep(0.05)
+    counted = door.statistics.told("ensemble", "1").inference_stats
+    assert (counted.success.count, counted.fail.count) == (1, 1)
+    assert counted.success.ns < counted.fail.ns

@@ -13,6 +13,7 @@ from graph.flows.asking import AskingSettings, UnderLoadSettings
 from graph.flows.audit import Audit
 from graph.flows.cascade import Cascade
 from graph.flows.ensemble import Ensemble
+from graph.flows.pipeline import Pipeline
 from graph.flows.strain import Strain
 from tests.batches import batch, errors
 
@@ -280,3 +281,54 @@ async def test_under_load_nothing_is_audited():
     flow._strain, strain.is_on = strain, True
     await flow(pixels(1))
     assert results == [("a", "dropped")]
+
+
+class Waits(Says):
+    """A member that answers when it is let."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.let = asyncio.Event()
+
+    async def __call__(self, batch):
+        await self.let.wait()
+        return await super().__call__(batch)
+
+
+async def labelled(batch):
+    """A node behind the cascade: the most probable class of each row."""
+    return Work("label", batch).done(batch.payload.argmax(axis=1).tolist())
+
+
+async def test_an_early_exit_passes_what_is_behind_before_the_others_are_answered():
+    a, b = Says("a", {1: SURE, 2: UNSURE, 3: OTHER, 4: UNSURE}), Waits("b", {2: OTHER})
+    graph, left = Pipeline(Pipeline(cascade(a, b, quorum=2)), labelled), []
+
+    async def leave(positions, part):
+        left.append((list(positions), part.payload, part.live))
+
+    passing = asyncio.create_task(graph.parts(pixels(1, 2, 3, 4), leave))
+    async with asyncio.timeout(5):
+        while not left:
+            await asyncio.sleep(0)
+    # The image that b will fail on waits as long as the other.
+    assert left == [([0, 2], [0, 1], [0, 1])]
+    assert not passing.done()
+    b.let.set()
+    await passing
+    assert left[1:] == [([1, 3], [1], [0])]
+
+
+async def test_a_row_of_nodes_of_which_none_can_part_leaves_together():
+    left = []
+
+    async def leave(positions, part):
+        left.append((list(positions), part.payload))
+
+    await Pipeline(labelled).parts(batch(np.array([SURE, OTHER], np.float32)), leave)
+    assert left == [([0, 1], [0, 1])]
+    # Nothing is left to ask the cascade about.
+    broken = [Item(error=InvalidImage("broken"))] * 2
+    a = Says("a", {})
+    await Pipeline(labelled, cascade(a, Says("b", {}))).parts(pixels(1, 2, items=broken), leave)
+    assert (left[1:], a.seen) == ([([0, 1], [])], [])

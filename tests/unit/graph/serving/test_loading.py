@@ -11,7 +11,8 @@ from deployments.ingress.loading import Change
 from graph import app
 from graph.agreement import agree
 from graph.config import parse
-from graph.serving.loading import PATH, deploy, fitting, redeployed
+from graph.serving.dashboard import APPLICATIONS
+from graph.serving.loading import deploy, fitting, redeployed
 from tests.networks import constant, one_hot, store
 
 
@@ -136,7 +137,7 @@ def dashboard(details, status=200):
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            assert self.path == PATH
+            assert self.path == APPLICATIONS
             self._answer(200, json.dumps(details).encode())
 
         def do_PUT(self):
