@@ -27,7 +27,7 @@ from scripts.overload.__main__ import drive, told
 from scripts.results import Table, add_files, check_files, drawing, write_files
 from scripts.serve.environment import set_up
 
-# The thresholds in force under load: nothing is asked of the DenseNet, and most images stop at the student, if it is there.
+# The thresholds in force under load: nobody asks the DenseNet, and most images stop at the student, if it is there.
 AT_THE_RESNET, AFTER_THE_STUDENT = [0.0], [0.6, 0.0]
 QUEUES = {"from_queue_ms": 100, "until_queue_ms": 20}
 CLIENTS, CAPACITY_S, AFTER_S = 32, 8.0, 5.0
