@@ -109,7 +109,7 @@ def test_the_plot_is_a_picture(tmp_path):
 
 def test_an_unknown_system_is_told():
     with pytest.raises(
-        ScriptError, match="no system 'nginx'; there are limit, ours, colocated, cascade, cached, bentoml"
+        ScriptError, match="no system 'nginx'; there are limit, ours, colocated, cascade, student, cached, bentoml"
     ):
         named(["ours", "nginx"])
     assert named(["limit", "ours", "chain"]) == [*OURS.values(), System("chain", None, ("http",))]
