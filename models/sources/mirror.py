@@ -129,9 +129,9 @@ class Mirror:
             for link in links[:-MOST_KEPT]:
                 folder = link.resolve()
                 link.unlink(missing_ok=True)
-                # The same content may have been placed for another address or version.
-                if not any(other.resolve() == folder for other in (cache() / "placed").glob("*/*/[0-9]*")):
-                    with _alone(folder):
+                with _alone(folder):
+                    # The same content may be placed for another address or version, by another process just now.
+                    if not any(other.resolve() == folder for other in (cache() / "placed").glob("*/*/[0-9]*")):
                         shutil.rmtree(folder)
 
     def _metadata(self, where: str, file: File) -> bytes:
