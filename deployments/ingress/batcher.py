@@ -17,7 +17,7 @@ from deployments.ingress.settings import IngressSettings
 T = TypeVar("T")
 R = TypeVar("R")
 # Takes results as they come, by the items' positions in their batch.
-Leave = Callable[[Sequence[int], Sequence[R]], None]
+Deliver = Callable[[Sequence[int], Sequence[R]], None]
 
 
 class Batcher(Generic[T, R]):
@@ -25,7 +25,7 @@ class Batcher(Generic[T, R]):
 
     def __init__(
         self,
-        run: Callable[[Sequence[T], Leave[R]], Awaitable[None]],
+        run: Callable[[Sequence[T], Deliver[R]], Awaitable[None]],
         size: Callable[[T], int],
         settings: IngressSettings,
     ) -> None:
@@ -84,13 +84,13 @@ class Batcher(Generic[T, R]):
     async def _process(self, batch: dict[asyncio.Future[R], T]) -> None:
         futures = list(batch)
 
-        def leave(positions: Sequence[int], results: Sequence[R]) -> None:
+        def deliver(positions: Sequence[int], results: Sequence[R]) -> None:
             for position, result in zip(positions, results, strict=True):
                 if not futures[position].done():
                     futures[position].set_result(result)
 
         try:
-            await self._run(list(batch.values()), leave)
+            await self._run(list(batch.values()), deliver)
         except Exception as err:
             for future in batch:
                 if not future.done():

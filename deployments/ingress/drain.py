@@ -42,9 +42,9 @@ class Drain:
 
     @property
     def proven_pace(self) -> float:
-        """Images a second that two measurements together do not deny, since one alone may have met a standstill.
+        """The faster of the last two measurements, images a second, since one alone may have met a standstill.
 
-        0 if it is not known.
+        0 unless both are known.
         """
         return max(self.pace, self._pace_before) if self.pace and self._pace_before else 0.0
 

@@ -31,7 +31,7 @@ from deployments.contract.options import Options
 from deployments.contract.timing import Way
 from deployments.ingress.admission import Admission
 from deployments.ingress.arrivals import Arrival, Arrivals
-from deployments.ingress.batcher import Batcher, Leave
+from deployments.ingress.batcher import Batcher, Deliver
 from deployments.ingress.options import DEFAULT
 from deployments.ingress.settings import IngressSettings
 from deployments.ingress.statistics import Statistics
@@ -230,7 +230,7 @@ class Ingress:
     def _timeout_s(self, options: Options) -> float:
         return (options.timeout_ms or self.settings.timeout_ms) / 1000
 
-    async def _run(self, waiting: Sequence[Waiting], leave: Leave[Outcome]) -> None:
+    async def _run(self, waiting: Sequence[Waiting], deliver: Deliver[Outcome]) -> None:
         start_ns = time.time_ns()
         passages = [each.passage for each in waiting]
 
@@ -245,7 +245,7 @@ class Ingress:
                 if item.options.timings and isinstance(outcome, Answer):
                     outcome = Answer(replace(outcome.classification, timings=way.timings()), outcome.probabilities)
                 outcomes.append(outcome)
-            leave(positions, outcomes)
+            deliver(positions, outcomes)
 
         batch = await self._pass(Batch([each.image for each in waiting], tuple(each.item for each in waiting)), on)
         self.missing = batch.items[-1].missing

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,30 +78,18 @@ class Cascade:
 
     async def __call__(self, batch: Batch[PixelSets]) -> Batch[Probabilities]:
         """Pixels by preprocessing to the probabilities of those that were asked, combined, float32 [N,C]."""
-        return Batch.join([(part.positions, part.combined) for part in await self._whole(batch)])
+        return Batch.join([(part.positions, part.combined) async for part in self._run(batch)])
 
     async def parts(self, batch: Batch[PixelSets], leave: Leave) -> None:
         """The same, stage by stage: an early exit does not wait for the images that go on."""
-
-        async def on(ended: Ended) -> None:
-            await leave(ended.positions, ended.combined)
-
-        await self._run(batch, on)
+        async for part in self._run(batch):
+            await leave(part.positions, part.combined)
 
     async def ballots(self, batch: Batch[PixelSets]) -> Batch[Ballots]:
         """Pixels by preprocessing to what each member that was asked said, float32 [N,C] by name."""
-        return Batch.join([(part.positions, part.ballots) for part in await self._whole(batch)])
+        return Batch.join([(part.positions, part.ballots) async for part in self._run(batch)])
 
-    async def _whole(self, batch: Batch[PixelSets]) -> list[Ended]:
-        ended: list[Ended] = []
-
-        async def keep(part: Ended) -> None:
-            ended.append(part)
-
-        await self._run(batch, keep)
-        return ended
-
-    async def _run(self, batch: Batch[PixelSets], end: Callable[[Ended], Awaitable[None]]) -> None:
+    async def _run(self, batch: Batch[PixelSets]) -> AsyncIterator[Ended]:
         positions: Sequence[int] = range(len(batch.items))
         outcomes: dict[str, Outcome] = {}
         names: tuple[str, ...] = ()
@@ -123,7 +111,7 @@ class Cascade:
             if self._audit is not None and not is_last:
                 self._look_again(self._audit, number, batch, outcomes, heard, combined)
             if leaving:
-                await end(_ended(positions, leaving, ballots, heard, combined, names, eased))
+                yield _ended(positions, leaving, ballots, heard, combined, names, eased)
             if not staying:
                 break
             if leaving:
