@@ -25,13 +25,14 @@ import numpy as np
 from rich.console import Console
 
 from deployments.combiner import Method, combine
+from deployments.contract.payload import Probabilities
 from models.errors import ModelError
 from models.network import precision
 from models.repository import DEFAULT_ROOT, Model, find, versions
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError, check_writable, positive, told_in_one_line
 from scripts.evaluate.accuracy import Truth, hits, predict, top1, truth
-from scripts.evaluate.report import ENSEMBLE, Score, best_of, gain, markdown, paired, plot, table, to_json
+from scripts.evaluate.report import ENSEMBLE, Score, gain, markdown, paired, plot, table, to_json
 from scripts.evaluate.served import ask
 from scripts.interval import Interval
 
@@ -63,10 +64,7 @@ def evaluate(repository: Path, names: Sequence[str], dataset: Dataset, method: M
         raise ScriptError(f"{repository} holds no models; make one with scripts.train or scripts.prepare")
     labels = _truth(models, dataset)
     outputs = predict(models, dataset)
-    scores = [
-        Score(model.name, precision(model), top1(output, labels), len(dataset), model.version)
-        for model, output in zip(models, outputs, strict=True)
-    ]
+    scores = _scores(models, outputs, labels)
     ensembles, sentences = [], []
     for quantized in (False, True):
         # The versions ascend, so that the highest of a kind stays.
@@ -77,7 +75,7 @@ def evaluate(repository: Path, names: Sequence[str], dataset: Dataset, method: M
         members = [scores[row] for row in rows.values()]
         ensemble = Score(ENSEMBLE, _joined(members), top1(combined, labels), len(dataset))
         ensembles.append(ensemble)
-        best = list(rows.values())[members.index(best_of(members))]
+        best = max(rows.values(), key=lambda row: scores[row].top1)
         difference = Interval.of(hits(combined, labels) - hits(outputs[best], labels))
         sentences.append(gain(ensemble, members, difference))
     return [*scores, *ensembles], sentences
@@ -101,14 +99,18 @@ def compare(repository: Path, names: Sequence[str], others: Sequence[str], datas
     """
     models = [find(repository, name) for name in (*names, *others)]
     labels = _truth(models, dataset)
-    right = [hits(output, labels) for output in predict(models, dataset)]
-    scores = [
-        Score(model.name, precision(model), float(100 * each.mean()), len(dataset), model.version)
-        for model, each in zip(models, right, strict=True)
-    ]
+    outputs = predict(models, dataset)
+    right = [hits(output, labels) for output in outputs]
     difference = Interval.of(np.mean(right[: len(names)], axis=0) - np.mean(right[len(names) :], axis=0))
     told = f"{', '.join(names)} against {', '.join(others)}: {difference.mean:+.2f} points of top-1 in the mean"
-    return scores, [f"{told} ({paired(difference)})"]
+    return _scores(models, outputs, labels), [f"{told} ({paired(difference)})"]
+
+
+def _scores(models: Sequence[Model], outputs: Sequence[Probabilities], labels: Truth) -> list[Score]:
+    return [
+        Score(model.name, precision(model), top1(output, labels), len(labels), model.version)
+        for model, output in zip(models, outputs, strict=True)
+    ]
 
 
 def _truth(models: Sequence[Model], dataset: Dataset) -> Truth:

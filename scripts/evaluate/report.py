@@ -48,11 +48,6 @@ class Score:
         return self.name, version, self.precision, f"{self.top1:.2f}", interval, f"{self.images:,}"
 
 
-def best_of(members: Sequence[Score]) -> Score:
-    """The one with the highest top-1."""
-    return max(members, key=lambda score: score.top1)
-
-
 def gain(ensemble: Score, members: Sequence[Score], difference: Interval | None = None) -> str:
     """A sentence on what the ensemble is worth, against the best of the members that it is made of.
 
@@ -61,7 +56,7 @@ def gain(ensemble: Score, members: Sequence[Score], difference: Interval | None 
         members: theirs.
         difference: of the two, paired by image, if the images' answers are known.
     """
-    best = best_of(members)
+    best = max(members, key=lambda score: score.top1)
     points = ensemble.top1 - best.top1
     sure = f" ({paired(difference)})" if difference else ""
     sentence = (

@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from deployments.contract.payload import Pixels, Probabilities
 from scripts.errors import ScriptError
 
 DIGEST_BYTES = 16
-
-Rows = NDArray[np.uint8]
-Answers = NDArray[np.float32]
 
 
 class Lessons:
@@ -37,7 +34,7 @@ class Lessons:
             ScriptError: the file is of other teachers, or nothing that `save` has written.
         """
         self._file, self._teachers = file, json.dumps(list(teachers))
-        self._answers: dict[bytes, Answers] = {}
+        self._answers: dict[bytes, Probabilities] = {}
         if not file.exists():
             return
         try:
@@ -49,7 +46,7 @@ class Lessons:
             raise ScriptError(f"{file} is of other teachers: {told}; name another file by --lessons")
         self._answers = {digest.tobytes(): answer for digest, answer in zip(digests, answers, strict=True)}
 
-    def of(self, rows: Rows, ask: Callable[[Rows], Answers]) -> Answers:
+    def of(self, rows: Pixels, ask: Callable[[Pixels], Probabilities]) -> Probabilities:
         """Answers to images, float [N,classes]; `ask` is called once with those that were never asked about.
 
         Args:

@@ -16,11 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from deployments.contract.payload import Pixels, Probabilities
 from deployments.cpus import available_cpus
 from models.network import input_size, load
 from models.repository import Model, find, sha256
 from scripts.errors import ScriptError
-from scripts.train.lessons import Answers, Lessons, Rows
+from scripts.train.lessons import Lessons
 
 # What a probability of 0 becomes, so that its logarithm is finite.
 SMALLEST = 1e-7
@@ -70,8 +71,8 @@ class Teachers:
         if self._lessons is not None:
             self._lessons.save()
 
-    def _ask(self, rows: Rows) -> Answers:
-        answers: Answers = np.mean([model(rows)[0] for model in self._compiled], axis=0)
+    def _ask(self, rows: Pixels) -> Probabilities:
+        answers: Probabilities = np.mean([model(rows)[0] for model in self._compiled], axis=0)
         return answers
 
 
