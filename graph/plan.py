@@ -148,10 +148,10 @@ def ensemble(
     trials, nodes = _canaries(trying, asking, nodes)
     shadows, keys = _shadows(trying, nodes)
     members = {name: Member(nodes[name], key) for name, key in pixels.items()}
-    flow = _asker(members, asking, nodes[COMBINER])
-    ask: Node[Any, Any] = flow if remembering is None else flow.ballots
-    tap = Tap(ask, keys) if shadows else None
-    said = Pipeline(nodes[TRANSFORMER], ask if tap is None else tap)
+    tap = Tap(keys) if shadows else None
+    # A cache remembers what each member says, and leaves it to be combined anew.
+    asker = _asker(members, asking, nodes[COMBINER], combined=remembering is None)
+    said = Pipeline(nodes[TRANSFORMER], *([] if tap is None else [tap]), asker)
     graph, knows = Pipeline(said, nodes[LABELER]), None
     if remembering is not None:
         store, counts = remembering.settings.store(), CacheMetrics()
@@ -194,17 +194,19 @@ def _shadows(trying: Trying | None, nodes: Nodes) -> tuple[list[Shadow], list[st
     return made, list(dict.fromkeys(key for _, key, _ in trying.shadows.values()))
 
 
-def _asker(members: Mapping[str, Member], asking: AskingSettings, combiner: Node[Any, Any]) -> Ensemble | Cascade:
+def _asker(
+    members: Mapping[str, Member], asking: AskingSettings, combiner: Node[Any, Any], *, combined: bool
+) -> Ensemble | Cascade:
     if asking.cascade is None:
-        return Ensemble(members, combiner, asking)
+        return Ensemble(members, combiner if combined else None, asking)
     strain = None
     if asking.under_load is not None:
         strain = Strain(asking.under_load)
         follow_strain(strain)
     order, exit_at, told = asking.cascade.order, asking.cascade.exit_at, asking.cascade.audit
     if told is None:
-        return Cascade(members, combiner, asking, strain=strain)
+        return Cascade(members, combiner, asking, strain=strain, combined=combined)
     counts = AuditMetrics(told.at_most)
     audit = Audit(order[:-1], exit_at, told.share, told.at_most, told.tighten, counts)
     counts.follow(audit)
-    return Cascade(members, combiner, asking, audit, strain)
+    return Cascade(members, combiner, asking, audit, strain, combined=combined)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from deployments.contract.answer import Answer
@@ -23,17 +23,31 @@ class Node(Protocol[P, Q]):
 # From encoded images to answers.
 Graph = Node[Sequence[bytes], Sequence[Answer]]
 
-# Takes images that are done: their positions in the batch that came, and what was made of them.
-Leave = Callable[[Sequence[int], Batch[Any]], Awaitable[None]]
+# Some images of a batch: their positions in it, and what was made of them.
+Part = tuple[Sequence[int], Batch[Any]]
 
 
 @runtime_checkable
 class Parted(Protocol):
     """A node whose images need not wait for each other."""
 
-    async def parts(self, batch: Batch[Any], leave: Leave, /) -> None:
-        """Work on a batch, and hand on each image, once, as soon as it is done."""
+    def parts(self, batch: Batch[Any], /) -> AsyncIterator[Part]:
+        """Work on a batch, and give each image, once, as soon as it is done."""
         ...
+
+
+async def joined(parts: AsyncIterator[Part]) -> Batch[Any]:
+    """A batch whose images have come one part after the other."""
+    return Batch.join([part async for part in parts])
+
+
+async def parts(node: Node[Any, Any], batch: Batch[Any]) -> AsyncIterator[Part]:
+    """What a node makes of a batch: image by image as it is done, where the node can part them, else all at once."""
+    if isinstance(node, Parted):
+        async for part in node.parts(batch):
+            yield part
+    else:
+        yield range(len(batch.items)), await node(batch)
 
 
 @runtime_checkable

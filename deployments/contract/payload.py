@@ -37,7 +37,8 @@ def gather(parts: Sequence[tuple[Sequence[int], P]], count: int) -> P:
 
     Of arrays by name, a row that no part has is NaN.
     """
-    whole = parts[0][1]
+    # A part of images that have all failed has a payload of no kind in particular.
+    whole = next((part for rows, part in parts if len(rows)), parts[0][1])
     if len(parts) == 1 and list(parts[0][0]) == list(range(count)):
         return whole
     if isinstance(whole, Mapping):

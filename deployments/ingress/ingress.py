@@ -26,7 +26,7 @@ from deployments.contract.errors import (
     Unloaded,
 )
 from deployments.contract.item import Item
-from deployments.contract.nodes import Graph, Parted
+from deployments.contract.nodes import Graph, Part, parts
 from deployments.contract.options import Options
 from deployments.contract.timing import Way
 from deployments.ingress.admission import Admission
@@ -267,23 +267,17 @@ class Ingress:
             images: encoded.
             leave: given the images that are done, by their positions, before others of the batch may be.
         """
-        parts: list[tuple[Sequence[int], Batch[Sequence[Answer]]]] = []
-
-        async def on(positions: Sequence[int], part: Batch[Sequence[Answer]]) -> None:
-            parts.append((positions, part))
-            leave(positions, part)
-
+        done: list[Part] = []
         deadlines = [item.deadline for item in images.items if item.deadline is not None]
         patience = max(deadlines) - time.time() if len(deadlines) == len(images.items) else None
         error: EnsembleError = EnsembleError(INTERNAL_HINT)
         try:
             # A pass that hangs would hold its place for ever, while nobody waits for it any more.
             async with asyncio.timeout(patience):
-                if isinstance(self._graph, Parted):
-                    await self._graph.parts(images, on)
-                else:
-                    await on(range(len(images.items)), await self._graph(images))
-                return Batch.join(parts)
+                async for positions, part in parts(self._graph, images):
+                    done.append((positions, part))
+                    leave(positions, part)
+                return Batch.join(done)
         except TimeoutError:
             error = DeadlineExceeded(DEADLINE_HINT)
         except asyncio.CancelledError:
@@ -295,6 +289,7 @@ class Ingress:
             logger.exception("the graph failed on a batch of %d; %s", len(images.items), images.traces)
             if isinstance(err, EnsembleError):
                 error = err
-        left = sorted(set(range(len(images.items))).difference(*(positions for positions, _ in parts)))
-        await on(left, Batch([], tuple(replace(images.items[position], error=error) for position in left)))
-        return Batch.join(parts)
+        left = sorted(set(range(len(images.items))).difference(*(positions for positions, _ in done)))
+        failed: Batch[Sequence[Answer]] = Batch([], tuple(replace(images.items[i], error=error) for i in left))
+        leave(left, failed)
+        return Batch.join([*done, (left, failed)])

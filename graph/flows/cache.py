@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -19,7 +19,7 @@ from pydantic import ByteSize, Field, field_validator
 
 from deployments.contract.batch import Batch, Work
 from deployments.contract.item import Cached, Item, Version
-from deployments.contract.nodes import Node
+from deployments.contract.nodes import Node, Part, joined, parts
 from deployments.contract.payload import Ballots
 from deployments.contract.settings import MIB, Schema
 from graph.flows.stores import Memory, Redis, Store
@@ -92,8 +92,6 @@ class Counts(Protocol):
 ENCODER = msgspec.msgpack.Encoder()
 DECODER = msgspec.msgpack.Decoder(Entry)
 Waiting = asyncio.Future[Entry | None]
-# Images by their positions in a batch, and what members say of them.
-Part = tuple[Sequence[int], Batch[Ballots]]
 
 
 class Cache:
@@ -123,6 +121,10 @@ class Cache:
 
     async def __call__(self, batch: Batch[Sequence[bytes]]) -> Batch[Ballots]:
         """Encoded images to each member's scores, float32 [N,C] by name."""
+        return await joined(self.parts(batch))
+
+    async def parts(self, batch: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
+        """The same, but what is remembered does not wait for what is asked."""
         work = Work(OPERATION, batch)
         live = work.batch.live
         keys = {p: self._key(image, work.batch.items[p]) for p, image in zip(live, work.payload, strict=True)}
@@ -130,32 +132,41 @@ class Cache:
         contents = await self._store.look_up([keys[p] for p in open_])
         told = zip(open_, contents, strict=True)
         found = {p: entry for p, content in told if (entry := self._entry(content, work.batch.items[p].trials))}
-        # From here to the asking nothing waits: who asks for all must be known before another batch looks.
+        # Nothing is awaited until `_under_way` names the images that this batch asks for, so that no other asks, too.
         asks = [p for p in live if work.batch.items[p].options.cache is not None]
         followed: dict[int, Waiting] = {}
-        leaders: dict[bytes, Waiting] = {}
+        leaders: dict[int, Waiting] = {}
         for p in open_:
             if p in found:
                 continue
             if keys[p] in self._under_way:
                 followed[p] = self._under_way[keys[p]]
             else:
-                self._under_way[keys[p]] = leaders[keys[p]] = asyncio.get_running_loop().create_future()
+                self._under_way[keys[p]] = leaders[p] = asyncio.get_running_loop().create_future()
                 asks.append(p)
-        noted = work.done(work.payload, attributes={"ensemble.cache.hits": len(found)})
-        parts = await self._ask(noted, sorted(asks), keys, leaders)
-        found |= {p: entry for p, waiting in followed.items() if (entry := await asyncio.shield(waiting)) is not None}
-        # What the one that asked for all failed on has not failed: it may have been out of time.
-        left = [p for p in followed if p not in found]
-        parts += await self._ask(noted, left, keys, {})
-        hits = sorted(found)
-        parts.append((hits, _remembered([noted.items[p] for p in hits], [found[p] for p in hits])))
-        failed = [p for p, item in enumerate(noted.items) if item.error is not None]
-        parts.append((failed, Batch({}, tuple(noted.items[p] for p in failed))))
-        passed = len(live) - len(open_)
-        misses = len(live) - passed - len(found)
-        self._counts.cache(len(found), misses, passed, sum(entry.took_s for entry in found.values()))
-        return Batch.join([part for part in parts if part[0]])
+        after: dict[int, Entry] = {}
+        try:
+            noted = work.done(work.payload, attributes={"ensemble.cache.hits": len(found)})
+            if failed := [p for p, item in enumerate(noted.items) if item.error is not None]:
+                yield failed, Batch({}, tuple(noted.items[p] for p in failed))
+            if found:
+                yield _remembered(noted, found)
+            async for part in self._ask(noted, sorted(asks), keys, leaders):
+                yield part
+            for p, waiting in followed.items():
+                if (entry := await asyncio.shield(waiting)) is not None:
+                    after[p] = entry
+            if after:
+                yield _remembered(noted, after)
+            # What the one that asked for all failed on has not failed: it may have been out of time.
+            async for part in self._ask(noted, [p for p in followed if p not in after], keys, {}):
+                yield part
+        finally:
+            for p in list(leaders):
+                self._tell(keys[p], leaders.pop(p), None)
+            hits = found | after
+            saved_s = sum(entry.took_s for entry in hits.values())
+            self._counts.cache(len(hits), len(open_) - len(hits), len(live) - len(open_), saved_s)
 
     def knows(self, image: bytes, item: Item) -> bool:
         """Whether what members say of an image is in this process' memory, so that it need not wait for others."""
@@ -180,33 +191,39 @@ class Cache:
         current = all(self._versions.get((name, name in trials), v) == v for name, v in entry.versions.items())
         return entry if whole and current else None
 
+    def _tell(self, key: bytes, waiting: Waiting, entry: Entry | None) -> None:
+        """Tell those that wait for an image what members said of it; None if that can't be remembered."""
+        del self._under_way[key]
+        waiting.set_result(entry)
+
     async def _ask(
         self,
         batch: Batch[Sequence[bytes]],
         positions: Sequence[int],
         keys: Mapping[int, bytes],
-        leaders: Mapping[bytes, Waiting],
-    ) -> list[Part]:
+        leaders: dict[int, Waiting],
+    ) -> AsyncIterator[Part]:
         """Ask the members of some images, remember what they say, and tell those that wait for it."""
-        entries: dict[int, Entry] = {}
-        try:
-            if not positions:
-                return []
+        if not positions:
+            return
+        took_s, left, began = 0.0, len(positions), time.perf_counter()
+        async for places, answer in parts(self._node, batch.split(positions)):
+            asked = [positions[place] for place in places]
+            # Who was asked further shares the time of the stages before.
+            took_s += (time.perf_counter() - began) / left
+            left -= len(places)
+            entries = _entries(answer, batch, asked, took_s)
+            for p in asked:
+                if (waiting := leaders.pop(p, None)) is not None:
+                    self._tell(keys[p], waiting, entries.get(p))
+            for p, entry in entries.items():
+                trials = batch.items[p].trials
+                self._versions.update({(name, name in trials): version for name, version in entry.versions.items()})
+                if batch.items[p].options.cache != "no-store":
+                    self._store.keep(keys[p], ENCODER.encode(entry))
+            payload = answer.payload if isinstance(answer.payload, Mapping) else {}
+            yield asked, Batch(payload, tuple(replace(item, cache=Cached(False)) for item in answer.items))
             began = time.perf_counter()
-            answer = await self._node(batch.split(positions))
-            entries = _entries(answer, batch, positions, (time.perf_counter() - began) / len(positions))
-        finally:
-            told = {keys[p]: entry for p, entry in entries.items()}
-            for key, waiting in leaders.items():
-                del self._under_way[key]
-                waiting.set_result(told.get(key))
-        for p, entry in entries.items():
-            trials = batch.items[p].trials
-            self._versions.update({(name, name in trials): version for name, version in entry.versions.items()})
-            if batch.items[p].options.cache != "no-store":
-                self._store.keep(keys[p], ENCODER.encode(entry))
-        payload = answer.payload if isinstance(answer.payload, Mapping) else {}
-        return [(positions, Batch(payload, tuple(replace(item, cache=Cached(False)) for item in answer.items)))]
 
 
 def _entries(
@@ -227,25 +244,23 @@ def _entries(
     return entries
 
 
-def _remembered(items: Sequence[Item], entries: Sequence[Entry]) -> Batch[Ballots]:
-    """Images as if the members had just been asked."""
+def _remembered(batch: Batch[Any], entries: Mapping[int, Entry]) -> Part:
+    """Images of a batch, by position, as if the members had just been asked."""
     now = time.time()
-    names = dict.fromkeys(name for entry in entries for name in entry.scores)
-    length = max((len(scores) // 4 for entry in entries for scores in entry.scores.values()), default=0)
+    names = dict.fromkeys(name for entry in entries.values() for name in entry.scores)
+    length = max(len(scores) // 4 for entry in entries.values() for scores in entry.scores.values())
     payload = {name: np.full((len(entries), length), np.nan, np.float32) for name in names}
-    for row, entry in enumerate(entries):
+    for row, entry in enumerate(entries.values()):
         for name, scores in entry.scores.items():
             payload[name][row] = np.frombuffer(scores, np.float32)
-    return Batch(
-        payload,
-        tuple(
-            replace(
-                item,
-                image_size=entry.image_size,
-                versions=entry.versions,
-                asked=entry.asked,
-                cache=Cached(True, max(0.0, now - entry.made)),
-            )
-            for item, entry in zip(items, entries, strict=True)
-        ),
+    items = tuple(
+        replace(
+            batch.items[position],
+            image_size=entry.image_size,
+            versions=entry.versions,
+            asked=entry.asked,
+            cache=Cached(True, max(0.0, now - entry.made)),
+        )
+        for position, entry in entries.items()
     )
+    return list(entries), Batch(payload, items)

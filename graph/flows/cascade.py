@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from deployments.contract.batch import Batch
-from deployments.contract.nodes import Leave, Node
+from deployments.contract.nodes import Node, Part, joined
 from deployments.contract.payload import Ballots, PixelSets, Probabilities
 from graph.flows.asked import Asked, Member
 from graph.flows.asking import AskingSettings, patience_s
@@ -56,6 +56,8 @@ class Cascade:
         settings: AskingSettings,
         audit: Audit | None = None,
         strain: Strain | None = None,
+        *,
+        combined: bool = True,
     ) -> None:
         """Set how members are asked.
 
@@ -65,6 +67,7 @@ class Cascade:
             settings: in which order they are asked, until when, and how many must answer.
             audit: draws exits to look at again; None for no audit.
             strain: tells when lower thresholds are in force; None for never.
+            combined: whether it gives what was said combined, or as each member said it.
         """
         assert settings.cascade is not None
         self._asked = [Asked(name, members[name]) for name in settings.cascade.order]
@@ -72,22 +75,18 @@ class Cascade:
         self._audit = audit
         self._strain = strain
         self._audits = Background()
-        self._combiner = combiner
+        self._combiner, self._gives_combined = combiner, combined
         self._quorum = settings.quorum or len(members)
         self._patience_ms = settings.patience_ms
 
-    async def __call__(self, batch: Batch[PixelSets]) -> Batch[Probabilities]:
-        """Pixels by preprocessing to the probabilities of those that were asked, combined, float32 [N,C]."""
-        return Batch.join([(part.positions, part.combined) async for part in self._run(batch)])
+    async def __call__(self, batch: Batch[PixelSets]) -> Batch[Probabilities | Ballots]:
+        """Pixels by preprocessing to probabilities of those that were asked: combined, float32 [N,C], or by name."""
+        return await joined(self.parts(batch))
 
-    async def parts(self, batch: Batch[PixelSets], leave: Leave) -> None:
+    async def parts(self, batch: Batch[PixelSets]) -> AsyncIterator[Part]:
         """The same, stage by stage: an early exit does not wait for the images that go on."""
         async for part in self._run(batch):
-            await leave(part.positions, part.combined)
-
-    async def ballots(self, batch: Batch[PixelSets]) -> Batch[Ballots]:
-        """Pixels by preprocessing to what each member that was asked said, float32 [N,C] by name."""
-        return Batch.join([(part.positions, part.ballots) async for part in self._run(batch)])
+            yield part.positions, part.combined if self._gives_combined else part.ballots
 
     async def _run(self, batch: Batch[PixelSets]) -> AsyncIterator[Ended]:
         positions: Sequence[int] = range(len(batch.items))

@@ -21,25 +21,23 @@ class Ensemble:
     def __init__(
         self,
         members: Mapping[str, Member],
-        combiner: Node[Ballots, Probabilities],
+        combiner: Node[Ballots, Probabilities] | None,
         settings: AskingSettings = AskingSettings(),  # noqa: B008
     ) -> None:
-        """Set the members by name, who combines what they say, and how many must answer."""
+        """Set the members by name, who combines what they say, None for nobody, and how many must answer."""
         self._asked = [Asked(name, member) for name, member in members.items()]
         self._combiner = combiner
         self._quorum = settings.quorum or len(members)
         self._patience_ms = settings.patience_ms
 
-    async def __call__(self, batch: Batch[PixelSets]) -> Batch[Probabilities]:
-        """Pixels by preprocessing to the ensemble's probabilities, float32 [N,C]."""
-        ballots = await self.ballots(batch)
+    async def __call__(self, batch: Batch[PixelSets]) -> Batch[Probabilities | Ballots]:
+        """Pixels by preprocessing to probabilities: combined, float32 [N,C], or where nobody combines them, by name."""
+        ballots = collect(batch, await self._ask(batch), self._quorum)
+        if self._combiner is None:
+            return ballots
         if not ballots.live:
             return Batch(np.empty((0, 0), np.float32), ballots.items)
         return await self._combiner(ballots)
-
-    async def ballots(self, batch: Batch[PixelSets]) -> Batch[Ballots]:
-        """Pixels by preprocessing to what each member said, float32 [N,C] by name."""
-        return collect(batch, await self._ask(batch), self._quorum)
 
     async def _ask(self, batch: Batch[PixelSets]) -> dict[str, Outcome]:
         waits = self._quorum < len(self._asked)

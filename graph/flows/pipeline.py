@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from deployments.contract.batch import Batch
-from deployments.contract.nodes import Leave, Node, Parted
+from deployments.contract.nodes import Node, Part, joined, parts
 
 
 class Pipeline:
@@ -18,30 +18,18 @@ class Pipeline:
 
     async def __call__(self, batch: Batch[Any]) -> Batch[Any]:
         """What the last makes of what the others have made of it."""
-        return await _through(self._nodes, batch)
+        return await joined(self.parts(batch))
 
-    async def parts(self, batch: Batch[Any], leave: Leave) -> None:
+    def parts(self, batch: Batch[Any]) -> AsyncIterator[Part]:
         """The same, but images that leave a node before others pass the rest of the nodes before them, too."""
-        number = next((number for number, node in enumerate(self._nodes) if isinstance(node, Parted)), None)
-        if number is None:
-            await leave(range(len(batch.items)), await self(batch))
-            return
-        parted = self._nodes[number]
-        assert isinstance(parted, Parted)
-
-        async def on(positions: Sequence[int], part: Batch[Any]) -> None:
-            await leave(positions, await _through(self._nodes[number + 1 :], part))
-
-        come = await _through(self._nodes[:number], batch)
-        if come.live:
-            await parted.parts(come, on)
-        else:
-            await leave(range(len(come.items)), come)
+        return _through(self._nodes, range(len(batch.items)), batch)
 
 
-async def _through(nodes: Sequence[Node[Any, Any]], batch: Batch[Any]) -> Batch[Any]:
-    for node in nodes:
-        if not batch.live:
-            break
-        batch = await node(batch)
-    return batch if batch.live else Batch([], batch.items)
+async def _through(nodes: Sequence[Node[Any, Any]], positions: Sequence[int], batch: Batch[Any]) -> AsyncIterator[Part]:
+    if not nodes or not batch.live:
+        yield positions, batch if batch.live else Batch([], batch.items)
+        return
+    first, *rest = nodes
+    async for places, part in parts(first, batch):
+        async for whole in _through(rest, [positions[place] for place in places], part):
+            yield whole

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -13,7 +14,7 @@ from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
 from deployments.contract.caller import ANYONE
 from deployments.contract.item import Item
-from deployments.contract.nodes import Graph
+from deployments.contract.nodes import Graph, Part, joined, parts
 from deployments.contract.rollout import RolloutStats, no_labels
 from graph.flows.feedback import Book
 from graph.flows.seen import Seen
@@ -74,6 +75,10 @@ class Rollout:
 
     async def __call__(self, batch: Batch[Sequence[bytes]]) -> Batch[Sequence[Answer]]:
         """Encoded images to answers."""
+        return await joined(self.parts(batch))
+
+    async def parts(self, batch: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
+        """The same, as the graph gives them; shadows get their copies when all are answered."""
         rows = dict(zip(batch.live, batch.payload, strict=True))
         items = [self._marked(item, rows.get(position, b"")) for position, item in enumerate(batch.items)]
         drawn = {shadow: positions for shadow in self._shadows if (positions := shadow.draw(items))}
@@ -81,16 +86,20 @@ class Rollout:
         for position in {position for positions in drawn.values() for position in positions}:
             items[position] = replace(items[position], number=next(self._numbers))
             kept[items[position].number] = None
+        seen: dict[int, Seen] = {}
         try:
-            answer = await self._graph(Batch(batch.payload, tuple(items)))
+            async for places, part in parts(self._graph, Batch(batch.payload, tuple(items))):
+                with logged():
+                    seen |= self._look(batch.items, places, part)
+                yield places, part
         finally:
             copies = {position: kept.pop(item.number) for position, item in enumerate(items) if item.number in kept}
-        try:
-            self._look(batch, answer, drawn, {position: part for position, part in copies.items() if part is not None})
-        except Exception:
-            # The answers are there, whatever becomes of what is told of them.
-            logger.exception("what is tried can't be told of")
-        return answer
+            # What a cache remembers has no pixels.
+            there: dict[int, Copy] = {p: (copy, seen[p]) for p, copy in copies.items() if copy and p in seen}
+            for shadow, positions in drawn.items():
+                if copied := [there[position] for position in positions if position in there]:
+                    with logged():
+                        shadow.ask(copied, self._patience_ms)
 
     def _marked(self, item: Item, image: bytes) -> Item:
         """An image as it is to be treated; what warms members up never waited, and nothing is tried on it."""
@@ -100,30 +109,21 @@ class Rollout:
         # Who asks is nobody's business further on.
         return replace(item, trials=trials, by=ANYONE) if trials or item.by is not ANYONE else item
 
-    def _look(
-        self,
-        sent: Batch[Sequence[bytes]],
-        answer: Batch[Sequence[Answer]],
-        drawn: Mapping[Shadow, Sequence[int]],
-        copies: Mapping[int, Batch[Any]],
-    ) -> None:
+    def _look(self, sent: Sequence[Item], places: Sequence[int], answer: Batch[Sequence[Answer]]) -> dict[int, Seen]:
+        """Count and remember answers; what came of each image that somebody sent, by its position."""
         seen: dict[int, Seen] = {}
-        for position, told in zip(answer.live, answer.payload, strict=True):
-            item, origin = answer.items[position], sent.items[position]
+        for row, told in zip(answer.live, answer.payload, strict=True):
+            item, origin = answer.items[row], sent[places[row]]
             if not origin.queued_ns:
                 continue
-            seen[position] = Seen.of(item, told, self._canaries)
+            seen[places[row]] = here = Seen.of(item, told, self._canaries)
             for trial in self._trials:
-                if (index := seen[position].members.get(trial.name)) is not None:
+                if (index := here.members.get(trial.name)) is not None:
                     version = item.versions.get(trial.name)
-                    trial.voted(trial.name in item.trials, version, index == seen[position].index)
+                    trial.voted(trial.name in item.trials, version, index == here.index)
             if self._book is not None:
-                self._book.remember(request_id(origin), origin.place, seen[position])
-        for shadow, positions in drawn.items():
-            # What a cache remembers has no pixels.
-            there: list[Copy] = [(copies[p], seen[p]) for p in positions if p in copies and p in seen]
-            if there:
-                shadow.ask(there, self._patience_ms)
+                self._book.remember(request_id(origin), origin.place, here)
+        return seen
 
     def label(self, request: str, label: str | int, place: int = 0) -> None:
         """Take an image's true label.
@@ -156,6 +156,15 @@ class Rollout:
             {shadow.name: shadow.told() for shadow in self._shadows},
             None if self._book is None else self._book.told(),
         )
+
+
+@contextmanager
+def logged() -> Iterator[None]:
+    """The answers are there, whatever becomes of what is told of them."""
+    try:
+        yield
+    except Exception:
+        logger.exception("what is tried can't be told of")
 
 
 def request_id(item: Item) -> str:

@@ -8,11 +8,10 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
-from deployments.contract.nodes import Node
 from deployments.contract.payload import PixelSets
 from deployments.contract.rollout import Pairs, ShadowSettings, ShadowStats
 from graph.flows.asked import Member
@@ -149,14 +148,14 @@ class Shadow:
 class Tap:
     """Keeps the pixels of images that are to be copied, on their way to the members."""
 
-    def __init__(self, node: Node[PixelSets, Any], pixels: Sequence[str]) -> None:
-        """Set who gets the images, and the keys of the pixels that shadows take."""
-        self._node, self._pixels = node, pixels
+    def __init__(self, pixels: Sequence[str]) -> None:
+        """Set the keys of the pixels that shadows take."""
+        self._pixels = pixels
         # By the number of an image that is wanted, as soon as it has come by.
         self.kept: dict[int, Batch[PixelSets] | None] = {}
 
-    async def __call__(self, batch: Batch[PixelSets]) -> Batch[Any]:
-        """Whatever the node makes of it."""
+    async def __call__(self, batch: Batch[PixelSets]) -> Batch[PixelSets]:
+        """The batch as it came."""
         if self.kept:
             for position in batch.live:
                 if (number := batch.items[position].number) in self.kept:
@@ -164,4 +163,4 @@ class Tap:
                     self.kept[number] = Batch(
                         part.payload, (Item(number=number, trace_parent=part.items[0].trace_parent),)
                     )
-        return await self._node(batch)
+        return batch

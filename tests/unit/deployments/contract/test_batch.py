@@ -75,6 +75,13 @@ def test_what_is_split_joins_again(payload):
         assert same(joined.payload, whole.payload)
 
 
+def test_images_that_failed_before_there_was_a_payload_join_those_that_have_one():
+    failed = Batch([], (Item("bad", error=InvalidImage("no")),))
+    joined = Batch.join([([0], failed), ([1], batch(np.ones((1, 2), np.float32)))])
+    assert same(joined.payload, np.ones((1, 2), np.float32))
+    assert joined.live == [1]
+
+
 def test_what_a_part_lacks_of_named_arrays_is_no_number():
     first = batch({"x": np.ones((2, 3), np.float32)})
     second = batch({"x": np.zeros((1, 3), np.float32), "y": np.ones((1, 3), np.float32)})

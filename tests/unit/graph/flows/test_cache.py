@@ -1,5 +1,7 @@
 import asyncio
 import logging
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Cached, Item
 from deployments.contract.options import Options
-from graph.flows.cache import Cache, CacheSettings
+from graph.flows.cache import DECODER, Cache, CacheSettings
 from graph.flows.stores import Memory
 from tests.batches import batch, errors, notes
 
@@ -286,3 +288,78 @@ async def test_what_a_canary_failed_on_is_not_remembered_as_its_answer():
     members.fails_tried = (b"1",)
     await flow(batch([b"1"], Item(trials=("a",))))
     assert told(await flow(batch([b"2"], Item(trials=("a",))))) == [True]
+
+
+async def test_what_is_remembered_does_not_wait_for_what_is_asked_nor_an_early_exit_for_the_others():
+    class Stages(Members):
+        """Answers its second stage when it is let."""
+
+        let = asyncio.Event()
+
+        async def parts(self, batch):
+            for number, position in enumerate(range(len(batch.items))):
+                if number:
+                    await self.let.wait()
+                yield [position], await self(batch.split([position]))
+
+    members = Stages()
+    flow, left = cache(members), []
+    await flow(asking(b"0"))
+
+    async def take():
+        async for positions, part in flow.parts(asking(b"1", b"0", b"2")):
+            left.append((list(positions), told(part)))
+
+    first = asyncio.create_task(take())
+    while len(left) < 2:
+        await asyncio.sleep(0)
+    assert left == [([1], [True]), ([0], [False])]
+    # Another that asks for the early exit has it without the second stage.
+    assert told(await flow(asking(b"1"))) == [True]
+    second = asyncio.create_task(flow(asking(b"2")))
+    await asyncio.sleep(0)
+    members.let.set()
+    await first
+    assert (left[2:], told(await second)) == ([([2], [False])], [True])
+
+
+async def test_who_takes_no_more_parts_leaves_nobody_waiting():
+    members = Members()
+    flow = cache(members)
+    await flow(asking(b"0"))
+    parts = flow.parts(asking(b"0", b"1"))
+    await anext(parts)
+    follower = asyncio.create_task(flow(asking(b"1")))
+    await asyncio.sleep(0)
+    await parts.aclose()
+    assert told(await follower) == [False]
+
+
+async def test_what_a_part_took_is_counted_without_what_others_did_meanwhile(monkeypatch):
+    clock, took = [0.0], []
+    monkeypatch.setattr("graph.flows.cache.time", SimpleNamespace(time=time.time, perf_counter=lambda: clock[0]))
+
+    class Kept(Memory):
+        def keep(self, key, content):
+            took.append(DECODER.decode(content).took_s)
+
+    class Stages(Members):
+        async def parts(self, batch):
+            clock[0] += 4.0
+            yield [0, 1], await self(batch.split([0, 1]))
+            clock[0] += 1.0
+            yield [2, 3], await self(batch.split([2, 3]))
+
+    async for _ in cache(Stages(), store=Kept(10**6, 100, 60)).parts(asking(b"0", b"1", b"2", b"3")):
+        clock[0] += 100
+    # Of the first five seconds the first four are everyone's.
+    assert took == [1.0, 1.0, 1.5, 1.5]
+
+
+async def test_what_was_remembered_counts_though_the_rest_of_the_batch_is_given_up():
+    members = Members(waits=[b"1"])
+    flow = cache(members)
+    await flow(asking(b"0"))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(flow(asking(b"0", b"1")), 0.01)
+    assert flow._counts.calls == [(0, 1, 0), (1, 1, 0)]

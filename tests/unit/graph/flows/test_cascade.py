@@ -1,4 +1,5 @@
 import asyncio
+from functools import partial
 
 import numpy as np
 import pytest
@@ -163,8 +164,9 @@ async def test_an_image_whose_ballots_the_combiner_fails_has_failed_alone():
 @pytest.mark.parametrize("values", [(1, 2, 3, 4), (4, 3, 2, 1), (2, 4), (1, 3)])
 async def test_ballots_are_what_was_combined(values):
     says = {1: SURE, 2: UNSURE, 3: SURE, 4: UNSURE}
-    flow = cascade(Says("a", says), Says("b", {2: OTHER, 4: SURE}))
-    combined, ballots = await flow(pixels(*values)), await flow.ballots(pixels(*values))
+    a, b = Says("a", says), Says("b", {2: OTHER, 4: SURE})
+    combined = await cascade(a, b)(pixels(*values))
+    ballots = await cascade(a, b, flow=partial(Cascade, combined=False))(pixels(*values))
     again = await Combiner(CombinerSettings(), {"a": 1.0, "b": 1.0})(ballots)
     np.testing.assert_array_equal(again.payload, combined.payload)
     assert asked(ballots) == asked(combined)
@@ -304,10 +306,11 @@ async def test_an_early_exit_passes_what_is_behind_before_the_others_are_answere
     a, b = Says("a", {1: SURE, 2: UNSURE, 3: OTHER, 4: UNSURE}), Waits("b", {2: OTHER})
     graph, left = Pipeline(Pipeline(cascade(a, b, quorum=2)), labelled), []
 
-    async def leave(positions, part):
-        left.append((list(positions), part.payload, part.live))
+    async def take():
+        async for positions, part in graph.parts(pixels(1, 2, 3, 4)):
+            left.append((list(positions), part.payload, part.live))
 
-    passing = asyncio.create_task(graph.parts(pixels(1, 2, 3, 4), leave))
+    passing = asyncio.create_task(take())
     async with asyncio.timeout(5):
         while not left:
             await asyncio.sleep(0)
@@ -320,15 +323,12 @@ async def test_an_early_exit_passes_what_is_behind_before_the_others_are_answere
 
 
 async def test_a_row_of_nodes_of_which_none_can_part_leaves_together():
-    left = []
+    async def left(graph, batch):
+        return [(list(positions), part.payload) async for positions, part in graph.parts(batch)]
 
-    async def leave(positions, part):
-        left.append((list(positions), part.payload))
-
-    await Pipeline(labelled).parts(batch(np.array([SURE, OTHER], np.float32)), leave)
-    assert left == [([0, 1], [0, 1])]
+    assert await left(Pipeline(labelled), batch(np.array([SURE, OTHER], np.float32))) == [([0, 1], [0, 1])]
     # Nothing is left to ask the cascade about.
     broken = [Item(error=InvalidImage("broken"))] * 2
     a = Says("a", {})
-    await Pipeline(labelled, cascade(a, Says("b", {}))).parts(pixels(1, 2, items=broken), leave)
-    assert (left[1:], a.seen) == ([([0, 1], [])], [])
+    graph = Pipeline(labelled, cascade(a, Says("b", {})))
+    assert (await left(graph, pixels(1, 2, items=broken)), a.seen) == ([([0, 1], [])], [])

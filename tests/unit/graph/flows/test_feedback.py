@@ -148,3 +148,37 @@ async def test_a_request_is_known_by_its_own_id_or_by_its_trace():
 async def test_where_no_labels_are_taken_that_is_told():
     with pytest.raises(UnknownRequest, match="configure `feedback`"):
         Rollout(Graph()).label("r", "cat")
+
+
+async def test_an_answer_that_leaves_before_others_is_remembered_and_copied_like_them():
+    class Parts(Graph):
+        async def parts(self, batch):
+            for position in reversed(range(len(batch.items))):
+                yield [position], await self(batch.split([position]))
+
+    graph, found, node = Parts(), book(), Names()
+    flow = Rollout(graph, (), [tried := shadow(node)], graph.tap, book=found)
+    sent, left = [replace(item, place=place) for place, item in enumerate(waiting(2))], []
+    async for positions, _ in flow.parts(batch([b"1", b"2"], *sent)):
+        left.append(list(positions))
+        # Its label may come as soon as it is answered.
+        assert found.told().remembered == len(left)
+        await asyncio.sleep(0)
+        assert node.seen == []
+    await over(tried)
+    assert left == [[1], [0]]
+    assert ([pixels for pixels, _ in node.seen], graph.tap.kept) == ([[1, 2]], {})
+
+
+async def test_what_was_answered_before_the_rest_failed_is_compared_nevertheless():
+    class Fails(Graph):
+        async def parts(self, batch):
+            yield [0], await self(batch.split([0]))
+            raise ZeroDivisionError
+
+    graph, node = Fails(), Names()
+    flow = Rollout(graph, (), [tried := shadow(node)], graph.tap)
+    with pytest.raises(ZeroDivisionError):
+        await flow(batch([b"1", b"2"], *waiting(2)))
+    await over(tried)
+    assert ([pixels for pixels, _ in node.seen], graph.tap.kept) == ([[1]], {})

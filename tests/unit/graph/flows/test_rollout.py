@@ -21,7 +21,7 @@ class Graph:
     """Answers 1 for each image; the member `a` says what the image is, and a shadow may look at it."""
 
     def __init__(self):
-        self.items, self.tap = [], Tap(self.members, ["small"])
+        self.items, self.tap = [], Tap(["small"])
         self.remembers = False
 
     async def members(self, batch):
@@ -32,7 +32,7 @@ class Graph:
     async def __call__(self, batch):
         self.items = batch.items
         pixels = Batch({"small": np.array([int(image) for image in batch.payload], np.uint8)}, batch.items)
-        items = (await (self.members if self.remembers else self.tap)(pixels)).items
+        items = (await self.members(pixels if self.remembers else await self.tap(pixels))).items
         return Batch([answer(item) for item in items if item.error is None], items)
 
 

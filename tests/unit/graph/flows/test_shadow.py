@@ -137,13 +137,7 @@ async def test_where_the_label_is_known_it_tells_who_was_right():
 
 
 async def test_a_tap_keeps_the_pixels_of_those_that_are_wanted_and_gives_all_on():
-    class Members:
-        async def __call__(self, batch):
-            self.got = batch
-            return batch
-
-    members = Members()
-    tap = Tap(members, ["small"])
+    tap = Tap(["small"])
     sent = Batch(
         {"small": np.array([7, 8], np.uint8), "large": np.array([1, 2], np.uint8)},
         (Item(number=1), Item(error=InvalidImage("x"), number=2), Item(number=3)),
