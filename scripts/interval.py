@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# Of the normal distribution, for both ends of an interval at 95 %.
-TWO_SIDED = 1.96
+from graph.flows.interval import Z, wilson
 
 
 @dataclass(frozen=True)
@@ -20,9 +19,15 @@ class Interval:
     high: float
 
     @classmethod
-    def of(cls, values: NDArray[np.float64]) -> Interval:
-        """Of a value an image; of paired differences it is the paired interval."""
-        mean, half = 100 * values.mean(), 100 * TWO_SIDED * values.std() / np.sqrt(len(values))
+    def share(cls, found: NDArray[np.bool_]) -> Interval:
+        """The share of the images that something is true of, with Wilson's interval."""
+        low, mean, high = wilson(int(found.sum()), len(found))
+        return cls(100 * mean, 100 * low, 100 * high)
+
+    @classmethod
+    def paired(cls, values: NDArray[np.float64]) -> Interval:
+        """The mean of a difference for each image."""
+        mean, half = 100 * values.mean(), 100 * Z * values.std() / np.sqrt(len(values))
         return cls(float(mean), float(mean - half), float(mean + half))
 
     def __str__(self) -> str:

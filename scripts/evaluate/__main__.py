@@ -76,7 +76,7 @@ def evaluate(repository: Path, names: Sequence[str], dataset: Dataset, method: M
         ensemble = Score(ENSEMBLE, _joined(members), top1(combined, labels), len(dataset))
         ensembles.append(ensemble)
         best = max(rows.values(), key=lambda row: scores[row].top1)
-        difference = Interval.of(hits(combined, labels) - hits(outputs[best], labels))
+        difference = Interval.paired(hits(combined, labels) - hits(outputs[best], labels))
         sentences.append(gain(ensemble, members, difference))
     return [*scores, *ensembles], sentences
 
@@ -101,7 +101,7 @@ def compare(repository: Path, names: Sequence[str], others: Sequence[str], datas
     labels = _truth(models, dataset)
     outputs = predict(models, dataset)
     right = [hits(output, labels) for output in outputs]
-    difference = Interval.of(np.mean(right[: len(names)], axis=0) - np.mean(right[len(names) :], axis=0))
+    difference = Interval.paired(np.mean(right[: len(names)], axis=0) - np.mean(right[len(names) :], axis=0))
     told = f"{', '.join(names)} against {', '.join(others)}: {difference.mean:+.2f} points of top-1 in the mean"
     return _scores(models, outputs, labels), [f"{told} ({paired(difference)})"]
 

@@ -73,9 +73,9 @@ class Setup:
     def answers(self, said: Members) -> tuple[Interval, float]:
         """Its accuracy, and the share of the images that are answered before the last member is asked, percent."""
         if self.exit_at is None:
-            return Interval.of((said.combined(self.members).argmax(axis=1) == said.labels).astype(float)), 0.0
+            return Interval.share(said.combined(self.members).argmax(axis=1) == said.labels), 0.0
         walk = said.walk(self.members, [self.exit_at] * (len(self.members) - 1))
-        return Interval.of((walk.answers == said.labels).astype(float)), 100 * sum(walk.stops[:-1])
+        return Interval.share(walk.answers == said.labels), 100 * sum(walk.stops[:-1])
 
 
 @dataclass(frozen=True)

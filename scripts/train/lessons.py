@@ -35,6 +35,8 @@ class Lessons:
         """
         self._file, self._teachers = file, json.dumps(list(teachers))
         self._answers: dict[bytes, Probabilities] = {}
+        # How many of them the file holds.
+        self._kept = 0
         if not file.exists():
             return
         try:
@@ -45,6 +47,7 @@ class Lessons:
         if told != self._teachers:
             raise ScriptError(f"{file} is of other teachers: {told}; name another file by --lessons")
         self._answers = {digest.tobytes(): answer for digest, answer in zip(digests, answers, strict=True)}
+        self._kept = len(self._answers)
 
     def of(self, rows: Pixels, ask: Callable[[Pixels], Probabilities]) -> Probabilities:
         """Answers to images, float [N,classes]; `ask` is called once with those that were never asked about.
@@ -60,9 +63,12 @@ class Lessons:
         return np.stack([self._answers[digest] for digest in digests])
 
     def save(self) -> None:
-        """Write the file in the place of the one before, whole or not at all."""
+        """Write the file in the place of the one before, whole or not at all, if there is something new."""
+        if len(self._answers) == self._kept:
+            return
         self._file.parent.mkdir(parents=True, exist_ok=True)
         partial = self._file.with_name(f"{self._file.name}.partial.npz")
         digests = np.frombuffer(b"".join(self._answers), np.uint8).reshape(-1, DIGEST_BYTES)
         np.savez(partial, teachers=self._teachers, digests=digests, answers=np.stack(list(self._answers.values())))
         partial.replace(self._file)
+        self._kept = len(self._answers)

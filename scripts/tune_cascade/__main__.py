@@ -88,26 +88,26 @@ def report(members: Members, choosing: NDArray[np.bool_], choice: Choice) -> dic
     judged = members.part(~choosing)
     walk, full = judged.walk(choice.order, choice.exit_at), judged.full()
     labels = judged.labels
-    hits, full_hits = (walk.answers == labels).astype(float), (full == labels).astype(float)
-    difference = Interval.of(hits - full_hits)
+    hits, full_hits = walk.answers == labels, full == labels
+    difference = Interval.paired(hits.astype(float) - full_hits)
     for name, said in judged.scores.items():
-        right = Interval.of((said.argmax(axis=1) == judged.labels).astype(float))
+        right = Interval.share(said.argmax(axis=1) == labels)
         print(f"{name}: top-1 {right}, {judged.costs[name]:.2f} ms an image")
-    print(f"all together: top-1 {Interval.of(full_hits)}")
+    print(f"all together: top-1 {Interval.share(full_hits)}")
     print(
-        f"the cascade: top-1 {Interval.of(hits)}, {difference.mean:+.2f} points "
+        f"the cascade: top-1 {Interval.share(hits)}, {difference.mean:+.2f} points "
         f"({difference.low:+.2f} to {difference.high:+.2f}, paired) at {walk.cost / sum(judged.costs.values()):.2f} "
         "of the inference"
     )
-    print(f"answered otherwise than by all together: {Interval.of((walk.answers != full).astype(float))}")
+    print(f"answered otherwise than by all together: {Interval.share(walk.answers != full)}")
     shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in zip(choice.order, walk.stops, strict=True))
     print(f"the last one asked: {shares}")
     print(f"chosen on {choosing.sum():,} images, judged on {(~choosing).sum():,} others; intervals are of 95 %\n")
     print(f"ensemble: {{cascade: {{order: [{', '.join(choice.order)}], exit_at: {list(choice.exit_at)}}}}}")
     return {
         **asdict(choice),
-        "top1": asdict(Interval.of(hits)),
-        "full_top1": asdict(Interval.of(full_hits)),
+        "top1": asdict(Interval.share(hits)),
+        "full_top1": asdict(Interval.share(full_hits)),
         "difference": asdict(difference),
         "stops": dict(zip(choice.order, walk.stops, strict=True)),
         "costs_ms": dict(judged.costs),

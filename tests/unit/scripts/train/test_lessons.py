@@ -31,7 +31,13 @@ def test_no_image_is_asked_about_twice_in_this_run_or_the_next(tmp_path):
     later = Lessons(tmp_path / "new" / "lessons.npz", TEACHERS)
     assert later.of(images(3, 2, 1), teacher).tolist() == [[3, 252], [2, 253], [1, 254]]
     assert teacher.asked == [2, 1]
-    assert [file.name for file in (tmp_path / "new").iterdir()] == ["lessons.npz"]
+    [file] = (tmp_path / "new").iterdir()
+    written = file.stat().st_ino
+    later.save()
+    assert file.stat().st_ino == written
+    later.of(images(4), teacher)
+    later.save()
+    assert file.stat().st_ino != written
 
 
 def test_lessons_of_other_teachers_are_told(tmp_path):

@@ -111,9 +111,11 @@ def test_the_margin_is_to_the_second() -> None:
     np.testing.assert_allclose(sureness(said, "margin"), [0.2, 0.8])
 
 
-def test_an_interval_is_the_normal_one() -> None:
-    interval = Interval.of(np.array([1.0] * 90 + [0.0] * 10))
-    assert (interval.mean, round(interval.low, 2), round(interval.high, 2)) == (90.0, 84.12, 95.88)
+def test_a_share_has_wilsons_interval_and_a_difference_the_normal_one() -> None:
+    share = Interval.share(np.array([True] * 90 + [False] * 10))
+    assert (share.mean, round(share.low, 2), round(share.high, 2)) == (90.0, 82.56, 94.48)
+    paired = Interval.paired(np.array([1.0] * 5 + [0.0] * 90 + [-1.0] * 5))
+    assert (paired.mean, round(paired.low, 2), round(paired.high, 2)) == (0.0, -6.2, 6.2)
 
 
 def test_the_command_chooses_on_one_half_and_judges_on_the_other(
