@@ -3,8 +3,9 @@
     python -m scripts.faults refusals                 # every kind, four minutes
     python -m scripts.faults refusals obeying --markdown refusals.md
 
-Each kind starts a server of its own, all nodes in one process with models of ImageNet's size, and loads it first as
-far as it goes with 32 clients: that is the best, of which the overloaded server's rate is told as a share.
+Each kind starts a server of its own, all nodes in one process with models of ImageNet's size, and loads it before and
+after as far as it goes with 32 clients: the mean of both is the best, of which the overloaded server's rate is told as
+a share. What is answered after a load's time is no part of its rate.
 """
 
 from __future__ import annotations
@@ -42,14 +43,18 @@ class Seen:
     """What the clients of a load saw.
 
     Attributes:
+        until: the end of the load, as `time.monotonic`.
         statuses: how many answers had each HTTP status; 0 for a connection that broke.
         latencies: of the answers with 200, seconds.
+        in_time: how many of those came until the end.
         retries: how many requests were tried again after a refusal, for the first time.
         admitted: how many of those were let in then.
     """
 
+    until: float
     statuses: Counter[int] = field(default_factory=Counter)
     latencies: list[float] = field(default_factory=list)
+    in_time: int = 0
     retries: int = 0
     admitted: int = 0
 
@@ -83,6 +88,7 @@ class Client:
         self._seen.statuses[status] += 1
         if status == OK:
             self._seen.latencies.append(time.perf_counter() - started)
+            self._seen.in_time += time.monotonic() <= self._seen.until
         wait_ms = json.loads(body)["error"].get("retry_after_ms", 1000) if status == REFUSED else 0
         return status, wait_ms / 1000
 
@@ -95,12 +101,12 @@ class Client:
 
 async def closed(images: Sequence[bytes], clients: int, seconds: float, obey: bool) -> Seen:
     """Clients that ask again as soon as they are answered; or, if they obey, when a refusal says so."""
-    seen, end = Seen(), time.monotonic() + seconds
+    seen = Seen(time.monotonic() + seconds)
 
     async def ask(number: int) -> None:
         client = Client(images, number, seen)
         retries, key = 0, ""
-        while time.monotonic() < end:
+        while time.monotonic() < seen.until:
             if not retries:
                 key = uuid4().hex if obey else ""
             status, wait_s = await client.ask(key)
@@ -109,7 +115,7 @@ async def closed(images: Sequence[bytes], clients: int, seconds: float, obey: bo
                 seen.admitted += status == OK
             retries = retries + 1 if status == REFUSED else 0
             if obey and status == REFUSED:
-                await asyncio.sleep(wait_s)
+                await asyncio.sleep(min(wait_s, max(0.0, seen.until - time.monotonic())))
         client.close()
 
     await asyncio.gather(*map(ask, range(clients)))
@@ -118,8 +124,8 @@ async def closed(images: Sequence[bytes], clients: int, seconds: float, obey: bo
 
 async def opened(images: Sequence[bytes], rate: float, seconds: float) -> Seen:
     """Requests that come whatever becomes of the others, a Poisson process of so many a second."""
-    seen, end, idle = Seen(), time.monotonic() + seconds, [Client(images, 0, Seen())]
-    idle.clear()
+    seen = Seen(time.monotonic() + seconds)
+    idle: list[Client] = []
     asked: set[asyncio.Task[None]] = set()
 
     async def ask(number: int) -> None:
@@ -131,7 +137,7 @@ async def opened(images: Sequence[bytes], rate: float, seconds: float) -> Seen:
     for number in range(int(rate * seconds)):
         due += random.expovariate(rate)
         await asyncio.sleep(max(0.0, due - time.monotonic()))
-        if time.monotonic() > end:
+        if time.monotonic() > seen.until:
             break
         if len(asked) < MOST_OPEN:
             asked.add(task := asyncio.create_task(ask(number)))
@@ -212,6 +218,11 @@ class Result:
         return [self.what, *numbers, f"{self.p99_ms:,.0f}", retried, f"{self.growth_mb:+,.0f} MB"]
 
 
+def best_rate(images: Sequence[bytes]) -> float:
+    """How many answers a second a server gives that is loaded as far as it goes."""
+    return asyncio.run(closed(images, BEST_CLIENTS, BEST_S, obey=True)).in_time / BEST_S
+
+
 def measure(load: Load, seconds: float) -> Result:
     """What becomes of a load; raises ScriptError if the server does not start."""
     served = workload("imagenet", "int8")
@@ -221,11 +232,12 @@ def measure(load: Load, seconds: float) -> Result:
         config["applications"][0]["args"].setdefault("ingress", {}).update(load.ingress)
 
     with running(OURS["colocated"], served, edit) as server:
-        best = len(asyncio.run(closed(images, BEST_CLIENTS, BEST_S, obey=True)).latencies) / BEST_S
+        best = best_rate(images)
         before = server.resident_mb()
         seen: Seen = asyncio.run(load.run(images, best, seconds))
         growth = server.resident_mb() - before
-    rate = len(seen.latencies) / seconds
+        best = (best + best_rate(images)) / 2
+    rate = seen.in_time / seconds
     others = {status: count for status, count in seen.statuses.items() if status not in {OK, REFUSED}}
     return Result(
         what=load.what,

@@ -68,6 +68,37 @@ async def test_an_open_loop_counts_other_answers_and_broken_connections(monkeypa
     assert set(lost.statuses) == {0}
 
 
+async def test_what_comes_after_the_end_is_no_part_of_the_rate_and_nobody_waits_beyond_it(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(refusals.time, "monotonic", lambda: clock[0])
+
+    def answer(key):
+        # The fourth is asked for in time, and answered when the time is over.
+        clock[0] += 0.3
+        return OK
+
+    async with server(monkeypatch, answer):
+        seen = await closed([b"a"], 1, 1.0, obey=True)
+    assert (len(seen.latencies), seen.in_time) == (4, 3)
+
+    def refuse(key):
+        clock[0] += 1.0
+        return REFUSED
+
+    monkeypatch.setattr(refusals.asyncio, "sleep", slept := Slept())
+    async with server(monkeypatch, refuse):
+        await closed([b"a"], 1, 1.0, obey=True)
+    assert slept.seconds == [0.0]
+
+
+class Slept:
+    def __init__(self):
+        self.seconds = []
+
+    async def __call__(self, seconds):
+        self.seconds.append(seconds)
+
+
 @pytest.mark.parametrize(("share", "told"), [(0.5, "50.0%"), (math.nan, "")])
 def test_a_line_of_the_table(share, told):
     result = Result("a load", 10.4, 0.951, 1234, 0, {}, 1500.2, share, 3.6)
