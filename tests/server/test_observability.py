@@ -88,7 +88,7 @@ def check_tree(spans):
 
 
 def side_by_side(spans):
-    """Whether the slow members worked at the same time."""
+    """Whether the slow members worked at the same time: never, where one waits for the other's answer."""
     left, right = (spans[f"predict {name}"] for name in SLOW)
     return max(left.start, right.start) < min(left.end, right.end)
 
@@ -166,7 +166,6 @@ def test_ten_requests_at_once_are_ten_whole_traces(traced):
         assert spans["classify"].parent_id == CALLER
         assert spans["classify"].attributes["http.response.status_code"] == 200
         traces.append(spans)
-    assert all(map(side_by_side, traces))
     wanted = {span_id for spans in traces for _, span_id in spans["queue"].links}
 
     def batches():
@@ -181,6 +180,17 @@ def test_ten_requests_at_once_are_ten_whole_traces(traced):
         assert (root.trace_id, root.span_id) in batches()[batch].links
         assert batches()[batch].attributes["ensemble.batch.size"] == len(batches()[batch].links)
     assert sum(len(batch.links) for batch in batches().values()) == 10
+
+
+def test_members_work_side_by_side(traced):
+    """In a trace soon, not in each: on a busy machine a member may get its batch when the other is done."""
+    server, receiver = traced
+
+    def together():
+        trace_id = post(server, pictures.jpeg(40, 60)).json()["trace_id"]
+        return side_by_side(whole(receiver, trace_id, ALONE))
+
+    assert eventually(together)
 
 
 def test_grpc_continues_and_returns_the_trace(traced):
