@@ -8,14 +8,16 @@
     python -m scripts.faults memory --help            # 200,000 requests, and the memory that they take
 
 Each scenario starts a server of its own, of the shipped configuration with the models in the box. Clients never try a
-request again. Printed are the requests that failed, the answers that lacked a member, and the longest time
-without any answer. A server takes half a minute to start; all scenarios take about a quarter of an hour.
+request again. Printed are the requests that failed, the answers that lacked a member, the answers a second while the
+fault was done as a fraction of those before, and the longest time without any answer. A server takes half a minute to
+start; all scenarios take about a quarter of an hour.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,14 +29,14 @@ from scripts.errors import positive, told_in_one_line
 from scripts.faults import kills, memory, refusals
 from scripts.faults.hostile import command as hostile
 from scripts.faults.scenarios import SCENARIOS, Scenario
-from scripts.faults.stage import stage
+from scripts.faults.stage import CALM_S, stage
 from scripts.faults.watch import Sight, sight
 from scripts.results import Table, add_files, check_files, drawing, write_files
 from scripts.serve.environment import set_up
 
 # What has options of its own.
 CAMPAIGNS = {"hostile": hostile.main, "refusals": refusals.main, "kills": kills.main, "memory": memory.main}
-HEADINGS = ("what is done", "requests", "failed", "degraded", "dark, s", "p99, ms")
+HEADINGS = ("what is done", "requests", "failed", "degraded", "rate kept", "dark, s", "p99, ms")
 CLIENTS = 16
 Result = tuple[Scenario, Sight]
 
@@ -46,15 +48,17 @@ def measure(scenario: Scenario, clients: int) -> Sight:
         ScriptError: the server did not start, or was not whole again in time.
     """
     with stage(workload("embedded", "int8"), scenario.placement, scenario.replicas, clients, scenario.nodes) as here:
+        began = time.monotonic()
         scenario.do(here)
-    return sight(here.watch)
+        ended = time.monotonic() - CALM_S
+    return sight(here.watch, began, ended)
 
 
 def cells(result: Result) -> list[str]:
     """A line of the table."""
     scenario, seen = result
     numbers = [f"{n:,}" for n in (seen.requests, seen.failed, seen.degraded)]
-    return [scenario.what, *numbers, f"{seen.dark_s:.1f}", f"{seen.p99_ms:,.0f}"]
+    return [scenario.what, *numbers, f"{seen.kept:.2f}", f"{seen.dark_s:.1f}", f"{seen.p99_ms:,.0f}"]
 
 
 def table(results: Sequence[Result]) -> Table:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
@@ -17,8 +13,8 @@ from typing import Any
 import httpx
 from PIL import Image
 
-from scripts.benchmark.systems import HTTP_PORT
 from scripts.benchmark.workloads import Placement
+from scripts.faults.attackers import BRACKET_SENDERS, SLOW_BODIES, attack, send_brackets, send_slow_bodies
 from scripts.faults.stage import Stage
 from scripts.serve.api import ServeApi
 
@@ -26,8 +22,6 @@ KILLS = 3
 NODES = ("JpegTransformer", "ResNet", "DenseNet", "Combiner", "Labeler")
 TWO_OF_EACH, THREE = dict.fromkeys(NODES, 2), dict.fromkeys(NODES, 3)
 FROZEN_S = 15.0
-SLOW_BODIES, SLOW_S = 600, 20.0
-BRACKET_SENDERS = 4
 BOMBS = 8
 
 
@@ -133,50 +127,12 @@ def _send_scan_bombs(here: Stage) -> None:
     here.until_whole()
 
 
-def _send_slow_bodies(here: Stage) -> None:
-    head = b"POST /classify HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
-    slow: list[socket.socket] = []
-    end = time.monotonic() + SLOW_S
-    while time.monotonic() < end:
-        for _ in range(SLOW_BODIES - len(slow)):
-            slow.append(socket.create_connection(("127.0.0.1", HTTP_PORT)))
-            slow[-1].sendall(head)
-        time.sleep(1)
-        slow = [each for each in slow if _trickle(each)]
-    for each in slow:
-        each.close()
-    here.until_whole()
+def _attack(by: Callable[[], None]) -> Callable[[Stage], None]:
+    def do(here: Stage) -> None:
+        attack(by)
+        here.until_whole()
 
-
-def _trickle(connection: socket.socket) -> bool:
-    """Send ten bytes more; False if the server has ended the connection, or answered."""
-    try:
-        connection.sendall(b"0123456789")
-        connection.recv(1, socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass
-    connection.close()
-    return False
-
-
-def _send_brackets(here: Stage) -> None:
-    body = b'{"inputs": [' + b"[]," * 10_400_000 + b"[]]}"
-    over = threading.Event()
-
-    def send() -> None:
-        while not over.is_set():
-            # Refused before it is read, the connection may end while it is still being sent.
-            with suppress(httpx.TransportError):
-                httpx.post(f"{here.url}/v2/models/ensemble/infer", content=body, timeout=120)
-
-    with ThreadPoolExecutor(BRACKET_SENDERS) as pool:
-        for _ in range(BRACKET_SENDERS):
-            pool.submit(send)
-        time.sleep(SLOW_S)
-        over.set()
-    here.until_whole()
+    return do
 
 
 def _end_and_start_the_controller(here: Stage) -> None:
@@ -204,6 +160,6 @@ SCENARIOS = (
     Scenario("rollout-colocated", "the one process of all nodes is rolled out anew", _roll_ingress, {}, "colocated"),
     Scenario("scale-down", "every node goes from two replicas to one", _scale_down, TWO_OF_EACH),
     Scenario("scan-bombs", f"{BOMBS} JPEGs of 49 megapixels in 1,010 scans are sent", _send_scan_bombs),
-    Scenario("slow-bodies", f"{SLOW_BODIES} clients send their bodies at 10 bytes a second", _send_slow_bodies),
-    Scenario("brackets", f"{BRACKET_SENDERS} clients send 31 MB of JSON brackets, again and again", _send_brackets),
+    Scenario("slow-bodies", f"{SLOW_BODIES} clients send bodies at 10 bytes a second", _attack(send_slow_bodies)),
+    Scenario("brackets", f"{BRACKET_SENDERS} clients send 31 MB of brackets again and again", _attack(send_brackets)),
 )

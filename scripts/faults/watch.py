@@ -87,6 +87,7 @@ class Sight:
         degraded: how many answers lacked a member.
         dark_s: the longest time without an answer, seconds.
         p99_ms: the 99th percentile of the answers' latency, milliseconds.
+        kept: how many answers a second came while the fault was done, as a fraction of those before.
         first_failure: what the first failed request was told.
     """
 
@@ -95,11 +96,12 @@ class Sight:
     degraded: int
     dark_s: float
     p99_ms: float
+    kept: float
     first_failure: str
 
 
-def sight(watch: Watch) -> Sight:
-    """What the clients of a watch that is over saw."""
+def sight(watch: Watch, began: float, ended: float) -> Sight:
+    """What the clients of a watch that is over saw of a fault that began and ended at these times."""
     answers = [each for each in watch.answered if each.failure is None]
     failures = [each.failure for each in watch.answered if each.failure is not None]
     ends = [watch.began, *sorted(each.ended for each in answers)]
@@ -110,5 +112,11 @@ def sight(watch: Watch) -> Sight:
         degraded=sum(bool(each.missing) for each in answers),
         dark_s=max((later - sooner for sooner, later in itertools.pairwise(ends)), default=float("inf")),
         p99_ms=float(np.percentile(latencies, 99)) * 1000,
+        kept=_rate(ends[1:], began, ended) / _rate(ends[1:], ends[1] if answers else began, began),
         first_failure=failures[0] if failures else "",
     )
+
+
+def _rate(ends: Sequence[float], since: float, until: float) -> float:
+    """How many of these came a second after one time, up to another; not a number if there is no time between."""
+    return sum(since < end <= until for end in ends) / (until - since) if until > since else float("nan")

@@ -1,11 +1,16 @@
+import math
+import os
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from scripts.faults.__main__ import plot, table
+from scripts.faults.attackers import attack
 from scripts.faults.scenarios import SCENARIOS
 from scripts.faults.watch import Answered, Watch, sight
 
@@ -19,7 +24,7 @@ def test_what_clients_saw():
         Answered(12, 16, None, ("densenet",)),
         Answered(16, 16.5, None),
     ]
-    seen = sight(watch)
+    seen = sight(watch, 16.2, 17)
     assert (seen.requests, seen.failed, seen.degraded) == (4, 1, 1)
     assert (seen.dark_s, seen.first_failure) == (5, "503 full")
     assert 3900 < seen.p99_ms <= 4000
@@ -28,7 +33,16 @@ def test_what_clients_saw():
 def test_without_any_answer_it_was_dark_all_the_time():
     watch = Watch("http://127.0.0.1:1", [b""], 1)
     watch.answered = [Answered(0, 1, "no")]
-    assert sight(watch).dark_s == float("inf")
+    assert sight(watch, 1, 2).dark_s == float("inf")
+
+
+def test_the_rate_that_is_kept_is_of_the_time_before_the_fault():
+    watch = Watch("http://127.0.0.1:1", [b""], 1)
+    watch.began = 0.0
+    # From its first answer on one a second, and while the fault is done one in two.
+    watch.answered = [Answered(end - 0.5, end, None) for end in (3, 4, 5, 6, 8, 10, 12, 12.1, 12.2)]
+    assert sight(watch, 6, 12).kept == 0.5
+    assert math.isnan(sight(watch, 3, 12).kept)
 
 
 @pytest.fixture
@@ -64,7 +78,7 @@ def test_a_watch_notes_every_request(server):
     while len(watch.answered) < 12:
         pass
     watch.stop()
-    seen = sight(watch)
+    seen = sight(watch, watch.began, time.monotonic())
     assert seen.requests == len(watch.answered)
     assert seen.first_failure == "503 full"
     assert abs(seen.failed - seen.requests / 3) <= 1
@@ -80,7 +94,7 @@ def test_a_watch_notes_every_request(server):
 def test_the_results_are_a_table_and_a_picture(tmp_path):
     watch = Watch("http://127.0.0.1:1", [b""], 1)
     watch.began, watch.answered = 0.0, [Answered(0, 1, None)]
-    results = [(scenario, sight(watch)) for scenario in SCENARIOS]
+    results = [(scenario, sight(watch, 1, 2)) for scenario in SCENARIOS]
     assert len(set(scenario.name for scenario in SCENARIOS)) == len(SCENARIOS)
     assert len(table(results).markdown().splitlines()) == 2 + len(SCENARIOS)
     pytest.importorskip("matplotlib")
@@ -93,3 +107,13 @@ def test_an_unknown_scenario_is_told():
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert "no scenario 'earthquake'; there are members, " in done.stderr
+
+
+def test_attackers_are_a_process_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    attack(_note_the_process)
+    assert (tmp_path / "pid").read_text() not in {"", str(os.getpid())}
+
+
+def _note_the_process():
+    Path("pid").write_text(str(os.getpid()))
