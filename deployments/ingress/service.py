@@ -18,7 +18,7 @@ from deployments.observe.stats import Stats
 Replicas = Mapping[str, Mapping[str, int]]
 
 # Raises `UnknownLabel`, `UnknownRequest` or `AlreadyLabelled`.
-TakesLabel = Callable[[str, str | int, int], None]
+TakesLabel = Callable[[str, str | int, int], Awaitable[None]]
 
 
 async def no_replicas() -> Replicas:

@@ -52,6 +52,11 @@ class Listener:
         """Whether callers find it; what cleans old files up may have removed its name."""
         return self._server is not None and self._path.exists()
 
+    async def keep_open(self) -> None:
+        """Listen, if it does not and is not about to end; raises OSError if it can't."""
+        if not self.closing and not self.is_open:
+            await self.open()
+
     def admit(self, caller: Caller) -> None:
         """Know a caller."""
         self._callers.add(caller)

@@ -72,6 +72,11 @@ class Book:
         while self._answers and next(iter(self._answers.values()))[0] <= now:
             self._answers.popitem(last=False)
 
+    def remembers(self, request: str, place: int) -> bool:
+        """Whether the answer to an image of a request is remembered."""
+        self._forget()
+        return (request, place) in self._answers
+
     def take(self, request: str, label: str | int, place: int = 0) -> Seen:
         """Take an image's true label: a class' name, or its index.
 

@@ -125,6 +125,10 @@ class Rollout:
                 self._book.remember(request_id(origin), origin.place, here)
         return seen
 
+    def remembers(self, request: str, place: int) -> bool:
+        """Whether the answer to an image of a request is remembered here."""
+        return self._book is not None and self._book.remembers(request, place)
+
     def label(self, request: str, label: str | int, place: int = 0) -> None:
         """Take an image's true label.
 

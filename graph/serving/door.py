@@ -38,6 +38,7 @@ from graph.flows.rollout import SECTIONS
 from graph.live import LiveSettings
 from graph.plan import INGRESS, Plan, Whole
 from graph.serving.loading import Redeploying
+from graph.serving.peers import Peers
 from graph.serving.replicas import Replicas
 
 logger = logging.getLogger("ray.serve")
@@ -45,8 +46,9 @@ logger = logging.getLogger("ray.serve")
 WARM_UP_RETRY_S = 1.0
 # What is loaded and unloaded, in `user_config`, and beside the nodes, of which none has such a name.
 LOADING, GATES = "loading", "loading of members"
-# Beside the folders of sockets, that of the shared memory that clients register: no deployment has such a name.
-REGIONS = "shared memory"
+# Beside the folders of sockets, that of the shared memory that clients register, and that of the sockets by which the
+# replicas of the ingress hand on true labels: no deployment has such names.
+REGIONS, LABELS = "shared memory", "true labels"
 
 
 @answers_grpc
@@ -71,7 +73,7 @@ class Door:
         placed = {**inline, **edges} if gates is None else gates.before({**inline, **edges})
         composed = plan.compose(placed)
         whole = composed if isinstance(composed, Whole) else Whole(composed)
-        self._rollout = rollout = whole.rollout
+        rollout = whole.rollout
         self._ingress = Ingress(whole.graph, plan.ingress, plan.class_count, self._observer, whole.knows)
         self._nodes = {INGRESS: self._ingress, **inline}
         self._gates = gates
@@ -87,10 +89,12 @@ class Door:
         }
         replica = serve.get_replica_context().replica_id
         application = replica.deployment_id.app_name
-        folder = sockets(application, REGIONS)
+        folder, beside = sockets(application, REGIONS), sockets(application, LABELS)
         loading = None
         if loadable is not None and gates is not None:
             loading = Loading(loadable.operators, gates, members, versions, Redeploying(application, loadable))
+        takes_labels = rollout is not None and rollout.takes_labels
+        self._peers = Peers(rollout, beside, replica.unique_id) if rollout is not None and takes_labels else None
         service = Service(
             self._ingress,
             plan.class_count,
@@ -107,7 +111,7 @@ class Door:
             Regions(folder, lambda: self._ingress.settings.shared_memory_prefix, private),
             rollout.headers if rollout is not None else (),
             rollout.told if rollout is not None else None,
-            rollout.label if rollout is not None and rollout.takes_labels else None,
+            self._peers,
             loading=loading,
             versions=versions,
         )
@@ -157,8 +161,10 @@ class Door:
             changes |= {section: given} if named is None else named
         self._settings.apply({INGRESS: own, **changes})
 
-    def check_health(self) -> None:
+    async def check_health(self) -> None:
         """Raise if an inline node says that it can't work any more."""
+        if self._peers is not None:
+            await self._peers.listen()
         for node in self._nodes.values():
             if isinstance(node, Watched):
                 node.check_health()
@@ -212,9 +218,9 @@ class Door:
             UnknownRequest: the answer is not, or no longer, remembered.
             AlreadyLabelled: it has a label.
         """
-        if self._rollout is None:
+        if self._peers is None:
             raise no_labels()
-        self._rollout.label(request_id, label, index)
+        await self._peers(request_id, label, index)
 
     async def __call__(self, request: Request) -> Response:
         """HTTP."""

@@ -55,9 +55,9 @@ class NodeDeployment:
     async def check_health(self) -> None:
         """Raise if the node says that it can't work any more."""
         # Serve asks for the first time when the replica is complete, its `user_config` applied.
-        if self._listener is not None and not self._listener.closing and not self._listener.is_open:
+        if self._listener is not None:
             try:
-                await self._listener.open()
+                await self._listener.keep_open()
             except OSError:
                 logger.exception("%s can't listen on a socket; it is called by handle", self._name)
                 self._listener = None

@@ -13,7 +13,7 @@ from deployments.protocol import inference_pb2 as pb
 from tests import pictures
 from tests.server.clients import Grpc
 from tests.server.receiver import Receiver
-from tests.server.server import Server, config, eventually
+from tests.server.server import Server, config, eventually, scrape
 
 REQUESTS = 200
 
@@ -24,7 +24,8 @@ def traced(repository):
     with Receiver() as receiver:
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.grpc_url, "OTEL_BSP_SCHEDULE_DELAY": "200"}
         memory = {"shared_memory_prefix": "es-test"}
-        content = config(repository, "inline", deployments={"Ingress": {"num_replicas": 2}}, ingress=memory)
+        two = {"Ingress": {"num_replicas": 2}}
+        content = config(repository, "inline", deployments=two, ingress=memory, feedback={"max_requests": 1000})
         # As users have it in their files: the one line that there was before there were more services.
         content["grpc_options"]["grpc_servicer_functions"] = [
             "deployments.protocol.inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server"
@@ -88,3 +89,32 @@ def test_a_region_of_shared_memory_is_known_to_every_replica(traced):
     finally:
         client.close()
         path.unlink()
+
+
+def test_a_label_is_taken_whichever_replica_it_comes_to(traced):
+    server, receiver = traced
+    before = replicas(receiver)
+    numbers = [f"picture {number}" for number in range(20)]
+    for number in numbers:
+        headers = {"Content-Type": "image/jpeg", "X-Request-Id": number}
+        answer = httpx.post(f"{server.url}/classify", content=pictures.jpeg(), headers=headers, timeout=60)
+        assert answer.status_code == 200
+    assert eventually(lambda: sum((replicas(receiver) - before).values()) >= 20)
+    assert len(replicas(receiver) - before) == 2
+
+    def label(number):
+        told = {"request_id": number, "label": "level1"}
+        return httpx.post(f"{server.url}/feedback", json=told, timeout=60).status_code
+
+    assert [label(number) for number in numbers] == [200] * 20
+    # The other replica gets about half of these, too.
+    assert [label(number) for number in numbers] == [409] * 20
+    assert label("a picture that nobody sent") == 404
+
+    def results():
+        counts = Counter()
+        for labels, value in scrape(server, "ray_ensemble_feedback_labels_total"):
+            counts[labels["result"]] += value
+        return counts
+
+    assert eventually(lambda: results() == {"accepted": 20, "already_labelled": 20, "unknown_request": 1}), results()

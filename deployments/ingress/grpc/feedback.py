@@ -27,19 +27,19 @@ class Feedback:
         if not 1 <= len(request.labels) <= MOST_LABELS:
             raise InvalidParameter(f"a request holds 1 to {MOST_LABELS} labels; this one has {len(request.labels)}")
         if len(request.labels) == 1:
-            self._taken(request.labels[0])
+            await self._taken(request.labels[0])
             return pb.LabelResponse(accepted=1)
-        results = [self._told(label) for label in request.labels]
+        results = [await self._told(label) for label in request.labels]
         return pb.LabelResponse(accepted=sum(not result.code for result in results), results=results)
 
-    def _told(self, label: pb.TrueLabel) -> pb.LabelResponse.Result:
+    async def _told(self, label: pb.TrueLabel) -> pb.LabelResponse.Result:
         try:
-            self._taken(label)
+            await self._taken(label)
         except EnsembleError as err:
             return pb.LabelResponse.Result(code=err.code, message=err.message)
         return pb.LabelResponse.Result()
 
-    def _taken(self, label: pb.TrueLabel) -> None:
+    async def _taken(self, label: pb.TrueLabel) -> None:
         if self._take is None:
             raise no_labels()
         if not 1 <= len(label.request_id) <= LONGEST_ID:
@@ -49,4 +49,4 @@ class Feedback:
         which = label.WhichOneof("label")
         if which is None:
             raise InvalidParameter("a label has the class' `name` or its `index`")
-        self._take(label.request_id, label.name if which == "name" else label.index, label.image)
+        await self._take(label.request_id, label.name if which == "name" else label.index, label.image)

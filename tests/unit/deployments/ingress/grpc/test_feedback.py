@@ -17,7 +17,7 @@ class Told:
     def __init__(self):
         self.labels = []
 
-    def __call__(self, request_id, label, place):
+    async def __call__(self, request_id, label, place):
         if label == "unicorn":
             raise UnknownLabel("unicorn")
         self.labels.append((request_id, label, place))
