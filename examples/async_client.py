@@ -2,8 +2,8 @@
 
 python examples/async_client.py http://127.0.0.1:8000 photographs/
 
-Needs httpx alone. A refusal (503) says by `Retry-After` when to try again, in whole seconds, and in its JSON to the
-millisecond; every other error is final.
+Needs httpx alone. A refusal (503, or 429 for a key's rate or a client's share) says by `Retry-After` when to try again,
+in whole seconds, and in its JSON to the millisecond; every other error is final.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ import httpx
 
 AT_A_TIME = 16
 MOST_TRIES = 20
+REFUSALS = {httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.TOO_MANY_REQUESTS}
 
 
 def wait_s(refusal: httpx.Response) -> float:
@@ -32,7 +33,7 @@ async def classify(client: httpx.AsyncClient, path: Path) -> dict[str, Any]:
     headers = {"Content-Type": "image/jpeg", "Idempotency-Key": uuid4().hex}
     for _ in range(MOST_TRIES):
         response = await client.post("/classify", content=path.read_bytes(), headers=headers)
-        if response.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+        if response.status_code not in REFUSALS:
             break
         await asyncio.sleep(wait_s(response))
     answer: dict[str, Any] = response.json()

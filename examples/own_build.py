@@ -2,8 +2,11 @@
 
     make serve CONFIG=examples/own_build.yaml
 
-The configuration's `members:` and the rest are the same. What differs is how the nodes are joined, and an error of its
-own, which every protocol answers with the status that its class names.
+What differs is how the nodes are joined, and an error of its own, which every protocol answers with the status that
+its class names. `members`, `transformer`, `combiner`, `labeler`, `ingress`, `edges`, `access` and `page` of the
+configuration hold as ever. `ensemble`, `cache`, `feedback`, canaries and shadows are read by `graph.plan.ensemble`, which
+`compose` takes the place of: here they do nothing. `make serve` does not know what a `build` of your own does with keys,
+so to listen beyond loopback it wants its flag for a server without them.
 """
 
 from collections.abc import Mapping
@@ -17,13 +20,12 @@ from deployments.contract.errors import EnsembleError
 from deployments.contract.nodes import Graph, Node
 from deployments.contract.payload import PixelSets, Probabilities
 from graph.agreement import agree
-from graph.app import bind, services
+from graph.app import application
 from graph.config import parse
 from graph.flows.asked import Member
 from graph.flows.ensemble import Ensemble
 from graph.flows.pipeline import Pipeline
-from graph.placement import recipes
-from graph.plan import COMBINER, LABELER, TRANSFORMER, Nodes, Plan
+from graph.plan import COMBINER, LABELER, TRANSFORMER, Nodes
 
 
 class Undecided(EnsembleError):
@@ -65,5 +67,4 @@ def build(args: dict[str, Any]) -> Application:
     """`import_path: examples.own_build:build`."""
     config = parse(args)
     agreed = agree(config)
-    nodes = recipes(config, agreed)
-    return bind(Plan(config.ingress, len(agreed.labels), services(nodes), partial(compose, agreed.pixels)), nodes)
+    return application(config, agreed, partial(compose, agreed.pixels))

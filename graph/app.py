@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ from ray import serve
 from ray.serve import Application
 
 from deployments.contract.member import Agreed
+from deployments.contract.nodes import Graph
 from deployments.contract.preprocessing import Preprocessing
 from deployments.contract.rollout import ShadowSettings
 from deployments.ingress.member import Offer
@@ -19,7 +21,7 @@ from graph.agreement import Agreement, agree
 from graph.config import EnsembleConfig, parse
 from graph.identity import identity
 from graph.placement import Factory, Recipe, recipes
-from graph.plan import INGRESS, Loadable, Plan, Remembering, Trying, ensemble
+from graph.plan import INGRESS, Loadable, Nodes, Plan, Remembering, Trying, Whole, ensemble
 from graph.serving.door import Door
 from graph.serving.node import NodeDeployment
 
@@ -32,17 +34,21 @@ def build(args: dict[str, Any]) -> Application:
     """
     config = parse(args)
     agreed = agree(config)
-    nodes = recipes(config, agreed)
-    classes = len(agreed.labels)
     remembering = None
     if config.cache is not None:
         # Made once here, too: what is wrong with it is told before anything starts.
         config.cache.store()
-        remembering = Remembering(config.cache, identity(config, agreed), classes)
+        remembering = Remembering(config.cache, identity(config, agreed), len(agreed.labels))
     compose = partial(ensemble, agreed.pixels, config.ensemble, remembering, trying=trying(config, agreed))
+    return application(config, agreed, compose)
+
+
+def application(config: EnsembleConfig, agreed: Agreement, compose: Callable[[Nodes], Graph | Whole]) -> Application:
+    """The nodes of a configuration, composed in some way behind the door; for a `build` of one's own, too."""
+    nodes = recipes(config, agreed)
     plan = Plan(
         config.ingress,
-        classes,
+        len(agreed.labels),
         services(nodes),
         compose,
         config.edges,
@@ -53,7 +59,8 @@ def build(args: dict[str, Any]) -> Application:
         offers(config, agreed),
         loadable(config, agreed),
     )
-    return bind(plan, nodes)
+    placed = {name: _placed(name, recipe, plan.edges == "direct") for name, recipe in nodes.items()}
+    return _deployment(Door, INGRESS).bind(plan, placed)
 
 
 def trying(config: EnsembleConfig, agreed: Agreement) -> Trying:
@@ -104,12 +111,6 @@ def services(nodes: dict[str, Recipe]) -> dict[str, str]:
     """The service name of each node in a trace, by what it notes: its deployment's."""
     root = os.environ.get("OTEL_SERVICE_NAME") or INGRESS
     return {ROOT: root, **{recipe.operation: recipe.deployment for recipe in nodes.values()}}
-
-
-def bind(plan: Plan, nodes: dict[str, Recipe]) -> Application:
-    """The application of a plan; for a `build` of one's own, too."""
-    placed = {name: _placed(name, recipe, plan.edges == "direct") for name, recipe in nodes.items()}
-    return _deployment(Door, INGRESS).bind(plan, placed)
 
 
 def _placed(name: str, recipe: Recipe, listens: bool) -> Application | Factory:
