@@ -4,9 +4,9 @@
 
 What differs is how the nodes are joined, and an error of its own, which every protocol answers with the status that
 its class names. `members`, `transformer`, `combiner`, `labeler`, `ingress`, `edges`, `access` and `page` of the
-configuration hold as ever. `ensemble`, `cache`, `feedback`, canaries and shadows are read by `graph.plan.ensemble`, which
-`compose` takes the place of: here they do nothing. `make serve` does not know what a `build` of your own does with keys,
-so to listen beyond loopback it wants its flag for a server without them.
+configuration hold as ever. `ensemble`, `cache`, `feedback`, canaries and shadows are read by `graph.plan.ensemble`, in
+whose place `compose` stands: here they do nothing. `make serve` does not know what a `build` of your own does with
+keys, so to listen beyond loopback it wants its flag for a server without them.
 """
 
 from collections.abc import Mapping
