@@ -2,6 +2,7 @@ import pytest
 from ray.serve import Application
 
 from deployments.contract.errors import ConfigurationError
+from examples import own_build
 from graph.app import build
 from tests.networks import constant, store
 
@@ -12,6 +13,15 @@ def args(repository, *names, **more):
 
 def test_a_third_member_is_one_more_entry(repository):
     assert isinstance(build(args(repository, "one", "six", "brightness")), Application)
+
+
+@pytest.mark.parametrize("make", [build, own_build.build])
+def test_keys_and_edges_hold_for_a_graph_of_any_shape(repository, tmp_path, make):
+    keys = tmp_path / "keys"
+    keys.write_text(f"mobile {'0' * 64}\n")
+    made = make(args(repository, "one", "six", edges="handle", access={"keys": str(keys)}))
+    [plan, _] = made._bound_deployment.init_args
+    assert (str(plan.keys), plan.edges) == (str(keys), "handle")
 
 
 def test_members_that_disagree_on_class_count_are_named(repository, tmp_path):
