@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,21 +162,31 @@ def fate(number: int, seed: int, config: Path, image: bytes) -> tuple[str, str, 
 
 def _again(config: Path, image: bytes, found: Fate) -> None:
     """Start a server on what the one before left, ask it, and stop it."""
-    found.cleared = len(list(leftovers()))
+    left = _names(leftovers())
+    found.cleared = len(left)
     server = Served(config, config.with_name("again.log"))
     try:
         if not server.until(server.is_ready, READY_S):
             found.failure = f"the next server did not start: {server.told()[-500:]}"
         elif found.cleared and "that a killed server left" not in server.told():
-            found.failure = "the next server did not say what it cleared away"
+            found.failure = f"the next server did not say that it cleared away {', '.join(left)}"
         elif (status := httpx.post(f"http://127.0.0.1:{HTTP_PORT}/classify", content=image).status_code) != 200:
             found.failure = f"the next server answered {status}"
     finally:
         server.interrupt()
         if not server.ends():
             found.failure = f"the next server did not end: {server.told()[-500:]}"
-    if left := [process.name() for process in leftovers()]:
+    if left := _names(leftovers()):
         found.failure = f"the next server left {', '.join(left)}"
+
+
+def _names(processes: Iterable[psutil.Process]) -> list[str]:
+    """Names of processes, of those that have not ended meanwhile."""
+    names = []
+    for process in processes:
+        with suppress(psutil.Error):
+            names.append(process.name())
+    return names
 
 
 @contextmanager

@@ -70,8 +70,11 @@ class Cluster:
 
     def end(self) -> None:
         """End every process below this one, and what they start meanwhile."""
-        give_up = time.monotonic() + END_TIMEOUT_S
-        while (below := psutil.Process().children(recursive=True)) and time.monotonic() < give_up:
+        give_up, empty = time.monotonic() + END_TIMEOUT_S, 0
+        # A process whose parent ends while the list is made is below nobody in it: it is, when one looks again.
+        while empty < 2 and time.monotonic() < give_up:
+            below = psutil.Process().children(recursive=True)
+            empty = 0 if below else empty + 1
             end(below)
             _reap()
 
