@@ -126,10 +126,22 @@ def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> l
         image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
     except cv2.error as err:
         raise InvalidImage("the image can't be decoded; send it in another format") from err
+    if image is None and encoded.startswith(b"GIF8"):
+        image = _gif(encoded)
     if image is None:
         raise InvalidImage("the image is truncated or damaged; send the whole file")
     pixels = image.astype(np.uint8, copy=False)
     return [resize(pixels, preprocessing) for preprocessing in wanted]
+
+
+def _gif(encoded: bytes) -> Pixels | None:
+    """A GIF by Pillow, None if it is damaged: OpenCV 5.0 fails on one whose table of codes is full, which may be."""
+    try:
+        with Image.open(io.BytesIO(encoded), formats=("GIF",)) as image:
+            return cv2.cvtColor(np.asarray(image.convert("RGB")), cv2.COLOR_RGB2BGR).astype(np.uint8, copy=False)
+    # As in `inspect`.
+    except Exception:
+        return None
 
 
 def resize(image: Pixels, wanted: Preprocessing) -> Pixels:

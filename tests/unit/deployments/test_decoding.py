@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from deployments.contract.errors import ImageTooLarge, InvalidImage
-from deployments.decoding import MOST_SCANS, inspect
+from deployments.contract.preprocessing import Preprocessing
+from deployments.decoding import MOST_SCANS, decode, inspect
 from deployments.transformer import TransformerSettings
 from tests import pictures
 
@@ -29,6 +30,19 @@ def test_a_jpeg_of_more_work_than_that_of_the_largest_image_is_refused(more, wid
     else:
         header = inspect(content, LIMITS)
         assert (header.width, header.height, header.is_jpeg) == (width, height, True)
+
+
+def test_a_gif_whose_table_of_codes_is_full_is_decoded():
+    out = io.BytesIO()
+    whole = Image.new("P", (2000, 2000), 7)
+    whole.putpalette([0] * 21 + [10, 20, 30])
+    whole.save(out, "GIF")
+    limits = TransformerSettings()
+    [pixels] = decode(out.getvalue(), inspect(out.getvalue(), limits), [Preprocessing((8, 8))])
+    assert pixels.tolist() == [[[30, 20, 10]] * 8] * 8
+    cut = out.getvalue()[: len(out.getvalue()) // 2]
+    with pytest.raises(InvalidImage, match="truncated or damaged"):
+        decode(cut, inspect(cut, limits), [Preprocessing((8, 8))])
 
 
 @given(st.sampled_from(["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000"]), st.data())
