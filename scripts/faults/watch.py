@@ -45,6 +45,7 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         """Ask until the end."""
+        self.began = time.monotonic()
         asyncio.run(self._ask_together())
 
     def stop(self) -> None:

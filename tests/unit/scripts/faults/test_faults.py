@@ -74,12 +74,15 @@ def server():
 
 def test_a_watch_notes_every_request(server):
     watch = Watch(f"http://127.0.0.1:{server.server_port}", [b"image"], 2)
+    made = watch.began
     watch.start()
     while len(watch.answered) < 12:
         pass
     watch.stop()
     seen = sight(watch, watch.began, time.monotonic())
     assert seen.requests == len(watch.answered)
+    # What passes before the clients begin is not dark.
+    assert made < watch.began <= watch.answered[0].began
     assert seen.first_failure == "503 full"
     assert abs(seen.failed - seen.requests / 3) <= 1
     assert abs(seen.degraded - seen.requests / 3) <= 1
