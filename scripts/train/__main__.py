@@ -56,6 +56,13 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--learning-rate", type=float, default=Recipe.learning_rate, help="of the convolutions, at first"
     )
+    result.add_argument("--batch-size", type=positive, default=Recipe.batch_size, help="images in a step")
+    result.add_argument(
+        "--head-learning-rate", type=float, default=Recipe.head_learning_rate, help="of the last layer, at first"
+    )
+    result.add_argument(
+        "--bias-learning-rate", type=float, default=Recipe.bias_learning_rate, help="of the biases, at first"
+    )
     result.add_argument("--translate", type=int, default=Recipe.translate_px, help="pixels, at most")
     result.add_argument("--cutout", type=int, default=Recipe.cutout_px, help="pixels")
     result.add_argument("--zoom", type=fraction, default=Recipe.zoom, help="fraction, at most")
@@ -86,6 +93,9 @@ def from_arguments(args: argparse.Namespace) -> Recipe:
         args.augmentation,
         args.epochs,
         args.seed,
+        batch_size=args.batch_size,
+        head_learning_rate=args.head_learning_rate,
+        bias_learning_rate=args.bias_learning_rate,
         learning_rate=args.learning_rate,
         translate_px=args.translate,
         cutout_px=args.cutout,
