@@ -40,12 +40,24 @@ def build(args: dict[str, Any]) -> Application:
         config.cache.store()
         remembering = Remembering(config.cache, identity(config, agreed), len(agreed.labels))
     compose = partial(ensemble, agreed.pixels, config.ensemble, remembering, trying=trying(config, agreed))
-    return application(config, agreed, compose)
+    return application(config, agreed, compose, config.ensemble.quorum)
 
 
-def application(config: EnsembleConfig, agreed: Agreement, compose: Callable[[Nodes], Graph | Whole]) -> Application:
-    """The nodes of a configuration, composed in some way behind the door; for a `build` of one's own, too."""
-    nodes = recipes(config, agreed)
+def application(
+    config: EnsembleConfig,
+    agreed: Agreement,
+    compose: Callable[[Nodes], Graph | Whole],
+    quorum: int | None = None,
+) -> Application:
+    """The nodes of a configuration, composed in some way behind the door; for a `build` of one's own, too.
+
+    Args:
+        config: what is served.
+        agreed: what its members agree on.
+        compose: joins the nodes.
+        quorum: how many members must answer; None for all.
+    """
+    nodes, needed = recipes(config, agreed), quorum or len(config.voters)
     plan = Plan(
         config.ingress,
         len(agreed.labels),
@@ -54,10 +66,10 @@ def application(config: EnsembleConfig, agreed: Agreement, compose: Callable[[No
         config.edges,
         config.access.keys,
         config.page,
-        strategy(config),
+        strategy(config, needed),
         agreed.labels,
         offers(config, agreed),
-        loadable(config, agreed),
+        loadable(config, agreed, needed),
     )
     placed = {name: _placed(name, recipe, plan.edges == "direct") for name, recipe in nodes.items()}
     return _deployment(Door, INGRESS).bind(plan, placed)
@@ -77,10 +89,9 @@ def trying(config: EnsembleConfig, agreed: Agreement) -> Trying:
     )
 
 
-def strategy(config: EnsembleConfig) -> str:
+def strategy(config: EnsembleConfig, needed: int) -> str:
     """How the members' answers become one, in words."""
     method, count = config.combiner.method.replace("_", " "), len(config.voters)
-    needed = config.ensemble.quorum or count
     return f"{method} of {count} members, of which {needed} must answer"
 
 
@@ -93,7 +104,7 @@ def offers(config: EnsembleConfig, agreed: Agreement) -> dict[str, Offer]:
     }
 
 
-def loadable(config: EnsembleConfig, agreed: Agreement) -> Loadable | None:
+def loadable(config: EnsembleConfig, agreed: Agreement, needed: int) -> Loadable | None:
     """The members that can be loaded and unloaded; None if nobody may."""
     if not config.access.operators:
         return None
@@ -103,8 +114,7 @@ def loadable(config: EnsembleConfig, agreed: Agreement) -> Loadable | None:
         # What is tried beside a member is compared with the version that it began with.
         if isinstance(member, OpenVino) and member.canary is None
     }
-    spare = len(config.voters) - (config.ensemble.quorum or len(config.voters))
-    return Loadable(config.access.operators, members, spare, config.model_repository)
+    return Loadable(config.access.operators, members, len(config.voters) - needed, config.model_repository)
 
 
 def services(nodes: dict[str, Recipe]) -> dict[str, str]:

@@ -77,6 +77,10 @@ class Book:
         self._forget()
         return (request, place) in self._answers
 
+    def is_class(self, label: str | int) -> bool:
+        """Whether a label is the name of a class, or its index."""
+        return label in self._labels if isinstance(label, str) else 0 <= label < len(self._labels)
+
     def take(self, request: str, label: str | int, place: int = 0) -> Seen:
         """Take an image's true label: a class' name, or its index.
 
@@ -103,8 +107,7 @@ class Book:
         return seen
 
     def _labelled(self, request: str, label: str | int, place: int) -> Seen:
-        index = self._labels.get(label) if isinstance(label, str) else label
-        if index is None or not 0 <= index < len(self._labels):
+        if not self.is_class(label):
             raise UnknownLabel(
                 f"{str(label)[:MOST_QUOTED]!r} is no class; there are {len(self._labels)}, by name or index"
             )
@@ -113,7 +116,7 @@ class Book:
         if found is None:
             told = f"no answer to image {place} of request {request[:MOST_QUOTED]!r} is remembered"
             raise UnknownRequest(f"{told}: it was never given here, or is too old")
-        seen = found[1]
+        seen, index = found[1], self._labels[label] if isinstance(label, str) else label
         if seen.label is not None:
             raise AlreadyLabelled(f"image {place} of request {request[:MOST_QUOTED]!r} has a label already")
         seen.label = index

@@ -129,6 +129,10 @@ class Rollout:
         """Whether the answer to an image of a request is remembered here."""
         return self._book is not None and self._book.remembers(request, place)
 
+    def is_class(self, label: str | int) -> bool:
+        """Whether a label is the name of a class, or its index."""
+        return self._book is not None and self._book.is_class(label)
+
     def label(self, request: str, label: str | int, place: int = 0) -> None:
         """Take an image's true label.
 

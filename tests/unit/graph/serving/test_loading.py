@@ -27,7 +27,7 @@ def loadable(tmp_path):
     members = [{"name": "apart", "deployment": "Apart"}, {"name": "inside", "placement": "inline"}]
     arguments = {"model_repository": str(tmp_path), "members": members, "ensemble": {"quorum": 1}}
     config = parse({**arguments, "access": {"operators": "anyone"}})
-    return app.loadable(config, agree(config))
+    return app.loadable(config, agree(config), config.ensemble.quorum or len(config.voters))
 
 
 def deployed(**more):

@@ -2,11 +2,17 @@
 
 import asyncio
 import tempfile
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
+import numpy as np
 import pytest
 
+from deployments.contract.batch import Batch
 from deployments.contract.errors import AlreadyLabelled, DeadlineExceeded, UnknownLabel, UnknownRequest
+from deployments.contract.item import Item
 from graph.edges.wire import VERSION
 from graph.flows.rollout import Rollout
 from graph.serving import peers
@@ -65,8 +71,18 @@ async def test_what_is_wrong_is_told_as_if_it_had_been_answered_here(replicas):
         await here.peers("c", "dog", 0)
     with pytest.raises(UnknownRequest):
         await here.peers("b", "dog", 1)
-    assert here.results == ["unknown_request", "unknown_request"]
-    assert there.results == ["unknown_label", "accepted", "already_labelled"]
+    assert here.results == ["unknown_label", "unknown_request", "unknown_request"]
+    assert there.results == ["accepted", "already_labelled"]
+
+
+async def test_a_label_that_is_no_number_of_a_class_is_told(replicas):
+    here, there = replicas
+    for label in (10**30, -1, "bird"):
+        with pytest.raises(UnknownLabel):
+            await here.peers("b", label, 0)
+    # What numpy finds by `argmax` is one.
+    await here.peers("b", np.int64(1), 0)
+    assert (here.results, there.results) == (["unknown_label"] * 3, ["accepted"])
 
 
 async def test_a_replica_that_has_died_is_not_waited_for(replicas, folder):
@@ -76,18 +92,41 @@ async def test_a_replica_that_has_died_is_not_waited_for(replicas, folder):
     (folder / "dead").rename(folder / f"0.{VERSION}")
     dead.close()
     await here.peers("b", "dog", 0)
+    with pytest.raises(UnknownRequest):
+        await here.peers("c", "dog", 0)
     assert not (folder / f"0.{VERSION}").exists()
 
 
-async def test_a_silent_replica_may_know_so_the_label_can_be_told_again(replicas, folder, monkeypatch):
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_silent_replica_may_know_so_the_label_can_be_told_again(replicas, folder, monkeypatch, ends):
     monkeypatch.setattr(peers, "PATIENCE_S", 0.05)
     here, _ = replicas
-    over = asyncio.Event()
-    async with await asyncio.start_unix_server(lambda *_: over.wait(), folder / f"0.{VERSION}"):
+    asked, over = [], asyncio.Event()
+
+    async def silent(_, writer):
+        asked.append(writer)
+        if ends:
+            writer.close()
+        await over.wait()
+
+    async with await asyncio.start_unix_server(silent, folder / f"0.{VERSION}"):
         await here.peers("b", "dog", 0)
-        with pytest.raises(DeadlineExceeded, match="try again"):
-            await here.peers("c", "dog", 0)
+        for _ in range(3):
+            with pytest.raises(DeadlineExceeded, match="try again"):
+                await here.peers("c", "dog", 0)
+        # Of many labels only the first waits for it.
+        assert len(asked) == 1
         over.set()
+
+
+async def test_a_label_that_comes_too_late_is_not_taken(replicas, monkeypatch):
+    here, there = replicas
+    monkeypatch.setattr(peers, "time", SimpleNamespace(time=lambda: 0.0, monotonic=time.monotonic))
+    told = Batch([msgspec.msgpack.encode(("b", "dog", 0, -1.0))], (Item(),))
+    with pytest.raises(DeadlineExceeded):
+        await there.peers._told(told)
+    assert there.results == []
+    await here.peers("b", "dog", 0)
 
 
 async def test_without_a_folder_a_replica_is_alone():
