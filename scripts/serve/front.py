@@ -12,10 +12,12 @@ from pathlib import Path
 
 # Whoever reads the file can see what was done to it, and by whom.
 MARK = "# Edited by ensemble-serving's launcher"
-# To receive a request's headers. A body may take longer: the ingress bounds it.
-HEADERS_S = 5
+# To receive a request's headers, and then this much of its body or all of it. The rest may take longer: the ingress
+# bounds it, and would spend more on each slow body than HAProxy does.
+HEADERS_S, BEGINNING_S, BEGINNING_BYTES = 5, 5, 1024
 RETRY_AFTER_S = 1
 CODE, MESSAGE = "not_ready", "the application is not there; try again later"
+SLOW = "slow_body", f"of the body less than {BEGINNING_BYTES} bytes came in {BEGINNING_S} s; send it faster"
 PROTOCOL = "/v2"
 # HAProxy's own words for what fails behind it; to a client all are one: not there.
 FAILURES = (500, 502, 503, 504)
@@ -46,18 +48,17 @@ def edited(text: str, tls: Tls | None = None) -> str:
     Raises:
         Unrecognized: it is not as expected.
     """
-    body = json.dumps({"error": {"code": CODE, "message": MESSAGE}}, separators=(",", ":"))
-    body_of_protocol = json.dumps({"error": f"{CODE}: {MESSAGE}"}, separators=(",", ":"))
     told = f"content-type application/json lf-string '%[var(txn.down)]' hdr Retry-After {RETRY_AFTER_S}"
     text = _replaced(text, r"(    stats socket \S+) mode 666 ", r"\1 mode 600 ")
     text = _replaced(text, r"defaults\n    mode http\n", rf"\g<0>    timeout http-request {HEADERS_S}s\n")
     errors = "".join(f"    http-error status {status} {told}\n" for status in FAILURES)
+    errors += "    http-error status 408 content-type application/json lf-string '%[var(txn.slow)]'\n"
     text = _replaced(text, r"(?:    errorfile 50[234] \S+\n){3}", lambda _: errors)
     text = _replaced(text, r"(frontend prometheus\n    bind) :", r"\1 127.0.0.1:")
     text = _replaced(text, r"(listen stats\n  bind) \*:", r"\1 127.0.0.1:")
     rules = [
-        f"http-request set-var-fmt(txn.down) '{body}'",
-        f"http-request set-var-fmt(txn.down) '{body_of_protocol}' if {{ path_beg {PROTOCOL} }}",
+        *_told("down", CODE, MESSAGE),
+        *_told("slow", *SLOW),
         # A server may leave an upgrade alone, and ours speaks no WebSocket.
         "http-request del-header upgrade",
         FORWARDED,
@@ -69,10 +70,23 @@ def edited(text: str, tls: Tls | None = None) -> str:
         r"(frontend http_frontend\n    bind \S+)\n",
         rf"\1{_tls(tls, 'h2,http/1.1')}\n" + _escaped("".join(f"    {rule}\n" for rule in rules)),
     )
+    # Behind what tells Serve's metrics the application and the route.
+    wait = f"    http-request wait-for-body time {BEGINNING_S}s at-least {BEGINNING_BYTES}\n"
+    text = _replaced(text, r"    # Static routing based on path prefixes", lambda found: f"{wait}{found[0]}")
     if "\nfrontend grpc_frontend\n" in text:
         pattern = r"(frontend grpc_frontend\n(?:    #.*\n)*    bind \S+ proto h2)\n"
         text = _replaced(text, pattern, rf"\1{_tls(tls, 'h2')}\n    {_escaped(FORWARDED)}\n")
     return f"{MARK}\n{_without_applications(text, told)}"
+
+
+def _told(variable: str, code: str, message: str) -> list[str]:
+    """Rules that keep an error's JSON, in the words of the protocol that is asked."""
+    body = json.dumps({"error": {"code": code, "message": message}}, separators=(",", ":"))
+    body_of_protocol = json.dumps({"error": f"{code}: {message}"}, separators=(",", ":"))
+    return [
+        f"http-request set-var-fmt(txn.{variable}) '{body}'",
+        f"http-request set-var-fmt(txn.{variable}) '{body_of_protocol}' if {{ path_beg {PROTOCOL} }}",
+    ]
 
 
 def _without_applications(text: str, told: str) -> str:

@@ -209,12 +209,31 @@ def test_headers_must_come_soon_and_a_body_may_take_longer(folder):
             socket.create_connection(("127.0.0.1", serving.http)) as slow,
             socket.create_connection(("127.0.0.1", serving.http)) as slower,
         ):
-            slow.sendall(b"POST /200 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n1")
+            slow.sendall(b"POST /200 HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n" + bytes(1100))
             slower.sendall(b"POST /200 HTTP/1.1\r\nHost:")
             # Ends when HAProxy has waited long enough for the rest of the headers.
             assert slower.recv(4096).startswith(b"HTTP/1.1 408")
-            slow.sendall(b"23")
+            slow.sendall(bytes(900))
             assert slow.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("path", ["/classify", "/v2/models/ensemble/infer"])
+def test_a_body_that_hardly_begins_does_not_reach_the_application(folder, path):
+    serving = Front(folder)
+    serving.deploy()
+    # Nobody is there: what HAProxy hands on is refused by 503.
+    with serving.running() as process:
+        assert eventually(lambda: serving.told() == process.pid)
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n".encode()
+        with socket.create_connection(("127.0.0.1", serving.http)) as slow:
+            slow.sendall(head + b"0123456789")
+            answer = b"".join(iter(lambda: slow.recv(4096), b""))
+        assert answer.startswith(b"HTTP/1.1 408")
+        error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+        assert (error if path.startswith("/v2") else error["code"]).startswith("slow_body")
+        with socket.create_connection(("127.0.0.1", serving.http)) as fast:
+            fast.sendall(head + bytes(2000))
+            assert fast.recv(4096).startswith(b"HTTP/1.1 503")
 
 
 def test_what_a_client_says_of_its_address_is_replaced_and_an_upgrade_left_alone(folder):
