@@ -13,6 +13,7 @@ from contextlib import suppress
 import httpx
 
 from scripts.benchmark.systems import HTTP_PORT
+from scripts.errors import ScriptError
 
 ATTACK_S = 20.0
 SLOW_BODIES, BRACKET_SENDERS = 600, 4
@@ -20,24 +21,41 @@ HEAD = b"POST /classify HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
 
 
 def attack(by: Callable[[], None]) -> None:
-    """Let a function of this module attack, until it ends."""
+    """Let a function of this module attack, until it ends.
+
+    Raises:
+        ScriptError: it failed, so that nothing can be told of the attack.
+    """
     process = multiprocessing.get_context("spawn").Process(target=by, name="attackers")
     process.start()
     process.join()
+    if process.exitcode != 0:
+        raise ScriptError(f"the attackers ended with {process.exitcode}, before their attack was over")
 
 
-def send_slow_bodies() -> None:
-    """So many connections, each of which sends ten bytes a second of a body; one that is ended begins anew."""
+def send_slow_bodies(beginning: int = 0) -> None:
+    """So many connections, each of which sends ten bytes a second of a body; one that is ended begins anew.
+
+    Args:
+        beginning: bytes of the body that are sent at once.
+    """
     slow: list[socket.socket] = []
     end = time.monotonic() + ATTACK_S
     while time.monotonic() < end:
         for _ in range(SLOW_BODIES - len(slow)):
-            slow.append(socket.create_connection(("127.0.0.1", HTTP_PORT)))
-            slow[-1].sendall(HEAD)
+            # What is refused at once comes again in a second.
+            with suppress(ConnectionError):
+                slow.append(socket.create_connection(("127.0.0.1", HTTP_PORT)))
+                slow[-1].sendall(HEAD + bytes(beginning))
         time.sleep(1)
         slow = [each for each in slow if _trickle(each)]
     for each in slow:
         each.close()
+
+
+def send_stalled_bodies() -> None:
+    """The same, but that each sends as much at once as lets it pass HAProxy."""
+    send_slow_bodies(1100)
 
 
 def _trickle(connection: socket.socket) -> bool:
@@ -65,7 +83,8 @@ def send_brackets() -> None:
                 httpx.post(f"http://127.0.0.1:{HTTP_PORT}/v2/models/ensemble/infer", content=body, timeout=120)
 
     with ThreadPoolExecutor(BRACKET_SENDERS) as pool:
-        for _ in range(BRACKET_SENDERS):
-            pool.submit(send)
+        senders = [pool.submit(send) for _ in range(BRACKET_SENDERS)]
         time.sleep(ATTACK_S)
         over.set()
+    for sender in senders:
+        sender.result()

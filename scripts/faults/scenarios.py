@@ -14,7 +14,14 @@ import httpx
 from PIL import Image
 
 from scripts.benchmark.workloads import Placement
-from scripts.faults.attackers import BRACKET_SENDERS, SLOW_BODIES, attack, send_brackets, send_slow_bodies
+from scripts.faults.attackers import (
+    BRACKET_SENDERS,
+    SLOW_BODIES,
+    attack,
+    send_brackets,
+    send_slow_bodies,
+    send_stalled_bodies,
+)
 from scripts.faults.stage import Stage
 from scripts.serve.api import ServeApi
 
@@ -161,5 +168,8 @@ SCENARIOS = (
     Scenario("scale-down", "every node goes from two replicas to one", _scale_down, TWO_OF_EACH),
     Scenario("scan-bombs", f"{BOMBS} JPEGs of 49 megapixels in 1,010 scans are sent", _send_scan_bombs),
     Scenario("slow-bodies", f"{SLOW_BODIES} clients send bodies at 10 bytes a second", _attack(send_slow_bodies)),
+    Scenario(
+        "stalled-bodies", f"{SLOW_BODIES} clients send 1 KB, then 10 bytes a second", _attack(send_stalled_bodies)
+    ),
     Scenario("brackets", f"{BRACKET_SENDERS} clients send 31 MB of brackets again and again", _attack(send_brackets)),
 )

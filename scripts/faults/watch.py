@@ -107,13 +107,14 @@ def sight(watch: Watch, began: float, ended: float) -> Sight:
     failures = [each.failure for each in watch.answered if each.failure is not None]
     ends = [watch.began, *sorted(each.ended for each in answers)]
     latencies = [each.ended - each.began for each in answers] or [float("nan")]
+    before = _rate(ends[1:], ends[1] if answers else began, began)
     return Sight(
         requests=len(watch.answered),
         failed=len(failures),
         degraded=sum(bool(each.missing) for each in answers),
         dark_s=max((later - sooner for sooner, later in itertools.pairwise(ends)), default=float("inf")),
         p99_ms=float(np.percentile(latencies, 99)) * 1000,
-        kept=_rate(ends[1:], began, ended) / _rate(ends[1:], ends[1] if answers else began, began),
+        kept=_rate(ends[1:], began, ended) / before if before else float("nan"),
         first_failure=failures[0] if failures else "",
     )
 

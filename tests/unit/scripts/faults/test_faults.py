@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.errors import ScriptError
 from scripts.faults.__main__ import plot, table
 from scripts.faults.attackers import attack
 from scripts.faults.scenarios import SCENARIOS
@@ -116,6 +117,15 @@ def test_attackers_are_a_process_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     attack(_note_the_process)
     assert (tmp_path / "pid").read_text() not in {"", str(os.getpid())}
+
+
+def test_an_attack_that_fails_is_told():
+    with pytest.raises(ScriptError, match="ended with 1"):
+        attack(_fail)
+
+
+def _fail():
+    sys.exit(1)
 
 
 def _note_the_process():
