@@ -158,15 +158,18 @@ def plot(points: Sequence[Point], path: Path) -> None:
                 drawn = (
                     [point.requests_per_s for point in group],
                     [point.top1.mean for point in group],
-                    [point.top1.high - point.top1.mean for point in group],
+                    [
+                        [point.top1.mean - point.top1.low for point in group],
+                        [point.top1.high - point.top1.mean for point in group],
+                    ],
                 )
                 what = f"{precision}, cascades" if is_cascade else f"{precision}, members alone and together"
                 axes.errorbar(*drawn, fmt=marker, color=f"C{colour}", capsize=2, elinewidth=0.6, label=what)
                 for point in group:
-                    text = f"{point.setup.exit_at:g}" if is_cascade else point.setup.name
-                    axes.annotate(
-                        text, (point.requests_per_s, point.top1.mean), (4, 4), textcoords="offset points", size=7
-                    )
+                    # Above the line of the cascades, and below it, where both may be near each other.
+                    text, beside = (f"{point.setup.exit_at:g}", (4, 4)) if is_cascade else (point.setup.name, (4, -10))
+                    where = point.requests_per_s, point.top1.mean
+                    axes.annotate(text, where, beside, textcoords="offset points", size=7)
         axes.set_xlabel("requests a second")
         axes.set_ylabel("top-1, percent, with the 95 % interval")
         axes.legend(frameon=False)
