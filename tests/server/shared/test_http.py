@@ -187,8 +187,9 @@ def test_a_long_text_is_not_told_back(server):
 def test_a_body_that_trickles_in_is_given_up_at_its_deadline(server):
     address = httpx.URL(server.url)
     with socket.create_connection((address.host, address.port), timeout=30) as connection:
-        head = f"POST /classify?timeout_ms=300 HTTP/1.1\r\nHost: {address.host}\r\nContent-Length: 1000\r\n\r\n"
-        connection.sendall(head.encode() + b"the beginning")
+        head = f"POST /classify?timeout_ms=300 HTTP/1.1\r\nHost: {address.host}\r\nContent-Length: 3000\r\n\r\n"
+        # Enough for HAProxy to hand it on.
+        connection.sendall(head.encode() + bytes(1100))
         started = time.monotonic()
         answer = b""
         while b"deadline_exceeded" not in answer and (more := connection.recv(1000)):
@@ -197,6 +198,19 @@ def test_a_body_that_trickles_in_is_given_up_at_its_deadline(server):
     assert b" 504 " in answer.splitlines()[0]
     assert b"deadline_exceeded" in answer
     assert post(server, level(10)).status_code == 200
+
+
+def test_a_client_that_waits_for_leave_to_send_its_body_gets_it(server):
+    address, body = httpx.URL(server.url), level(3)
+    with socket.create_connection((address.host, address.port), timeout=30) as connection:
+        head = f"Host: {address.host}\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
+        connection.sendall(b"POST /classify HTTP/1.1\r\n" + head.encode())
+        assert connection.recv(1000).startswith(b"HTTP/1.1 100 ")
+        connection.sendall(body)
+        answer = b""
+        while b"trace_id" not in answer and (more := connection.recv(1000)):
+            answer += more
+    assert b" 200 " in answer.splitlines()[0]
 
 
 def test_open_inference_protocol(server):
