@@ -10,11 +10,11 @@ from scripts.serve.block import FIRST_SETTING, LAST_SETTING, block_of_ports
 
 @pytest.fixture
 def small(monkeypatch):
-    """Two blocks of ten ports, where nobody else has any."""
+    """Two blocks of ten ports, behind those of servers and below what a system gives to whoever asks for any port."""
     monkeypatch.delenv(FIRST_SETTING, raising=False)
     monkeypatch.delenv(LAST_SETTING, raising=False)
-    monkeypatch.setattr(block, "FIRST", 41_010)
-    monkeypatch.setattr(block, "END", 41_030)
+    monkeypatch.setattr(block, "FIRST", 32_010)
+    monkeypatch.setattr(block, "END", 32_030)
     monkeypatch.setattr(block, "SIZE", 10)
 
 
@@ -26,20 +26,20 @@ def forget(monkeypatch):
 
 def test_servers_at_the_same_time_have_blocks_of_their_own(small, monkeypatch):
     with block_of_ports():
-        assert (os.environ[FIRST_SETTING], os.environ[LAST_SETTING]) == ("41010", "41019")
+        assert (os.environ[FIRST_SETTING], os.environ[LAST_SETTING]) == ("32010", "32019")
         forget(monkeypatch)
         with block_of_ports():
-            assert os.environ[FIRST_SETTING] == "41020"
+            assert os.environ[FIRST_SETTING] == "32020"
             forget(monkeypatch)
             with pytest.raises(ScriptError, match=FIRST_SETTING), block_of_ports():
                 pass
     with block_of_ports():
-        assert os.environ[FIRST_SETTING] == "41010"
+        assert os.environ[FIRST_SETTING] == "32010"
 
 
 def test_what_listens_within_a_block_is_left_alone(small):
-    with socket.create_server(("127.0.0.1", 41_013)), block_of_ports():
-        assert os.environ[FIRST_SETTING] == "41020"
+    with socket.create_server(("127.0.0.1", 32_013)), block_of_ports():
+        assert os.environ[FIRST_SETTING] == "32020"
     assert FIRST_SETTING not in os.environ
 
 
