@@ -36,14 +36,15 @@ LIMITS = TransformerSettings(max_image_pixels=10_000)
 FORM = b"multipart/form-data; boundary=b"
 
 
+def ask(path, body, headers=(), query=b""):
+    """Ask the application, which answers, or refuses what is the caller's mistake."""
+    status, told = Door().ask(path, body, headers, query=query)
+    assert status == 200 or 400 <= status < 500, (status, told)
+
+
 def request(path, *headers):
     """A target: the rest of the input is a body."""
-
-    def target(body):
-        status, told = Door().ask(path, body, headers)
-        assert status == 200 or 400 <= status < 500, (status, told)
-
-    return target
+    return lambda body: ask(path, body, headers)
 
 
 def binary(path):
@@ -51,22 +52,21 @@ def binary(path):
 
     def target(content):
         length = str(int.from_bytes(content[:2], "little")).encode()
-        request(path, ("Inference-Header-Content-Length", length))(content[2:])
+        ask(path, content[2:], [("Inference-Header-Content-Length", length)])
 
     return target
 
 
 def query(content):
     """A target: the input is a query."""
-    status, told = Door().ask("/classify", b"x", query=content)
-    assert status == 200 or 400 <= status < 500, (status, told)
+    ask("/classify", b"x", query=content)
 
 
 def header(content):
     """A target: the input's first line is the value of a header that we read."""
     value, _, body = content.partition(b"\n")
     for name in ("Content-Type", "traceparent", "Content-Encoding", "Cache-Control", "X-Request-Id"):
-        request("/classify", (name, value))(body)
+        ask("/classify", body, [(name, value)])
 
 
 def refused(parse):

@@ -138,21 +138,51 @@ class Replica:
             connection.frames.abort()
 
 
+class Nearby:
+    """The replicas on this machine whose sockets are in a folder, by the names of those."""
+
+    def __init__(self, folder: Path, own: str = "") -> None:
+        """Set the folder, and the name of the socket in it that is the caller's own."""
+        self._folder, self._own = folder, own
+        self._looked = float("-inf")
+        self.replicas: dict[str, Replica] = {}
+
+    def look(self) -> dict[str, Replica]:
+        """Which there are: looked for at every call for as long as there are none, else every so often."""
+        now = time.monotonic()
+        if self.replicas and now < self._looked + LOOK_EVERY_S:
+            return self.replicas
+        self._looked = now
+        try:
+            names = {path.name for path in self._folder.iterdir() if path.suffix == f".{VERSION}"} - {self._own}
+        except OSError:
+            names = set()
+        for name in self.replicas.keys() - names:
+            self.forget(name)
+        for name in sorted(names - self.replicas.keys()):
+            self.replicas[name] = Replica(self._folder / name)
+        return self.replicas
+
+    def forget(self, name: str) -> None:
+        """Close what is open to a replica; it is found again if its socket is there."""
+        if (replica := self.replicas.pop(name, None)) is not None:
+            replica.close()
+
+
 class DirectEdge(Generic[P, Q]):
     """A node in other processes of this machine; through its handle where none is here, or all are full."""
 
     def __init__(self, folder: Path, handle: Node[P, Q], count: Callable[[str], None]) -> None:
         """Set the folder of the sockets, the way by handle, and who counts the calls by their way."""
-        self._folder, self._handle, self._count = folder, handle, count
-        self._replicas: dict[str, Replica] = {}
-        self._looked = self._counted = float("-inf")
+        self._nearby, self._handle, self._count = Nearby(folder), handle, count
+        self._counted = float("-inf")
         self._alone = True
         self._counting: asyncio.Future[None] | None = None
 
     @property
     def connections(self) -> int:
         """How many are open."""
-        return sum(replica.connections for replica in self._replicas.values())
+        return sum(replica.connections for replica in self._nearby.replicas.values())
 
     async def __call__(self, batch: Batch[P]) -> Batch[Q]:
         """Send the batch to the replica with the fewest calls under way; if that dies, once more to another."""
@@ -164,8 +194,8 @@ class DirectEdge(Generic[P, Q]):
             try:
                 answer = await replica.call(sent)
             except GoneError:
-                if self._replicas.get(name) is replica:
-                    self._replicas.pop(name).close()
+                if self._nearby.replicas.get(name) is replica:
+                    self._nearby.forget(name)
                 continue
             except EnsembleError:
                 self._count("direct")
@@ -176,30 +206,15 @@ class DirectEdge(Generic[P, Q]):
         return await self._handle(batch)
 
     def _choose(self) -> tuple[str, Replica | None]:
-        self._look()
-        name = min(self._replicas, key=lambda name: self._replicas[name].under_way, default="")
-        replica = self._replicas.pop(name, None)
+        replicas = self._nearby.look()
+        name = min(replicas, key=lambda name: replicas[name].under_way, default="")
+        replica = replicas.pop(name, None)
         if replica is not None:
             # To the end: of those with as few calls, the one that has waited longest is next.
-            self._replicas[name] = replica
+            replicas[name] = replica
         if replica is not None and replica.under_way >= FULL and not self._is_alone():
             replica = None
         return name, replica
-
-    def _look(self) -> None:
-        """Which sockets there are: at every call for as long as there are none, else every so often."""
-        now = time.monotonic()
-        if self._replicas and now < self._looked + LOOK_EVERY_S:
-            return
-        self._looked = now
-        try:
-            names = {path.name for path in self._folder.iterdir() if path.suffix == f".{VERSION}"}
-        except OSError:
-            names = set()
-        for name in self._replicas.keys() - names:
-            self._replicas.pop(name).close()
-        for name in names - self._replicas.keys():
-            self._replicas[name] = Replica(self._folder / name)
 
     def _is_alone(self) -> bool:
         """Whether this machine was all there is when last counted; a full replica's next batch then waits for it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -13,7 +12,7 @@ import msgspec
 from deployments.contract.batch import Batch
 from deployments.contract.errors import DeadlineExceeded, UnknownRequest
 from deployments.contract.item import Item
-from graph.edges.direct import GoneError, Replica
+from graph.edges.direct import GoneError, Nearby
 from graph.edges.listener import Listener
 from graph.edges.wire import VERSION
 from graph.flows.rollout import Rollout
@@ -22,7 +21,6 @@ logger = logging.getLogger("ray.serve")
 
 # How long another replica may take, which has nothing to compute, and for how long one that was silent is left alone.
 PATIENCE_S, LEFT_ALONE_S = 1.0, 5.0
-LOOK_EVERY_S = 0.2
 SILENT = "a replica of the ingress, which may have given the answer, is silent; try again"
 # The request, the label, the image's position, and until when it may be taken, seconds since the epoch.
 DECODER = msgspec.msgpack.Decoder(tuple[str, str | int, int, float])
@@ -36,11 +34,10 @@ class Peers:
 
     def __init__(self, rollout: Rollout, folder: Path | None, name: str) -> None:
         """Set what remembers answers here, the folder (None if there can't be one), and this replica's name in it."""
-        self._rollout, self._folder, self._own = rollout, folder, f"{name}.{VERSION}"
+        self._rollout = rollout
+        self._others = None if folder is None else Nearby(folder, f"{name}.{VERSION}")
         self._listener = None if folder is None else Listener(self._told, folder, name)
-        self._others: dict[str, Replica] = {}
         self._silent_until: dict[str, float] = {}
-        self._looked = float("-inf")
 
     async def listen(self) -> None:
         """Let the others find this replica, if they do not."""
@@ -62,8 +59,11 @@ class Peers:
             self._rollout.label(request, label, place)
 
     async def _others_take(self, request: str, label: str | int, place: int) -> bool:
-        silent = False
-        for name, other in list(self._look().items()):
+        if self._others is None:
+            return False
+        silent, others = False, dict(self._others.look())
+        self._silent_until = {name: until for name, until in self._silent_until.items() if name in others}
+        for name, other in others.items():
             if time.monotonic() < self._silent_until.get(name, 0):
                 silent = True
                 continue
@@ -77,31 +77,13 @@ class Peers:
             except (TimeoutError, GoneError) as err:
                 # One that is not there remembers nothing; one that did not answer may.
                 if isinstance(err.__cause__, FileNotFoundError | ConnectionRefusedError):
-                    self._forget(name)
+                    self._others.forget(name)
                 else:
                     silent = True
                     self._silent_until[name] = time.monotonic() + LEFT_ALONE_S
         if silent:
             raise DeadlineExceeded(SILENT)
         return False
-
-    def _look(self) -> Mapping[str, Replica]:
-        """The other replicas, by their sockets, which are looked for every so often."""
-        now = time.monotonic()
-        if self._folder is None or now < self._looked + LOOK_EVERY_S:
-            return self._others
-        self._looked = now
-        paths = {path.name: path for path in self._folder.glob(f"*.{VERSION}") if path.name != self._own}
-        for name in self._others.keys() - paths:
-            self._forget(name)
-        self._silent_until = {name: until for name, until in self._silent_until.items() if name in paths}
-        for name in sorted(paths.keys() - self._others):
-            self._others[name] = Replica(paths[name])
-        return self._others
-
-    def _forget(self, name: str) -> None:
-        if (other := self._others.pop(name, None)) is not None:
-            other.close()
 
     async def _told(self, batch: Batch[list[bytes]]) -> Batch[list[bytes]]:
         """What another replica was told; raises as `Rollout.label`, and counts nothing that is not remembered here."""
