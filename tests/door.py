@@ -47,6 +47,13 @@ class Door:
 
     def ask(self, path, body=b"", headers=(), query=b"", chunk=1000):
         """The status and the JSON of an answer; the body comes in chunks."""
+        response = self.answer(path, body, headers, query, chunk)
+        # Tensors may follow the JSON.
+        length = int(response.headers.get("Inference-Header-Content-Length", len(response.body)))
+        return response.status_code, json.loads(response.body[:length])
+
+    def answer(self, path, body=b"", headers=(), query=b"", chunk=1000):
+        """The whole answer."""
         chunks = [body[i : i + chunk] for i in range(0, len(body), chunk)] or [b""]
         scope = {
             "type": "http",
@@ -68,7 +75,4 @@ class Door:
         async def answered():
             return await self._http(Request(scope, receive))
 
-        response = asyncio.run(answered())
-        # Tensors may follow the JSON.
-        length = int(response.headers.get("Inference-Header-Content-Length", len(response.body)))
-        return response.status_code, json.loads(response.body[:length])
+        return asyncio.run(answered())

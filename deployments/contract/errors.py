@@ -164,6 +164,8 @@ class SlowBody(ClientMistake):
     """A request's body comes slower than is admitted."""
 
     code = "slow_body"
+    # The rest is not awaited.
+    headers: ClassVar[Mapping[str, str]] = {"Connection": "close"}
     http_status = 408
     grpc_status = "DEADLINE_EXCEEDED"
 

@@ -19,6 +19,8 @@ UNDECLARED = frozenset({"", "application/octet-stream", "application/x-www-form-
 FORM_OVERHEAD_BYTES = 64 * 1024
 # Commas and opening brackets of a JSON document whose images are base64: three for each image, and more for parameters.
 MOST_ELEMENTS = 32_768
+# To take in more than this costs more than a new connection.
+LARGE_BYTES = 2**20
 
 
 class BoundedParser(MultiPartParser):
@@ -139,6 +141,12 @@ async def _part(part: UploadFile | str) -> bytes | EnsembleError:
     except UnsupportedMediaType as err:
         return err
     return await part.read()
+
+
+def is_large(request: Request) -> bool:
+    """Whether a request declares a body of more than `LARGE_BYTES`, or one that it tells no length of."""
+    declared = request.headers.get("content-length", "0")
+    return "transfer-encoding" in request.headers or (declared.isdecimal() and int(declared) > LARGE_BYTES)
 
 
 def _check_declared_length(request: Request, limit: int) -> None:

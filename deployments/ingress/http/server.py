@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from deployments.contract.caller import caller
 from deployments.contract.errors import EnsembleError, MethodNotAllowed, NotFound
-from deployments.ingress.http import tensorflow_serving
+from deployments.ingress.http import bodies, tensorflow_serving
 from deployments.ingress.http.classify import Classify
 from deployments.ingress.http.documents import Documents
 from deployments.ingress.http.feedback import feedback
@@ -48,7 +48,13 @@ class HttpServer:
         self._routes |= Documents(self._routes).routes() | Page(service).routes()
 
     async def __call__(self, request: Request) -> Response:
-        """Dispatch a request."""
+        """Answer a request; what is left of a large body that is refused for good is not taken in."""
+        response = await self._dispatched(request)
+        if 400 <= response.status_code < 500 and "Retry-After" not in response.headers and bodies.is_large(request):
+            response.headers["Connection"] = "close"
+        return response
+
+    async def _dispatched(self, request: Request) -> Response:
         path = request.scope["path"]
         template = path if path in self._routes else self._matching(path)
         route = self._routes.get(template)

@@ -27,3 +27,20 @@ def test_a_traces_route_is_the_template_not_the_path(path, route, monkeypatch):
     monkeypatch.setattr(OBSERVER, "call", spied)
     Door().ask(path, b"{}", [("content-type", b"application/json")])
     assert [(known["http.route"], known["url.path"]) for known in calls] == [(route, path)]
+
+
+@pytest.mark.parametrize(
+    ("path", "size", "body", "settings", "status", "connection"),
+    [
+        ("/v2/models/ensemble/infer", 2**21, b"[" * 2**21, {}, 422, "close"),
+        ("/v2/models/ensemble/infer", 2**40, b"", {}, 413, "close"),
+        ("/v2/models/ensemble/infer", 100, b"[" * 100, {}, 422, None),
+        ("/nowhere", 2**21, b"", {}, 404, "close"),
+        ("/classify", 2**21, bytes(2**21), {}, 200, None),
+        # One that is to come again keeps its connection.
+        ("/classify", 2**21, bytes(2**21), {"max_in_flight_bytes": 2**20}, 503, None),
+    ],
+)
+def test_the_rest_of_a_large_body_that_is_refused_for_good_is_not_read(path, size, body, settings, status, connection):
+    response = Door(**settings).answer(path, body, [("Content-Length", str(size).encode())], chunk=2**16)
+    assert (response.status_code, response.headers.get("Connection")) == (status, connection)
