@@ -65,8 +65,8 @@ class Predictor:
         except ModelError as err:
             raise ConfigurationError(f"members: {self.name!r}: {err}") from err
         self._batch_limit = _fixed_batch(network)
-        self._compile(network, config)
         try:
+            self._compile(network, config)
             sample = np.random.default_rng(0).integers(0, 256, (self._batch_limit or 1, *size, 3), np.uint8)
             scores = self._requests[0].infer({0: sample}, share_outputs=False)[0]
             if not _is_distribution(scores):

@@ -49,6 +49,13 @@ def check(model: Model, agreed: Agreed, current: Model | None) -> None:
         raise ConfigurationError(f"its metadata: {err}") from err
 
 
+def try_out(config: OpenVino, model: Model, agreed: Agreed, current: Model | None) -> None:
+    """Raise ConfigurationError or ModelError if a version can't take the place of the current one, or does not run."""
+    check(model, agreed, current)
+    assert isinstance(agreed.images, Preprocessing)
+    Predictor(config, model, agreed.images.size, 1).close()
+
+
 class Serving:
     """A predictor, and the batches that it has under way; the last one of a retired predictor frees it."""
 

@@ -93,7 +93,7 @@ def fitting(loadable: Loadable, change: Change) -> int:
         NotReady: it can't be fetched now.
     """
     # Imported where it runs, with OpenVINO.
-    from deployments.swapping import check
+    from deployments.swapping import try_out
 
     config, agreed = loadable.members[change.name]
     try:
@@ -104,7 +104,7 @@ def fitting(loadable: Loadable, change: Change) -> int:
             raise NotFound(f"member {change.name!r} has no version {version or ''}; there are {available[-16:]}")
         known = change.served.isdecimal() and int(change.served) in available
         current = repository.find(model, int(change.served)) if known else None
-        check(repository.find(model, version), agreed, current)
+        try_out(config, repository.find(model, version), agreed, current)
     except Unreachable as err:
         raise NotReady(f"member {change.name!r}: {err}") from err
     except (ConfigurationError, ModelError) as err:

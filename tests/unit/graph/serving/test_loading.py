@@ -4,7 +4,10 @@ from contextlib import contextmanager
 from copy import deepcopy
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import numpy as np
+import openvino as ov
 import pytest
+from openvino import opset13 as op
 
 from deployments.contract.errors import Conflict, NotFound, NotReady
 from deployments.ingress.loading import Change
@@ -13,7 +16,7 @@ from graph.agreement import agree
 from graph.config import parse
 from graph.serving.dashboard import APPLICATIONS
 from graph.serving.loading import deploy, fitting, redeployed
-from tests.networks import constant, one_hot, store
+from tests.networks import CLASSES, constant, one_hot, store
 
 
 def put(root, name, version, **more):
@@ -121,6 +124,16 @@ def test_the_highest_version_or_the_one_that_is_named(loadable, tmp_path):
 def test_a_version_that_does_not_fit_is_refused(loadable, tmp_path, network, more, told):
     store(tmp_path, "apart", network, 2, **more)
     with pytest.raises(Conflict, match=f"version that is the highest of member 'apart' is refused, .*{told}"):
+        fitting(loadable, Change("apart", served="1"))
+
+
+def test_a_version_that_does_not_run_is_refused(loadable, tmp_path):
+    # It takes images of any size, until it sees one that has not 64 times 64 pixels.
+    image = op.parameter([-1, -1, -1, 3], np.uint8)
+    flat = op.reshape(op.convert(image, "f32"), np.array([0, -1]), True)
+    scores = op.matmul(flat, np.zeros((64 * 64 * 3, len(CLASSES)), np.float32), False, False)
+    store(tmp_path, "apart", ov.Model([op.softmax(scores, 1)], [image], "m"), 2)
+    with pytest.raises(Conflict, match="does not run on pixels"):
         fitting(loadable, Change("apart", served="1"))
 
 
