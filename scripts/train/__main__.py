@@ -69,6 +69,12 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--contrast", type=fraction, default=Recipe.contrast, help="fraction, at most")
     result.add_argument("--mix", choices=get_args(Mix), default=Recipe.mix, help="images with each other")
     result.add_argument("--mix-probability", type=fraction, default=Recipe.mix_probability, help="of an image")
+    result.add_argument(
+        "--mixtures",
+        type=at_least_zero,
+        default=Recipe.mixtures,
+        help="mix all images so many times beforehand, and ask teachers about each once (default: mix each batch)",
+    )
     result.add_argument("--label-smoothing", type=fraction, default=Recipe.label_smoothing)
     result.add_argument(
         "--teachers", nargs="+", default=[], metavar="NAME", help="models whose answers are learnt, too"
@@ -103,6 +109,7 @@ def from_arguments(args: argparse.Namespace) -> Recipe:
         contrast=args.contrast,
         mix=args.mix,
         mix_probability=args.mix_probability,
+        mixtures=args.mixtures,
         label_smoothing=args.label_smoothing,
         hold_out=args.hold_out,
         teachers=tuple(args.teachers),
@@ -154,6 +161,8 @@ def main() -> None:
         command.error(f"--size must be {SMALLEST} or more")
     if args.temperature <= 0:
         command.error("--temperature must be more than 0")
+    if args.mixtures and args.mix == "none":
+        command.error("--mixtures needs --mix: cutmix, mixup, or either")
     keep_freed_memory()
     with told_in_one_line():
         run(from_arguments(args), args)

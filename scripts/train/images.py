@@ -1,8 +1,9 @@
-"""The images a network learns from: decoded once, then shuffled and augmented anew in every epoch."""
+"""The images a network learns from: how they are decoded, augmented and mixed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -93,29 +94,17 @@ def mix(images: Tensor, targets: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor
         recipe: which of the two, and the fraction of the images that it is done to.
     """
     n = len(images)
+    if recipe.mix == "either":
+        halves = zip(images.tensor_split(2), targets.tensor_split(2), ("cutmix", "mixup"), strict=True)
+        mixed = [mix(some, theirs, replace(recipe, mix=kind)) for some, theirs, kind in halves]
+        return torch.cat([some for some, _ in mixed]), torch.cat([theirs for _, theirs in mixed])
     others = torch.randperm(n).to(images.device)
     part = torch.rand(n, 1, 1, 1, device=images.device)
     part = part * (torch.rand(n, 1, 1, 1, device=images.device) < recipe.mix_probability)
     if recipe.mix == "cutmix":
         taken = box(images, (part.sqrt() * images.shape[2]).round().long())
         part = taken.float().mean((2, 3), keepdim=True)
-        mixed = torch.where(taken, images[others], images)
+        result = torch.where(taken, images[others], images)
     else:
-        mixed = torch.lerp(images, images[others], part)
-    return mixed, torch.lerp(targets, targets[others], part.view(n, 1))
-
-
-def batches(images: Tensor, labels: Tensor, recipe: Recipe, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Shuffled, augmented batches; each image is mirrored in every other epoch (Jordan 2024, arXiv:2404.00498).
-
-    The second of a pair are the classes' probabilities, float [N,classes].
-    """
-    mirror_parity = torch.arange(len(images), device=images.device) * 2654435761 % 97 % 2
-    mirrored = (mirror_parity + epoch) % 2 == 1
-    size, classes = min(recipe.batch_size, len(images)), int(labels.max()) + 1
-    for rows in torch.randperm(len(images)).to(images.device).split(size):
-        if len(rows) == size:
-            batch = images[rows]
-            batch = torch.where(mirrored[rows].view(-1, 1, 1, 1), batch.flip(3), batch)
-            batch, targets = augment(batch, recipe), F.one_hot(labels[rows], classes).float()
-            yield (batch, targets) if recipe.mix == "none" else mix(batch, targets, recipe)
+        result = torch.lerp(images, images[others], part)
+    return result, torch.lerp(targets, targets[others], part.view(n, 1))

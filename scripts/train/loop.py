@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.train import checkpoint as saving
 from scripts.train.architectures import ARCHITECTURES, whiten
-from scripts.train.images import batches, load_images
+from scripts.train.batches import Draw, Lesson, as_they_are, batches
+from scripts.train.images import load_images
+from scripts.train.mixtures import Mixtures
 from scripts.train.muon import Muon
 from scripts.train.recipe import Recipe, to_json
 from scripts.train.teachers import Teachers, distillation
@@ -157,6 +160,10 @@ class Run:
         raw, labels = load_images(dataset, size, dataset.classes)
         self._normalize = Normalization(raw, device)
         self._images, self._labels = self._normalize(raw), labels.to(device)
+        self._draw = as_they_are(self._images, self._labels, len(dataset.classes))
+        if recipe.mixtures:
+            mixtures = Mixtures(raw, labels, len(dataset.classes), recipe, self._teachers)
+            self._draw = partial(self._normalized, mixtures.draw)
         self._judged = None if held is None else (self._normalize(held[0]), held[1].to(device))
         if weights is None:
             # Every so many, because they are sorted by class.
@@ -179,10 +186,11 @@ class Run:
         title = f"epoch {self.epoch + 1}/{recipe.epochs}"
         self._model.train()
         with tqdm(total=steps, desc=title, unit="batch", leave=False) as progress:
-            for step, (batch, truth) in enumerate(batches(self._images, self._labels, recipe, self.epoch)):
+            for step, (batch, truth, taught) in enumerate(batches(self._draw, len(self._images), recipe, self.epoch)):
                 self._set_rates((self.epoch * steps + step) / (recipe.epochs * steps))
                 self._model.zero_grad()
-                taught = None if self._teachers is None else self._teachers(self._normalize.undo(batch))
+                if taught is None and self._teachers is not None:
+                    taught = self._teachers(self._normalize.undo(batch))
                 losses.append(sum_gradients(self._model, batch, truth, recipe, taught) / len(batch))
                 for optimizer in self._optimizers:
                     optimizer.step()
@@ -193,6 +201,11 @@ class Run:
         self._save()
         seconds = time.monotonic() - started
         return f"epoch {self.epoch}: loss {sum(losses) / max(1, len(losses)):.4f}{top1}, {seconds:.0f} s"
+
+    def _normalized(self, draw: Draw, rows: Tensor) -> Lesson:
+        pixels, targets, taught = draw(rows)
+        device = self._images.device
+        return self._normalize(pixels), targets.to(device), None if taught is None else taught.to(device)
 
     def _set_rates(self, progress: float) -> None:
         factor = decay(progress)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Augmentation = Literal["shift", "zoom"]
-Mix = Literal["none", "cutmix", "mixup"]
+Mix = Literal["none", "cutmix", "mixup", "either"]
 Architecture = Literal["resnet", "densenet", "student"]
 
 
@@ -32,8 +32,9 @@ class Recipe:
         cutout_px: the cut square's side, pixels.
         zoom: fraction, at most.
         contrast: fraction, at most, of contrast and of brightness.
-        mix: how images of a batch are mixed with each other.
+        mix: how images of a batch are mixed with each other; with `either` half of them by each of the two.
         mix_probability: the fraction of images that is mixed.
+        mixtures: how many times all images are mixed beforehand, for all epochs; 0 if each batch is mixed anew.
         hold_out: how many images are left out, to compare candidates on; see `Dataset.hold_out`.
         teachers: the models whose answers are learnt besides the labels; see `teachers`.
         temperature: to which the teachers' and the student's answers are softened for comparing them.
@@ -59,6 +60,7 @@ class Recipe:
     contrast: float = 0.1
     mix: str = "none"
     mix_probability: float = 0.5
+    mixtures: int = 0
     hold_out: int = 0
     teachers: tuple[str, ...] = ()
     # The models in the box were trained with smoothed labels, and are soft without it.

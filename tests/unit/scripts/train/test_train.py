@@ -118,7 +118,7 @@ def test_cutout_takes_a_square_of_its_size(size: int) -> None:
     assert (cut[:, :1] == cut).all()
 
 
-@pytest.mark.parametrize("kind", ["cutmix", "mixup"])
+@pytest.mark.parametrize("kind", ["cutmix", "mixup", "either"])
 def test_an_images_target_is_mixed_as_the_image_is(kind: str) -> None:
     torch.manual_seed(0)
     # Every pixel of an image is its class, of ten.
