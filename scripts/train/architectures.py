@@ -121,10 +121,10 @@ def densenet(classes: int) -> nn.Sequential:
 
 
 def student(classes: int) -> nn.Sequential:
-    """Four convolutions one after the other, at a quarter of the pixels: 15 MMAC at 32x32, 0.2 million parameters."""
+    """Four convolutions one after the other, mostly at 7x7 pixels: 15 MMAC at 32x32, 0.5 million parameters."""
     layers: list[nn.Module] = [*stem(), nn.MaxPool2d(2)]
     channels = STEM_CHANNELS
-    for width, pool in ((40, False), (72, True), (72, False), (144, True)):
+    for width, pool in ((48, True), (128, False), (128, True), (224, False)):
         layers.append(ConvBlock(channels, width, pool=pool))
         channels = width
     return nn.Sequential(*layers, Head(channels, classes))
