@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -70,20 +70,12 @@ class Cluster:
 
     def end(self) -> None:
         """End every process below this one, and what they start meanwhile."""
-        give_up, empty = time.monotonic() + END_TIMEOUT_S, 0
-        # A process whose parent ends while the list is made is below nobody in it: it is, when one looks again.
-        while empty < 2 and time.monotonic() < give_up:
-            below = psutil.Process().children(recursive=True)
-            empty = 0 if below else empty + 1
-            end(below)
-            _reap()
+        _end_all_below()
 
 
 def end_at_once() -> None:
-    """Kill every process below this one."""
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):
-            process.kill()
+    """Kill every process below this one, and what they start meanwhile."""
+    _end_all_below(psutil.Process.kill)
 
 
 def mark(process: psutil.Process) -> str:
@@ -124,14 +116,24 @@ def clear_leftovers() -> None:
         end(found)
 
 
-def end(processes: Iterable[psutil.Process]) -> None:
-    """Ask processes to end, and end those that don't."""
+def end(processes: Iterable[psutil.Process], *ways: Callable[[psutil.Process], None]) -> None:
+    """Ask processes to end, and end those that don't; or in other ways, one after the other."""
     running = list(processes)
-    for signal in (psutil.Process.terminate, psutil.Process.kill):
+    for way in ways or (psutil.Process.terminate, psutil.Process.kill):
         for process in running:
             with suppress(psutil.Error):
-                signal(process)
+                way(process)
         _, running = psutil.wait_procs(running, STOP_TIMEOUT_S)
+
+
+def _end_all_below(*ways: Callable[[psutil.Process], None]) -> None:
+    give_up, empty = time.monotonic() + END_TIMEOUT_S, 0
+    # A process whose parent ends while the list is made is below nobody in it: it is, when one looks again.
+    while empty < 2 and time.monotonic() < give_up:
+        below = psutil.Process().children(recursive=True)
+        empty = 0 if below else empty + 1
+        end(below, *ways)
+        _reap()
 
 
 def _name(process: psutil.Process) -> str:
