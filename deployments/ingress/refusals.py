@@ -23,23 +23,27 @@ class Refusals:
         self,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        *,
+        least: float = LEAST_PACE,
+        most: int = MOST,
     ) -> None:
-        """Set a clock, seconds, and what waits."""
+        """Set a clock, seconds, and what waits; how many leave a second at least, and how many wait at most."""
         self._clock, self._sleep = clock, sleep
+        self._least, self._most = least, most
         self._last = float("-inf")
         self.held = 0
 
-    async def hold(self, pace: float, retry_after_s: float) -> bool:
+    async def hold(self, pace: float = 0.0, retry_after_s: float = LONGEST_S) -> bool:
         """Wait for the turn of a refusal; whether it had to wait.
 
         Args:
             pace: images that leave in a second; 0 if it is not known.
             retry_after_s: what the refusal says. None waits longer: who comes again then has lost nothing.
         """
-        now, each = self._clock(), 1 / max(LEAST_PACE, pace / 2)
+        now, each = self._clock(), 1 / max(self._least, pace / 2)
         self._last = min(max(self._last + each, now - 1), now + LONGEST_S)
         wait_s = min(self._last - now, retry_after_s)
-        if wait_s <= 0 or self.held >= MOST:
+        if wait_s <= 0 or self.held >= self._most:
             return False
         self.held += 1
         try:

@@ -23,6 +23,11 @@ PROTOCOL = "/v2"
 FAILURES = (500, 502, 503, 504)
 # What Serve's own proxy answers, in plain text, while no replica takes requests.
 OF_THE_FALLBACK = "{ srv_name -m beg SERVE_PROXY_ACTOR } { res.hdr(content-type) -m beg text/plain }"
+# Serve takes in the whole of a body, however large, to notice that its client leaves, unless it is told not to watch.
+# The ingress reads a body as it comes, and notices by itself until it is whole. Photographs are seldom larger.
+LARGE_BYTES = 8 * 2**20
+UNWATCHED = "http-request set-header x-request-disconnect-disabled ?1"
+LARGE = f"{{ req.hdr_val(content-length) gt {LARGE_BYTES} }} || {{ req.hdr(transfer-encoding) -m found }}"
 FORWARDED = "http-request set-header x-forwarded-for %[src]"
 CIPHERS = "ssl-min-ver TLSv1.2 no-tls-tickets"
 
@@ -62,6 +67,7 @@ def edited(text: str, tls: Tls | None = None) -> str:
         # A server may leave an upgrade alone, and ours speaks no WebSocket.
         "http-request del-header upgrade",
         FORWARDED,
+        f"{UNWATCHED} if {LARGE}",
         f"http-response return status 503 {told} if {{ status 404 500 503 }} {OF_THE_FALLBACK}",
         "http-after-response set-status 503 if { status 500 502 504 } { res.hdr(retry-after) -m found }",
     ]

@@ -24,11 +24,15 @@ from deployments.ingress.http.tensorflow_serving import TensorFlowServing
 from deployments.ingress.ingress import INTERNAL_HINT
 from deployments.ingress.page.live import live
 from deployments.ingress.page.page import Page
+from deployments.ingress.refusals import Refusals
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
 
 logger = logging.getLogger("ray.serve")
+
+# Refusals of large bodies: so many leave a second, and so many wait for their turn, each of which holds what has come.
+LARGE_PACE, MOST_LARGE = 1.0, 32
 
 
 class HttpServer:
@@ -39,6 +43,7 @@ class HttpServer:
         self._ingress = service.ingress
         self._access = service.access
         self._headers = service.headers
+        self._refusals = Refusals(least=LARGE_PACE, most=MOST_LARGE)
         self._routes: Routes = {}
         served = Classify, OpenInference, Repository, SharedMemory, TensorFlowServing
         for protocol in served:
@@ -52,6 +57,8 @@ class HttpServer:
         response = await self._dispatched(request)
         if 400 <= response.status_code < 500 and "Retry-After" not in response.headers and bodies.is_large(request):
             response.headers["Connection"] = "close"
+            # Who is refused sooner comes again sooner.
+            await self._refusals.hold()
         return response
 
     async def _dispatched(self, request: Request) -> Response:

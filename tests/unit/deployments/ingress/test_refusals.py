@@ -49,6 +49,15 @@ async def test_none_waits_longer_than_it_says_or_than_a_few_seconds():
     assert time.slept[-1] == 1.5
 
 
+async def test_those_of_large_bodies_have_a_pace_of_their_own():
+    time = Time()
+    refusals = Refusals(time, time.sleep, least=1.0, most=2)
+    assert [await refusals.hold() for _ in range(5)] == [False, False, True, True, True]
+    assert time.slept == pytest.approx([1.0, 2.0, 3.0])
+    refusals.held = 2
+    assert await refusals.hold() is False
+
+
 async def test_the_faster_images_leave_the_more_refusals_may():
     time = Time()
     refusals = Refusals(time, time.sleep)

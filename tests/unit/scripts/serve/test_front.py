@@ -255,6 +255,26 @@ def test_what_a_client_says_of_its_address_is_replaced_and_an_upgrade_left_alone
         assert not {"upgrade"} & set(seen)
 
 
+@pytest.mark.parametrize(
+    ("length", "unwatched"),
+    [("Content-Length: 4000000", None), ("Content-Length: 9000000", "?1"), ("Transfer-Encoding: chunked", "?1")],
+)
+def test_serve_is_told_not_to_take_in_a_large_body_before_the_ingress_asks_for_it(folder, length, unwatched):
+    serving = Front(folder)
+    serving.deploy()
+    with answering(serving.replica), serving.running() as process:
+        assert eventually(lambda: serving.told() == process.pid)
+        assert eventually(lambda: get(serving, "/echo").status_code == 200)
+        with socket.create_connection(("127.0.0.1", serving.http), timeout=10) as client:
+            head = f"GET /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{length}\r\n\r\n"
+            client.sendall(head.encode() + b"7d0\r\n" + bytes(2000) + b"\r\n")
+            answer = b""
+            while b"}" not in answer:
+                answer += client.recv(4096)
+        seen = {name.lower(): value for name, value in json.loads(answer.partition(b"\r\n\r\n")[2]).items()}
+        assert seen.get("x-request-disconnect-disabled") == unwatched
+
+
 def test_everything_but_the_service_is_on_loopback_and_commands_are_this_users(folder):
     serving = Front(folder, host="0.0.0.0")
     with serving.running() as process:

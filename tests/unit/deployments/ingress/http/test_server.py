@@ -4,6 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from deployments.ingress.refusals import Refusals
 from tests.door import OBSERVER, Door
 
 
@@ -41,6 +42,15 @@ def test_a_traces_route_is_the_template_not_the_path(path, route, monkeypatch):
         ("/classify", 2**21, bytes(2**21), {"max_in_flight_bytes": 2**20}, 503, None),
     ],
 )
-def test_the_rest_of_a_large_body_that_is_refused_for_good_is_not_read(path, size, body, settings, status, connection):
+def test_the_rest_of_a_large_body_that_is_refused_for_good_is_not_read_and_such_refusals_leave_at_a_pace(
+    path, size, body, settings, status, connection, monkeypatch
+):
+    held = []
+
+    async def hold(refusals):
+        held.append(refusals)
+
+    monkeypatch.setattr(Refusals, "hold", hold)
     response = Door(**settings).answer(path, body, [("Content-Length", str(size).encode())], chunk=2**16)
     assert (response.status_code, response.headers.get("Connection")) == (status, connection)
+    assert len(held) == (connection == "close")
