@@ -27,7 +27,7 @@ OF_THE_FALLBACK = "{ srv_name -m beg SERVE_PROXY_ACTOR } { res.hdr(content-type)
 # The ingress reads a body as it comes, and notices by itself until it is whole. Photographs are seldom larger.
 LARGE_BYTES = 8 * 2**20
 UNWATCHED = "http-request set-header x-request-disconnect-disabled ?1"
-LARGE = f"{{ req.hdr_val(content-length) gt {LARGE_BYTES} }} || {{ req.hdr(transfer-encoding) -m found }}"
+LARGE = f"{{ req.body_size gt {LARGE_BYTES} }} || {{ req.hdr(transfer-encoding) -m found }}"
 FORWARDED = "http-request set-header x-forwarded-for %[src]"
 CIPHERS = "ssl-min-ver TLSv1.2 no-tls-tickets"
 

@@ -149,6 +149,11 @@ def is_large(request: Request) -> bool:
     return "transfer-encoding" in request.headers or (declared.isdecimal() and int(declared) > LARGE_BYTES)
 
 
+def is_left_outside(request: Request) -> bool:
+    """Whether what is not read of a body stays at the client; else Serve takes in all of it."""
+    return request.headers.get("x-request-disconnect-disabled") == "?1"
+
+
 def _check_declared_length(request: Request, limit: int) -> None:
     declared = request.headers.get("content-length", "0")
     if declared.isdecimal() and int(declared) > limit:

@@ -31,7 +31,7 @@ from deployments.observe.tracing import Trace
 
 logger = logging.getLogger("ray.serve")
 
-# Refusals of large bodies: so many leave a second, and so many wait for their turn, each of which holds what has come.
+# Refusals of large bodies: so many leave a second, and so many wait for their turn.
 LARGE_PACE, MOST_LARGE = 1.0, 32
 
 
@@ -57,8 +57,9 @@ class HttpServer:
         response = await self._dispatched(request)
         if 400 <= response.status_code < 500 and "Retry-After" not in response.headers and bodies.is_large(request):
             response.headers["Connection"] = "close"
-            # Who is refused sooner comes again sooner.
-            await self._refusals.hold()
+            if bodies.is_left_outside(request):
+                # Who is refused sooner comes again sooner.
+                await self._refusals.hold()
         return response
 
     async def _dispatched(self, request: Request) -> Response:

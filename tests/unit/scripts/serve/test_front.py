@@ -257,7 +257,12 @@ def test_what_a_client_says_of_its_address_is_replaced_and_an_upgrade_left_alone
 
 @pytest.mark.parametrize(
     ("length", "unwatched"),
-    [("Content-Length: 4000000", None), ("Content-Length: 9000000", "?1"), ("Transfer-Encoding: chunked", "?1")],
+    [
+        ("Content-Length: 4000000", None),
+        ("Content-Length: 9000000", "?1"),
+        (f"Content-Length: {2**40}", "?1"),
+        ("Transfer-Encoding: chunked", "?1"),
+    ],
 )
 def test_serve_is_told_not_to_take_in_a_large_body_before_the_ingress_asks_for_it(folder, length, unwatched):
     serving = Front(folder)
