@@ -150,7 +150,7 @@ def is_large(request: Request) -> bool:
 
 
 def is_left_outside(request: Request) -> bool:
-    """Whether what is not read of a body stays at the client; else Serve takes in all of it."""
+    """Whether what is not read of a body stays at the client: Serve is told not to take in all of it by itself."""
     return request.headers.get("x-request-disconnect-disabled") == "?1"
 
 
