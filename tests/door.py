@@ -52,8 +52,8 @@ class Door:
         length = int(response.headers.get("Inference-Header-Content-Length", len(response.body)))
         return response.status_code, json.loads(response.body[:length])
 
-    def answer(self, path, body=b"", headers=(), query=b"", chunk=1000):
-        """The whole answer."""
+    def answer(self, path, body=b"", headers=(), query=b"", chunk=1000, leaves=False):
+        """The whole answer; who `leaves` is gone when the body has come, and before it is whole."""
         chunks = [body[i : i + chunk] for i in range(0, len(body), chunk)] or [b""]
         scope = {
             "type": "http",
@@ -70,7 +70,9 @@ class Door:
         }
 
         async def receive():
-            return {"type": "http.request", "body": chunks.pop(0), "more_body": bool(chunks)}
+            if not chunks:
+                return {"type": "http.disconnect"}
+            return {"type": "http.request", "body": chunks.pop(0), "more_body": leaves or bool(chunks)}
 
         async def answered():
             return await self._http(Request(scope, receive))

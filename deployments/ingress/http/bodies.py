@@ -21,6 +21,8 @@ FORM_OVERHEAD_BYTES = 64 * 1024
 MOST_ELEMENTS = 32_768
 # To take in more than this costs more than a new connection.
 LARGE_BYTES = 2**20
+# In a request's scope, when all of its body has been read.
+WHOLE = "ensemble.body.whole"
 
 
 class BoundedParser(MultiPartParser):
@@ -69,6 +71,7 @@ async def bounded(request: Request, limit: int, arrival: Arrival) -> AsyncGenera
             raise ImageTooLarge(f"the request has more than {limit} bytes")
         arrival.grow(len(chunk), received == expected)
         yield chunk
+    request.scope[WHOLE] = True
 
 
 async def body(request: Request, limit: int, arrival: Arrival) -> bytes:
@@ -143,8 +146,10 @@ async def _part(part: UploadFile | str) -> bytes | EnsembleError:
     return await part.read()
 
 
-def is_large(request: Request) -> bool:
-    """Whether a request declares a body of more than `LARGE_BYTES`, or one that it tells no length of."""
+def has_large_rest(request: Request) -> bool:
+    """Whether a request that was not read to its end declares more than `LARGE_BYTES`, or tells no length."""
+    if WHOLE in request.scope:
+        return False
     declared = request.headers.get("content-length", "0")
     return "transfer-encoding" in request.headers or (declared.isdecimal() and int(declared) > LARGE_BYTES)
 

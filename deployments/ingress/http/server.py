@@ -33,6 +33,8 @@ logger = logging.getLogger("ray.serve")
 
 # Refusals of large bodies: so many leave a second, and so many wait for their turn.
 LARGE_PACE, MOST_LARGE = 1.0, 32
+# The status of what nobody waits for any more; nginx' word for it.
+LEFT = 499
 
 
 class HttpServer:
@@ -55,7 +57,8 @@ class HttpServer:
     async def __call__(self, request: Request) -> Response:
         """Answer a request; what is left of a large body that is refused for good is not taken in."""
         response = await self._dispatched(request)
-        if 400 <= response.status_code < 500 and "Retry-After" not in response.headers and bodies.is_large(request):
+        refused = 400 <= response.status_code < LEFT and "Retry-After" not in response.headers
+        if refused and bodies.has_large_rest(request):
             response.headers["Connection"] = "close"
             if bodies.is_left_outside(request):
                 # Who is refused sooner comes again sooner.
@@ -112,7 +115,7 @@ class HttpServer:
             return self._error(err, route.style)
         except ClientDisconnect:
             call.outcome = "cancelled"
-            return Response(status_code=499)
+            return Response(status_code=LEFT)
         except Exception:
             traced = call.trace.parent[3:35]
             logger.exception("failed on %s %s; trace %s", request.method, request.scope["path"], traced)

@@ -34,6 +34,18 @@ LARGE = 2**21
 LEFT_OUTSIDE = ("X-Request-Disconnect-Disabled", b"?1")
 
 
+@pytest.fixture
+def held(monkeypatch):
+    """A list with an entry for each refusal that waits for its turn."""
+    found = []
+
+    async def hold(refusals):
+        found.append(refusals)
+
+    monkeypatch.setattr(Refusals, "hold", hold)
+    return found
+
+
 @pytest.mark.parametrize(
     ("path", "size", "body", "settings", "status", "connection"),
     [
@@ -42,21 +54,27 @@ LEFT_OUTSIDE = ("X-Request-Disconnect-Disabled", b"?1")
         ("/v2/models/ensemble/infer", 100, b"[" * 100, {}, 422, None),
         ("/nowhere", LARGE, b"", {}, 404, "close"),
         ("/classify", LARGE, bytes(LARGE), {}, 200, None),
+        # What was read to its end leaves nothing.
+        ("/v2/models/ensemble/infer", LARGE, b" " * LARGE, {}, 422, None),
         # One that is to come again keeps its connection.
         ("/classify", LARGE, bytes(LARGE), {"max_in_flight_bytes": 2**20}, 503, None),
     ],
 )
 @pytest.mark.parametrize("more", [[], [LEFT_OUTSIDE]])
 def test_the_rest_of_a_large_body_that_is_refused_for_good_is_not_read_and_refusals_of_it_leave_at_a_pace(
-    path, size, body, settings, status, connection, more, monkeypatch
+    path, size, body, settings, status, connection, more, held
 ):
-    held = []
-
-    async def hold(refusals):
-        held.append(refusals)
-
-    monkeypatch.setattr(Refusals, "hold", hold)
     response = Door(**settings).answer(path, body, [("Content-Length", str(size).encode()), *more], chunk=2**16)
     assert (response.status_code, response.headers.get("Connection")) == (status, connection)
     # Where Serve takes in all of it, it would come while the refusal waits.
     assert len(held) == (connection == "close" and bool(more))
+
+
+def test_who_has_left_or_has_sent_all_takes_no_turn(held):
+    headers = [("Transfer-Encoding", b"chunked"), LEFT_OUTSIDE]
+    assert Door().answer("/classify", b"a part", headers, leaves=True).status_code == 499
+    # What has come whole leaves none behind.
+    assert Door().answer("/v2/models/ensemble/infer", b"[" * 10, headers).status_code == 422
+    assert held == []
+    assert Door().answer("/nowhere", b"a part", headers, leaves=True).status_code == 404
+    assert len(held) == 1
