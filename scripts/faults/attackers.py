@@ -14,6 +14,7 @@ import httpx
 
 from scripts.benchmark.systems import HTTP_PORT
 from scripts.errors import ScriptError
+from scripts.serve.front import BEGINNING_BYTES
 
 ATTACK_S = 20.0
 SLOW_BODIES, BRACKET_SENDERS = 600, 4
@@ -55,7 +56,7 @@ def send_slow_bodies(beginning: int = 0) -> None:
 
 def send_stalled_bodies() -> None:
     """The same, but that each sends as much at once as lets it pass HAProxy."""
-    send_slow_bodies(1100)
+    send_slow_bodies(BEGINNING_BYTES + 100)
 
 
 def _trickle(connection: socket.socket) -> bool:

@@ -24,6 +24,7 @@ from scripts.faults.attackers import (
 )
 from scripts.faults.stage import Stage
 from scripts.serve.api import ServeApi
+from scripts.serve.front import BEGINNING_BYTES
 
 KILLS = 3
 NODES = ("JpegTransformer", "ResNet", "DenseNet", "Combiner", "Labeler")
@@ -169,7 +170,9 @@ SCENARIOS = (
     Scenario("scan-bombs", f"{BOMBS} JPEGs of 49 megapixels in 1,010 scans are sent", _send_scan_bombs),
     Scenario("slow-bodies", f"{SLOW_BODIES} clients send bodies at 10 bytes a second", _attack(send_slow_bodies)),
     Scenario(
-        "stalled-bodies", f"{SLOW_BODIES} clients send 1 KB, then 10 bytes a second", _attack(send_stalled_bodies)
+        "stalled-bodies",
+        f"{SLOW_BODIES} clients send {BEGINNING_BYTES / 1024:.0f} KB, then 10 bytes a second",
+        _attack(send_stalled_bodies),
     ),
     Scenario("brackets", f"{BRACKET_SENDERS} clients send 31 MB of brackets again and again", _attack(send_brackets)),
 )

@@ -13,8 +13,8 @@ from pathlib import Path
 # Whoever reads the file can see what was done to it, and by whom.
 MARK = "# Edited by ensemble-serving's launcher"
 # To receive a request's headers, and then this much of its body or all of it. The rest may take longer: the ingress
-# bounds it, and would spend more on each slow body than HAProxy does.
-HEADERS_S, BEGINNING_S, BEGINNING_BYTES = 5, 5, 1024
+# bounds it, and would spend more on each slow body than HAProxy does. HAProxy's buffer, of 16 KB, must hold both.
+HEADERS_S, BEGINNING_S, BEGINNING_BYTES = 5, 10, 8192
 RETRY_AFTER_S = 1
 CODE, MESSAGE = "not_ready", "the application is not there; try again later"
 SLOW = "slow_body", f"of the body less than {BEGINNING_BYTES} bytes came in {BEGINNING_S} s; send it faster"
@@ -26,8 +26,12 @@ OF_THE_FALLBACK = "{ srv_name -m beg SERVE_PROXY_ACTOR } { res.hdr(content-type)
 # Serve takes in the whole of a body, however large, to notice that its client leaves, unless it is told not to watch.
 # The ingress reads a body as it comes, and notices by itself until it is whole. Photographs are seldom larger.
 LARGE_BYTES = 8 * 2**20
-UNWATCHED = "http-request set-header x-request-disconnect-disabled ?1"
+UNWATCHED = "x-request-disconnect-disabled"
+# Serve ends a request after that time in its own words, also one whose refusal waits for its turn.
+OF_SERVE = "x-request-timeout-seconds"
 LARGE = f"{{ req.body_size gt {LARGE_BYTES} }} || {{ req.hdr(transfer-encoding) -m found }}"
+# Over HTTP/2 a refusal is lost where the ingress ends the connection while the rest of a body is on its way.
+ONE_AT_A_TIME = "option disable-h2-upgrade"
 FORWARDED = "http-request set-header x-forwarded-for %[src]"
 CIPHERS = "ssl-min-ver TLSv1.2 no-tls-tickets"
 
@@ -47,8 +51,13 @@ class Tls:
     file: Path
 
 
-def edited(text: str, tls: Tls | None = None) -> str:
+def edited(text: str, tls: Tls | None = None, watched: bool = False) -> str:
     """The configuration, changed.
+
+    Args:
+        text: as Serve wrote it.
+        tls: what TLS ends with, if it is asked for.
+        watched: Serve takes in large bodies, too, as it must where the ingress has an event loop of its own.
 
     Raises:
         Unrecognized: it is not as expected.
@@ -67,14 +76,16 @@ def edited(text: str, tls: Tls | None = None) -> str:
         # A server may leave an upgrade alone, and ours speaks no WebSocket.
         "http-request del-header upgrade",
         FORWARDED,
-        f"{UNWATCHED} if {LARGE}",
+        f"http-request del-header {UNWATCHED}",
+        *([] if watched else [f"http-request set-header {UNWATCHED} ?1 if {LARGE}"]),
+        f"http-request del-header {OF_SERVE} if {LARGE}",
         f"http-response return status 503 {told} if {{ status 404 500 503 }} {OF_THE_FALLBACK}",
         "http-after-response set-status 503 if { status 500 502 504 } { res.hdr(retry-after) -m found }",
     ]
     text = _replaced(
         text,
         r"(frontend http_frontend\n    bind \S+)\n",
-        rf"\1{_tls(tls, 'h2,http/1.1')}\n" + _escaped("".join(f"    {rule}\n" for rule in rules)),
+        rf"\1{_tls(tls, 'http/1.1')}\n" + _escaped("".join(f"    {rule}\n" for rule in [ONE_AT_A_TIME, *rules])),
     )
     # Behind what tells Serve's metrics the application and the route.
     wait = f"    http-request wait-for-body time {BEGINNING_S}s at-least {BEGINNING_BYTES}\n"

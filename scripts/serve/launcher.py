@@ -34,7 +34,7 @@ def edit(file: Path, haproxy: str) -> None:
     text = file.read_text(encoding="utf-8")
     if text.startswith(front.MARK):
         return
-    changed = front.edited(text, tls(file.parent))
+    changed = front.edited(text, tls(file.parent), watched=has_own_loop())
     draft = file.with_name(f"{file.name}.draft")
     draft.write_text(changed, encoding="utf-8")
     looked = subprocess.run([haproxy, "-c", "-f", draft], capture_output=True, text=True)  # noqa: S603
@@ -61,6 +61,12 @@ def tls(folder: Path) -> front.Tls | None:
         fresh.symlink_to(target.resolve(strict=True))
         fresh.replace(link)
     return front.Tls(file)
+
+
+def has_own_loop() -> bool:
+    """Whether Serve runs the ingress in a thread of its own, from which it must not read a connection by itself."""
+    default = "0" if os.environ.get("RAY_SERVE_THROUGHPUT_OPTIMIZED", "0") == "1" else "1"
+    return os.environ.get("RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD", default) == "1"
 
 
 def bundled() -> str:

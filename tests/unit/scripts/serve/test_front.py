@@ -209,11 +209,11 @@ def test_headers_must_come_soon_and_a_body_may_take_longer(folder):
             socket.create_connection(("127.0.0.1", serving.http)) as slow,
             socket.create_connection(("127.0.0.1", serving.http)) as slower,
         ):
-            slow.sendall(b"POST /200 HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n" + bytes(1100))
+            slow.sendall(b"POST /200 HTTP/1.1\r\nHost: x\r\nContent-Length: 10000\r\n\r\n" + bytes(9000))
             slower.sendall(b"POST /200 HTTP/1.1\r\nHost:")
             # Ends when HAProxy has waited long enough for the rest of the headers.
             assert slower.recv(4096).startswith(b"HTTP/1.1 408")
-            slow.sendall(bytes(900))
+            slow.sendall(bytes(1000))
             assert slow.recv(4096).startswith(b"HTTP/1.1 200")
 
 
@@ -232,7 +232,7 @@ def test_a_body_that_hardly_begins_does_not_reach_the_application(folder, path):
         error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
         assert (error if path.startswith("/v2") else error["code"]).startswith("slow_body")
         with socket.create_connection(("127.0.0.1", serving.http)) as fast:
-            fast.sendall(head + bytes(2000))
+            fast.sendall(head + bytes(9000))
             assert fast.recv(4096).startswith(b"HTTP/1.1 503")
 
 
@@ -264,20 +264,48 @@ def test_what_a_client_says_of_its_address_is_replaced_and_an_upgrade_left_alone
         ("Transfer-Encoding: chunked", "?1"),
     ],
 )
-def test_serve_is_told_not_to_take_in_a_large_body_before_the_ingress_asks_for_it(folder, length, unwatched):
+@pytest.mark.parametrize("own_loop", [False, True])
+def test_serve_is_told_not_to_take_in_a_large_body_before_the_ingress_asks_for_it(folder, length, unwatched, own_loop):
     serving = Front(folder)
     serving.deploy()
-    with answering(serving.replica), serving.running() as process:
+    mode = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1", "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": str(int(own_loop))}
+    with answering(serving.replica), serving.running(**mode) as process:
         assert eventually(lambda: serving.told() == process.pid)
         assert eventually(lambda: get(serving, "/echo").status_code == 200)
         with socket.create_connection(("127.0.0.1", serving.http), timeout=10) as client:
-            head = f"GET /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{length}\r\n\r\n"
-            client.sendall(head.encode() + b"7d0\r\n" + bytes(2000) + b"\r\n")
+            # What a client says of it counts for nothing.
+            said = "X-Request-Disconnect-Disabled: ?1\r\nX-Request-Timeout-Seconds: 0.1\r\n"
+            head = f"GET /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{said}{length}\r\n\r\n"
+            client.sendall(head.encode() + b"2328\r\n" + bytes(9000) + b"\r\n")
             answer = b""
             while b"}" not in answer:
                 answer += client.recv(4096)
         seen = {name.lower(): value for name, value in json.loads(answer.partition(b"\r\n\r\n")[2]).items()}
-        assert seen.get("x-request-disconnect-disabled") == unwatched
+        assert seen.get("x-request-disconnect-disabled") == (None if own_loop else unwatched)
+        assert ("x-request-timeout-seconds" in seen) == (unwatched is None)
+
+
+def test_http_is_http_1_so_that_no_refusal_is_lost(folder):
+    serving = Front(folder)
+    with serving.running() as process:
+        assert eventually(lambda: serving.told() == process.pid)
+        with socket.create_connection(("127.0.0.1", serving.http)) as client:
+            client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))
+            assert client.recv(4096).startswith(b"HTTP/1.1 400")
+
+
+def test_a_client_that_speaks_http_2_too_is_told_to_speak_http_1(folder, tmp_path):
+    certificate, key = self_signed(tmp_path)
+    serving = Front(folder)
+    with serving.running(**{launcher.CERTIFICATE: str(certificate), launcher.KEY: str(key)}) as process:
+        assert eventually(lambda: serving.told() == process.pid)
+        context = ssl.create_default_context(cafile=certificate)
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        with (
+            socket.create_connection(("127.0.0.1", serving.http)) as client,
+            context.wrap_socket(client, server_hostname="127.0.0.1") as secured,
+        ):
+            assert secured.selected_alpn_protocol() == "http/1.1"
 
 
 def test_everything_but_the_service_is_on_loopback_and_commands_are_this_users(folder):
