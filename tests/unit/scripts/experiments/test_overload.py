@@ -23,11 +23,11 @@ def test_a_setup_is_a_configuration(name):
 
 
 def test_each_setup_is_sent_as_much_more_than_the_first_can_answer(tmp_path, monkeypatch, draw, capsys):
-    sent = []
+    sent, answers = [], [{"requests_per_s": rate} for rate in (80.0, 100.0, 90.0, 70.0, 60.0, 50.0)]
 
     @contextmanager
     def running(*_):
-        yield SimpleNamespace(load=lambda *_: {"requests_per_s": 100.0 if not sent else 1.0})
+        yield SimpleNamespace(load=lambda *_: answers.pop(0))
 
     async def drive(url, images, rate, seconds, after):
         sent.append((len(images), rate, seconds))
@@ -45,7 +45,7 @@ def test_each_setup_is_sent_as_much_more_than_the_first_can_answer(tmp_path, mon
     overload.main(["--data", str(draw({"cat": 2, "dog": 1})), "--seconds", "2", *flags])
     assert sent == 4 * [(3, 150.0, 2)]
     told = json.loads(files["json"].read_text())
-    assert told["rate"] == 150
+    assert [told[name] for name in ("rate", "answered_before", "answered_after")] == [150, 100, 70]
     assert [told[name]["refused"] for name in SETUPS] == [0, 10, 0, 0]
     assert [told[name]["eased"] for name in SETUPS] == [0, 0, 1, 0]
     assert files["markdown"].read_text().splitlines()[3].startswith("| the cascade | 20 | 10 | 0 |")
