@@ -23,13 +23,11 @@ PROTOCOL = "/v2"
 FAILURES = (500, 502, 503, 504)
 # What Serve's own proxy answers, in plain text, while no replica takes requests.
 OF_THE_FALLBACK = "{ srv_name -m beg SERVE_PROXY_ACTOR } { res.hdr(content-type) -m beg text/plain }"
-# Serve takes in the whole of a body, however large, to notice that its client leaves, unless it is told not to watch.
-# The ingress reads a body as it comes, and notices by itself until it is whole. Photographs are seldom larger.
-LARGE_BYTES = 8 * 2**20
+# Serve takes in the whole of a body, however large, to notice that its client leaves, unless it is told not to watch:
+# the ingress does so itself, for less.
 UNWATCHED = "x-request-disconnect-disabled"
-# Serve ends a request after that time in its own words, also one whose refusal waits for its turn.
+# Serve would end a request after that time, in its own words; the ingress has deadlines.
 OF_SERVE = "x-request-timeout-seconds"
-LARGE = f"{{ req.body_size gt {LARGE_BYTES} }} || {{ req.hdr(transfer-encoding) -m found }}"
 # Over HTTP/2 a refusal is lost where the ingress ends the connection while the rest of a body is on its way.
 ONE_AT_A_TIME = "option disable-h2-upgrade"
 FORWARDED = "http-request set-header x-forwarded-for %[src]"
@@ -57,7 +55,7 @@ def edited(text: str, tls: Tls | None = None, watched: bool = False) -> str:
     Args:
         text: as Serve wrote it.
         tls: what TLS ends with, if it is asked for.
-        watched: Serve takes in large bodies, too, as it must where the ingress has an event loop of its own.
+        watched: Serve looks whether clients leave, as it must where the ingress has an event loop of its own.
 
     Raises:
         Unrecognized: it is not as expected.
@@ -76,9 +74,8 @@ def edited(text: str, tls: Tls | None = None, watched: bool = False) -> str:
         # A server may leave an upgrade alone, and ours speaks no WebSocket.
         "http-request del-header upgrade",
         FORWARDED,
-        f"http-request del-header {UNWATCHED}",
-        *([] if watched else [f"http-request set-header {UNWATCHED} ?1 if {LARGE}"]),
-        f"http-request del-header {OF_SERVE} if {LARGE}",
+        f"http-request del-header {UNWATCHED}" if watched else f"http-request set-header {UNWATCHED} ?1",
+        f"http-request del-header {OF_SERVE}",
         f"http-response return status 503 {told} if {{ status 404 500 503 }} {OF_THE_FALLBACK}",
         "http-after-response set-status 503 if { status 500 502 504 } { res.hdr(retry-after) -m found }",
     ]

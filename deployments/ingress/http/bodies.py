@@ -146,17 +146,17 @@ async def _part(part: UploadFile | str) -> bytes | EnsembleError:
     return await part.read()
 
 
+def is_whole(request: Request) -> bool:
+    """Whether all of a request's body has been read."""
+    return WHOLE in request.scope
+
+
 def has_large_rest(request: Request) -> bool:
     """Whether a request that was not read to its end declares more than `LARGE_BYTES`, or tells no length."""
-    if WHOLE in request.scope:
+    if is_whole(request):
         return False
     declared = request.headers.get("content-length", "0")
     return "transfer-encoding" in request.headers or (declared.isdecimal() and int(declared) > LARGE_BYTES)
-
-
-def is_left_outside(request: Request) -> bool:
-    """Whether what is not read of a body stays at the client: Serve is told not to take in all of it by itself."""
-    return request.headers.get("x-request-disconnect-disabled") == "?1"
 
 
 def _check_declared_length(request: Request, limit: int) -> None:

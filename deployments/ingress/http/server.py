@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from deployments.contract.caller import caller
 from deployments.contract.errors import EnsembleError, MethodNotAllowed, NotFound
-from deployments.ingress.http import bodies, tensorflow_serving
+from deployments.ingress.http import bodies, leaving, tensorflow_serving
 from deployments.ingress.http.classify import Classify
 from deployments.ingress.http.documents import Documents
 from deployments.ingress.http.feedback import feedback
@@ -33,8 +33,6 @@ logger = logging.getLogger("ray.serve")
 
 # Refusals of large bodies: so many leave a second, and so many wait for their turn.
 LARGE_PACE, MOST_LARGE = 1.0, 32
-# The status of what nobody waits for any more; nginx' word for it.
-LEFT = 499
 
 
 class HttpServer:
@@ -56,12 +54,13 @@ class HttpServer:
 
     async def __call__(self, request: Request) -> Response:
         """Answer a request; what is left of a large body that is refused for good is not taken in."""
-        response = await self._dispatched(request)
-        refused = 400 <= response.status_code < LEFT and "Retry-After" not in response.headers
+        unwatched = leaving.is_unwatched(request)
+        response = await (leaving.answered(request, self._dispatched) if unwatched else self._dispatched(request))
+        refused = 400 <= response.status_code < leaving.LEFT and "Retry-After" not in response.headers
         if refused and bodies.has_large_rest(request):
             response.headers["Connection"] = "close"
-            if bodies.is_left_outside(request):
-                # Who is refused sooner comes again sooner.
+            if unwatched:
+                # Who is refused sooner comes again sooner. Where Serve takes in the body, it would come meanwhile.
                 await self._refusals.hold()
         return response
 
@@ -115,7 +114,7 @@ class HttpServer:
             return self._error(err, route.style)
         except ClientDisconnect:
             call.outcome = "cancelled"
-            return Response(status_code=LEFT)
+            return Response(status_code=leaving.LEFT)
         except Exception:
             traced = call.trace.parent[3:35]
             logger.exception("failed on %s %s; trace %s", request.method, request.scope["path"], traced)

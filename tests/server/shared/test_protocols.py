@@ -13,7 +13,7 @@ from deployments.contract.errors import InvalidImage
 from tests import pictures
 from tests.networks import CLASSES
 from tests.server.clients import Grpc, Handle, Http
-from tests.server.server import eventually, post
+from tests.server.server import eventually, post, scrape
 from tests.server.shared.servers import only
 from tests.server.shared.test_http import expected, level
 
@@ -164,6 +164,21 @@ def test_a_clients_mistake_is_not_logged_as_the_servers(server):
     assert eventually(lambda: any("user_config refused" in log.read_text() for log in logs))
     server.reconfigure({})
     assert tracebacks() == before
+
+
+@only(1)
+def test_a_client_that_leaves_while_it_waits_is_worked_for_no_more(server, configured):
+    def cancelled():
+        samples = scrape(server, "ray_ensemble_requests_total")
+        return sum(value for labels, value in samples if labels["outcome"] == "cancelled")
+
+    before = cancelled()
+    # A lone image waits for 10 s, a client for one.
+    waits = {"batch_wait_ms": 10_000}
+    configured(waits, lambda: post(server, level(1), timeout_ms=300).status_code == 504)
+    with pytest.raises(httpx.ReadTimeout), httpx.Client() as client:
+        client.post(f"{server.url}/classify", content=level(1), timeout=httpx.Timeout(1, connect=30))
+    assert eventually(lambda: cancelled() == before + 1, seconds=60)
 
 
 @only(2)

@@ -31,7 +31,7 @@ def test_a_traces_route_is_the_template_not_the_path(path, route, monkeypatch):
 
 
 LARGE = 2**21
-LEFT_OUTSIDE = ("X-Request-Disconnect-Disabled", b"?1")
+UNWATCHED = ("X-Request-Disconnect-Disabled", b"?1")
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def held(monkeypatch):
         ("/classify", LARGE, bytes(LARGE), {"max_in_flight_bytes": 2**20}, 503, None),
     ],
 )
-@pytest.mark.parametrize("more", [[], [LEFT_OUTSIDE]])
+@pytest.mark.parametrize("more", [[], [UNWATCHED]])
 def test_the_rest_of_a_large_body_that_is_refused_for_good_is_not_read_and_refusals_of_it_leave_at_a_pace(
     path, size, body, settings, status, connection, more, held
 ):
@@ -71,7 +71,7 @@ def test_the_rest_of_a_large_body_that_is_refused_for_good_is_not_read_and_refus
 
 
 def test_who_has_left_or_has_sent_all_takes_no_turn(held):
-    headers = [("Transfer-Encoding", b"chunked"), LEFT_OUTSIDE]
+    headers = [("Transfer-Encoding", b"chunked"), UNWATCHED]
     assert Door().answer("/classify", b"a part", headers, leaves=True).status_code == 499
     # What has come whole leaves none behind.
     assert Door().answer("/v2/models/ensemble/infer", b"[" * 10, headers).status_code == 422
