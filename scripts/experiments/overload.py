@@ -32,6 +32,8 @@ from scripts.serve.environment import set_up
 # The thresholds in force under load: nobody asks the DenseNet, and most images stop at the student, if it is there.
 AT_THE_RESNET, AFTER_THE_STUDENT = [0.0], [0.6, 0.0]
 QUEUES = {"from_queue_ms": 100, "until_queue_ms": 20}
+# For every setup: what a pass costs beside its images is shared by more of them when many wait.
+LARGEST_BATCH = 64
 CLIENTS, CAPACITY_S, CAPACITY_ROUNDS, AFTER_S = 32, 8.0, 3, 5.0
 HEADINGS = (
     "one process with",
@@ -49,12 +51,13 @@ HEADINGS = (
 Edit = Callable[[dict[str, Any]], None]
 
 
-def _as_it_is(config: dict[str, Any]) -> None:
-    """Nothing is changed."""
+def _large_batches(config: dict[str, Any]) -> None:
+    config["applications"][0]["args"].setdefault("ingress", {})["max_batch_size"] = LARGEST_BATCH
 
 
 def _under_load(exit_at: Sequence[float]) -> Edit:
     def edit(config: dict[str, Any]) -> None:
+        _large_batches(config)
         config["applications"][0]["args"]["ensemble"]["under_load"] = {"exit_at": exit_at, **QUEUES}
 
     return edit
@@ -62,8 +65,8 @@ def _under_load(exit_at: Sequence[float]) -> Edit:
 
 FULL = "both members"
 SETUPS = {
-    FULL: (VARIANTS["colocated"], _as_it_is),
-    "the cascade": (VARIANTS["cascade"], _as_it_is),
+    FULL: (VARIANTS["colocated"], _large_batches),
+    "the cascade": (VARIANTS["cascade"], _large_batches),
     "the cascade, and thresholds for load": (VARIANTS["cascade"], _under_load(AT_THE_RESNET)),
     "the student first, and thresholds for load": (VARIANTS["student"], _under_load(AFTER_THE_STUDENT)),
 }

@@ -23,6 +23,8 @@ PROTOCOL = "/v2"
 FAILURES = (500, 502, 503, 504)
 # What Serve's own proxy answers, in plain text, while no replica takes requests.
 OF_THE_FALLBACK = "{ srv_name -m beg SERVE_PROXY_ACTOR } { res.hdr(content-type) -m beg text/plain }"
+# Of the application as the shipped configurations name it.
+BACKEND = "http-ensemble"
 # Serve takes in the whole of a body, however large, to notice that its client leaves, unless it is told not to watch:
 # the ingress does so itself, for less.
 UNWATCHED = "x-request-disconnect-disabled"
@@ -74,8 +76,6 @@ def edited(text: str, tls: Tls | None = None, watched: bool = False) -> str:
         # A server may leave an upgrade alone, and ours speaks no WebSocket.
         "http-request del-header upgrade",
         FORWARDED,
-        f"http-request del-header {UNWATCHED}" if watched else f"http-request set-header {UNWATCHED} ?1",
-        f"http-request del-header {OF_SERVE}",
         f"http-response return status 503 {told} if {{ status 404 500 503 }} {OF_THE_FALLBACK}",
         "http-after-response set-status 503 if { status 500 502 504 } { res.hdr(retry-after) -m found }",
     ]
@@ -90,7 +90,18 @@ def edited(text: str, tls: Tls | None = None, watched: bool = False) -> str:
     if "\nfrontend grpc_frontend\n" in text:
         pattern = r"(frontend grpc_frontend\n(?:    #.*\n)*    bind \S+ proto h2)\n"
         text = _replaced(text, pattern, rf"\1{_tls(tls, 'h2')}\n    {_escaped(FORWARDED)}\n")
-    return f"{MARK}\n{_without_applications(text, told)}"
+    return f"{MARK}\n{_without_applications(_of_ours(text, watched), told)}"
+
+
+def _of_ours(text: str, watched: bool) -> str:
+    """What holds for our application alone; others behind the same HAProxy are left to Serve."""
+    rules = [
+        f"http-request del-header {UNWATCHED}" if watched else f"http-request set-header {UNWATCHED} ?1",
+        f"http-request del-header {OF_SERVE}",
+    ]
+    if f"\nbackend {BACKEND}\n" not in text:
+        return text
+    return _replaced(text, rf"backend {BACKEND}\n", r"\g<0>" + "".join(f"    {rule}\n" for rule in rules))
 
 
 def _told(variable: str, code: str, message: str) -> list[str]:

@@ -17,7 +17,9 @@ def test_a_setup_is_a_configuration(name):
     system, edit = SETUPS[name]
     config = yaml.safe_load(shipped(system.file or "configs/colocated.yaml").read_text())
     edit(config)
-    ensemble = parse(config["applications"][0]["args"]).ensemble
+    args = parse(config["applications"][0]["args"])
+    ensemble = args.ensemble
+    assert args.ingress.max_batch_size == overload.LARGEST_BATCH
     assert (ensemble.cascade is not None) == (name != "both members")
     assert (ensemble.under_load is not None) == ("for load" in name)
 

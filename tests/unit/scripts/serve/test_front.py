@@ -52,15 +52,15 @@ class Front:
         self._api = serve.HAProxyApi(cfg=config, config_file_path=str(self.file))
         self._api._generate_config_file_internal()
 
-    def deploy(self):
-        """As once the application is there: a replica, and behind it Serve's own proxy."""
+    def deploy(self, name="ensemble"):
+        """As once an application is there: a replica, and behind it Serve's own proxy."""
         fallback = serve.ServerConfig("SERVE_PROXY_ACTOR-1", "127.0.0.1", self.fallback)
         replica = serve.ServerConfig("SERVE_REPLICA-1", "127.0.0.1", self.replica)
         backends = [
             serve.BackendConfig(
-                name=f"{protocol.value.lower()}-ensemble",
+                name=f"{protocol.value.lower()}-{name}",
                 path_prefix="/",
-                app_name="ensemble",
+                app_name=name,
                 servers=[replica],
                 fallback_server=fallback,
                 protocol=protocol,
@@ -255,19 +255,21 @@ def test_what_a_client_says_of_its_address_is_replaced_and_an_upgrade_left_alone
         assert not {"upgrade"} & set(seen)
 
 
-@pytest.mark.parametrize(("own_loop", "told"), [(False, "?1"), (True, None)])
+@pytest.mark.parametrize(
+    ("name", "own_loop", "told"), [("ensemble", False, "?1"), ("ensemble", True, None), ("another", False, "?0")]
+)
 @pytest.mark.parametrize(
     "length", ["Content-Length: 10000", "Content-Length: 1099511627776", "Transfer-Encoding: chunked"]
 )
-def test_serve_is_told_not_to_look_whether_a_client_leaves(folder, length, own_loop, told):
+def test_serve_is_told_not_to_look_whether_a_client_leaves(folder, length, name, own_loop, told):
     serving = Front(folder)
-    serving.deploy()
+    serving.deploy(name)
     mode = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1", "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": str(int(own_loop))}
     with answering(serving.replica), serving.running(**mode) as process:
         assert eventually(lambda: serving.told() == process.pid)
         assert eventually(lambda: get(serving, "/echo").status_code == 200)
         with socket.create_connection(("127.0.0.1", serving.http), timeout=10) as client:
-            # What a client says of it counts for nothing.
+            # What a client says of it counts for nothing, but where the application is not ours.
             said = "X-Request-Disconnect-Disabled: ?0\r\nX-Request-Timeout-Seconds: 0.1\r\n"
             head = f"GET /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{said}{length}\r\n\r\n"
             client.sendall(head.encode() + b"2328\r\n" + bytes(9000) + b"\r\n")
@@ -276,7 +278,7 @@ def test_serve_is_told_not_to_look_whether_a_client_leaves(folder, length, own_l
                 answer += client.recv(4096)
         seen = {name.lower(): value for name, value in json.loads(answer.partition(b"\r\n\r\n")[2]).items()}
         assert seen.get("x-request-disconnect-disabled") == told
-        assert "x-request-timeout-seconds" not in seen
+        assert ("x-request-timeout-seconds" in seen) == (name != "ensemble")
 
 
 def test_http_is_http_1_so_that_no_refusal_is_lost(folder):
