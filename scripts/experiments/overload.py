@@ -135,7 +135,7 @@ def plot(measured: Measured, path: Path) -> None:
         answers.axhline(measured.rate, linestyle=":", color="grey", label="sent, on average")
         answers.set_ylabel("answers to the images\nof a second")
         answers.set_ylim(bottom=0)
-        answers.legend(frameon=False)
+        answers.legend(frameon=False, ncols=2, loc="lower left")
         latency.set_ylabel("99th percentile of\nthe latency, ms")
         latency.set_yscale("log")
         eased.set_ylabel("asked of fewer members\nbecause of the load, %")
