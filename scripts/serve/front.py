@@ -75,6 +75,8 @@ def edited(text: str, tls: Tls | None = None, watched: bool = False) -> str:
         *_told("slow", *SLOW),
         # A server may leave an upgrade alone, and ours speaks no WebSocket.
         "http-request del-header upgrade",
+        # Read from another thread, a connection may hang: no client may ask for that.
+        *([f"http-request del-header {UNWATCHED}"] if watched else []),
         FORWARDED,
         f"http-response return status 503 {told} if {{ status 404 500 503 }} {OF_THE_FALLBACK}",
         "http-after-response set-status 503 if { status 500 502 504 } { res.hdr(retry-after) -m found }",
@@ -95,12 +97,15 @@ def edited(text: str, tls: Tls | None = None, watched: bool = False) -> str:
 
 def _of_ours(text: str, watched: bool) -> str:
     """What holds for our application alone; others behind the same HAProxy are left to Serve."""
-    rules = [
-        f"http-request del-header {UNWATCHED}" if watched else f"http-request set-header {UNWATCHED} ?1",
-        f"http-request del-header {OF_SERVE}",
-    ]
     if f"\nbackend {BACKEND}\n" not in text:
         return text
+    block = text.partition(f"\nbackend {BACKEND}\n")[2].partition("\nbackend ")[0]
+    replicas = re.findall(r"^    server (\S+) (?!.*\bbackup\b)", block, flags=re.MULTILINE)
+    rules = [f"http-request del-header {name}" for name in (OF_SERVE, UNWATCHED)]
+    if replicas and not watched:
+        # Serve's own proxy, which keeps requests until there is a replica, must notice who leaves.
+        is_up = " || ".join(f"{{ srv_is_up({BACKEND}/{name}) }}" for name in replicas)
+        rules.append(f"http-request set-header {UNWATCHED} ?1 if {is_up}")
     return _replaced(text, rf"backend {BACKEND}\n", r"\g<0>" + "".join(f"    {rule}\n" for rule in rules))
 
 

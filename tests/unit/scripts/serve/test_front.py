@@ -281,6 +281,16 @@ def test_serve_is_told_not_to_look_whether_a_client_leaves(folder, length, name,
         assert ("x-request-timeout-seconds" in seen) == (name != "ensemble")
 
 
+def test_while_no_replica_is_there_serve_looks_as_its_proxy_keeps_the_requests(folder):
+    serving = Front(folder)
+    serving.deploy()
+    with answering(serving.fallback), serving.running(RAY_SERVE_THROUGHPUT_OPTIMIZED="1") as process:
+        assert eventually(lambda: serving.told() == process.pid)
+        told = {"x-request-disconnect-disabled": "?1"}
+        assert eventually(lambda: get(serving, "/echo", **told).status_code == 200)
+        assert not set(told) & {name.lower() for name in get(serving, "/echo", **told).json()}
+
+
 def test_http_is_http_1_so_that_no_refusal_is_lost(folder):
     serving = Front(folder)
     with serving.running() as process:
