@@ -10,10 +10,10 @@ from openvino.passes import ConstantFolding, Manager
 from openvino.preprocess import ColorFormat, PrePostProcessor
 
 from models.errors import ModelError
+from models.layout import Layout, layout_of
 from models.network import drop_output_quantization, squeeze_scores, with_softmax
 
 Color = Literal["RGB", "BGR"]
-Layout = Literal["NCHW", "NHWC"]
 
 # What may stand between a model's softmax and its output without changing the values.
 TRANSPARENT = frozenset({"Convert", "Reshape", "Squeeze"})
@@ -45,18 +45,12 @@ def bake(
     Raises:
         ModelError: other inputs or outputs, or the model doesn't run at that size.
     """
-    if len(network.inputs) != 1 or len(network.outputs) != 1:
-        raise ModelError(
-            f"the model has {len(network.inputs)} inputs and {len(network.outputs)} outputs; a member has one image "
-            "input and one output of class scores: export it for inference, without auxiliary heads"
-        )
-    rank = network.input(0).get_partial_shape().rank
-    if rank.is_static and rank.get_length() != 4:
-        raise ModelError(f"the model takes {network.input(0).get_partial_shape()}; a member takes images, [N,H,W,3]")
+    check_ends(network)
+    layout_of(network.input(0).get_partial_shape(), layout)
     _reshape(network, size, layout)
     drop_output_quantization(network)
     squeeze_scores(network)
-    if not _ends_in_softmax(network):
+    if not ends_in_softmax(network):
         network = with_softmax(network)
     adapter = PrePostProcessor(network)
     image = adapter.input()
@@ -75,6 +69,15 @@ def bake(
     baked.input(0).get_tensor().set_names({"image"})
     baked.output(0).get_tensor().set_names({"probabilities"})
     return baked
+
+
+def check_ends(network: ov.Model) -> None:
+    """Raise ModelError unless a model has one input and one output."""
+    if len(network.inputs) != 1 or len(network.outputs) != 1:
+        raise ModelError(
+            f"the model has {len(network.inputs)} inputs and {len(network.outputs)} outputs; a member has one image "
+            "input and one output of class scores: export it for inference, without auxiliary heads"
+        )
 
 
 def fold(network: ov.Model) -> None:
@@ -132,7 +135,8 @@ def _answers(network: ov.Model, rows: int) -> bool:
     return bool(answer[0].get_length() == rows)
 
 
-def _ends_in_softmax(network: ov.Model) -> bool:
+def ends_in_softmax(network: ov.Model) -> bool:
+    """Whether a model's output is probabilities already."""
     node = network.get_results()[0].input_value(0).get_node()
     while node.get_type_name() in TRANSPARENT:
         node = node.input_value(0).get_node()

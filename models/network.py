@@ -11,6 +11,7 @@ from openvino import opset13
 from openvino.preprocess import PrePostProcessor
 
 from models.errors import ModelError
+from models.layout import layout_of
 from models.repository import Model
 
 PRECISIONS = ("FP32", "FP16", "INT8")
@@ -35,14 +36,14 @@ def load(model: Model) -> ov.Model:
             "a member has one image input and one output of class scores"
         )
     drop_output_quantization(network)
-    shape = network.input(0).get_partial_shape()
-    if shape.rank.is_dynamic or len(shape) != 4:
-        raise ModelError(f"model {model.name!r} takes {shape}; a member takes images of four dimensions")
-    channels_first = shape[3] != 3 and shape[1] == 3
-    if channels_first or network.input(0).get_element_type() != ov.Type.u8:
+    try:
+        layout = layout_of(network.input(0).get_partial_shape())
+    except ModelError as err:
+        raise ModelError(f"model {model.name!r}: {err}; prepare it by `ensemble prepare`") from err
+    if layout == "NCHW" or network.input(0).get_element_type() != ov.Type.u8:
         adapter = PrePostProcessor(network)
         adapter.input().tensor().set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC"))
-        adapter.input().model().set_layout(ov.Layout("NCHW" if channels_first else "NHWC"))
+        adapter.input().model().set_layout(ov.Layout(layout))
         network = adapter.build()
     fixed = network.input(0).get_partial_shape()
     try:

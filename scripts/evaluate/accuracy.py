@@ -92,15 +92,22 @@ def truth(dataset: Dataset, model: Model) -> Truth:
     """
     if model.labels is None:
         raise ScriptError(f"model {model.name!r} has no labels; prepare it with --labels")
-    index = {name: position for position, name in enumerate(model.labels)}
-    if twice := [name for name in dataset.classes if model.labels.count(name) > 1]:
-        raise ScriptError(
-            f"model {model.name!r} has several classes named {twice[0]!r}; prepare it with other --labels"
-        )
-    if unknown := [name for name in dataset.classes if name not in index]:
+    return indices(dataset, model.labels, model.name)
+
+
+def indices(dataset: Dataset, labels: Sequence[str], name: str) -> Truth:
+    """The class index of every image, int64 [N], by the labels of the model of that name.
+
+    Raises:
+        ScriptError: the dataset has classes that are none of the labels, or several of them.
+    """
+    index = {label: position for position, label in enumerate(labels)}
+    if twice := [each for each in dataset.classes if labels.count(each) > 1]:
+        raise ScriptError(f"model {name!r} has several classes named {twice[0]!r}; prepare it with other --labels")
+    if unknown := [each for each in dataset.classes if each not in index]:
         raise ScriptError(
             f"{dataset.path} has the class {unknown[0]!r}, which is none of the {len(index)} classes of model "
-            f"{model.name!r} ({', '.join(model.labels[:3])}, ...); evaluate it on images of its own classes"
+            f"{name!r} ({', '.join(labels[:3])}, ...); evaluate it on images of its own classes"
         )
     return np.array([index[label(name)] for name in dataset.names], np.int64)
 

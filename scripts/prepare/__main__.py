@@ -1,39 +1,48 @@
 """Brings a model into the repository, its preprocessing baked in, whatever framework it comes from.
 
+    python -m scripts.prepare classifier.onnx --name mine --data photographs/
+    python -m scripts.prepare classifier.onnx --name mine --labels labels.txt --channel-order RGB --normalize imagenet
     python -m scripts.prepare resnet50 --weights default --name resnet50
-    python -m scripts.prepare classifier.onnx --name mine --labels labels.txt --mean 0.5 0.5 0.5 --std 0.5 0.5 0.5
-    python -m scripts.prepare saved_model/ --name mine --size 224 224 --layout NHWC --no-normalize
 
 SOURCE is a file or folder that OpenVINO reads (.onnx, .tflite, .pdmodel, IR .xml, TensorFlow SavedModel), or the name
 of a torchvision model, which needs the `train` extra (PyTorch and torchvision). `--weights default` downloads the
 official weights and compares their SHA-256 with its first 8 digits, which are part of torchvision's file names.
 `--weights random` downloads nothing; it is for measuring speed.
+
+No file says how its model wants colours ordered and pixels normalized. Labelled images, `--data`, show it: the usual
+ways are tried, and the best is taken if it is clearly better than the others. Without images the flags must say it.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import openvino as ov
 
-from deployments.contract.preprocessing import Interpolation, Resize
-from models.baking import bake, static_size
-from models.errors import ModelError
-from models.network import stored_precision
-from models.repository import DEFAULT_ROOT, sha256
+from deployments.contract.member import told
+from deployments.contract.preprocessing import Interpolation, Preprocessing, Resize
+from models.baking import Color, bake, check_ends, ends_in_softmax, static_size
+from models.layout import LAYOUTS, layout_of
+from models.network import class_count, stored_precision
+from models.repository import DEFAULT_ROOT
 from models.writing import check_name, describe, input_metadata, write_version
+from scripts.dataset import Dataset
 from scripts.errors import ScriptError, positive, told_in_one_line
+from scripts.evaluate.accuracy import decode_all, indices, sample
 from scripts.prepare import pretrained, quantize
+from scripts.prepare.normalization import ORDERS, USUAL, WHITE, Normalization, choose, usual
+from scripts.prepare.source import read
 
-READABLE = (".onnx", ".tflite", ".pdmodel", ".xml", ".pb")
-WHITE = 255
+# Labelled images that the usual normalizations are tried on.
+MOST_TRIED = 500
 
 
 def prepare(source: str, args: argparse.Namespace) -> Path:
-    """Write a model as the next version.
+    """Write a model as the next version, and print what was decided and why.
 
     Args:
         source: a path, or the name of a torchvision model.
@@ -47,42 +56,46 @@ def prepare(source: str, args: argparse.Namespace) -> Path:
         ScriptError: a flag is missing or doesn't fit the model.
     """
     check_name(args.name)
-    model = _read(source, args)
-    size = tuple(args.size) if args.size else model.size
-    # A member of three channels in the other order has its means in the other order, too.
-    order = slice(None, None, -1 if args.channel_order == "BGR" else 1)
-    mean, std = args.mean or model.mean[order], args.std or model.std[order]
-    if args.no_normalize:
-        mean, std = (0.0, 0.0, 0.0), (1 / WHITE,) * 3
-    _check_flags(mean, std, args)
-    network = bake(
-        model.network,
-        size=size,
-        mean=[value * WHITE for value in mean],
-        scale=[round(value * WHITE, 6) for value in std],
-        channel_order=args.channel_order,
-        layout=args.layout,
-    )
+    _check_flags(args)
+    model = read(source, args)
+    check_ends(model.network)
+    shape = model.network.input(0).get_partial_shape()
+    layout = layout_of(shape, args.layout or model.layout)
+    size = tuple(args.size) if args.size else model.size or static_size(model.network, layout)
+    if size is None:
+        raise ScriptError(f"{source} takes images of any size; say which by --size HEIGHT WIDTH")
     crop_ratio = args.crop_ratio or model.crop_ratio
-    labels = _labels(args.labels) if args.labels else model.labels
-    classes = network.output(0).get_partial_shape()[1].get_length()
-    if labels is not None and len(labels) != classes:
-        raise ScriptError(f"the model has {classes} classes, but there are {len(labels)} labels")
+    wanted = {**input_metadata(size, crop_ratio), **_resizing(args)}
+
+    def baked(normalization: Normalization) -> ov.Model:
+        return bake(
+            model.network.clone(),
+            size=size,
+            mean=[value * WHITE for value in normalization.mean],
+            scale=[round(value * WHITE, 6) for value in normalization.std],
+            channel_order=normalization.order,
+            layout=layout,
+        )
+
+    classes = class_count(baked(Normalization.usual("RGB", "none")))
+    images = Dataset.open(args.data) if args.data else None
+    labels, named_by = _named(model, args, images, classes)
+    normalization, because = _normalization(model, args, images, labels, Preprocessing(size, **told(wanted)), baked)
     metadata = {
         **({"classes": list(labels)} if labels else {}),
-        "input": {**input_metadata(size, crop_ratio), **_resizing(args)},
+        "input": wanted,
         "source": {
             "tool": "scripts.prepare",
             **model.origin,
-            "mean": list(mean),
-            "std": list(std),
-            "channel_order": args.channel_order,
-            "layout": args.layout,
+            "mean": list(normalization.mean),
+            "std": list(normalization.std),
+            "channel_order": normalization.order,
+            "layout": layout,
             "openvino": ov.__version__,
         },
     }
-    return write_version(
-        network,
+    folder = write_version(
+        baked(normalization),
         args.repository,
         args.name,
         args.version,
@@ -91,41 +104,87 @@ def prepare(source: str, args: argparse.Namespace) -> Path:
         # Not what was asked for: weights that come in float16 or int8 stay so.
         check=lambda written: {"precision": stored_precision(written)},
     )
+    print(f"size: {size[0]} x {size[1]} pixels, {'by --size' if args.size else 'as the model fixes it'}")
+    print(f"layout: {layout}, {'by --layout' if args.layout else f'by its input {shape}'}")
+    print(f"channels and normalization: {normalization.flags}, {because}")
+    print(f"classes: {classes}, {named_by}")
+    print(f"softmax: {'the model ends in one' if ends_in_softmax(model.network) else 'added to its scores'}")
+    return folder
 
 
-def _read(source: str, args: argparse.Namespace) -> pretrained.Pretrained:
-    path = Path(source)
-    if not path.exists():
-        if "/" in source or path.suffix in READABLE:
-            raise ModelError(f"there is no {source}")
-        if args.weights is None:
+def _named(
+    model: pretrained.Pretrained, args: argparse.Namespace, images: Dataset | None, classes: int
+) -> tuple[Sequence[str] | None, str]:
+    """The classes' names, in order of index, and where they are from in words."""
+    labels, where = model.labels, "the weights"
+    if args.labels:
+        labels, where = _labels(args.labels), str(args.labels)
+    elif labels is None and images is not None and len(images.classes) == classes:
+        labels, where = images.classes, f"the folders of {images.path}, in alphabetical order"
+    if labels is None:
+        return None, "without names: --labels gives them; else those of the members that it is served with are taken"
+    if len(labels) != classes:
+        raise ScriptError(f"the model has {classes} classes, but there are {len(labels)} labels")
+    return labels, f"{', '.join(labels[:3])}{', ...' if classes > 3 else ''}, named by {where}"
+
+
+def _normalization(
+    model: pretrained.Pretrained,
+    args: argparse.Namespace,
+    images: Dataset | None,
+    labels: Sequence[str] | None,
+    wanted: Preprocessing,
+    baked: Callable[[Normalization], ov.Model],
+) -> tuple[Normalization, str]:
+    """What the model wants its pixels to be, and why that is assumed."""
+    given = _given(model, args)
+    because = "as the weights were trained" if given == model.normalization else "by the flags"
+    if images is None or (labels is None and given is not None):
+        if given is None:
             raise ScriptError(
-                f"{source!r} is no file; for torchvision's model of that name say --weights default|random"
+                "no file says how its model wants pixels: name labelled images (<class>/*.jpg) by --data, which show "
+                "it, or say it by --channel-order RGB|BGR and --normalize imagenet|unit|symmetric|none"
             )
-        return pretrained.get(source, args.weights)
-    if args.weights is not None:
-        raise ScriptError(f"--weights is for torchvision models; {source} has its own")
+        return given, f"{because}; not measured, since there are no labelled images"
+    if labels is None:
+        raise ScriptError(
+            f"{images.path} has {len(images.classes)} classes, and the model others; say them by --labels"
+        )
     try:
-        network = ov.Core().read_model(path) if path.suffix == ".xml" else ov.convert_model(path)
-    # convert_model raises its own error type, and plain Exception for a format that it doesn't know.
-    except Exception as err:
-        if path.suffix == ".json":
-            raise ModelError(
-                f"OpenVINO can't read {source}; if that is PaddlePaddle's, save it with FLAGS_enable_pir_api=0 in the "
-                "environment, which makes a .pdmodel"
-            ) from err
-        raise ModelError(f"OpenVINO can't read {source}; it reads {', '.join(READABLE)}, SavedModel: {err}") from err
-    size = static_size(network, args.layout)
-    if size is None and args.size is None:
-        raise ScriptError(f"{source} takes images of any size; say which by --size HEIGHT WIDTH")
-    takes_bytes = network.inputs and network.input(0).get_element_type() == ov.Type.u8
-    if takes_bytes and not args.no_normalize and args.mean is None and args.std is None:
-        raise ScriptError(f"{source} takes uint8 pixels, so it seems to normalize by itself: pass --no-normalize")
-    digest = {"sha256": sha256(path)} if path.is_file() else {}
-    return pretrained.Pretrained(network, {"file": path.name, **digest}, size=size or pretrained.IMAGENET_SIZE)
+        truth = indices(images, labels, args.name)
+    except ScriptError as err:
+        if given is None:
+            raise
+        return given, f"{because}; not measured: {err}"
+    some = sample(images, MOST_TRIED)
+    rows = np.isin(images.names, some.names)
+    pixels = decode_all(some.names, [encoded for encoded, _ in some.read()], wanted)
+    allowed = usual(args.channel_order, args.normalize) if given is None else [given]
+    chosen = choose(allowed, baked, pixels, truth[rows])
+    return chosen, f"{because if given else 'the best'} on {len(some)} images of {images.path}"
 
 
-def _check_flags(mean: Sequence[float], std: Sequence[float], args: argparse.Namespace) -> None:
+def _given(model: pretrained.Pretrained, args: argparse.Namespace) -> Normalization | None:
+    """What flags and weights say of the normalization; None if a part of it is not said."""
+    own = model.normalization
+    order: Color | None = args.channel_order or (own.order if own is not None else None)
+    if order is None:
+        return None
+    if args.normalize:
+        return Normalization.usual(order, args.normalize)
+    if own is not None:
+        step = 1 if own.order == order else -1
+        own = Normalization(order, own.mean[::step], own.std[::step], own.name)
+    if not args.mean and not args.std:
+        return own
+    mean, std = args.mean or (own and own.mean), args.std or (own and own.std)
+    if not mean or not std:
+        raise ScriptError("--mean and --std belong together; pass both")
+    return Normalization(order, tuple(mean), tuple(std))
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    mean, std = args.mean or (), args.std or ()
     if not all(-1 <= value <= 1 for value in mean) or not all(0 < value <= 1 for value in std):
         raise ScriptError(
             "--mean and --std are those of pixels scaled to 0 to 1, as ImageNet's 0.485 0.456 0.406; "
@@ -166,13 +225,14 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--weights", choices=("default", "random"), help="of a torchvision model")
     result.add_argument("--labels", type=Path, metavar="FILE", help="class names, one a line, in order of index")
     result.add_argument("--size", type=int, nargs=2, metavar=("HEIGHT", "WIDTH"), help="default: the model's own")
-    _per_channel(
-        result, "--mean", "of pixels scaled to 0 to 1, in --channel-order (default: the weights', else ImageNet's)"
-    )
+    _per_channel(result, "--mean", "of pixels scaled to 0 to 1, in --channel-order, where --normalize names none")
     _per_channel(result, "--std", "likewise")
-    result.add_argument("--no-normalize", action="store_true", help="the model takes pixels from 0 to 255 as they are")
-    result.add_argument("--channel-order", choices=("RGB", "BGR"), default="RGB", help="default: RGB")
-    result.add_argument("--layout", choices=("NCHW", "NHWC"), default="NCHW", help="default: NCHW")
+    result.add_argument(
+        "--normalize", choices=tuple(USUAL), help="mean and std by name; none: the model takes pixels from 0 to 255"
+    )
+    result.add_argument("--no-normalize", action="store_const", const="none", dest="normalize", help="--normalize none")
+    result.add_argument("--channel-order", choices=ORDERS, help="default: what --data show")
+    result.add_argument("--layout", choices=LAYOUTS, help="default: what the model's input says")
     result.add_argument("--crop-ratio", type=float, help="share that the centre crop keeps (default: 0.875)")
     result.add_argument("--resize", choices=get_args(Resize), help="how an image gets the size (default: crop)")
     result.add_argument(
@@ -191,7 +251,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--repository", type=Path, default=DEFAULT_ROOT, help="default: the models in the box")
     result.add_argument("--version", type=positive, help="default: the next free one")
     result.add_argument("--int8", action="store_true", help="quantize it as well, into the next version")
-    result.add_argument("--data", type=Path, help="images to calibrate --int8 on, zip or folder of <class>/*.jpg")
+    result.add_argument(
+        "--data", type=Path, help="zip or folder of <class>/*.jpg, which show the normalization, and calibrate --int8"
+    )
     quantize.add_arguments(result)
     return result
 

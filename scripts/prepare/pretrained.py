@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 from urllib.parse import urlparse
@@ -13,38 +13,38 @@ from urllib.parse import urlparse
 import openvino as ov
 
 from models.errors import ModelError
+from models.layout import Layout
 from models.repository import sha256
+from scripts.prepare.normalization import Normalization
 
 Weights = Literal["default", "random"]
 
 IMAGENET_SIZE = (224, 224)
 IMAGENET_CROP_RATIO = 0.875
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 SEED = 0
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A network and what is known about its input; mean and standard deviation of pixels scaled to 0 to 1, RGB.
+    """A network, and what is known about its input.
 
     Attributes:
-        network: float32 [N,3,H,W] in, logits [N,classes] out.
+        network: one image input, one output of class scores.
         origin: how it was made, for `metadata.json`.
         labels: the class names, if the weights come with any.
-        size: height and width, pixels.
+        size: height and width, pixels; None where only the network says.
         crop_ratio: share of the shorter side that the evaluation crop keeps.
-        mean: by channel.
-        std: by channel.
+        normalization: what the weights were trained with; None where it is not known.
+        layout: of the input; None where only its shape says.
     """
 
     network: ov.Model
     origin: dict[str, Any]
     labels: tuple[str, ...] | None = None
-    size: tuple[int, int] = IMAGENET_SIZE
+    size: tuple[int, int] | None = None
     crop_ratio: float = IMAGENET_CROP_RATIO
-    mean: tuple[float, ...] = field(default=IMAGENET_MEAN)
-    std: tuple[float, ...] = field(default=IMAGENET_STD)
+    normalization: Normalization | None = None
+    layout: Layout | None = None
 
 
 def get(name: str, weights: Weights) -> Pretrained:
@@ -69,7 +69,9 @@ def get(name: str, weights: Weights) -> Pretrained:
     if name not in ARCHITECTURES:
         raise ModelError(f"no model {name!r} with random weights; there are {', '.join(sorted(ARCHITECTURES))}")
     network = ov.convert_model(random_model(name, SEED), example_input=torch.zeros(2, 3, *IMAGENET_SIZE))
-    return Pretrained(network, {"model": name, "weights": "random", "seed": SEED, "torch": torch.__version__})
+    origin = {"model": name, "weights": "random", "seed": SEED, "torch": torch.__version__}
+    normalization = Normalization.usual("RGB", "imagenet")
+    return Pretrained(network, origin, size=IMAGENET_SIZE, normalization=normalization, layout="NCHW")
 
 
 def _official(name: str) -> Pretrained:
@@ -109,8 +111,8 @@ def _official(name: str) -> Pretrained:
         tuple(weights.meta["categories"]),
         (crop, crop),
         crop / resize,
-        tuple(recipe.mean),
-        tuple(recipe.std),
+        Normalization("RGB", tuple(recipe.mean), tuple(recipe.std)),
+        "NCHW",
     )
 
 

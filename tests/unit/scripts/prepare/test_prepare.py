@@ -127,6 +127,9 @@ def test_versions_count_up_and_are_not_overwritten(tmp_path: Path) -> None:
     assert sorted(entry.name for entry in (tmp_path / "m").iterdir()) == ["1", "2"]
 
 
+KNOWN = ("--channel-order", "RGB", "--normalize", "imagenet")
+
+
 def run(*arguments: object) -> list[Path]:
     return prepare.run(prepare.parser().parse_args([str(argument) for argument in arguments]))
 
@@ -141,7 +144,7 @@ def source(tmp_path: Path) -> Path:
 
 def test_an_ir_becomes_a_member(source: Path, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
-    (folder,) = run(source, "--name", "m", "--labels", tmp_path / "labels.txt", "--repository", repository)
+    (folder,) = run(source, "--name", "m", "--labels", tmp_path / "labels.txt", "--repository", repository, *KNOWN)
     model = find(repository, "m")
     assert folder == repository / "m" / "1" == model.folder
     assert model.labels == LABELS
@@ -157,7 +160,7 @@ def test_an_ir_becomes_a_member(source: Path, tmp_path: Path) -> None:
 
 def test_how_images_are_resized_is_in_the_metadata(source: Path, tmp_path: Path) -> None:
     flags = ["--resize", "letterbox", "--border", 114, 115, 116, "--interpolation", "linear"]
-    run(source, "--name", "m", "--repository", tmp_path, *flags)
+    run(source, "--name", "m", "--repository", tmp_path, *KNOWN, *flags)
     told = OpenVino(kind="openvino", name="m").signature(tmp_path)
     assert (told.resize, told.border, told.interpolation) == ("letterbox", (114, 115, 116), "linear")
     for wrong in (["--border", 1, 2, 3], ["--resize", "letterbox", "--border", 1, 2, 256]):
@@ -172,7 +175,7 @@ def test_how_images_are_resized_is_in_the_metadata(source: Path, tmp_path: Path)
 def test_ones_behind_the_classes_are_dropped(name: str, tmp_path: Path) -> None:
     """These two answer [1,1000,1,1]; they are in the `onnx` package."""
     file = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / f"{name}.onnx"
-    run(file, "--name", name, "--repository", tmp_path / "prepared")
+    run(file, "--name", name, "--repository", tmp_path / "prepared", *KNOWN)
     # As it is, too: a folder with nothing but a model.
     (tmp_path / "plain" / name / "1").mkdir(parents=True)
     shutil.copy(file, tmp_path / "plain" / name / "1" / "model.onnx")
@@ -185,7 +188,7 @@ def test_ones_behind_the_classes_are_dropped(name: str, tmp_path: Path) -> None:
 
 def test_the_default_mean_is_in_the_order_of_the_channels(source: Path, tmp_path: Path) -> None:
     for name, order in (("rgb", "RGB"), ("bgr", "BGR")):
-        run(source, "--name", name, "--channel-order", order, "--repository", tmp_path / "repository")
+        run(source, "--name", name, "--repository", tmp_path / "repository", *KNOWN, "--channel-order", order)
     rgb, bgr = (find(tmp_path / "repository", name).metadata["source"] for name in ("rgb", "bgr"))
     assert rgb["mean"] == [0.485, 0.456, 0.406]
     assert bgr["mean"] == [0.406, 0.456, 0.485]
@@ -194,13 +197,13 @@ def test_the_default_mean_is_in_the_order_of_the_channels(source: Path, tmp_path
 
 def test_weights_that_come_in_float16_stay_so(tmp_path: Path) -> None:
     ov.save_model(convolutions(), tmp_path / "half.xml", compress_to_fp16=True)
-    run(tmp_path / "half.xml", "--name", "m", "--precision", "FP32", "--repository", tmp_path / "repository")
+    run(tmp_path / "half.xml", "--name", "m", "--precision", "FP32", "--repository", tmp_path / "repository", *KNOWN)
     assert find(tmp_path / "repository", "m").metadata["precision"] == "FP16"
 
 
 def test_float16_takes_half_of_float32(source: Path, tmp_path: Path) -> None:
     for precision in ("FP16", "FP32"):
-        run(source, "--name", precision, "--precision", precision, "--repository", tmp_path / "repository")
+        run(source, "--name", precision, "--precision", precision, "--repository", tmp_path / "repository", *KNOWN)
     half, full = (
         (tmp_path / "repository" / precision / "1" / "model.bin").stat().st_size for precision in ("FP16", "FP32")
     )
@@ -208,7 +211,7 @@ def test_float16_takes_half_of_float32(source: Path, tmp_path: Path) -> None:
 
 
 def test_a_changed_file_is_not_loaded(source: Path, tmp_path: Path) -> None:
-    (folder,) = run(source, "--name", "m", "--repository", tmp_path / "repository")
+    (folder,) = run(source, "--name", "m", "--repository", tmp_path / "repository", *KNOWN)
     weights = bytearray((folder / "model.bin").read_bytes())
     weights[100] ^= 1
     (folder / "model.bin").write_bytes(weights)
@@ -233,14 +236,14 @@ def test_wrong_flags_are_explained(source: Path, tmp_path: Path, flags: list[str
     (tmp_path / "two").write_text("bird\ncat\n")
     flags = [flag.format(two=tmp_path / "two") for flag in flags]
     with pytest.raises((ScriptError, ModelError), match=message):
-        run(source, "--name", "m", "--repository", tmp_path / "repository", *flags)
+        run(source, "--name", "m", "--repository", tmp_path / "repository", *KNOWN, *flags)
     assert versions(tmp_path / "repository", "m") == []
 
 
 def test_a_model_of_bytes_is_not_normalized_twice(tmp_path: Path) -> None:
     ov.save_model(constant([0.2, 0.3, 0.5]), tmp_path / "bytes.xml")
-    flags = ("--name", "m", "--repository", tmp_path / "repository", "--layout", "NHWC")
-    with pytest.raises(ScriptError, match="--no-normalize"):
+    flags = ("--name", "m", "--repository", tmp_path / "repository", *KNOWN)
+    with pytest.raises(ScriptError, match="--normalize none"):
         run(tmp_path / "bytes.xml", *flags)
     run(tmp_path / "bytes.xml", *flags, "--no-normalize")
     assert versions(tmp_path / "repository", "m") == [1]
@@ -270,7 +273,7 @@ def test_onnx(tmp_path: Path) -> None:
     )
     opset = helper.make_opsetid("", 13)
     onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), tmp_path / "classifier.onnx")
-    flags = ("--name", "m", "--repository", tmp_path / "repository")
+    flags = ("--name", "m", "--repository", tmp_path / "repository", *KNOWN)
     with pytest.raises(ScriptError, match="--size HEIGHT WIDTH"):
         run(tmp_path / "classifier.onnx", *flags)
     run(tmp_path / "classifier.onnx", *flags, "--size", 6, 4)

@@ -130,12 +130,53 @@ def test_strange_validation_images_are_refused(tmp_path: Path, draw: Draw) -> No
         quantize.quantize(tmp_path, "m", None, Quantization(draw(COUNTS), validation=strange))
 
 
-def test_unlabelled_images_calibrate_but_measure_nothing(
-    tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("allowed", "written"), [(19, False), (21, True)])
+def test_without_labels_the_float_model_s_answers_are_compared_with(
+    tmp_path: Path,
+    draw: Draw,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    allowed: float,
+    written: bool,
 ) -> None:
-    add(tmp_path, "m", constant([1, 0, 0]), "FP16", labels=LABELS)
+    """All answers differ, and by the float model's own probabilities each of them costs 20 points."""
+    add(tmp_path, "m", constant([0.5, 0.3, 0.2]), "FP16", labels=LABELS)
+    replace_nncf(monkeypatch, constant([0.4, 0.6, 0]))
+    monkeypatch.setattr(quantize, "check_shrunk", lambda *_: None)
+    settings = Quantization(draw({"photos": 6}), max_drop=allowed)
+    if not written:
+        with pytest.raises(ModelError, match=r"loses 20\.00 points"):
+            quantize.quantize(tmp_path, "m", None, settings)
+        assert versions(tmp_path, "m") == [1]
+        return
+    quantize.quantize(tmp_path, "m", None, settings)
+    accuracy = find(tmp_path, "m", 2).metadata["accuracy"]
+    assert (accuracy["agreement"], round(accuracy["expected_drop"], 1), accuracy["images"]) == (0, 20, 3)
+    assert "has the class 'photos'" in capsys.readouterr().out
+
+
+def test_few_images_are_shared_between_calibrating_and_measuring(
+    tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer than --samples: all of them calibrated, and a version that nobody had measured was served next."""
+    add(tmp_path, "m", constant([0, 1, 0]), "FP16")
     replace_nncf(monkeypatch, constant([1, 0, 0]))
     monkeypatch.setattr(quantize, "check_shrunk", lambda *_: None)
-    quantize.quantize(tmp_path, "m", None, Quantization(draw({"photos": 3}), samples=1))
+    data = draw({"bird": 10, "cat": 50})
+    with pytest.raises(ModelError, match="nothing was written"):
+        quantize.quantize(tmp_path, "m", None, Quantization(data))
+    assert versions(tmp_path, "m") == [1]
+    quantize.quantize(tmp_path, "m", None, Quantization(data, max_drop=100))
+    metadata = find(tmp_path, "m", 2).metadata
+    assert (metadata["source"]["samples"], metadata["accuracy"]["images"]) == (30, 30)
+
+
+def test_an_unmeasured_version_is_asked_for(tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(tmp_path, "m", constant([1, 0, 0]), "FP16")
+    replace_nncf(monkeypatch, constant([0, 1, 0]))
+    monkeypatch.setattr(quantize, "check_shrunk", lambda *_: None)
+    data = draw({"bird": 1})
+    with pytest.raises(ScriptError, match="--unmeasured"):
+        quantize.quantize(tmp_path, "m", None, Quantization(data))
+    quantize.quantize(tmp_path, "m", None, Quantization(data, unmeasured=True))
     assert "accuracy" not in find(tmp_path, "m", 2).metadata
-    assert "top-1 is not measured" in capsys.readouterr().out

@@ -1,0 +1,137 @@
+"""How a model wants its pixels normalized, and which of the usual ways labelled images say it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+from deployments.contract.payload import Pixels
+from models.baking import Color
+from scripts.errors import ScriptError
+from scripts.evaluate.accuracy import Truth, hits
+from scripts.interval import Interval
+
+WHITE = 255
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+# By the name that --normalize has for it: mean and standard deviation of pixels scaled to 0 to 1, red first.
+USUAL: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "imagenet": (IMAGENET_MEAN, IMAGENET_STD),
+    "unit": ((0.0,) * 3, (1.0,) * 3),
+    "symmetric": ((0.5,) * 3, (0.5,) * 3),
+    "none": ((0.0,) * 3, (1 / WHITE,) * 3),
+}
+ORDERS: tuple[Color, ...] = ("RGB", "BGR")
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """What a model wants its pixels to be.
+
+    Attributes:
+        order: of the channels.
+        mean: subtracted from pixels scaled to 0 to 1, by channel in that order.
+        std: divided by after that, likewise.
+        name: what --normalize calls mean and std; empty for others.
+    """
+
+    order: Color
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    name: str = ""
+
+    @classmethod
+    def usual(cls, order: Color, name: str) -> Normalization:
+        """One of the usual ones."""
+        mean, std = USUAL[name]
+        step = 1 if order == "RGB" else -1
+        return cls(order, mean[::step], std[::step], name)
+
+    @property
+    def flags(self) -> str:
+        """What names it on the command line."""
+        if self.name:
+            return f"--channel-order {self.order} --normalize {self.name}"
+        mean, std = (" ".join(f"{value:g}" for value in values) for values in (self.mean, self.std))
+        return f"--channel-order {self.order} --mean {mean} --std {std}"
+
+
+def usual(order: Color | None = None, name: str | None = None) -> list[Normalization]:
+    """The usual ones of an order and of a name, where these are given."""
+    orders, names = ORDERS if order is None else (order,), USUAL if name is None else (name,)
+    return [Normalization.usual(each, called) for called in names for each in orders]
+
+
+def choose(
+    allowed: Sequence[Normalization], bake: Callable[[Normalization], ov.Model], pixels: Pixels, labels: Truth
+) -> Normalization:
+    """The one of those that are allowed by which a model is right most often.
+
+    Args:
+        allowed: what fits the flags.
+        bake: makes the network with one of them inside, uint8 BGR [N,H,W,3] to float32 [N,classes].
+        pixels: uint8 BGR [images,H,W,3].
+        labels: each image's class index, int64 [images].
+
+    Raises:
+        ScriptError: the images don't decide, none is better than guessing, or a usual one is better than those allowed.
+    """
+    every = [*allowed, *(each for each in usual() if each not in allowed)]
+    answers: list[NDArray[np.int64]] = []
+    right: list[NDArray[np.float64]] = []
+    classes = 1
+    for each in tqdm(every, desc="normalization", unit="way", leave=False):
+        outputs = _predict(bake(each), pixels)
+        classes = outputs.shape[1]
+        answers.append(outputs.argmax(axis=1))
+        right.append(hits(outputs, labels))
+    rows = sorted(range(len(every)), key=lambda row: -right[row].mean())
+    _show([(every[row], Interval.share(right[row] > 0)) for row in rows], len(labels))
+    if Interval.share(right[rows[0]] > 0).low <= 100 / classes:
+        raise ScriptError(
+            f"none of the usual normalizations is better than guessing one of {classes} classes; say by --labels which "
+            "class each output is, and by --mean, --std and --channel-order what the model was trained with"
+        )
+    kept = next(row for row in rows if row < len(allowed))
+    for row in rows:
+        difference = Interval.paired(right[row] - right[kept])
+        if row >= len(allowed) and difference.low > 0:
+            raise ScriptError(
+                f"{every[row].flags} is right more often than what the flags say, by {difference.mean:.1f} points: "
+                "pass it, or leave out --data to keep what the flags say"
+            )
+        if row < len(allowed) and difference.high >= 0 and not np.array_equal(answers[row], answers[kept]):
+            raise ScriptError(
+                f"these {len(labels)} images don't tell {every[kept].flags} from {every[row].flags}; pass the flags of "
+                "one of them, or more images by --data"
+            )
+    return every[kept]
+
+
+def _predict(network: ov.Model, pixels: Pixels) -> NDArray[np.float32]:
+    """The probabilities of every image, float32 [images,classes]."""
+    compiled = ov.Core().compile_model(network, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    fixed = network.input(0).get_partial_shape()[0]
+    rows = 16 if fixed.is_dynamic else fixed.get_length()
+    parts = []
+    for start in range(0, len(pixels), rows):
+        some = pixels[start : start + rows]
+        # A model that fixes its batch gets the last image again where images are lacking.
+        filled = some if fixed.is_dynamic else np.concatenate([some, np.repeat(some[-1:], rows - len(some), axis=0)])
+        parts.append(compiled(filled)[0][: len(some)].copy())
+    return np.concatenate(parts)
+
+
+def _show(ways: Sequence[tuple[Normalization, Interval]], images: int) -> None:
+    """Print the accuracy by each, the best first."""
+    table = Table("channels", "normalization", "top-1, % (95 % interval)", title=f"{images} images")
+    for way, share in ways:
+        table.add_row(way.order, way.name or f"mean {way.mean}, std {way.std}", str(share))
+    Console().print(table)
