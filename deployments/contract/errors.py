@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 # Characters. It travels in gRPC's trailers, too, for which clients allow 8 KB.
 LONGEST_MESSAGE = 500
@@ -41,9 +41,9 @@ class EnsembleError(Exception):
         text = str(self.args[0]) if self.args else ""
         return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
 
-    def to_dict(self) -> dict[str, str | int]:
+    def to_dict(self) -> dict[str, Any]:
         """`{"code": ..., "message": ...}`, the body of every error answer; and `retry_after_ms`, if that is known."""
-        told: dict[str, str | int] = {"code": self.code, "message": self.message}
+        told: dict[str, Any] = {"code": self.code, "message": self.message}
         if self.retry_after_s is not None:
             told["retry_after_ms"] = round(self.retry_after_s * 1000)
         return told
@@ -230,6 +230,10 @@ def kinds(base: type[EnsembleError] = EnsembleError) -> dict[str, type[EnsembleE
     return found
 
 
-def by_code(code: str, message: str) -> EnsembleError:
-    """The error of that code, as it was raised in another process; an unknown code's is `EnsembleError`."""
-    return kinds().get(code, EnsembleError)(message)
+def by_code(code: str, message: str, retry_after_ms: int | None = None) -> EnsembleError:
+    """The error that `EnsembleError.to_dict` describes, as it was raised in another process.
+
+    An unknown code's is `EnsembleError`.
+    """
+    retry_after_s = None if retry_after_ms is None else retry_after_ms / 1000
+    return kinds().get(code, EnsembleError)(message, retry_after_s=retry_after_s)

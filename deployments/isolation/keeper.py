@@ -94,6 +94,10 @@ class Limits(msgspec.Struct, frozen=True):
     decode_timeout_s: float
 
 
+class NotSentError(ConnectionError):
+    """The process had ended before it had all of the image."""
+
+
 class Keeper:
     """A decoding process, started when it is first needed; for one thread at a time."""
 
@@ -135,6 +139,9 @@ class Keeper:
                 raise ImageTooLarge(
                     f"decoding the image takes more than {limits.decode_timeout_s:g} s; send it smaller, or as a JPEG"
                 ) from None
+            except NotSentError:
+                # That says nothing about this image.
+                logger.warning("a decoding process had ended by %s before an image was sent", self.end())
             except (EOFError, OSError):
                 ended_by = self.end()
                 logger.warning("a decoding process ended by %s on an image of %d bytes", ended_by, len(encoded))
@@ -143,6 +150,8 @@ class Keeper:
         raise InvalidImage("the image ended the process that decoded it; send it in another format")
 
     def _decode(self, encoded: bytes, wanted: Sequence[Preprocessing], limits: Limits, deadline: float) -> Decoded:
+        if self._process is not None and self._process.poll() is not None:
+            logger.warning("a decoding process had ended by %s; another is started", self.end())
         connection = self._connection or self._start()
         taken, began = 0, time.monotonic()
         most = max(limits.max_decoding_bytes, FREE_BYTES)
@@ -156,7 +165,10 @@ class Keeper:
         )
         try:
             connection.settimeout(max(0.001, min(limits.decode_timeout_s, deadline - began)))
-            send(connection, ask, (encoded,))
+            try:
+                send(connection, ask, (encoded,))
+            except ConnectionError as err:
+                raise NotSentError from err
             told, body = receive(connection, self._told)
             if isinstance(told, Room):
                 # Refused while there is time to say so.
@@ -171,7 +183,7 @@ class Keeper:
             if taken:
                 self._memory.give(taken)
         if isinstance(told, Failed):
-            raise by_code(told.code, told.message)
+            raise by_code(**told.error)
         assert isinstance(told, Done)
         sets, offset = [], 0
         for shape in told.shapes:

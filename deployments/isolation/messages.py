@@ -42,10 +42,9 @@ class Room(msgspec.Struct, tag="room"):
 
 
 class Failed(msgspec.Struct, tag="failed"):
-    """It can't be decoded: the error's code and message."""
+    """It can't be decoded, because of the error that `EnsembleError.to_dict` describes so."""
 
-    code: str
-    message: str
+    error: dict[str, Any]
 
 
 class Done(msgspec.Struct, tag="done"):

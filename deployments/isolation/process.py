@@ -46,34 +46,46 @@ def work(connection: socket.socket) -> None:
         # Its default is to end the process, which no native code can hold up.
         signal.setitimer(signal.ITIMER_REAL, ask.seconds)
         try:
-            limit_memory(ask.most_bytes)
-            image = bytes(encoded)
-            header = decoding.inspect(image, ask)
-            if header.memory > ask.most_bytes:
-                raise ImageTooLarge(
-                    f"decoding {header.width} x {header.height} pixels takes {header.memory} bytes of memory; at most "
-                    f"{ask.most_bytes} are given; send it smaller, or as a JPEG"
-                )
-            if header.memory > ask.free_bytes:
-                send(connection, Room(header.memory))
-                goes_on, _ = receive(connection, goes)
-                if not goes_on:
-                    continue
-            sets = decoding.decode(image, header, ask.wanted)
+            answer, buffers = decoded(connection, ask, bytes(encoded), goes)
         except EnsembleError as err:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            send(connection, Failed(err.code, err.message))
+            answer, buffers = Failed(err.to_dict()), []
         except (EOFError, OSError):
             raise
         except Exception:
+            error = InvalidImage("the image can't be decoded; send it in another format")
+            answer, buffers = Failed(error.to_dict()), []
+        finally:
+            # Or it would end a process that waits for its next image.
             signal.setitimer(signal.ITIMER_REAL, 0)
-            hint = "the image can't be decoded; send it in another format"
-            send(connection, Failed(InvalidImage.code, hint))
-        else:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            shapes = [(each.shape[0], each.shape[1], each.shape[2]) for each in sets]
-            buffers = [np.ascontiguousarray(each).reshape(-1).data for each in sets]
-            send(connection, Done((header.width, header.height), shapes), buffers)
+        if answer is not None:
+            send(connection, answer, buffers)
+
+
+def decoded(
+    connection: socket.socket, ask: Ask, image: bytes, goes: msgspec.msgpack.Decoder[bool]
+) -> tuple[Done | Failed | None, list[memoryview]]:
+    """What to say of an image, and its pixels; None for an image that the keeper has no room for.
+
+    Raises:
+        EnsembleError: it can't be decoded.
+        EOFError: the keeper has closed.
+    """
+    limit_memory(ask.most_bytes)
+    header = decoding.inspect(image, ask)
+    if header.memory > ask.most_bytes:
+        raise ImageTooLarge(
+            f"decoding {header.width} x {header.height} pixels takes {header.memory} bytes of memory; at most "
+            f"{ask.most_bytes} are given; send it smaller, or as a JPEG"
+        )
+    if header.memory > ask.free_bytes:
+        send(connection, Room(header.memory))
+        goes_on, _ = receive(connection, goes)
+        if not goes_on:
+            return None, []
+    sets = decoding.decode(image, header, ask.wanted)
+    shapes = [(each.shape[0], each.shape[1], each.shape[2]) for each in sets]
+    buffers = [np.ascontiguousarray(each).reshape(-1).data for each in sets]
+    return Done((header.width, header.height), shapes), buffers
 
 
 def main() -> None:

@@ -72,7 +72,7 @@ class SentItem(msgspec.Struct, array_like=True):
     eased: bool
     cache: Cached | None
     votes: dict[str, Vote]
-    error: tuple[str, str] | None
+    error: dict[str, Any] | None
     steps: list[tuple[int, tuple[str, str] | None]]
     trials: tuple[str, ...]
     number: int
@@ -151,7 +151,7 @@ def padding(buffer: Buffer) -> bytes:
 
 def _sent(item: Item, notes: dict[int, tuple[int, Note]]) -> SentItem:
     steps = [(notes.setdefault(id(step.note), (len(notes), step.note))[0], step.failure) for step in item.steps]
-    error = None if item.error is None else (item.error.code, item.error.message)
+    error = None if item.error is None else item.error.to_dict()
     return SentItem(
         trace_parent=item.trace_parent,
         deadline=item.deadline,
@@ -176,7 +176,7 @@ def _item(sent: SentItem, notes: Sequence[Note], passed: dict[int, Step]) -> Ite
         passed.setdefault(number, Step(notes[number])) if failure is None else Step(notes[number], failure)
         for number, failure in sent.steps
     )
-    error = None if sent.error is None else by_code(*sent.error)
+    error = None if sent.error is None else by_code(**sent.error)
     return Item(
         trace_parent=sent.trace_parent,
         deadline=sent.deadline,

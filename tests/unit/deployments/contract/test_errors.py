@@ -17,8 +17,9 @@ def test_every_error_has_a_code_of_its_own_and_both_statuses():
 
 def test_an_error_comes_back_by_its_code():
     for kind in kinds().values():
-        again = by_code(kind.code, "why")
-        assert (type(again), again.message) == (kind, "why")
+        for after_s in (None, 1.5):
+            again = by_code(**kind("why", retry_after_s=after_s).to_dict())
+            assert (type(again), again.message, again.retry_after_s) == (kind, "why", after_s)
     assert type(by_code("of another version", "why")) is EnsembleError
 
 

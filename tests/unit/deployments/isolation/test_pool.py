@@ -86,6 +86,33 @@ def test_an_image_whose_process_was_killed_is_decoded_by_another(keeper):
     assert decode(keeper, GOOD)[1] == (64, 64)
 
 
+@pytest.mark.parametrize("by", [signal.SIGALRM, signal.SIGSEGV])
+def test_a_process_that_is_found_dead_says_nothing_about_the_next_image(keeper, by):
+    decode(keeper, GOOD)
+    os.kill(keeper.pid, by)
+    os.waitid(os.P_PID, keeper.pid, os.WEXITED | os.WNOWAIT)
+    assert decode(keeper, GOOD)[1] == (64, 64)
+
+
+def test_a_process_that_ends_while_an_image_is_sent_says_nothing_about_it(keeper, monkeypatch):
+    decode(keeper, GOOD)
+    monkeypatch.setattr(keeper._process, "poll", lambda: None)
+    os.kill(keeper.pid, signal.SIGSEGV)
+    os.waitid(os.P_PID, keeper.pid, os.WEXITED | os.WNOWAIT)
+    assert decode(keeper, GOOD)[1] == (64, 64)
+
+
+def test_an_image_that_found_no_room_leaves_no_alarm_behind(keeper):
+    memory, brief = keeper._memory, Limits(2**20, 50_000_000, 2**30, 0.1)
+    decode(keeper, GOOD)
+    assert memory.take(LIMITS.max_decoding_bytes, LIMITS.max_decoding_bytes, time.monotonic())
+    with pytest.raises(Overloaded):
+        decode(keeper, large(), brief, seconds=0.5)
+    # The alarm would be due 1.6 s after it was set.
+    with pytest.raises(psutil.TimeoutExpired):
+        psutil.Process(keeper.pid).wait(2.5)
+
+
 def test_memory_is_bounded_by_the_system(keeper):
     with pytest.raises(InvalidImage, match="can't be decoded"):
         decode(keeper, decoders.that("fill"))

@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from deployments.contract.batch import Batch, Work
-from deployments.contract.errors import ConfigurationError, EnsembleError, InferenceFailed
+from deployments.contract.errors import ConfigurationError, EnsembleError, InferenceFailed, Overloaded
 from deployments.contract.item import Item
 from graph.edges import direct, frames
 from graph.edges.direct import DirectEdge
@@ -263,6 +263,7 @@ def test_a_caller_that_leaves_frees_the_node(run, folder):
     ("fault", "raised", "message"),
     [
         (InferenceFailed("it broke"), InferenceFailed, "it broke"),
+        (Overloaded("later", retry_after_s=1.5), Overloaded, "later"),
         (ConfigurationError("members disagree"), RuntimeError, "its log has the cause"),
         (ZeroDivisionError("secret"), RuntimeError, "its log has the cause"),
     ],

@@ -72,11 +72,11 @@ def test_items_travel_with_all_they_hold():
         number=9,
         cache=Cached(True, 1.5),
         votes={"local": Vote(3, 0.5)},
-        error=InvalidImage("no image"),
+        error=InvalidImage("no image", retry_after_s=2.5),
     )
     [again] = travelled(Batch([], (item,))).items
     assert type(again.error) is InvalidImage
-    assert again.error.message == "no image"
+    assert (again.error.message, again.error.retry_after_s) == ("no image", 2.5)
     assert {name: getattr(again, name) for name in item.__struct_fields__ if name != "error"} == {
         name: getattr(item, name) for name in item.__struct_fields__ if name != "error"
     }
