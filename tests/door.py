@@ -52,13 +52,13 @@ class Door:
         length = int(response.headers.get("Inference-Header-Content-Length", len(response.body)))
         return response.status_code, json.loads(response.body[:length])
 
-    def answer(self, path, body=b"", headers=(), query=b"", chunk=1000, leaves=False):
+    def answer(self, path, body=b"", headers=(), query=b"", chunk=1000, leaves=False, method="POST"):
         """The whole answer; who `leaves` is gone when the body has come, and before it is whole."""
         chunks = [body[i : i + chunk] for i in range(0, len(body), chunk)] or [b""]
         scope = {
             "type": "http",
             "http_version": "1.1",
-            "method": "POST",
+            "method": method,
             "path": path,
             "raw_path": path.encode(),
             "query_string": query,

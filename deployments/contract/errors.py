@@ -160,6 +160,14 @@ class MethodNotAllowed(ClientMistake):
     http_status = 405
 
 
+class MisdirectedRequest(ClientMistake):
+    """The request is for a host that the server does not answer for."""
+
+    code = "misdirected_request"
+    http_status = 421
+    grpc_status = "FAILED_PRECONDITION"
+
+
 class SlowBody(ClientMistake):
     """A request's body comes slower than is admitted."""
 

@@ -48,6 +48,7 @@ class Service:
         feedback: takes an image's true label, by its request's id and its position in it; None where none is taken.
         rollout: tells what is tried and what came of it; None where nothing is.
         loading: loads and unloads members; None where nobody may.
+        is_local: whether the server listens on loopback alone.
         versions: by name, the version that each member serves, as far as it is known here.
     """
 
@@ -69,6 +70,7 @@ class Service:
     feedback: TakesLabel | None = None
     loading: Loading | None = None
     versions: dict[str, str] = field(default_factory=dict)
+    is_local: bool = False
 
     @property
     def unloaded(self) -> Collection[str]:

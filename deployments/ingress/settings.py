@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from deployments.contract.caller import FairBy
 from deployments.contract.settings import MIB, Schema
+
+Host = Annotated[str, Field(pattern=r"^(\*|\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)$", max_length=253)]
 
 
 class IngressSettings(Schema):
@@ -35,5 +39,10 @@ class IngressSettings(Schema):
         None,
         pattern=r"^/?[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$",
         description="how the names of shared memory begin that clients may use; default: none may",
+    )
+    hosts: tuple[Host, ...] | None = Field(
+        None,
+        description="names that it is asked by besides addresses and localhost, `.example.com` for all below, `*` for "
+        "any; default: any if it listens beyond loopback, none otherwise. Pages of those named may change things",
     )
     max_request_bytes: int = Field(32 * MIB, ge=1024, le=1024 * MIB, description="body of one request, bytes")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
@@ -10,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from deployments.contract.errors import ConfigurationError
+from deployments.contract.hosts import is_loopback
 from deployments.contract.member import MemberConfig
 from deployments.contract.preprocessing import Color, Interpolation, Resize
 
@@ -73,7 +73,7 @@ class RemoteConfig(MemberConfig):
         if parts.username or parts.query or parts.fragment or (self.is_grpc and parts.path.strip("/")):
             raise ValueError("url: only a host and a port, and for HTTP a path; a token goes into `token_file`")
         _ = parts.port
-        if self.token_file is not None and not self.is_tls and not _is_loopback(parts.hostname):
+        if self.token_file is not None and not self.is_tls and not is_loopback(parts.hostname):
             raise ValueError("token_file: over a network a token needs https:// or grpcs://")
         if (self.ca_file or self.cert_file) and not self.is_tls:
             raise ValueError("ca_file, cert_file: they need https:// or grpcs://")
@@ -124,10 +124,3 @@ class RemoteConfig(MemberConfig):
             return tuple(self.labels.read_text(encoding="utf-8").splitlines())
         except (OSError, UnicodeDecodeError) as err:
             raise ConfigurationError(f"members: {self.name!r}: labels: can't read {self.labels}: {err}") from err
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

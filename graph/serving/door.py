@@ -37,6 +37,7 @@ from graph.edges.folder import private, sockets
 from graph.flows.rollout import SECTIONS
 from graph.live import LiveSettings
 from graph.plan import INGRESS, Plan, Whole
+from graph.serving.listening import listens_on_loopback
 from graph.serving.loading import Redeploying
 from graph.serving.peers import Peers
 from graph.serving.replicas import Replicas
@@ -114,6 +115,7 @@ class Door:
             self._peers,
             loading=loading,
             versions=versions,
+            is_local=listens_on_loopback(),
         )
         self._http, self.grpc = HttpServer(service), GrpcServer(service)
         direct = {name: each for name, each in edges.items() if isinstance(each, DirectEdge)}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Any
 
+from deployments.contract.hosts import is_loopback
 from scripts.errors import ScriptError
 
 IMPORT_PATH = "graph.app:build"
@@ -50,14 +50,6 @@ def check_exposure(config: dict[str, Any], without_keys: bool, tls: bool) -> Non
     print(OTHERS, flush=True)
     if not tls:
         print(UNENCRYPTED, flush=True)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address, or a name, is this machine's own alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _asks(application: dict[str, Any]) -> bool:

@@ -70,8 +70,7 @@ class Documents:
 
 
 def _models(route: Route) -> list[Any]:
-    told = [route.style.model] if route.errors else []
-    return [*told, *route.answers, *(model for model in route.body.values() if not isinstance(model, dict))]
+    return [route.style.model, *route.answers, *(model for model in route.body.values() if not isinstance(model, dict))]
 
 
 def _schema(model: Any) -> dict[str, Any]:
@@ -134,7 +133,7 @@ def _description(schema: dict[str, Any]) -> str:
 
 def _failures(route: Route) -> dict[str, Any]:
     by_status: dict[int, list[type[EnsembleError]]] = {}
-    for error in route.errors:
+    for error in route.failures:
         by_status.setdefault(route.style.status(error), []).append(error)
     schema = _schema(route.style.model)
     return {

@@ -56,9 +56,6 @@ class Repository:
     async def _permitted(self, request: Request, call: Call) -> tuple[Loading, Mapping[str, Any]]:
         """What loads members, and the parameters of the request."""
         loading = self._service.permitted_loading(call.caller.name)
-        if "origin" in request.headers:
-            # A page that a browser shows could ask for it behind its reader's back.
-            raise Forbidden("members are not loaded and unloaded from a browser; send the request without Origin")
         async with self._ingress.arriving(by=call.caller) as arrival:
             body = await bodies.document(request, MOST_BYTES, arrival)
         parameters = tensors.parsed(body or b"{}").get("parameters", {})

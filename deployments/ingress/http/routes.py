@@ -16,10 +16,12 @@ from deployments.contract.answer import Answer
 from deployments.contract.errors import (
     DeadlineExceeded,
     EnsembleError,
+    Forbidden,
     ImageTooLarge,
     InferenceFailed,
     InvalidImage,
     InvalidParameter,
+    MisdirectedRequest,
     Overloaded,
     RateLimited,
     SlowBody,
@@ -117,6 +119,17 @@ class Route:
     body: Mapping[str, Any] = field(default_factory=dict)
     observed: bool = False
     open: bool = False
+
+    @property
+    def may_change(self) -> bool:
+        """Whether a request may change something, and so must not be sent for a web page elsewhere: all but `GET`."""
+        return self.method != "GET"
+
+    @property
+    def failures(self) -> tuple[type[EnsembleError], ...]:
+        """What can go wrong with a request here, and with one to any path."""
+        everywhere = (MisdirectedRequest, Forbidden) if self.may_change else (MisdirectedRequest,)
+        return tuple(dict.fromkeys((*self.errors, *everywhere)))
 
 
 def aged(response: Response, outcomes: Sequence[Answer | EnsembleError]) -> Response:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from deployments.contract.caller import caller
 from deployments.contract.errors import EnsembleError, MethodNotAllowed, NotFound
-from deployments.ingress.http import bodies, leaving, tensorflow_serving
+from deployments.ingress.http import bodies, browsers, leaving, tensorflow_serving
 from deployments.ingress.http.classify import Classify
 from deployments.ingress.http.documents import Documents
 from deployments.ingress.http.feedback import feedback
@@ -43,6 +43,7 @@ class HttpServer:
         self._ingress = service.ingress
         self._access = service.access
         self._headers = service.headers
+        self._is_local = service.is_local
         self._refusals = Refusals(least=LARGE_PACE, most=MOST_LARGE)
         self._routes: Routes = {}
         served = Classify, OpenInference, Repository, SharedMemory, TensorFlowServing
@@ -104,6 +105,10 @@ class HttpServer:
 
     async def _answered(self, request: Request, route: Route, call: Call) -> Response:
         try:
+            hosts = self._ingress.settings.hosts
+            browsers.check_host(request.headers, hosts, self._is_local)
+            if route.may_change:
+                browsers.check_origin(request.headers, hosts)
             name = ""
             if self._access is not None and not route.open:
                 name = self._access.admit(request.headers.get("authorization"))
