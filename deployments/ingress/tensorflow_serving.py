@@ -63,13 +63,20 @@ class Servable:
     async def classify(
         self, images: Sequence[bytes], asked: Options, *, began: float | None = None, call: Call
     ) -> list[list[tuple[str, float]]]:
-        """For each image every class and its probability, descending."""
-        [tensor] = (await self.predict(images, ["probabilities"], asked, began=began, call=call)).outputs
+        """For each image every class and its probability, descending.
+
+        An image that several examples have from their context, which is one object, is classified once.
+        """
+        self._ingress.check_count(len(images))
+        once = {id(image): image for image in images}
+        [tensor] = (await self.predict(list(once.values()), ["probabilities"], asked, began=began, call=call)).outputs
         order = np.argsort(-tensor.data, axis=1, kind="stable").tolist()
         labels = self._service.labels
-        return [
-            [(labels[index], float(row[index])) for index in best] for row, best in zip(tensor.data, order, strict=True)
-        ]
+        answers = {
+            key: [(labels[index], float(row[index])) for index in best]
+            for key, row, best in zip(once, tensor.data, order, strict=True)
+        }
+        return [answers[id(image)] for image in images]
 
     def named(self, names: Sequence[str]) -> list[str]:
         """The outputs to answer: those asked for, or all; raises InvalidParameter for an unknown one."""

@@ -91,7 +91,7 @@ class OpenInference:
         if (size := request.ByteSize()) > limit:
             raise ImageTooLarge(f"the request has {size} bytes; at most {limit} are accepted")
         tensor = self._tensor(request, model)
-        requested = model.requested([(output.name, parameters(output.parameters)) for output in request.outputs])
+        requested = model.requested(request.outputs, lambda output: (output.name, parameters(output.parameters)))
         given = parameters(request.parameters)
         names = [each.name for each in requested]
         inferred = await model.infer(
@@ -121,21 +121,22 @@ class OpenInference:
         return response
 
     def _tensor(self, request: pb.ModelInferRequest, model: Model) -> Tensor:
-        model.check_inputs([(tensor.name, tensor.datatype) for tensor in request.inputs])
+        model.check_inputs(request.inputs, lambda tensor: (tensor.name, tensor.datatype))
         [tensor], raw = request.inputs, request.raw_input_contents
         where, settings = regions.place(parameters(tensor.parameters)), self._ingress.settings
         if len(raw) > 1:
             raise InvalidParameter(f"the request has one input but {len(raw)} raw_input_contents")
-        shape = list(tensor.shape)
+        shape = list(tensor.shape[: tensors.MOST_DIMENSIONS + 1])
         if where is not None:
             taken = regions.taken(self._service.regions, where, settings.max_request_bytes)
             return tensors.from_raw(tensor.name, tensor.datatype, shape, taken, settings.max_parts)
         if raw:
             return tensors.from_raw(tensor.name, tensor.datatype, shape, raw[0], settings.max_parts)
         if tensor.datatype == "BYTES":
-            return Tensor(tensor.name, tensor.datatype, shape, list(tensor.contents.bytes_contents))
+            # One more than are taken is enough to be refused.
+            return Tensor(tensor.name, tensor.datatype, shape, tensor.contents.bytes_contents[: settings.max_parts + 1])
         contents = getattr(tensor.contents, CONTENTS.get(tensor.datatype, ""), ())
-        return tensors.from_list(tensor.name, tensor.datatype, shape, contents)
+        return tensors.from_numbers(tensor.name, tensor.datatype, shape, contents)
 
 
 def parameters(given: Any) -> dict[str, Any]:

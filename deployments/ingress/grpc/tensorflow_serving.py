@@ -44,6 +44,7 @@ class TensorFlowServing:
         spec = self._spec(request)
         check_input(list(request.inputs))
         names = self._servable.named(request.output_filter)
+        self._ingress.check_count(len(request.inputs[INPUT].string_val) or 1)
         images = _strings(request.inputs[INPUT])
         inferred = await self._servable.predict(images, names, DEFAULT, call=call)
         outputs = {tensor.name: _proto(tensor) for tensor in inferred.outputs}
@@ -52,9 +53,15 @@ class TensorFlowServing:
     async def _classify(self, request: pb.ClassificationRequest, call: Call) -> Message:
         spec = self._spec(request)
         given = request.input.example_list_with_context
-        context = given.context.features.feature
-        examples = [*request.input.example_list.examples, *given.examples]
-        images = [_image(example, context) for example in examples]
+        listed = request.input.example_list.examples
+        self._ingress.check_count(len(listed) + len(given.examples))
+        shared = _image(given.context)
+        images = []
+        for example in (*listed, *given.examples):
+            own = _image(example)
+            if own is None and shared is None:
+                check_input([])
+            images.append(own if own is not None else shared or b"")
         classes = await self._servable.classify(images, DEFAULT, call=call)
         result = pb.ClassificationResult(
             classifications=[
@@ -102,8 +109,11 @@ def _strings(tensor: pb.TensorProto) -> list[bytes]:
     return elements
 
 
-def _image(example: pb.Example, context: Any) -> bytes:
-    feature = {**context, **example.features.feature}
+def _image(example: pb.Example) -> bytes | None:
+    """The image of an example or of a context; None if it has no features."""
+    feature = example.features.feature
+    if not feature:
+        return None
     check_input(list(feature))
     values = feature[INPUT].bytes_list.value
     if len(values) != 1:

@@ -126,7 +126,9 @@ class TensorFlowServing:
         context, examples = fields.get("context", {}), self._listed(fields.get("examples"), "examples")
         if not isinstance(context, dict) or not all(isinstance(example, dict) for example in examples):
             raise InvalidParameter(f"'context' and each of 'examples' must be an object with the feature {INPUT!r}")
-        images = self._rows([{**context, **example} for example in examples])
+        # The context's image is decoded once, and is one object in every example that has none of its own.
+        shared = _decoded(_only(context)) if context else None
+        images = [_decoded(_only(example)) if example or shared is None else shared for example in examples]
         asked = options.with_headers(options.DEFAULT, request.headers)
         results = await self._servable.classify(images, asked, began=began, call=call)
         return plain({"results": results})

@@ -107,16 +107,14 @@ def read(model: Model, body: bytes, header: str | None, settings: IngressSetting
     """
     length = _length(header, len(body))
     if length == 0 and header is not None:
-        whole = model.requested([])
+        whole = model.requested([], _output)
         return Asked(_whole(model, body), whole, [True] * len(whole), {}, "")
     if header is not None:
         bodies.check_elements(body[:length])
     fields, tail = parsed(body[:length]), memoryview(body)[length:]
     tensor = _tensor(model, fields, tail, settings, regions)
     identifier, parameters = _field(fields, "id", str, ""), _field(fields, "parameters", dict, {})
-    requested = model.requested(
-        [(_field(output, "name", str), _field(output, "parameters", dict, {})) for output in _list(fields, "outputs")]
-    )
+    requested = model.requested(_list(fields, "outputs"), _output)
     default = parameters.get("binary_data_output", False)
     binary = [each.parameters.get("binary_data", default) is True for each in requested]
     return Asked(tensor, requested, binary, parameters, identifier)
@@ -167,7 +165,7 @@ def _tensor(
     model: Model, fields: dict[str, Any], tail: memoryview, settings: IngressSettings, regions: Regions
 ) -> Tensor:
     inputs = _list(fields, "inputs")
-    model.check_inputs([(_field(i, "name", str), _field(i, "datatype", str)) for i in inputs])
+    model.check_inputs(inputs, lambda given: (_field(given, "name", str), _field(given, "datatype", str)))
     [given] = inputs
     name, datatype, shape = given["name"], given["datatype"], _field(given, "shape", list)
     parameters, most = _field(given, "parameters", dict, {}), settings.max_parts
@@ -205,6 +203,10 @@ def _field(container: Any, name: str, kind: type, default: Any = None) -> Any:
     if not isinstance(value, kind):
         raise InvalidParameter(f"{name!r} must be a {kind.__name__}")
     return value
+
+
+def _output(output: Any) -> tuple[str, dict[str, Any]]:
+    return _field(output, "name", str), _field(output, "parameters", dict, {})
 
 
 def _list(body: Mapping[str, Any], name: str) -> Sequence[Any]:

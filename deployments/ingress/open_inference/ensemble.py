@@ -86,7 +86,7 @@ def succeeded(outcomes: Sequence[Answer | EnsembleError]) -> list[Answer]:
     for position, outcome in enumerate(outcomes):
         if isinstance(outcome, EnsembleError):
             where = f"image {position}: " if len(outcomes) > 1 else ""
-            raise type(outcome)(f"{where}{outcome.message}")
+            raise type(outcome)(f"{where}{outcome.message}", retry_after_s=outcome.retry_after_s)
         answers.append(outcome)
     return answers
 

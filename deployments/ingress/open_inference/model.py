@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from deployments.contract.answer import Answer
@@ -85,28 +85,38 @@ class Model(ABC):
             EnsembleError: as `Ingress.classify`, and the first image's that failed.
         """
 
-    def check_inputs(self, inputs: Sequence[tuple[str, str]]) -> None:
-        """Raise InvalidParameter unless the inputs, each (name, datatype), are the one that the model has."""
+    def check_inputs(self, inputs: Sequence[Any], read: Callable[[Any], tuple[str, str]]) -> None:
+        """Raise InvalidParameter unless the inputs, of which `read` gives (name, datatype), are the model's one."""
         [own] = self.metadata.inputs
-        if len(inputs) != 1 or inputs[0][0] != own.name:
-            raise InvalidParameter(
-                f"the request needs exactly one input, {own.name!r}; it has {[name for name, _ in inputs]}"
-            )
-        if inputs[0][1] != own.datatype:
+        # Counted before any of them is looked at: a request can hold millions.
+        if len(inputs) != 1:
+            raise InvalidParameter(f"the request needs exactly one input, {own.name!r}; it has {len(inputs)}")
+        name, datatype = read(inputs[0])
+        if name != own.name:
+            raise InvalidParameter(f"the request needs exactly one input, {own.name!r}; it has {name[:40]!r}")
+        if datatype != own.datatype:
             what = ", an encoded image an element" if own.datatype == "BYTES" else ""
-            raise InvalidParameter(f"the input {own.name!r} has datatype {own.datatype}{what}; got {inputs[0][1]!r}")
+            raise InvalidParameter(f"the input {own.name!r} has datatype {own.datatype}{what}; got {datatype[:40]!r}")
 
-    def requested(self, outputs: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Requested]:
-        """The outputs to answer: those asked for, each (name, parameters), or all.
+    def requested(
+        self, outputs: Sequence[Any], read: Callable[[Any], tuple[str, Mapping[str, Any]]]
+    ) -> list[Requested]:
+        """The outputs to answer: those asked for, of which `read` gives (name, parameters), or all.
 
         Raises:
-            InvalidParameter: one is unknown, or its parameter `classification` is no number of classes.
+            InvalidParameter: one is unknown or asked for twice, or its parameter `classification` is no number of
+                classes.
         """
         known = [output.name for output in self.metadata.outputs]
-        asked = []
-        for name, parameters in outputs:
+        # Each is answered whole: a name of ten bytes, repeated, would ask for megabytes.
+        if len(outputs) > len(known):
+            raise InvalidParameter(f"{len(outputs)} outputs are asked for; there are {known}, name each once")
+        asked: list[Requested] = []
+        for name, parameters in map(read, outputs):
             if name not in known:
-                raise InvalidParameter(f"there is no output {name!r}; the outputs are {known}")
+                raise InvalidParameter(f"there is no output {name[:40]!r}; the outputs are {known}")
+            if any(name == other.name for other in asked):
+                raise InvalidParameter(f"the output {name!r} is asked for twice; name it once")
             classes = parameters.get("classification", 0)
             if type(classes) is not int or not 0 <= classes <= 100_000:
                 raise InvalidParameter(f"classification must be a number of classes; got {repr(classes)[:40]}")

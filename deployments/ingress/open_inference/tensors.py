@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -24,6 +25,8 @@ DTYPES: dict[str, Any] = {
 # What JSON's numbers may become: numpy's kinds by the kind of the tensor.
 FROM_JSON = {"b": "b", "i": "i", "u": "iu", "f": "iuf"}
 MOST_DIMENSIONS = 8
+# Of a tensor whose elements come one by one: to make Python's numbers of more would hold the event loop up.
+MOST_NUMBERS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +57,33 @@ def from_raw(name: str, datatype: str, shape: Sequence[Any], raw: bytes | memory
 
 
 def from_list(name: str, datatype: str, shape: Sequence[Any], data: Sequence[Any]) -> Tensor:
-    """A tensor of numbers from JSON's or protobuf's, nested or flat.
+    """A tensor of numbers from JSON's, nested or flat; raises InvalidParameter as `from_numbers` does."""
+    level: Sequence[Any] = data
+    for _ in range(MOST_DIMENSIONS):
+        kinds = set(map(type, level))
+        if kinds != {list} or len(set(map(len, level))) > 1:
+            break
+        level = list(chain.from_iterable(level))
+    # Of a text NumPy makes elements that are as long as the longest one, however many there are.
+    if not kinds <= {bool, int, float}:
+        raise InvalidParameter(
+            f"the tensor {name[:40]!r} is no {datatype[:40]}: its data are numbers, flat or in equal lists"
+        )
+    return from_numbers(name, datatype, shape, level)
+
+
+def from_numbers(name: str, datatype: str, shape: Sequence[Any], data: Sequence[Any]) -> Tensor:
+    """A tensor from a flat sequence of Python's numbers.
 
     Raises:
-        InvalidParameter: they are not what the shape and the datatype say.
+        InvalidParameter: they are not what the shape and the datatype say, or more than `MOST_NUMBERS`.
     """
     dtype, count = _dtype(name, datatype), _count(name, shape)
     try:
+        if len(data) != count:
+            raise ValueError(f"it has {len(data)} elements")
+        if count > MOST_NUMBERS:
+            raise ValueError(f"more than {MOST_NUMBERS} elements; send them in binary")
         array: NDArray[Any] = np.array(data)
         if array.size and array.dtype.kind not in FROM_JSON[dtype.kind]:
             raise ValueError(f"elements are {array.dtype}")
@@ -68,8 +91,6 @@ def from_list(name: str, datatype: str, shape: Sequence[Any], data: Sequence[Any
             limits = np.iinfo(dtype)
             if int(array.min()) < limits.min or int(array.max()) > limits.max:
                 raise ValueError(f"elements exceed {limits.min} to {limits.max}")
-        if array.size != count:
-            raise ValueError(f"it has {array.size} elements")
         return Tensor(name, datatype, list(shape), array.astype(dtype).reshape(list(shape)))
     except (ValueError, OverflowError, TypeError) as err:
         raise InvalidParameter(f"the tensor {name!r} is no {datatype} of shape {list(shape)}: {err}") from err
