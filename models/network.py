@@ -20,7 +20,7 @@ PRECISIONS = ("FP32", "FP16", "INT8")
 def load(model: Model) -> ov.Model:
     """Read a model and give it the ensemble's signature: uint8 BGR [N,H,W,C] in, float32 [N,classes] out, N free.
 
-    A model that `scripts.prepare` made has it already. Others get layout and type converted, nothing normalized.
+    A model that `ensemble prepare` made has it already. Others get layout and type converted, nothing normalized.
 
     Raises:
         ModelError: the files are damaged, or the model is no image classifier.

@@ -1,6 +1,6 @@
 """The model repository: `<root>/<name>/<version>/`, any OpenVINO-readable model, the highest version served.
 
-The layout is Triton's. A version folder holds one model file and, when `scripts.prepare` or `scripts.quantize`
+The layout is Triton's. A version folder holds one model file and, when `ensemble prepare` or `ensemble quantize`
 made it, a `metadata.json` with classes, input size and the SHA-256 of each file, verified before loading.
 Versions are written by `models.writing`.
 """

@@ -1,8 +1,8 @@
 """Classifies photographs with a running server and shows the answers as a table, or as JSON.
 
-python -m scripts.classify photo.jpg ... [--protocol grpc] [--top-k 3] [--members] [--json]
+ensemble classify photo.jpg ... [--protocol grpc] [--top-k 3] [--members] [--json]
 
-python -m scripts.classify folder/ --workers 64 --output answers.csv      # very many; the same again goes on with it
+ensemble classify folder/ --workers 64 --output answers.csv      # very many; the same again goes on with it
 
 A server that asks for a key finds it in the environment, ENSEMBLE_API_KEY; --ca has the certificate of one with TLS.
 """

@@ -1,30 +1,26 @@
-"""The command `ensemble`: each command of this folder as a subcommand.
+"""The command `ensemble`: each command of the project as a subcommand.
 
-    ensemble serve
-    ensemble classify tests/cat.jpg
-    ensemble doctor
-    eval "$(ensemble completion)"      # in bash, or in zsh after bashcompinit
-
-`python -m scripts.<name>` does the same.
+ensemble serve
+ensemble classify tests/cat.jpg
+ensemble doctor
+eval "$(ensemble completion)"      # in bash, or in zsh after bashcompinit
 """
 
 from __future__ import annotations
 
-import ast
 import importlib
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from typing import NamedTuple
 
-FOLDER = Path(__file__).parent
-# Options are read from what a command says of itself; files otherwise.
+# Options are read from a command's `--help`; files otherwise.
 COMPLETION = """_ensemble() {
   local word="${COMP_WORDS[COMP_CWORD]}"
   if [ "$COMP_CWORD" -eq 1 ]; then
     COMPREPLY=($(compgen -W "%s" -- "$word"))
   elif [[ "$word" == -* ]]; then
-    local told="$(ensemble "${COMP_WORDS[1]}" --help 2>/dev/null | grep -oE -- '--[a-z][a-z-]*' | sort -u)"
-    COMPREPLY=($(compgen -W "$told" -- "$word"))
+    local options="$(ensemble "${COMP_WORDS[1]}" --help 2>/dev/null | grep -oE -- '--[a-z][a-z-]*' | sort -u)"
+    COMPREPLY=($(compgen -W "$options" -- "$word"))
   else
     COMPREPLY=($(compgen -f -- "$word"))
   fi
@@ -32,44 +28,77 @@ COMPLETION = """_ensemble() {
 complete -o filenames -F _ensemble ensemble"""
 
 
-def commands() -> dict[str, Path]:
-    """The file of each command by its name: those that can be run."""
-    files = {file.parent.name: file for file in FOLDER.glob("*/__main__.py")}
-    files |= {file.stem: file for file in FOLDER.glob("*.py") if file != Path(__file__)}
-    runnable = {name: file for name, file in files.items() if '__name__ == "__main__"' in file.read_text("utf-8")}
-    return {name.replace("_", "-"): file for name, file in sorted(runnable.items())}
+class Command(NamedTuple):
+    """A subcommand: the module whose `main` it calls, and one line of help."""
+
+    module: str
+    help: str
 
 
-def summary(file: Path) -> str:
-    """The first line of what a command says of itself."""
-    told = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-    return told.partition("\n")[0].partition(": `python")[0]
+GROUPS = {
+    "Serve": {
+        "serve": Command("scripts.serve.__main__", "Serves an application in the foreground until Ctrl-C."),
+        "classify": Command("scripts.classify", "Classifies photographs with a running server."),
+        "doctor": Command("scripts.doctor.__main__", "Checks this machine and a configuration."),
+        "keys": Command("scripts.keys", "Makes, lists and removes API keys."),
+        "trace": Command("scripts.trace.__main__", "Draws a trace from a file or from Jaeger."),
+        "shadow": Command("scripts.shadow.__main__", "Recommends whether to promote a running server's shadows."),
+    },
+    "Models": {
+        "prepare": Command("scripts.prepare.__main__", "Brings a model of any framework into the repository."),
+        "quantize": Command("scripts.prepare.quantize", "Quantizes a model of the repository to int8."),
+        "evaluate": Command("scripts.evaluate.__main__", "Measures the accuracy of members and ensembles."),
+        "tune-cascade": Command("scripts.tune_cascade.__main__", "Chooses a cascade's order and thresholds."),
+        "manifest": Command("scripts.manifest", "Writes the manifest of a repository that a website serves."),
+    },
+    "Training (in a checkout)": {
+        "train": Command("scripts.training.__main__", "Trains a member: a CIFAR-size network."),
+    },
+    "Laboratory (in a checkout)": {
+        "load": Command("scripts.lab.load.__main__", "Loads a server by a closed loop of clients."),
+        "overload": Command("scripts.lab.overload.__main__", "Sends labelled images at a given rate."),
+        "benchmark": Command("scripts.lab.benchmark.__main__", "Compares this application with other servers."),
+        "limit": Command("scripts.lab.benchmark.limit", "Measures what the models allow, unserved."),
+        "levers": Command("scripts.lab.benchmark.levers", "Measures the effect of single settings."),
+        "experiments": Command("scripts.lab.experiments.__main__", "Repeats an experiment of docs/experiments.md."),
+        "faults": Command("scripts.lab.faults.__main__", "Injects faults into running servers under load."),
+        "harder": Command("scripts.lab.harder", "Makes labelled images harder to recognize."),
+    },
+}
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+# What the wheel leaves out.
+CHECKOUT_ONLY = ("scripts.training", "scripts.lab")
 
 
 def usage() -> str:
-    """What there is."""
-    found = commands()
-    width = max(map(len, found)) + 2
-    lines = [f"  {name:{width}}{summary(file)}" for name, file in found.items()]
-    lines.append(f"  {'completion':{width}}Prints what completes the others in a shell.")
-    return "usage: ensemble COMMAND ...\n\n" + "\n".join(lines) + "\n\nensemble COMMAND --help says more."
+    """The commands by group, a line each."""
+    width = max(map(len, COMMANDS)) + 2
+    lines = ["usage: ensemble COMMAND ..."]
+    for title, group in GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {name:{width}}{command.help}" for name, command in group.items())]
+    lines += ["", f"  {'completion':{width}}Prints a script that completes commands and options in a shell."]
+    return "\n".join([*lines, "", "ensemble COMMAND --help says more."])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command that the first argument names."""
     name, *rest = arguments if arguments is not None else sys.argv[1:] or ["--help"]
-    found = commands()
     if name in {"-h", "--help"}:
         print(usage())
     elif name == "completion":
-        print(COMPLETION % " ".join([*found, "completion"]))
-    elif name not in found:
+        print(COMPLETION % " ".join([*COMMANDS, "completion"]))
+    elif name not in COMMANDS:
         sys.exit(f"ensemble: there is no command {name!r}\n\n{usage()}")
     else:
+        try:
+            module = importlib.import_module(COMMANDS[name].module)
+        except ModuleNotFoundError as err:
+            if err.name not in CHECKOUT_ONLY:
+                raise
+            sys.exit(f"ensemble {name}: this installation has no {err.name}; run it in a checkout of the project")
         # What argparse calls the program.
         sys.argv = [f"ensemble {name}", *rest]
-        package = f"{__package__}.{name.replace('-', '_')}"
-        importlib.import_module(f"{package}.__main__" if found[name].stem == "__main__" else package).main()
+        module.main()
 
 
 if __name__ == "__main__":

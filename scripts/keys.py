@@ -1,8 +1,8 @@
 """Makes, lists and removes the API keys that callers show.
 
-    python -m scripts.keys add mobile --file keys [--rate 50]
-    python -m scripts.keys list --file keys
-    python -m scripts.keys remove mobile --file keys
+    ensemble keys add mobile --file keys [--rate 50]
+    ensemble keys list --file keys
+    ensemble keys remove mobile --file keys
 
 A key is shown once, when it is made; the file holds its SHA-256. A running server sees a change within seconds.
 """

@@ -1,6 +1,6 @@
 """Writes the manifest of a model repository that a website gives, and says how it is served.
 
-    python -m scripts.manifest models/
+    ensemble manifest models/
 
 Every model of the folder is compared with the SHA-256 in its `metadata.json` first. Give the folder by HTTPS as it is,
 `manifest.json` last, and its address with the manifest's SHA-256 as `model_repository`.

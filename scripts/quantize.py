@@ -1,4 +1,4 @@
-"""Quantizes a model of the repository to int8: `python -m scripts.quantize`; see `scripts.prepare.quantize`."""
+"""Runs `ensemble quantize` by its older name, `python -m scripts.quantize`; see `scripts.prepare.quantize`."""
 
 from scripts.prepare.quantize import main
 

@@ -30,7 +30,7 @@ class AccessConfig(Schema):
     """Who may come in."""
 
     keys: Path | None = Field(
-        None, description="file of API keys (python -m scripts.keys add NAME --file FILE); without it all may come in"
+        None, description="file of API keys (ensemble keys add NAME --file FILE); without it all may come in"
     )
 
     operators: Operators = Field(

@@ -63,7 +63,7 @@ def parse(text: str) -> tuple[Key, ...]:
         if not 2 <= len(words) <= 3 or not re.fullmatch("[0-9a-f]{64}", words[1]):
             raise ConfigurationError(
                 f"line {number}: a name, the SHA-256 of a key in 64 small hexadecimal digits, and perhaps requests a "
-                "second are needed; python -m scripts.keys add writes such lines"
+                "second are needed; ensemble keys add writes such lines"
             )
         if not re.fullmatch(NAME, name) or len(name) > LONGEST_NAME:
             raise ConfigurationError(f"line {number}: {name[:80]!r} is no name; letters, digits, '.', '_' and '-' are")

@@ -46,7 +46,7 @@ def read(content: bytes) -> Manifest:
     try:
         return msgspec.json.decode(content, type=Manifest)
     except (msgspec.DecodeError, RecursionError) as err:
-        raise SourceError(f"{MANIFEST} is no manifest, make it with `python -m scripts.manifest`: {err}") from err
+        raise SourceError(f"{MANIFEST} is no manifest, make it with `ensemble manifest`: {err}") from err
 
 
 def write(root: Path) -> str:

@@ -1,1 +1,1 @@
-"""Says what is wrong with this machine or a configuration: `python -m scripts.doctor`."""
+"""Says what is wrong with this machine or a configuration: `ensemble doctor`."""

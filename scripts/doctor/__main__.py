@@ -1,7 +1,7 @@
 """Says what is wrong with this machine or a configuration; each line that is not well ends in what to do.
 
-    python -m scripts.doctor
-    python -m scripts.doctor configs/colocated.yaml
+    ensemble doctor
+    ensemble doctor configs/colocated.yaml
 
 It looks at ports, cores, instructions, memory, HAProxy, the token, installed versions, the configuration and its
 models, and sends one image through each node in this process. It exits by 1 if something is wrong.

@@ -1,1 +1,1 @@
-"""Measures top-1 of models and ensembles: `python -m scripts.evaluate`."""
+"""Measures top-1 of models and ensembles: `ensemble evaluate`."""

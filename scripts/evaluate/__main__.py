@@ -1,15 +1,15 @@
 """Measures top-1 of each member in each version, float and int8, and of the ensembles.
 
-    python -m scripts.evaluate --data test.zip --markdown accuracy.md --json accuracy.json --plot accuracy.svg
-    python -m scripts.evaluate --data test.zip --url http://127.0.0.1:8000
+    ensemble evaluate --data test.zip --markdown accuracy.md --json accuracy.json --plot accuracy.svg
+    ensemble evaluate --data test.zip --url http://127.0.0.1:8000
 
 Without `--url` the models of the repository run in this process, with the server's own decoding, prediction and
 combination. With it, a running server answers, and only the versions that it serves are measured. Top-1 is in percent
 everywhere, with its 95 % interval. `--plot` needs the `plot` extra (Matplotlib).
 
-    python -m scripts.evaluate --data train.zip --hold-out 5000 --repository tried --members a-1 a-2 --against b-1 b-2
+    ensemble evaluate --data train.zip --hold-out 5000 --repository tried --members a-1 a-2 --against b-1 b-2
 
-compares runs of two recipes, on the images that `scripts.train --hold-out` has left out: the difference of the means,
+compares runs of two recipes, on the images that `ensemble train --hold-out` has left out: the difference of the means,
 with an interval that is paired by image.
 """
 
@@ -61,7 +61,7 @@ def evaluate(repository: Path, names: Sequence[str], dataset: Dataset, method: M
         find(repository, name, version) for name in names or _all(repository) for version in _of(repository, name)
     ]
     if not models:
-        raise ScriptError(f"{repository} holds no models; make one with scripts.train or scripts.prepare")
+        raise ScriptError(f"{repository} holds no models; make one with ensemble train or ensemble prepare")
     labels = _truth(models, dataset)
     outputs = predict(models, dataset)
     scores = _scores(models, outputs, labels)

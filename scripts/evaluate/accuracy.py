@@ -74,7 +74,7 @@ def preprocessing(model: Model) -> Preprocessing:
     if size is None:
         height, width = model.input.get("height"), model.input.get("width")
         if not isinstance(height, int) or not isinstance(width, int):
-            raise ScriptError(f"model {model.name!r} fixes no input size; bring it in with scripts.prepare --size")
+            raise ScriptError(f"model {model.name!r} fixes no input size; bring it in with ensemble prepare --size")
         size = height, width
     return Preprocessing(size, **told(model.input))
 

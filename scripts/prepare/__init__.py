@@ -1,1 +1,1 @@
-"""Brings models into the repository: `python -m scripts.prepare`."""
+"""Brings models into the repository: `ensemble prepare`."""

@@ -1,8 +1,8 @@
 """Brings a model into the repository, its preprocessing baked in, whatever framework it comes from.
 
-    python -m scripts.prepare classifier.onnx --name mine --data photographs/
-    python -m scripts.prepare classifier.onnx --name mine --labels labels.txt --channel-order RGB --normalize imagenet
-    python -m scripts.prepare resnet50 --weights default --name resnet50
+    ensemble prepare classifier.onnx --name mine --data photographs/
+    ensemble prepare classifier.onnx --name mine --labels labels.txt --channel-order RGB --normalize imagenet
+    ensemble prepare resnet50 --weights default --name resnet50
 
 SOURCE is a file or folder that OpenVINO reads (.onnx, .tflite, .pdmodel, IR .xml, TensorFlow SavedModel), or the name
 of a torchvision model, which needs the `train` extra (PyTorch and torchvision). `--weights default` downloads the

@@ -1,6 +1,6 @@
 """Quantizes a model of the repository to int8 after training, and writes the next version if it is worth having.
 
-    python -m scripts.quantize resnet --data train.zip --validation test.zip --repository models
+    ensemble quantize resnet --data train.zip --validation test.zip --repository models
 
 Needs the `quantize` extra (NNCF). Calibration and validation images are decoded by the server's own code. Without
 --validation, images of --data that calibration does not use are held out, at least half of them; where their classes
@@ -234,7 +234,7 @@ def _to_int8(network: ov.Model, pixels: Pixels, settings: Quantization) -> tuple
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `Quantization`, which `scripts.prepare` has as well."""
+    """The flags of `Quantization`, which `ensemble prepare` has as well."""
     parser.add_argument("--samples", type=positive, default=500, help="images to calibrate on (default: 500)")
     parser.add_argument("--validation", type=Path, help="zip or folder to measure on (default: the rest of --data)")
     parser.add_argument("--max-drop", type=float, default=0.3, help="most top-1 to lose, points (default: 0.3)")

@@ -1,1 +1,1 @@
-"""Serves an application in the foreground: `python -m scripts.serve`."""
+"""Serves an application in the foreground: `ensemble serve`."""

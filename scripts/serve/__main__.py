@@ -1,6 +1,6 @@
 """Serves an application in the foreground, in Ray Serve's fast mode, until Ctrl-C.
 
-    python -m scripts.serve serve_config.yaml
+    ensemble serve serve_config.yaml
 
 What `serve run` does, and besides: sets the switches that Ray reads before it starts, turns Ray's token authentication
 on, looks whether the configuration and its models fit before Ray starts, clears away what a killed run left on the

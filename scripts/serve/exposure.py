@@ -39,7 +39,7 @@ def check_exposure(config: dict[str, Any], without_keys: bool, tls: bool) -> Non
     if not keys and not without_keys:
         raise ScriptError(
             f"http_options.host is {host}: other machines reach the service, and it asks for no key. Make a key "
-            "(python -m scripts.keys add NAME --file FILE) and name the file in args (access: {keys: FILE}); or, if "
+            "(ensemble keys add NAME --file FILE) and name the file in args (access: {keys: FILE}); or, if "
             "anyone may come in, say --without-keys"
         )
     if any(_access(application).get("operators") == "anyone" for application in config.get("applications") or []):

@@ -1,7 +1,7 @@
 """Says of each shadow of a running server how often it agreed, and whether it should be promoted.
 
-    python -m scripts.shadow http://127.0.0.1:8000
-    python -m scripts.shadow http://127.0.0.1:8000 --data test.zip --limit 2000
+    ensemble shadow http://127.0.0.1:8000
+    ensemble shadow http://127.0.0.1:8000 --data test.zip --limit 2000
 
 It reads what `/stats` has counted since the start. With --data it first sends labelled images and then their labels,
 and tells of these alone; the configuration needs `feedback` for that. "promote" and "don't" are McNemar's verdict on

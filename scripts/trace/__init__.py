@@ -1,1 +1,1 @@
-"""Draws a trace: `python -m scripts.trace`."""
+"""Draws a trace: `ensemble trace`."""

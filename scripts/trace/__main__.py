@@ -1,10 +1,10 @@
 """Draws a trace that `OTEL_TRACES_EXPORTER=file` wrote, or that Jaeger holds: in the terminal, or as an SVG.
 
-python -m scripts.trace                                  # the newest
-python -m scripts.trace --slowest --svg waterfall.svg
-python -m scripts.trace 0af76519                         # by the beginning of its id
-python -m scripts.trace --last 10 --json
-python -m scripts.trace --jaeger http://127.0.0.1:16686  # what Jaeger holds
+ensemble trace                                  # the newest
+ensemble trace --slowest --svg waterfall.svg
+ensemble trace 0af76519                         # by the beginning of its id
+ensemble trace --last 10 --json
+ensemble trace --jaeger http://127.0.0.1:16686  # what Jaeger holds
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Picks a cascade's order and thresholds on one half of labelled images, and judges them on the other.
 
-    python -m scripts.tune_cascade --data images.zip --loss 0.1
-    python -m scripts.tune_cascade --data images.zip --members gate resnet densenet --gates gate --json cascade.json
+    ensemble tune-cascade --data images.zip --loss 0.1
+    ensemble tune-cascade --data images.zip --members gate resnet densenet --gates gate --json cascade.json
 
 The members' scores come from the server's own decoding, prediction and combination. The cheapest cascade wins that
 loses at most `--loss` points of top-1 against all members together; a member costs the CPU time of its inference on

@@ -1,4 +1,4 @@
-"""A real server under test: `scripts.serve` in a process of its own, with ports, folders and a Ray of its own."""
+"""A real server under test: `ensemble serve` in a process of its own, with ports, folders and a Ray of its own."""
 
 import itertools
 import json

@@ -53,6 +53,21 @@ def test_it_serves(python, tmp_path):
         assert answer.json()["label"] == "cat"
 
 
+def test_what_trains_and_what_measures_stays_in_a_checkout(python, tmp_path):
+    folder = subprocess.run(
+        [python, "-c", "import scripts; print(scripts.__path__[0])"], cwd=tmp_path, capture_output=True, text=True
+    )
+    rooms = {path.name for path in Path(folder.stdout.strip()).iterdir()}
+    assert "serve" in rooms
+    assert not rooms & {"training", "lab"}
+    done = subprocess.run([python.with_name("ensemble"), "train"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == "ensemble train: this installation has no scripts.training; run it in a checkout of the project\n"
+    )
+
+
 def test_what_the_image_runs_is_there(python, tmp_path):
     [command] = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("CMD")]
     program, *_, config = json.loads(command.removeprefix("CMD"))

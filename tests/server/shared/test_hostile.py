@@ -1,13 +1,13 @@
-"""A few hundred of the inputs that `scripts.faults hostile` sends by the thousand."""
+"""A few hundred of the inputs that `ensemble faults hostile` sends by the thousand."""
 
 import asyncio
 
 import httpx
 import pytest
 
-from scripts.faults.hostile.corpus import made
-from scripts.faults.hostile.sending import Sender
-from scripts.faults.hostile.siege import WellMeaning, besiege, numbered
+from scripts.lab.faults.hostile.corpus import made
+from scripts.lab.faults.hostile.sending import Sender
+from scripts.lab.faults.hostile.siege import WellMeaning, besiege, numbered
 from tests import pictures
 
 SEED, INPUTS = 20, 250

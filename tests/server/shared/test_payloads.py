@@ -1,11 +1,11 @@
-"""Every form of `scripts.experiments payloads` is answered, or refused as the experiment says."""
+"""Every form of `ensemble experiments payloads` is answered, or refused as the experiment says."""
 
 import numpy as np
 import pytest
 
-from scripts.experiments.asking import REGION, Asking, region
-from scripts.experiments.forms import FORMS, shared
-from scripts.experiments.payloads import cost, jpeg
+from scripts.lab.experiments.asking import REGION, Asking, region
+from scripts.lab.experiments.forms import FORMS, shared
+from scripts.lab.experiments.payloads import cost, jpeg
 from tests.server.shared.servers import only
 
 pytestmark = only(2)
@@ -20,7 +20,7 @@ def ask(server):
 
 @pytest.mark.parametrize("batch", [1, 16])
 def test_each_form_is_answered(ask, batch, monkeypatch):
-    monkeypatch.setattr("scripts.experiments.payloads.MEMBER", "one")
+    monkeypatch.setattr("scripts.lab.experiments.payloads.MEMBER", "one")
     pixels = np.zeros((batch, 32, 32, 3), np.uint8)
     encoded = [jpeg(image) for image in pixels]
     with region(pixels.nbytes, "es-test") as file:

@@ -1,4 +1,4 @@
-"""`scripts.prepare` on a small classifier as each framework itself wrote it; `make.py` has the model."""
+"""`ensemble prepare` on a small classifier as each framework itself wrote it; `make.py` has the model."""
 
 from __future__ import annotations
 

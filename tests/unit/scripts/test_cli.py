@@ -1,20 +1,38 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from scripts import cli
-from tests.unit.scripts.test_help import COMMANDS
+from tests.conftest import ROOT
+
+# Modules that are run, but by no name of a command; `python -m scripts.quantize` is an older spelling.
+PROGRAMS = {
+    "scripts.cli",
+    "scripts.quantize",
+    "scripts.serve.head",
+    "scripts.serve.launcher",
+    "scripts.lab.faults.node",
+}
 
 
-def test_every_command_is_there(capsys):
+def runnable() -> set[str]:
+    files = [file for file in (ROOT / "scripts").rglob("*.py") if '__name__ == "__main__"' in file.read_text("utf-8")]
+    names = {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files}
+    return {name for name in names if not name.startswith("scripts.lab.benchmark.peers.")}
+
+
+def test_every_command_is_in_the_table(capsys):
+    assert {command.module for command in cli.COMMANDS.values()} == runnable() - PROGRAMS
     cli.main(["--help"])
-    told = capsys.readouterr().out
-    assert {name.replace("_", "-") for name in COMMANDS} - {"cli"} == set(cli.commands())
-    for name, file in cli.commands().items():
-        assert f"  {name} " in told
-        assert cli.summary(file)
+    out = capsys.readouterr().out
+    for name, command in cli.COMMANDS.items():
+        assert f"  {name} " in out
+        assert command.help in out
+    for group in cli.GROUPS:
+        assert f"\n{group}:\n" in out
 
 
 def test_a_command_is_called_by_its_name(capsys):
@@ -27,6 +45,26 @@ def test_a_command_is_called_by_its_name(capsys):
 def test_an_unknown_command_is_told_what_there_is():
     with pytest.raises(SystemExit, match=r"no command 'serv'(.|\n)*doctor"):
         cli.main(["serv"])
+
+
+@pytest.mark.parametrize(("name", "room"), [("train", "scripts.training"), ("levers", "scripts.lab")])
+def test_what_the_wheel_leaves_out_is_named_in_one_line(name, room, monkeypatch):
+    for module in [each for each in sys.modules if each.startswith(room)]:
+        monkeypatch.delitem(sys.modules, module)
+
+    def find_spec(module, *_):
+        if module == room:
+            raise ModuleNotFoundError(name=module)
+
+    monkeypatch.setattr(sys, "meta_path", [SimpleNamespace(find_spec=find_spec), *sys.meta_path])
+    with pytest.raises(SystemExit, match=f"^ensemble {name}: this installation has no {room}; run it in a checkout"):
+        cli.main([name, "--help"])
+
+
+def test_another_module_that_is_missing_keeps_its_traceback(monkeypatch):
+    monkeypatch.setitem(cli.COMMANDS, "doctor", cli.Command("scripts.no_such", ""))
+    with pytest.raises(ModuleNotFoundError, match="no_such"):
+        cli.main(["doctor"])
 
 
 def test_a_shell_completes_commands_and_options(tmp_path):

@@ -5,8 +5,8 @@ import pytest
 from PIL import Image
 
 from deployments.contract.declared import PLAIN_PIXELS, is_plain, pixels
-from scripts.faults.hostile.bombs import BOMBS
-from scripts.faults.hostile.pictures import ANIMATED, FORMATS, animated, well_formed
+from scripts.lab.faults.hostile.bombs import BOMBS
+from scripts.lab.faults.hostile.pictures import ANIMATED, FORMATS, animated, well_formed
 from tests import pictures
 
 

@@ -212,7 +212,7 @@ BENT = {
     "led away": (WEIGHTS, led("http://example.invalid/model.bin"), SourceError, "which is not https://"),
     "circle": (WEIGHTS, led(WEIGHTS), SourceError, "leads in circles"),
     "no manifest": (MANIFEST, status(404), SourceError, r"manifest\.json is not there \(404\)"),
-    "no json": (MANIFEST, said(b"<html>"), SourceError, r"make it with `python -m scripts\.manifest`"),
+    "no json": (MANIFEST, said(b"<html>"), SourceError, r"make it with `ensemble manifest`"),
     "deep": (MANIFEST, said(b"[" * 100_000), SourceError, "is no manifest"),
     "other format": (MANIFEST, said(b'{"format": 2, "models": {}}'), SourceError, "is no manifest"),
     "endless": (MANIFEST, said(b" " * (4 * 1024 * 1024 + 1)), SourceError, "longer than a manifest may be"),

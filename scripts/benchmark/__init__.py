@@ -1,1 +1,0 @@
-"""Compares this application with what its models allow and with other servers: `python -m scripts.benchmark`."""

@@ -1,0 +1,1 @@
+"""What measures: benchmarks, loads, faults and experiments; left out of the wheel."""

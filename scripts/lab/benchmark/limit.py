@@ -1,0 +1,216 @@
+"""What the models allow: decoding and both members through OpenVINO's asynchronous requests, in one process, unserved.
+
+    ensemble limit models/resnet/2/model.xml models/densenet/2/model.xml --images photographs/*.jpg
+
+Prints a line of JSON for each number of clients, that is, of images in flight; each is the best of the thread and
+stream settings tried, or of the one given. Each inference is of one image, so batching small models can beat it.
+`--check` compares each model alone with OpenVINO's own `benchmark_app`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from deployments.contract.preprocessing import Preprocessing
+from deployments.cpus import available_cpus
+from deployments.decoding import decode, inspect
+from deployments.transformer import TransformerSettings
+
+TRY_S = 1.0
+PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Of each model: INFERENCE_NUM_THREADS and NUM_STREAMS."""
+
+    threads: int
+    streams: int
+
+
+def settings() -> list[Setting]:
+    """The settings worth trying on this machine."""
+    cpus = available_cpus()
+    tried = [Setting(cpus, cpus), Setting(cpus, 1), Setting(max(1, cpus // 2), 1)]
+    return list(dict.fromkeys(tried))
+
+
+def compile_models(paths: list[Path], setting: Setting, precision: str | None) -> list[ov.CompiledModel]:
+    """The models on the CPU with a setting, and an inference precision such as `f32` if one is given."""
+    options: dict[str, Any] = {
+        "INFERENCE_NUM_THREADS": setting.threads,
+        "NUM_STREAMS": setting.streams,
+        "ENABLE_CPU_PINNING": False,
+    }
+    if precision is not None:
+        options["INFERENCE_PRECISION_HINT"] = precision
+    return [ov.Core().compile_model(path, "CPU", options) for path in paths]
+
+
+class Slot:
+    """One image in flight at a time: decoded in a pool, then in both models at once; then the next."""
+
+    def __init__(self, models: list[ov.CompiledModel], run: Run) -> None:
+        """Make a request of each model."""
+        self._run = run
+        self._requests = [model.create_infer_request() for model in models]
+        self._pending = 0
+        self._lock = threading.Lock()
+        for request in self._requests:
+            request.set_callback(self._inferred, None)
+
+    def begin(self) -> None:
+        """Take the next image."""
+        self._started = time.perf_counter()
+        self._run.pool.submit(self._decode)
+
+    def _decode(self) -> None:
+        encoded = next(self._run.images)
+        limits = TransformerSettings()
+        pixels = decode(encoded, inspect(encoded, limits), [self._run.wanted])[0][None]
+        self._pending = len(self._requests)
+        for request in self._requests:
+            request.start_async({0: pixels}, share_inputs=True)
+
+    def _inferred(self, _: Any) -> None:
+        with self._lock:
+            self._pending -= 1
+            if self._pending:
+                return
+        scores = np.mean([request.get_output_tensor(0).data for request in self._requests], axis=0)
+        int(scores.argmax())
+        if self._run.add(self._started):
+            self.begin()
+        else:
+            self._run.left.release()
+
+
+class Run:
+    """A closed loop of so many images in flight."""
+
+    def __init__(self, models: list[ov.CompiledModel], encoded: list[bytes], wanted: Preprocessing) -> None:
+        """Set the models, the images, and how their pixels are made."""
+        self._models = models
+        self.wanted = wanted
+        self.images = itertools.cycle(encoded)
+        self.pool = ThreadPoolExecutor(available_cpus())
+        self.left = threading.Semaphore(0)
+
+    def add(self, started: float) -> bool:
+        """Count an image that is done; whether to go on."""
+        now = time.perf_counter()
+        if self._begin <= now <= self._end:
+            self._latencies.append(now - started)
+        return now < self._end
+
+    def measure(self, clients: int, seconds: float, warm_up_s: float) -> dict[str, float]:
+        """Images a second, latency in milliseconds, CPU milliseconds an image."""
+        self._latencies: list[float] = []
+        slots = [Slot(self._models, self) for _ in range(clients)]
+        self._begin = time.perf_counter() + warm_up_s
+        self._end = self._begin + seconds
+        before = time.process_time()
+        for slot in slots:
+            slot.begin()
+        for _ in slots:
+            if not self.left.acquire(timeout=seconds + warm_up_s + PATIENCE_S):
+                raise SystemExit("error: an inference did not end")
+        cpu_s = (time.process_time() - before) * seconds / (seconds + warm_up_s)
+        milliseconds = np.array(self._latencies) * 1000
+        return {
+            "requests_per_s": len(self._latencies) / seconds,
+            "p50_ms": float(np.percentile(milliseconds, 50)),
+            "p99_ms": float(np.percentile(milliseconds, 99)),
+            "server_cpu_ms_per_request": cpu_s * 1000 / len(self._latencies),
+        }
+
+
+def alone(model: ov.CompiledModel, seconds: float) -> float:
+    """Inferences a second of one model by itself, as `benchmark_app` measures them."""
+    queue = ov.AsyncInferQueue(model)
+    shape = [1, *list(model.input(0).partial_shape)[1:]]
+    pixels: NDArray[np.uint8] = np.zeros([int(str(edge)) for edge in shape], np.uint8)
+    for _ in range(len(queue)):
+        queue.start_async({0: pixels})
+    queue.wait_all()
+    count, end = 0, time.perf_counter() + seconds
+    started = time.perf_counter()
+    while time.perf_counter() < end:
+        queue.start_async({0: pixels}, share_inputs=True)
+        count += 1
+    queue.wait_all()
+    return count / (time.perf_counter() - started)
+
+
+def benchmark_app(path: Path, size: tuple[int, int], setting: Setting, precision: str | None, seconds: float) -> float:
+    """Inferences a second by OpenVINO's own tool."""
+    command = [
+        str(Path(sys.executable).with_name("benchmark_app")),
+        *("-m", str(path), "-d", "CPU", "-api", "async", "-hint", "none", "-t", str(max(1, round(seconds)))),
+        *("-nthreads", str(setting.threads), "-nstreams", str(setting.streams), "-pin", "NO"),
+        *("-shape", f"[1,{size[0]},{size[1]},3]"),
+        *(("-infer_precision", precision) if precision else ()),
+    ]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
+    found = re.search(r"Throughput:\s+([\d.]+)", printed)
+    if found is None:
+        raise SystemExit(f"error: benchmark_app printed no throughput:\n{printed[-2000:]}")
+    return float(found[1])
+
+
+def main() -> None:
+    """Parse the command line and measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", type=Path, nargs="+")
+    parser.add_argument("--images", type=Path, nargs="+", required=True)
+    parser.add_argument("--size", type=int, nargs=2, default=(32, 32), metavar=("HEIGHT", "WIDTH"))
+    parser.add_argument("--crop-ratio", type=float, default=1.0)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32], help="images in flight")
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--warm-up", type=float, default=0.5)
+    parser.add_argument("--precision", help="INFERENCE_PRECISION_HINT")
+    parser.add_argument("--setting", nargs="+", metavar="THREADS:STREAMS", help="one for each of --clients")
+    parser.add_argument("--check", action="store_true", help="compare with benchmark_app")
+    args = parser.parse_args()
+    cv2.setNumThreads(1)
+    # The first tensor made of an array sets up OpenVINO's NumPy binding; two threads at it at once freeze for ever.
+    ov.Tensor(np.zeros(1, np.uint8))
+    size = args.size[0], args.size[1]
+    wanted = Preprocessing(size, args.crop_ratio)
+    encoded = [path.read_bytes() for path in args.images]
+    given = [Setting(*map(int, text.split(":"))) for text in args.setting or ()]
+    runs = {
+        setting: Run(compile_models(args.models, setting, args.precision), encoded, wanted)
+        for setting in dict.fromkeys(given or settings())
+    }
+    for position, clients in enumerate(args.clients):
+        tries = {setting: run.measure(clients, TRY_S, TRY_S / 2) for setting, run in runs.items()} if not given else {}
+        best = given[position] if given else max(tries, key=lambda setting: tries[setting]["requests_per_s"])
+        result = runs[best].measure(clients, args.seconds, args.warm_up)
+        print(json.dumps({"clients": clients, "setting": f"{best.threads}:{best.streams}", **result}), flush=True)
+    if args.check:
+        for path in args.models:
+            [model] = compile_models([path], best, args.precision)
+            ours = alone(model, args.seconds)
+            theirs = benchmark_app(path, size, best, args.precision, args.seconds)
+            print(json.dumps({"model": str(path), "limit_per_s": ours, "benchmark_app_per_s": theirs}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Makes an experiment of docs/experiments.md here.
+
+    ensemble experiments cascade --help      # accuracy against throughput: members, precisions, thresholds
+    ensemble experiments overload --help     # more images than all members can answer, second by second
+    ensemble experiments payloads --help     # what a request costs, by the form of its images
+
+Each has options of its own, prints a table, and writes it as JSON, as Markdown and as a picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from scripts.lab.experiments import cascade, overload, payloads
+
+EXPERIMENTS = {"cascade": cascade.main, "overload": overload.main, "payloads": payloads.main}
+
+
+def main() -> None:
+    """Make the experiment that is named."""
+    if experiment := EXPERIMENTS.get("".join(sys.argv[1:2])):
+        experiment(sys.argv[2:])
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment", choices=sorted(EXPERIMENTS))
+    parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

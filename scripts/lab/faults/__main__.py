@@ -1,0 +1,119 @@
+"""Does faults to running servers under load, and tells what their clients saw.
+
+    ensemble faults                          # every scenario
+    ensemble faults members haproxy --markdown faults.md --plot faults.svg
+    ensemble faults hostile --help           # hostile input, which has options of its own
+    ensemble faults refusals --help          # more requests than a server can answer, likewise
+    ensemble faults kills --help             # processes killed at any moment of a start, a load, a stop
+    ensemble faults memory --help            # 200,000 requests, and the memory that they take
+
+Each scenario starts a server of its own, of the shipped configuration with the models in the box. Clients never try a
+request again. Printed are the requests that failed, the answers that lacked a member, the answers a second while the
+fault was done as a fraction of those before, and the longest time without any answer. A server takes half a minute to
+start; all scenarios take about a quarter of an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tqdm import tqdm
+
+from scripts.errors import positive, told_in_one_line
+from scripts.lab.benchmark.workloads import workload
+from scripts.lab.faults import kills, memory, refusals
+from scripts.lab.faults.hostile import command as hostile
+from scripts.lab.faults.scenarios import SCENARIOS, Scenario
+from scripts.lab.faults.stage import CALM_S, stage
+from scripts.lab.faults.watch import Sight, sight
+from scripts.results import Table, add_files, check_files, drawing, write_files
+from scripts.serve.environment import set_up
+
+# What has options of its own.
+CAMPAIGNS = {"hostile": hostile.main, "refusals": refusals.main, "kills": kills.main, "memory": memory.main}
+HEADINGS = ("what is done", "requests", "failed", "degraded", "rate kept", "dark, s", "p99, ms")
+CLIENTS = 16
+Result = tuple[Scenario, Sight]
+
+
+def measure(scenario: Scenario, clients: int) -> Sight:
+    """What clients see of a scenario.
+
+    Raises:
+        ScriptError: the server did not start, or was not whole again in time.
+    """
+    with stage(workload("embedded", "int8"), scenario.placement, scenario.replicas, clients, scenario.nodes) as here:
+        began = time.monotonic()
+        scenario.do(here)
+        ended = time.monotonic() - CALM_S
+    return sight(here.watch, began, ended)
+
+
+def cells(result: Result) -> list[str]:
+    """A line of the table."""
+    scenario, seen = result
+    numbers = [f"{n:,}" for n in (seen.requests, seen.failed, seen.degraded)]
+    return [scenario.what, *numbers, f"{seen.kept:.2f}", f"{seen.dark_s:.1f}", f"{seen.p99_ms:,.0f}"]
+
+
+def table(results: Sequence[Result]) -> Table:
+    """The results, a line each."""
+    return Table(HEADINGS, [cells(result) for result in results])
+
+
+def plot(results: Sequence[Result], path: Path) -> None:
+    """Bars of the dark seconds, with the failed requests beside them; PNG or SVG by the file's name."""
+    with drawing(path, (9, 0.8 + 0.35 * len(results))) as [axes]:
+        bars = axes.barh([scenario.what for scenario, _ in results], [seen.dark_s for _, seen in results])
+        axes.bar_label(
+            bars, [f"{seen.failed:,} of {seen.requests:,} failed" for _, seen in results], padding=3, fontsize=8
+        )
+        axes.invert_yaxis()
+        axes.margins(x=0.25)
+        axes.set_xlabel("longest time without an answer, seconds")
+
+
+def report(results: Sequence[Result], args: argparse.Namespace) -> None:
+    """Print the results, and write the files that were asked for."""
+    (compared := table(results)).show()
+    for scenario, seen in results:
+        if seen.first_failure:
+            print(f"{scenario.name}: the first failure was {seen.first_failure}")
+    records = [{"scenario": scenario.name, "what": scenario.what, **asdict(seen)} for scenario, seen in results]
+    write_files(args, compared, records, lambda path: plot(results, path))
+
+
+def main() -> None:
+    """Parse the command line and measure."""
+    if campaign := CAMPAIGNS.get("".join(sys.argv[1:2])):
+        campaign(sys.argv[2:])
+        return
+    names = [scenario.name for scenario in SCENARIOS]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(names)}; default: all")
+    parser.add_argument("--clients", type=positive, default=CLIENTS)
+    add_files(parser)
+    args = parser.parse_args()
+    if unknown := [name for name in args.scenarios if name not in names]:
+        parser.error(f"there is no scenario {unknown[0]!r}; there are {', '.join(names)}")
+    check_files(parser, args)
+    results: list[Result] = []
+    with told_in_one_line():
+        # What deploying to the servers needs.
+        set_up()
+        try:
+            for scenario in tqdm([s for s in SCENARIOS if s.name in (args.scenarios or names)], unit="scenario"):
+                results.append((scenario, measure(scenario, args.clients)))
+        finally:
+            # Of what ends early, what was measured.
+            if results:
+                report(results, args)
+
+
+if __name__ == "__main__":
+    main()

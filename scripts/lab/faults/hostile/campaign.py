@@ -1,0 +1,183 @@
+"""Hostile input to a server of its own: the corpus, then originals side by side; with what became of its processes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import psutil
+
+from models.repository import DEFAULT_ROOT
+from scripts.errors import ScriptError
+from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
+from scripts.lab.benchmark.workloads import CIFAR_SIZE, Placement, Workload
+from scripts.lab.faults.hostile.corpus import made
+from scripts.lab.faults.hostile.inputs import Input, classify
+from scripts.lab.faults.hostile.pictures import original
+from scripts.lab.faults.hostile.sending import Sender
+from scripts.lab.faults.hostile.siege import Siege, Verdict, WellMeaning, besiege, families, told
+from scripts.shipped import shipped
+
+HOST = "127.0.0.1"
+URL = f"http://{HOST}:{HTTP_PORT}"
+SIDE_BY_SIDE = 64
+LOOK_EVERY_S = 1.0
+WELL_TIMEOUT_S = 60.0
+# Processes whose end is a fault; what decodes is replaced when an image has ended it.
+VITAL = ("ray::", "haproxy", "raylet", "gcs_server")
+HEADINGS = ("what is sent", "inputs", "answered", "failures", "slowest, s", "memory at most, MB")
+
+
+@dataclass
+class Part:
+    """A part of the campaign: what came of it, and the memory that the server had meanwhile, megabytes."""
+
+    siege: Siege
+    peak_mb: float
+
+
+@dataclass
+class Report:
+    """What came of the campaign.
+
+    Attributes:
+        parts: by name: the corpus, and the originals of each format.
+        before_mb: the server's memory before, megabytes.
+        after_mb: and a while after.
+        lost: its processes that are gone.
+    """
+
+    parts: dict[str, Part] = field(default_factory=dict)
+    before_mb: float = 0.0
+    after_mb: float = 0.0
+    lost: list[str] = field(default_factory=list)
+
+    @property
+    def failures(self) -> list[str]:
+        """Everything that went wrong."""
+        found = [f"{name}: {failure}" for name, part in self.parts.items() for failure in part.siege.failures]
+        return found + [f"a process ended: {name}" for name in self.lost]
+
+
+class Memory(threading.Thread):
+    """Watches how much memory a server has."""
+
+    def __init__(self, server: Running) -> None:
+        """Begin at nothing."""
+        super().__init__(name="memory", daemon=True)
+        self._server, self._over = server, threading.Event()
+        self.peak_mb = 0.0
+
+    def run(self) -> None:
+        """Look until the end."""
+        while not self._over.wait(LOOK_EVERY_S):
+            self.peak_mb = max(self.peak_mb, self._server.resident_mb())
+
+    def stop(self) -> None:
+        """End."""
+        self._over.set()
+        self.join()
+
+
+@contextmanager
+def watched(server: Running) -> Iterator[Memory]:
+    """The memory of a server from here to the end of the block."""
+    memory = Memory(server)
+    memory.start()
+    try:
+        yield memory
+    finally:
+        memory.stop()
+
+
+def vital(server: Running) -> dict[int, str]:
+    """The server's processes that must not end, by their id."""
+    found = {}
+    for process in server.processes():
+        with suppress(psutil.Error):
+            name = process.name()
+            if name.startswith(VITAL) and "IDLE" not in name:
+                found[process.pid] = name
+    return found
+
+
+def originals(name: str) -> list[tuple[int, Input]]:
+    """The largest picture of a format, as often as it is sent at once."""
+    image = Input(f"originals: {name}", classify(original(name)))
+    return [(number, image) for number in range(SIDE_BY_SIDE)]
+
+
+def campaign(
+    seed: int, numbers: Sequence[int], formats: Sequence[str], placement: Placement, done: Callable[[], object]
+) -> Report:
+    """Send the corpus' inputs of these numbers, then originals of these formats side by side.
+
+    Raises:
+        ScriptError: the server did not start, or was not well again after it.
+    """
+    # Before the server is watched: making them takes memory and time as well.
+    sent_originals = {name: originals(name) for name in formats}
+    photograph = shipped("tests/cat.jpg")
+    load = Workload("embedded", DEFAULT_ROOT, 2, CIFAR_SIZE, (photograph,), None)
+    with running(OURS[placement], load, _one_of_each) as server:
+        report, before = Report(before_mb=server.resident_mb()), vital(server)
+        parts = {"corpus": ((number, made(seed, number)) for number in numbers), **sent_originals}
+        for name, inputs in parts.items():
+            at_once = SIDE_BY_SIDE if name in sent_originals else 16
+            with watched(server) as memory:
+                well_meaning = WellMeaning(f"{URL}/classify", photograph.read_bytes())
+                sender = Sender(HOST, HTTP_PORT, GRPC_PORT)
+                siege = asyncio.run(besiege(sender, inputs, well_meaning, at_once=at_once, done=done))
+            report.parts[name] = Part(siege, memory.peak_mb)
+        _until_well()
+        after = vital(server)
+        report.lost = [name for pid, name in before.items() if pid not in after]
+        report.after_mb = server.resident_mb()
+    return report
+
+
+def _one_of_each(config: dict[str, Any]) -> None:
+    """A replica that comes or goes by itself would look like one that died."""
+    for options in config["applications"][0]["deployments"]:
+        options.pop("autoscaling_config", None)
+        options["num_replicas"] = 1
+
+
+def _until_well() -> None:
+    give_up = time.monotonic() + WELL_TIMEOUT_S
+    while time.monotonic() < give_up:
+        with suppress(httpx.HTTPError):
+            if httpx.get(f"{URL}/v2/health/ready", timeout=5).status_code == httpx.codes.OK:
+                return
+        time.sleep(0.2)
+    raise ScriptError(f"the server was not well {WELL_TIMEOUT_S:.0f} s after the last hostile input")
+
+
+def rows(report: Report) -> list[list[str]]:
+    """The table's lines: a family of the corpus each, then the originals of a format each."""
+    lines = []
+    for part in report.parts.values():
+        for family, verdict in (families(part.siege) if len(families(part.siege)) > 1 else part.siege.verdicts).items():
+            lines.append(_row(family, verdict, part.peak_mb))
+    well = [part.siege for part in report.parts.values()]
+    asked, wrong = sum(each.well_meant for each in well), sum(len(each.wrong) for each in well)
+    slowest = max(each.slowest_well_meant_s for each in well)
+    return [*lines, ["a photograph, in between", f"{asked:,}", "", f"{wrong:,}", f"{slowest:.1f}", ""]]
+
+
+def _row(what: str, verdict: Verdict, peak_mb: float) -> list[str]:
+    number = f"{verdict.statuses.total():,}"
+    return [
+        what,
+        number,
+        told(verdict.statuses),
+        f"{len(verdict.failures):,}",
+        f"{verdict.slowest_s:.1f}",
+        f"{peak_mb:,.0f}",
+    ]

@@ -1,0 +1,178 @@
+"""What is done to a server, each with what is promised of it: a new fault is one more entry."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import Any
+
+import httpx
+from PIL import Image
+
+from scripts.lab.benchmark.workloads import Placement
+from scripts.lab.faults.attackers import (
+    BRACKET_SENDERS,
+    SLOW_BODIES,
+    attack,
+    send_brackets,
+    send_slow_bodies,
+    send_stalled_bodies,
+)
+from scripts.lab.faults.stage import Stage
+from scripts.serve.api import ServeApi
+from scripts.serve.front import BEGINNING_BYTES
+
+KILLS = 3
+NODES = ("JpegTransformer", "ResNet", "DenseNet", "Combiner", "Labeler")
+TWO_OF_EACH, THREE = dict.fromkeys(NODES, 2), dict.fromkeys(NODES, 3)
+FROZEN_S = 15.0
+BOMBS = 8
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A fault.
+
+    Attributes:
+        name: on the command line.
+        what: what is done, as a sentence for the table.
+        do: does it.
+        replicas: how many each deployment has, where that is not one.
+        placement: where the nodes run.
+        nodes: of Ray, all on this machine.
+    """
+
+    name: str
+    what: str
+    do: Callable[[Stage], None]
+    replicas: Mapping[str, int] = field(default_factory=dict)
+    placement: Placement = "separate"
+    nodes: int = 1
+
+
+def _kill_members(here: Stage) -> None:
+    for deployment in ("ResNet", "DenseNet", "ResNet"):
+        here.kill_each_replica(deployment)
+
+
+def _kill_nodes(here: Stage) -> None:
+    for deployment in ("JpegTransformer", "Combiner", "Labeler"):
+        here.kill_each_replica(deployment)
+
+
+def _freeze_a_member(here: Stage) -> None:
+    [frozen] = here.replicas("ResNet")
+    frozen.suspend()
+    time.sleep(FROZEN_S)
+    if frozen.is_running():
+        frozen.resume()
+    here.until_whole()
+
+
+def _kill_ingress(here: Stage) -> None:
+    here.kill_each_replica("Ingress", KILLS)
+
+
+def _kill(part: str) -> Callable[[Stage], None]:
+    def kill(here: Stage) -> None:
+        for process in here.processes(part):
+            process.kill()
+        here.until(lambda: bool(here.processes(part)))
+        here.until_whole()
+
+    return kill
+
+
+def _kill_a_node(here: Stage) -> None:
+    here.kill_a_node()
+
+
+def _deploy(here: Stage, config: dict[str, Any]) -> None:
+    api = ServeApi(here.dashboard)
+    api.deploy(config)
+
+
+def _roll(here: Stage) -> None:
+    before = {name: here.replicas(name) for name in NODES}
+    for options in here.config["applications"][0]["deployments"]:
+        if options["name"] in NODES:
+            options["ray_actor_options"] = {"num_cpus": 0.04}
+    _deploy(here, here.config)
+    here.until(lambda: all(not set(old) & set(here.replicas(name)) for name, old in before.items()))
+    here.until_whole()
+
+
+def _roll_ingress(here: Stage) -> None:
+    before = here.replicas("Ingress")
+    [options] = here.config["applications"][0]["deployments"]
+    options["ray_actor_options"] = {"num_cpus": 0.04}
+    _deploy(here, here.config)
+    here.until(lambda: not set(before) & set(here.replicas("Ingress")))
+    here.until_whole()
+
+
+def _scale_down(here: Stage) -> None:
+    for options in here.config["applications"][0]["deployments"]:
+        if options["name"] in NODES:
+            options["num_replicas"] = 1
+    _deploy(here, here.config)
+    here.until(lambda: all(len(here.replicas(name)) == 1 for name in NODES))
+    here.until_whole()
+
+
+def _send_scan_bombs(here: Stage) -> None:
+    out = BytesIO()
+    Image.new("RGB", (7000, 7000)).save(out, "JPEG", progressive=True)
+    whole = out.getvalue()
+    last = whole[whole.rindex(b"\xff\xda") : -2]
+    bomb = whole[:-2] + last * 1000 + whole[-2:]
+    for _ in range(BOMBS):
+        httpx.post(f"{here.url}/classify", content=bomb, timeout=120)
+    here.until_whole()
+
+
+def _attack(by: Callable[[], None]) -> Callable[[Stage], None]:
+    def do(here: Stage) -> None:
+        attack(by)
+        here.until_whole()
+
+    return do
+
+
+def _end_and_start_the_controller(here: Stage) -> None:
+    for process in here.processes("ray::ServeController"):
+        os.kill(process.pid, signal.SIGKILL)
+    here.until(lambda: bool(here.processes("ray::ServeController")))
+    here.until_whole()
+
+
+SCENARIOS = (
+    Scenario("members", "a member's only replica is killed, three times", _kill_members),
+    Scenario("members-of-two", "one of a member's two replicas is killed, three times", _kill_members, TWO_OF_EACH),
+    Scenario("nodes", "the only transformer, combiner and labeler are killed, one after the other", _kill_nodes),
+    Scenario("nodes-of-two", "one of two transformers, combiners and labelers is killed", _kill_nodes, TWO_OF_EACH),
+    Scenario("frozen-member", f"a member's only replica is frozen for {FROZEN_S:.0f} s", _freeze_a_member),
+    Scenario("ingress", "one of two replicas of the ingress is killed, three times", _kill_ingress, {"Ingress": 2}),
+    Scenario(
+        "node-of-three", "one of three machines is lost, and a replica of each node", _kill_a_node, THREE, nodes=3
+    ),
+    Scenario("controller", "Serve's controller is killed", _end_and_start_the_controller),
+    Scenario("proxy", "Serve's proxy, which commands HAProxy, is killed", _kill("ray::HAProxyManager")),
+    Scenario("haproxy", "HAProxy is killed", _kill("haproxy")),
+    Scenario("rollout", "every node is rolled out anew, with one replica each", _roll),
+    Scenario("rollout-of-two", "every node is rolled out anew, with two replicas each", _roll, TWO_OF_EACH),
+    Scenario("rollout-colocated", "the one process of all nodes is rolled out anew", _roll_ingress, {}, "colocated"),
+    Scenario("scale-down", "every node goes from two replicas to one", _scale_down, TWO_OF_EACH),
+    Scenario("scan-bombs", f"{BOMBS} JPEGs of 49 megapixels in 1,010 scans are sent", _send_scan_bombs),
+    Scenario("slow-bodies", f"{SLOW_BODIES} clients send bodies at 10 bytes a second", _attack(send_slow_bodies)),
+    Scenario(
+        "stalled-bodies",
+        f"{SLOW_BODIES} clients send {BEGINNING_BYTES / 1024:.0f} KB, then 10 bytes a second",
+        _attack(send_stalled_bodies),
+    ),
+    Scenario("brackets", f"{BRACKET_SENDERS} clients send 31 MB of brackets again and again", _attack(send_brackets)),
+)

@@ -1,0 +1,159 @@
+"""A server on which a fault is done: started for it alone, with its processes in reach."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import httpx
+import psutil
+
+from scripts.errors import ScriptError
+from scripts.lab.benchmark.systems import HTTP_PORT, OURS, Running, replicas_among, running
+from scripts.lab.benchmark.workloads import Placement, Workload
+from scripts.lab.faults.watch import Watch
+
+WHOLE_TIMEOUT_S = 120.0
+# Before the fault, and after what it did is over: enough for a few hundred requests.
+CALM_S = 3.0
+
+
+class Stage:
+    """What a fault can be done to.
+
+    Attributes:
+        url: the server's root.
+        dashboard: that of its Ray.
+        watch: the clients that ask it meanwhile.
+        config: its Serve config.
+    """
+
+    def __init__(self, server: Running, config: dict[str, Any], watch: Watch, nodes: Sequence[psutil.Process]) -> None:
+        """Set the server, its configuration, its clients, and the further nodes of its Ray."""
+        self._server = server
+        self._nodes = nodes
+        self.config = config
+        self.watch = watch
+        self.url = f"http://127.0.0.1:{HTTP_PORT}"
+        self.dashboard = server.told("RAY_DASHBOARD_ADDRESS")
+
+    def replicas(self, deployment: str) -> list[psutil.Process]:
+        """The processes of a deployment's replicas."""
+        return self._server.replicas(deployment) + replicas_among(self._on_nodes(), deployment)
+
+    def kill_a_node(self) -> None:
+        """Kill the raylet of one of the further nodes, and wait until all is whole again."""
+        raylet = next(process for process in self._on_nodes() if process.name() == "raylet")
+        raylet.kill()
+        self.until_whole()
+
+    def _on_nodes(self) -> list[psutil.Process]:
+        found = []
+        for node in self._nodes:
+            with suppress(psutil.Error):
+                found += node.children(recursive=True)
+        return found
+
+    def processes(self, part: str) -> list[psutil.Process]:
+        """The server's processes whose name, or first argument, has this in it."""
+        found = []
+        for process in self._server.processes():
+            with suppress(psutil.Error):
+                if part in process.name() or part in "".join(process.cmdline()[:1]):
+                    found.append(process)
+        return found
+
+    def kill_each_replica(self, deployment: str, times: int = 1) -> None:
+        """Kill one of a deployment's replicas, wait until all is whole again, and so on."""
+        for _ in range(times):
+            count = len(self.replicas(deployment))
+            victim = self.replicas(deployment)[0]
+            victim.kill()
+            self.until(lambda gone=victim, of=count: self._replaced(deployment, gone, of))  # type: ignore[misc]
+            self.until_whole()
+
+    def _replaced(self, deployment: str, gone: psutil.Process, count: int) -> bool:
+        now = self.replicas(deployment)
+        return gone not in now and len(now) == count
+
+    def until(self, check: Callable[[], bool]) -> None:
+        """Wait until something holds; raises ScriptError if it does not in `WHOLE_TIMEOUT_S`."""
+        give_up = time.monotonic() + WHOLE_TIMEOUT_S
+        while not check():
+            if time.monotonic() > give_up:
+                raise ScriptError(f"the server was not whole again {WHOLE_TIMEOUT_S:.0f} s after the fault")
+            time.sleep(0.2)
+
+    def until_whole(self) -> None:
+        """Wait until answers lack no member again, and a calm while more."""
+        since = time.monotonic()
+
+        def whole() -> bool:
+            last = self.watch.answered[-1] if self.watch.answered else None
+            return last is not None and last.began > since and last.failure is None and not last.missing
+
+        self.until(whole)
+        time.sleep(CALM_S)
+
+    def is_well(self) -> bool:
+        """Whether the server says that it is ready."""
+        with suppress(httpx.HTTPError):
+            return httpx.get(f"{self.url}/v2/health/ready", timeout=5).status_code == httpx.codes.OK
+        return False
+
+
+@contextmanager
+def stage(
+    load: Workload, placement: Placement, replicas: Mapping[str, int], clients: int, nodes: int = 1
+) -> Iterator[Stage]:
+    """A server with so many replicas of each of these deployments, on so many nodes, under load.
+
+    Raises:
+        ScriptError: it did not start.
+    """
+    content: dict[str, Any] = {}
+
+    def edit(config: dict[str, Any]) -> None:
+        for options in config["applications"][0]["deployments"]:
+            options.pop("autoscaling_config", None)
+            options["num_replicas"] = replicas.get(options["name"], 1)
+            options["ray_actor_options"] = {"num_cpus": 0.05}
+            if nodes > 1 and options["num_replicas"] == nodes:
+                options["max_replicas_per_node"] = 1
+        content.update(config)
+
+    with running(OURS[placement], load, edit) as server, _joined(server.told("RAY_ADDRESS"), nodes - 1) as others:
+        watch = Watch(f"http://127.0.0.1:{HTTP_PORT}", [path.read_bytes() for path in load.images], clients)
+        here = Stage(server, content, watch, others)
+        here.until(lambda: all(len(here.replicas(name)) >= count for name, count in replicas.items()))
+        watch.start()
+        time.sleep(CALM_S)
+        try:
+            yield here
+        finally:
+            watch.stop()
+
+
+@contextmanager
+def _joined(address: str, count: int) -> Iterator[list[psutil.Process]]:
+    """So many further nodes of a Ray cluster, on this machine."""
+    command = [sys.executable, "-m", "scripts.lab.faults.node", address]
+    nodes: list[subprocess.Popen[bytes]] = []
+    try:
+        for _ in range(count):
+            # One after the other: two that join at the same moment from one address get in each other's way.
+            nodes.append(subprocess.Popen(command, stdout=subprocess.PIPE))  # noqa: S603
+            assert nodes[-1].stdout is not None
+            if nodes[-1].stdout.readline().strip() != b"joined":
+                raise ScriptError("a further node of Ray did not join")
+        yield [psutil.Process(node.pid) for node in nodes]
+    finally:
+        for node in nodes:
+            node.send_signal(signal.SIGTERM)
+        for node in nodes:
+            node.communicate()

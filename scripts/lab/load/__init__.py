@@ -1,0 +1,1 @@
+"""Loads a server: `ensemble load`."""

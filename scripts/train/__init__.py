@@ -1,1 +1,0 @@
-"""Trains the models in the box: `python -m scripts.train`. Needs the `train` extra (PyTorch)."""
