@@ -32,6 +32,7 @@ from tqdm import tqdm
 from scripts.errors import ScriptError, at_least_zero, positive, told_in_one_line
 from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT
 from scripts.lab.benchmark.workloads import ROOT, workload
+from scripts.lab.client import is_ready
 from scripts.results import Table, add_files, check_files, write_files
 from scripts.serve.cluster import leftovers
 from scripts.serve.environment import set_up
@@ -104,10 +105,7 @@ class Served:
 
     def is_ready(self) -> bool:
         """Whether it has said that it is, and its service says so too."""
-        with suppress(httpx.HTTPError):
-            url = f"http://127.0.0.1:{HTTP_PORT}/v2/health/ready"
-            return "Ready." in self.told() and httpx.get(url, timeout=5).status_code == httpx.codes.OK
-        return False
+        return "Ready." in self.told() and is_ready(f"http://127.0.0.1:{HTTP_PORT}")
 
     def interrupt(self) -> None:
         """As Ctrl-C does."""

@@ -28,6 +28,7 @@ from tqdm import tqdm
 from scripts.errors import positive, told_in_one_line
 from scripts.lab.benchmark.systems import HTTP_PORT, OURS, running
 from scripts.lab.benchmark.workloads import workload
+from scripts.lab.client import Connection
 from scripts.results import Table, add_files, check_files, write_files
 from scripts.serve.environment import set_up
 
@@ -35,7 +36,6 @@ HEADINGS = ("load", "answers/s", "of the best", "refused", "otherwise failed", "
 BEST_CLIENTS, BEST_S = 32, 8.0
 TIMES, MOST_OPEN = 3.0, 4000
 OK, REFUSED = 200, 503
-HEAD = b"POST /classify HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nIdempotency-Key: %b\r\n\r\n"
 
 
 @dataclass
@@ -66,37 +66,20 @@ class Client:
         """Set what is sent, from where on, and where answers are counted."""
         self._images = itertools.islice(itertools.cycle(images), number % len(images), None)
         self._seen = seen
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._connection = Connection("127.0.0.1", HTTP_PORT)
+        self.close = self._connection.close
 
     async def ask(self, key: str = "") -> tuple[int, float]:
         """The status of an answer, 0 for none; and when to try again, seconds. `key` is the request's own, if any."""
         image = next(self._images)
         started = time.perf_counter()
-        try:
-            if self._streams is None:
-                self._streams = await asyncio.open_connection("127.0.0.1", HTTP_PORT)
-            reader, writer = self._streams
-            writer.write(HEAD % (len(image), key.encode()) + image)
-            answer = await reader.readuntil(b"\r\n\r\n")
-            headers = answer.lower().split(b"\r\n")
-            length = next(int(line[15:]) for line in headers if line.startswith(b"content-length:"))
-            body = await reader.readexactly(length)
-            status = int(answer[9:12])
-        except (OSError, asyncio.IncompleteReadError, StopIteration):
-            self.close()
-            status, body = 0, b"{}"
+        status, body = await self._connection.post(image, f"Idempotency-Key: {key}")
         self._seen.statuses[status] += 1
         if status == OK:
             self._seen.latencies.append(time.perf_counter() - started)
             self._seen.in_time += time.monotonic() <= self._seen.until
         wait_ms = json.loads(body)["error"].get("retry_after_ms", 1000) if status == REFUSED else 0
         return status, wait_ms / 1000
-
-    def close(self) -> None:
-        """End the connection."""
-        if self._streams is not None:
-            self._streams[1].close()
-        self._streams = None
 
 
 async def closed(images: Sequence[bytes], clients: int, seconds: float, obey: bool) -> Seen:

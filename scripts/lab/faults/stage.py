@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import httpx
 import psutil
 
 from scripts.errors import ScriptError
 from scripts.lab.benchmark.systems import HTTP_PORT, OURS, Running, replicas_among, running
 from scripts.lab.benchmark.workloads import Placement, Workload
+from scripts.lab.client import is_ready
 from scripts.lab.faults.watch import Watch
 
 WHOLE_TIMEOUT_S = 120.0
@@ -102,9 +102,7 @@ class Stage:
 
     def is_well(self) -> bool:
         """Whether the server says that it is ready."""
-        with suppress(httpx.HTTPError):
-            return httpx.get(f"{self.url}/v2/health/ready", timeout=5).status_code == httpx.codes.OK
-        return False
+        return is_ready(self.url)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ import numpy as np
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError, check_writable, told_in_one_line
 from scripts.evaluate.__main__ import default_data
+from scripts.lab.client import Connection
 
 # Connections at most; an image that finds none free waits, and its latency with it.
 CONNECTIONS = 600
@@ -59,35 +60,24 @@ class Client:
         """Set the server's root."""
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
-        self._head = f"POST /classify HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: image/jpeg\r\nContent-Length: "
-        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._idle: list[Connection] = []
         self._free = asyncio.Semaphore(CONNECTIONS)
 
     async def send(self, image: bytes) -> tuple[int, dict[str, Any]]:
         """The status of the answer, and what it says; 0 if there was none."""
         async with self._free:
-            try:
-                async with asyncio.timeout(PATIENCE_S):
-                    reader, writer = self._idle.pop() if self._idle else await self._connected()
-                    writer.write(f"{self._head}{len(image)}\r\n\r\n".encode() + image)
-                    head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                    length = int(head.partition(b"content-length:")[2].split(b"\r\n", 1)[0])
-                    body = json.loads(await reader.readexactly(length))
-            except (OSError, EOFError, TimeoutError, ValueError):
-                return 0, {}
-            if b"connection: close" in head:
-                writer.close()
-            else:
-                self._idle.append((reader, writer))
-            return int(head[9:12]), body
-
-    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(self._host, self._port)
+            connection = self._idle.pop() if self._idle else Connection(self._host, self._port, PATIENCE_S)
+            status, body = await connection.post(image, "Content-Type: image/jpeg")
+            self._idle.append(connection)
+        try:
+            return status, json.loads(body)
+        except ValueError:
+            return 0, {}
 
     def close(self) -> None:
         """Close every connection."""
-        for _, writer in self._idle:
-            writer.close()
+        for connection in self._idle:
+            connection.close()
 
 
 async def drive(url: str, images: Sequence[tuple[bytes, str]], rate: float, seconds: float, after: float) -> list[Seen]:

@@ -10,13 +10,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import psutil
 
 from models.repository import DEFAULT_ROOT
 from scripts.errors import ScriptError
 from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
 from scripts.lab.benchmark.workloads import CIFAR_SIZE, Placement, Workload
+from scripts.lab.client import is_ready
 from scripts.lab.faults.hostile.corpus import made
 from scripts.lab.faults.hostile.inputs import Input, classify
 from scripts.lab.faults.hostile.pictures import original
@@ -152,9 +152,8 @@ def _one_of_each(config: dict[str, Any]) -> None:
 def _until_well() -> None:
     give_up = time.monotonic() + WELL_TIMEOUT_S
     while time.monotonic() < give_up:
-        with suppress(httpx.HTTPError):
-            if httpx.get(f"{URL}/v2/health/ready", timeout=5).status_code == httpx.codes.OK:
-                return
+        if is_ready(URL):
+            return
         time.sleep(0.2)
     raise ScriptError(f"the server was not well {WELL_TIMEOUT_S:.0f} s after the last hostile input")
 
