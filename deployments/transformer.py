@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from deployments.contract.batch import Batch, Work
-from deployments.contract.declared import is_plain
+from deployments.contract.declared import declared
 from deployments.contract.errors import EnsembleError, InvalidImage
 from deployments.contract.payload import Images, Pixels, PixelSets
 from deployments.contract.preprocessing import AsSent, Preprocessing, Wanted
@@ -103,7 +103,7 @@ class JpegTransformer:
 
     async def _decoded(self, payload: Sequence[bytes], batch: Batch[Sequence[bytes]]) -> list[Decoded | EnsembleError]:
         """What becomes of each row."""
-        isolated = [row for row, image in enumerate(payload) if self._isolates_all or not is_plain(image)]
+        isolated = [row for row, image in enumerate(payload) if self._isolates_all or not declared(image).is_plain]
         if not isolated:
             return await self._in_threads(payload)
         apart = set(isolated)

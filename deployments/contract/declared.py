@@ -8,32 +8,71 @@ from __future__ import annotations
 
 import re
 import struct
+from typing import NamedTuple
 
 # JPEGs of no more pixels than this are decoded in the transformer's own process.
 PLAIN_PIXELS = 16_000_000
 # Frames of a JPEG, of whatever coding; C4, C8 and CC among them are other things.
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-# Markers that no length follows.
+# Markers that no length follows, and the one that a JPEG's pixels begin with.
 BARE = frozenset({0x01, *range(0xD0, 0xD8)})
+START_OF_SCAN = 0xDA
+# A marker: any bytes that belong to nothing, fill bytes, and its own, as libjpeg looks for it.
+MARKER = re.compile(rb"[^\xff]*+(?:\xff++\x00[^\xff]*+)*+\xff++([^\x00\xff])")
+# Of a JPEG before its pixels: segments, and bytes that belong to none. Cameras write some dozens, and no such bytes; a
+# colour profile may take 255.
+MOST_SEGMENTS, MOST_FILL = 1024, 4096
 NUMBER = re.compile(rb"\d{1,10}")
 # How far into a file the formats that have no fixed place for it are looked through.
 MOST_SEARCHED = 4096
 
 
-def is_plain(image: bytes) -> bool:
-    """Whether it is a JPEG of at most `PLAIN_PIXELS`: what is sent most, and decoded where it is.
+class Declared(NamedTuple):
+    """What is known of an image before it is decoded.
 
-    Everything else is decoded in a process of its own, and waits in a queue of its own.
+    Attributes:
+        pixels: what it declares; 0 where it is no image, or does not say.
+        is_plain: whether it is a JPEG of at most `PLAIN_PIXELS`: what is sent most, and decoded where it is. Everything
+            else is decoded in a process of its own, and waits in a queue of its own.
     """
-    return image.startswith(b"\xff\xd8") and 0 < _jpeg(image) <= PLAIN_PIXELS
+
+    pixels: int = 0
+    is_plain: bool = False
 
 
-def pixels(image: bytes) -> int:
-    """The pixels that an image declares; 0 where it is no image, or does not say."""
+def declared(image: bytes) -> Declared:
+    """What an image declares; a bounded part of it is looked at."""
+    if image.startswith(b"\xff\xd8"):
+        width, height = jpeg_size(image) or (0, 0)
+        return Declared(width * height, 0 < width * height <= PLAIN_PIXELS)
+    return Declared(_pixels(image))
+
+
+def jpeg_size(image: bytes) -> tuple[int, int] | None:
+    """Width and height of a JPEG; None if it does not come to its pixels within `MOST_SEGMENTS` and `MOST_FILL`."""
+    position, fill, size = 2, MOST_FILL, None
+    for _ in range(MOST_SEGMENTS):
+        found = MARKER.match(image, position, position + fill + 2)
+        if found is None:
+            return None
+        marker, end = found[1][0], found.end()
+        fill -= end - 2 - position
+        if marker == START_OF_SCAN:
+            return size
+        if marker in BARE:
+            position = end
+            continue
+        if marker in FRAMES and size is None and end + 7 <= len(image):
+            height, width = struct.unpack_from(">HH", image, end + 3)
+            size = width, height
+        position = end + max(2, int.from_bytes(image[end : end + 2]))
+    return None
+
+
+def _pixels(image: bytes) -> int:
+    """The pixels that an image of another kind declares; 0 where it is none, or does not say."""
     start = image[:12]
     try:
-        if start.startswith(b"\xff\xd8"):
-            return _jpeg(image)
         if start.startswith(b"\x89PNG"):
             return _product(struct.unpack_from(">II", image, 16))
         if start.startswith(b"GIF8"):
@@ -53,21 +92,6 @@ def pixels(image: bytes) -> int:
 
 def _product(sides: tuple[int, ...] | list[int]) -> int:
     return abs(sides[0] * sides[1]) if len(sides) == 2 else 0
-
-
-def _jpeg(image: bytes) -> int:
-    position, size = 2, len(image)
-    while position + 9 <= size and image[position] == 0xFF:
-        marker = image[position + 1]
-        if marker in FRAMES:
-            return _product(struct.unpack_from(">HH", image, position + 5))
-        if marker == 0xFF:
-            position += 1
-        elif marker in BARE:
-            position += 2
-        else:
-            position += 2 + int.from_bytes(image[position + 2 : position + 4])
-    return 0
 
 
 def _webp(image: bytes) -> int:

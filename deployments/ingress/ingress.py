@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from deployments.contract.answer import Answer
 from deployments.contract.batch import DEADLINE_HINT, Batch
 from deployments.contract.caller import ANYONE, Caller
-from deployments.contract.declared import is_plain
-from deployments.contract.declared import pixels as declared_pixels
+from deployments.contract.declared import Declared, declared
 from deployments.contract.errors import (
     DeadlineExceeded,
     EnsembleError,
@@ -54,6 +53,13 @@ class Waiting:
     image: bytes
     item: Item
     passage: Passage
+    declared: Declared
+
+    @property
+    def size(self) -> int:
+        """What it adds to its batch, bytes; of an image that is decoded apart, its pixels if they are more."""
+        apart = 0 if self.declared.is_plain else self.declared.pixels
+        return max(len(self.image), apart)
 
 
 class Ingress:
@@ -70,6 +76,7 @@ class Ingress:
         class_count: int,
         observer: Observer,
         knows: Callable[[bytes, Item], bool] | None = None,
+        admission: Admission | None = None,
     ) -> None:
         """Set what answers.
 
@@ -79,23 +86,22 @@ class Ingress:
             class_count: the number of classes.
             observer: follows calls and batches.
             knows: whether the graph answers an image from memory; None where it remembers nothing.
+            admission: the room that it shares with others; None for one of its own.
         """
         self._graph = graph
         self.observer = observer
         self.missing: Mapping[str, str] = {}
         self.statistics = Statistics()
         self._class_count = class_count
-        self._admission = Admission(lambda: self.settings)
+        self._admission = admission or Admission(lambda: self.settings)
         self._arrivals = Arrivals(self._admission, lambda: self.settings)
         # What may take seconds to decode, or not come back, has batches of its own, for which no other image waits.
         # Large ones among it go alone: the others of a batch would wait for the last.
-        self._batcher = Batcher[Waiting, Outcome](self._run, lambda waiting: len(waiting.image), settings)
-        self._isolated = Batcher[Waiting, Outcome](
-            self._run, lambda waiting: max(len(waiting.image), declared_pixels(waiting.image)), settings
-        )
+        self._batcher = Batcher[Waiting, Outcome](self._run, lambda waiting: waiting.size, settings)
+        self._isolated = Batcher[Waiting, Outcome](self._run, lambda waiting: waiting.size, settings)
         # Remembered images do not wait behind those that the members are asked about.
         self._knows = knows
-        self._remembered = Batcher[Waiting, Outcome](self._run, lambda waiting: len(waiting.image), settings)
+        self._remembered = Batcher[Waiting, Outcome](self._run, lambda waiting: waiting.size, settings)
         self._batchers = self._batcher, self._isolated, self._remembered
 
     @property
@@ -156,15 +162,12 @@ class Ingress:
         queued_ns = time.time_ns()
         item = Item(trace.parent, deadline, options, queued_ns, by=by)
         items = [replace(item, place=place) if place else item for place in places or range(len(images))]
-        apart = [not is_plain(image) for image in images]
-        pixels = self._pixels(images, apart) if any(apart) else 0
-        with self._admission.room(len(images), sum(map(len, images)), deadline - now, by, pixels):
-            futures = [
-                self._batcher_for(image, item, is_apart).submit(
-                    Waiting(image, item, Passage(trace, queued_ns, len(image)))
-                )
-                for image, item, is_apart in zip(images, items, apart, strict=True)
-            ]
+        waiting = [
+            Waiting(image, item, Passage(trace, queued_ns, len(image)), self._declared(image))
+            for image, item in zip(images, items, strict=True)
+        ]
+        with self._admission.room(len(images), sum(map(len, images)), deadline - now, by, self._pixels(waiting)):
+            futures = [self._batcher_for(each).submit(each) for each in waiting]
             try:
                 await asyncio.wait(futures, timeout=deadline - now)
             finally:
@@ -177,10 +180,14 @@ class Ingress:
             trace.asked(dict.fromkeys(name for answer in told for name in answer.asked or ()))
         return outcomes
 
-    def _batcher_for(self, image: bytes, item: Item, is_apart: bool) -> Batcher[Waiting, Outcome]:
-        if self._knows is not None and self._knows(image, item):
+    def _declared(self, image: bytes) -> Declared:
+        """What an image declares."""
+        return declared(image)
+
+    def _batcher_for(self, waiting: Waiting) -> Batcher[Waiting, Outcome]:
+        if self._knows is not None and self._knows(waiting.image, waiting.item):
             return self._remembered
-        return self._isolated if is_apart else self._batcher
+        return self._batcher if waiting.declared.is_plain else self._isolated
 
     async def admit(self, by: Caller = ANYONE) -> None:
         """Raise unless there is room for an image more, as `Arrivals.admit` does."""
@@ -220,12 +227,12 @@ class Ingress:
         if not 1 <= images <= self.settings.max_parts:
             raise InvalidParameter(f"a request holds 1 to {self.settings.max_parts} images; this one has {images}")
 
-    def _pixels(self, images: Sequence[bytes], apart: Sequence[bool]) -> int:
+    def _pixels(self, waiting: Sequence[Waiting]) -> int:
         """What the images that are decoded apart declare together."""
         most = self.settings.max_in_flight_pixels
-        declared = (declared_pixels(image) for image, is_apart in zip(images, apart, strict=True) if is_apart)
         # One that declares more by itself is refused by its size, and takes no time.
-        return sum(each for each in declared if each <= most)
+        apart = (each.declared.pixels for each in waiting if not each.declared.is_plain)
+        return sum(pixels for pixels in apart if pixels <= most)
 
     def _timeout_s(self, options: Options) -> float:
         return (options.timeout_ms or self.settings.timeout_ms) / 1000

@@ -10,6 +10,7 @@ import numpy as np
 from deployments.contract.answer import TOLD_DIGITS, Answer, Classification, ClassProbability
 from deployments.contract.batch import Batch
 from deployments.contract.caller import ANYONE, Caller
+from deployments.contract.declared import Declared
 from deployments.contract.item import Item
 from deployments.contract.nodes import Node
 from deployments.contract.options import Options
@@ -18,6 +19,8 @@ from deployments.contract.preprocessing import Size
 from deployments.ingress.ingress import Ingress, Outcome
 from deployments.ingress.options import DEFAULT
 from deployments.observe.tracing import Passage, Trace
+
+PIXELS = Declared(is_plain=True)
 
 
 class Offer(NamedTuple):
@@ -71,9 +74,8 @@ class MemberIngress(Ingress):
 
     def __init__(self, ensemble: Ingress, member: PixelRows, class_count: int) -> None:
         """Set whose room and settings it has, and the member."""
-        super().__init__(member, ensemble.settings, class_count, ensemble.observer)
+        super().__init__(member, ensemble.settings, class_count, ensemble.observer, admission=ensemble._admission)
         self._ensemble = ensemble
-        self._admission = ensemble._admission
 
     async def classify(
         self,
@@ -89,6 +91,10 @@ class MemberIngress(Ingress):
         # `user_config` may have changed them.
         self.settings = self._ensemble.settings
         return await super().classify(images, options, began=began, trace=trace, by=by, places=places)
+
+    def _declared(self, image: bytes) -> Declared:
+        """Pixels have no header, whatever they begin with, and nothing of them is decoded."""
+        return PIXELS
 
     def _observe(self, passages: Sequence[Passage], start_ns: int, end_ns: int, batch: Batch[Sequence[Answer]]) -> None:
         self.statistics.batch(passages, start_ns, end_ns, batch)

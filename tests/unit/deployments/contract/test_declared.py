@@ -4,10 +4,28 @@ from random import Random
 import pytest
 from PIL import Image
 
-from deployments.contract.declared import PLAIN_PIXELS, is_plain, pixels
+from deployments.contract.declared import MOST_FILL, MOST_SEGMENTS, PLAIN_PIXELS, declared, jpeg_size
 from scripts.lab.faults.hostile.bombs import BOMBS
 from scripts.lab.faults.hostile.pictures import ANIMATED, FORMATS, animated, well_formed
 from tests import pictures
+
+
+def pixels(image):
+    return declared(image).pixels
+
+
+def is_plain(image):
+    return declared(image).is_plain
+
+
+class Looked(bytes):
+    """Bytes that count how often a part of them is taken."""
+
+    parts = 0
+
+    def __getitem__(self, key):
+        Looked.parts += 1
+        return super().__getitem__(key)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -49,3 +67,25 @@ def test_of_bombs_something_is_read(name):
 def test_a_name_at_the_end_of_what_is_looked_through():
     assert pixels(bytes(4091) + b"ispe") == 0
     assert pixels(b"ispe" + bytes(4) + (7).to_bytes(4) + (3).to_bytes(4)) == 21
+
+
+WHOLE = pictures.jpeg()
+
+
+@pytest.mark.parametrize(
+    "more", [b"\xff\xe1\x00\x02" * 2_000_000, b"\xff" * 31_000_000, bytes(31_000_000), b"\xff\x00" * 15_000_000]
+)
+def test_a_bounded_part_of_a_jpeg_is_looked_at(more, monkeypatch):
+    monkeypatch.setattr(Looked, "parts", 0)
+    # Before the frame's header, and behind it.
+    start = WHOLE.index(b"\xff\xda")
+    for image in (WHOLE[:2] + more + WHOLE[2:], WHOLE[:start] + more + WHOLE[start:]):
+        assert declared(Looked(image)) == (0, False)
+    assert Looked.parts <= 2 * MOST_SEGMENTS
+
+
+def test_what_cameras_write_is_looked_through():
+    segments = b"".join(b"\xff\xe2" + (65_535).to_bytes(2) + bytes(65_533) for _ in range(255))
+    assert declared(WHOLE[:2] + segments + WHOLE[2:]) == declared(WHOLE) == (160 * 120, True)
+    assert jpeg_size(WHOLE[:2] + bytes(MOST_FILL) + WHOLE[2:]) == (160, 120)
+    assert jpeg_size(WHOLE[:2] + bytes(MOST_FILL + 1) + WHOLE[2:]) is None

@@ -83,3 +83,25 @@ async def test_an_image_whose_deadline_has_passed_is_no_row():
     answered = await node(Batch([pixels(0), pixels(255)], (Item(deadline=1.0), Item())))
     assert isinstance(answered.items[0].error, DeadlineExceeded)
     assert [answer.classification.label for answer in answered.payload] == ["bright"]
+
+
+async def test_pixels_are_no_header_whatever_they_begin_with():
+    """As a bitmap's header these declare 196 million pixels, for which there is no room beside others."""
+    ensemble, door, member = ingresses(max_in_flight_pixels=50_000_000)
+    member.gate.clear()
+    rows = [b"BM" + bytes(16), b"\xff\xd8" + bytes(16)]
+    waiting = asyncio.ensure_future(door.classify(rows))
+    await asyncio.sleep(0)
+    assert (ensemble._admission.images, ensemble._admission.pixels) == (2, 0)
+    member.gate.set()
+    assert len(await waiting) == 2
+    # In one batch: neither of them waits apart.
+    assert member.sizes == [2]
+
+
+async def test_a_body_of_pixels_takes_the_ensembles_room_as_it_arrives():
+    ensemble, door, _ = ingresses(max_in_flight_bytes=2**20)
+    async with door.arriving() as arrival:
+        arrival.grow(2**20)
+        with pytest.raises(Overloaded):
+            ensemble._admission.check_size(1)
