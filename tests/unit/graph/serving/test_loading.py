@@ -176,6 +176,12 @@ def dashboard(details, status=200):
             thread.join()
 
 
+@pytest.fixture(autouse=True)
+def token(monkeypatch):
+    """A token of Ray's, which a machine that has never served has no file of."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
+
+
 def test_it_is_deployed_once(loadable):
     state, change = deployed(), Change("apart", version=2)
     wanted = redeployed(state, "ensemble", loadable, change)
