@@ -39,7 +39,12 @@ class Cluster:
             ScriptError: it did not start.
         """
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-        command = [sys.executable, "-m", "scripts.serve.head", *(["--whole-dashboard"] if whole_dashboard else [])]
+        command = [
+            sys.executable,
+            "-m",
+            "graph.ray_internals.head",
+            *(["--whole-dashboard"] if whole_dashboard else []),
+        ]
         environment = {**os.environ, MARK: mark(psutil.Process())}
         try:
             started = subprocess.run(  # noqa: S603

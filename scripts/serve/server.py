@@ -18,6 +18,7 @@ import httpx
 import yaml
 
 from deployments.contract.errors import ConfigurationError
+from graph.ray_internals.head import LOOPBACK
 from scripts.errors import ScriptError
 from scripts.serve import front, haproxy, tls
 from scripts.serve.api import ServeApi
@@ -25,7 +26,6 @@ from scripts.serve.block import block_of_ports
 from scripts.serve.cluster import Cluster, clear_leftovers, end_at_once
 from scripts.serve.environment import FOR_CLIENTS, launcher, set_up
 from scripts.serve.exposure import IMPORT_PATH, check_exposure
-from scripts.serve.head import LOOPBACK
 from scripts.serve.launcher import BINARY
 from scripts.serve.ports import check_ports, wanted
 from scripts.shipped import shipped

@@ -115,7 +115,7 @@ def two_nodes(models):
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.grpc_url, "OTEL_BSP_SCHEDULE_DELAY": "200"}
         spread = {"heavy": {"num_replicas": 2, "max_replicas_per_node": 1}}
         with Server(config(models, "separate", members=["heavy"], deployments=spread), **environment) as server:
-            command = [sys.executable, "-m", "scripts.lab.faults.node", server.told("RAY_ADDRESS")]
+            command = [sys.executable, "-m", "graph.ray_internals.node", server.told("RAY_ADDRESS")]
             with (server.folder / "second").open("w") as log:
                 node = subprocess.Popen(command, cwd=ROOT, env=server.environment, stdout=log, stderr=log)
             try:

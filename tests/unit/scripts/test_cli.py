@@ -12,9 +12,7 @@ from tests.conftest import ROOT
 PROGRAMS = {
     "scripts.cli",
     "scripts.quantize",
-    "scripts.serve.head",
     "scripts.serve.launcher",
-    "scripts.lab.faults.node",
 }
 
 
