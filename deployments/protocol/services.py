@@ -1,18 +1,17 @@
 """The gRPC services that are served: the YAML's `grpc_servicer_functions` names the function of each.
 
-They do what a generated `add_...Servicer_to_server` does, but for a message that can't be decoded: gRPC would answer it
-with UNKNOWN and the name of a Python class, and here the servicer gets it as `Undecodable`.
+They do what a generated `add_...Servicer_to_server` does, except that the servicer gets a request as bytes: it decides
+whether they are decoded, and what is answered if they can't be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import DecodeError
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 
@@ -26,11 +25,9 @@ FEEDBACK: ServiceDescriptor = feedback_pb2.DESCRIPTOR.services_by_name["Feedback
 SERVICES = (OPEN_INFERENCE, PREDICTION, MODEL, HEALTH, FEEDBACK)
 
 
-@dataclass(frozen=True)
-class Undecodable:
-    """What comes in place of a request that is no message of its type."""
-
-    wanted: str
+def requests() -> dict[str, type[Message]]:
+    """The type of each method's request, by the method's name."""
+    return {method.name: GetMessageClass(method.input_type) for service in SERVICES for method in service.methods}
 
 
 def add_open_inference(servicer: Any, server: Any) -> None:
@@ -63,16 +60,4 @@ def _add(service: ServiceDescriptor, servicer: Any, server: Any) -> None:
 def _handler(method: MethodDescriptor, answer: Callable[..., Any]) -> Any:
     make = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
     answered = GetMessageClass(method.output_type)
-    return make(answer, request_deserializer=_decoder(method), response_serializer=answered.SerializeToString)
-
-
-def _decoder(method: MethodDescriptor) -> Callable[[bytes], Any]:
-    asked = GetMessageClass(method.input_type)
-
-    def decode(body: bytes) -> Any:
-        try:
-            return asked.FromString(body)
-        except DecodeError:
-            return Undecodable(method.input_type.full_name)
-
-    return decode
+    return make(answer, response_serializer=answered.SerializeToString)

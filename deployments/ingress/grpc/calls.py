@@ -23,9 +23,11 @@ class Rpc:
         answer: the type of its answer, which is empty where there is an error.
         observed: as what its calls are traced and counted, `<service>/<method>`; empty for not at all.
         is_open: whether it needs no key where others do.
+        parts: the most images or labels that a request holds; None for as many images as the settings allow.
     """
 
     handler: Handler
     answer: type[Message]
     observed: str = ""
     is_open: bool = False
+    parts: int | None = None

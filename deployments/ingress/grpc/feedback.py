@@ -21,7 +21,7 @@ class Feedback:
 
     def calls(self) -> Calls:
         """The one method."""
-        return {"Label": Rpc(self._label, pb.LabelResponse)}
+        return {"Label": Rpc(self._label, pb.LabelResponse, parts=MOST_LABELS)}
 
     async def _label(self, request: pb.LabelRequest, _: Call) -> Message:
         if not 1 <= len(request.labels) <= MOST_LABELS:

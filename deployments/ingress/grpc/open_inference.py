@@ -9,7 +9,7 @@ import msgspec
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from deployments.contract.errors import ImageTooLarge, InvalidParameter
+from deployments.contract.errors import InvalidParameter
 from deployments.ingress import options
 from deployments.ingress.grpc.calls import Calls, Handler, Rpc
 from deployments.ingress.open_inference import metadata, regions, tensors
@@ -87,9 +87,6 @@ class OpenInference:
     async def _infer(self, request: pb.ModelInferRequest, call: Call) -> pb.ModelInferResponse:
         """Answer a request; raw contents are answered raw, typed contents typed."""
         model = self._catalog.find(request.model_name, request.model_version)
-        limit = self._ingress.settings.max_request_bytes
-        if (size := request.ByteSize()) > limit:
-            raise ImageTooLarge(f"the request has {size} bytes; at most {limit} are accepted")
         tensor = self._tensor(request, model)
         requested = model.requested(request.outputs, lambda output: (output.name, parameters(output.parameters)))
         given = parameters(request.parameters)

@@ -11,19 +11,20 @@ from google.protobuf.message import Message
 from ray.serve.grpc_util import RayServegRPCContext
 
 from deployments.contract.caller import caller
-from deployments.contract.errors import EnsembleError, InvalidParameter
-from deployments.ingress.grpc.calls import Calls, Rpc
+from deployments.contract.errors import EnsembleError
+from deployments.ingress.grpc.calls import Calls
 from deployments.ingress.grpc.feedback import Feedback
 from deployments.ingress.grpc.health import Health
 from deployments.ingress.grpc.open_inference import OpenInference
 from deployments.ingress.grpc.repository import Repository
 from deployments.ingress.grpc.shared_memory import SharedMemory
 from deployments.ingress.grpc.tensorflow_serving import TensorFlowServing
+from deployments.ingress.grpc.wire import decoded, max_fields
 from deployments.ingress.ingress import INTERNAL_HINT
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
-from deployments.protocol.services import SERVICES, Undecodable
+from deployments.protocol.services import SERVICES, requests
 
 logger = logging.getLogger("ray.serve")
 
@@ -41,35 +42,37 @@ class GrpcServer:
         self._ingress = service.ingress
         self._access = service.access
         self._headers = service.headers
+        self._requests = requests()
         self._calls: Calls = {}
         served = OpenInference, Repository, SharedMemory, TensorFlowServing, Health, Feedback
         for protocol in served:
             self._calls |= protocol(service).calls()
 
-    async def __call__(self, name: str, request: Any, context: RayServegRPCContext) -> Message:
-        """Answer a call of the method of that name."""
+    async def __call__(self, name: str, body: bytes, context: RayServegRPCContext) -> Message:
+        """Answer a call of the method of that name; its request is decoded once the caller is known."""
         rpc, metadata = self._calls[name], dict(context.invocation_metadata())
         if not rpc.observed:
-            return await self._answered(rpc, request, context, metadata, Call(Trace("")))
+            return await self._answered(name, body, context, metadata, Call(Trace("")))
         # https://opentelemetry.io/docs/specs/semconv/rpc/
         known = {"rpc.system.name": "grpc", "rpc.method": rpc.observed}
         known["ensemble.request.id"] = metadata.get("request_id", "")
         with self._ingress.observer.call("grpc", metadata, known) as call:
             call.attributes["rpc.response.status_code"] = grpc.StatusCode.OK.name
-            return await self._answered(rpc, request, context, metadata, call)
+            return await self._answered(name, body, context, metadata, call)
 
     async def _answered(
-        self, rpc: Rpc, request: Any, context: RayServegRPCContext, metadata: Mapping[str, str], call: Call
+        self, name: str, body: bytes, context: RayServegRPCContext, metadata: Mapping[str, str], call: Call
     ) -> Message:
+        rpc, settings = self._calls[name], self._ingress.settings
         try:
-            name = ""
+            key = ""
             if self._access is not None and not rpc.is_open:
-                name = self._access.admit(metadata.get("authorization"))
-            call.caller = caller(metadata, name, self._ingress.settings.fair_by, self._headers)
-            if isinstance(request, Undecodable):
-                raise InvalidParameter(f"the request is no {request.wanted}")
-            if rpc.observed and request.ByteSize() <= MOST_HELD:
+                key = self._access.admit(metadata.get("authorization"))
+            call.caller = caller(metadata, key, settings.fair_by, self._headers)
+            if rpc.observed and len(body) <= MOST_HELD:
                 await self._ingress.admit(call.caller)
+            fields = max_fields(settings.max_parts if rpc.parts is None else rpc.parts)
+            request = decoded(body, self._requests[name], settings.max_request_bytes, fields)
             return await rpc.handler(request, call)
         except EnsembleError as err:
             error = err
@@ -97,7 +100,7 @@ def answers_grpc(cls: C) -> C:
 
 
 def _unary(name: str) -> Any:
-    async def answer(self: Any, request: Any, grpc_context: RayServegRPCContext) -> Message:
+    async def answer(self: Any, request: bytes, grpc_context: RayServegRPCContext) -> Message:
         answered: Message = await self.grpc(name, request, grpc_context)
         return answered
 
@@ -106,7 +109,7 @@ def _unary(name: str) -> Any:
 
 
 def _streaming(name: str) -> Any:
-    async def answer(self: Any, request: Any, grpc_context: RayServegRPCContext) -> AsyncIterator[Message]:
+    async def answer(self: Any, request: bytes, grpc_context: RayServegRPCContext) -> AsyncIterator[Message]:
         grpc_context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         grpc_context.set_details(f"{name} {NO_STREAM}")
         return

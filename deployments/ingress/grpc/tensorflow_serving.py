@@ -8,7 +8,7 @@ import numpy as np
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from deployments.contract.errors import ImageTooLarge, InvalidParameter
+from deployments.contract.errors import InvalidParameter
 from deployments.ingress.grpc.calls import Calls, Rpc
 from deployments.ingress.open_inference.ensemble import INPUT
 from deployments.ingress.open_inference.tensors import Tensor
@@ -84,10 +84,7 @@ class TensorFlowServing:
         return json_format.ParseDict(self._servable.status(), pb.GetModelStatusResponse())
 
     def _spec(self, request: Any) -> pb.ModelSpec:
-        """The specification of what answers; raises as `Servable.check`, and if the request is too large."""
-        limit = self._ingress.settings.max_request_bytes
-        if (size := request.ByteSize()) > limit:
-            raise ImageTooLarge(f"the request has {size} bytes; at most {limit} are accepted")
+        """The specification of what answers; raises as `Servable.check`."""
         asked = request.model_spec
         if asked.version_label:
             raise InvalidParameter(f"the version has no label; ask for version {VERSION}, or for none")

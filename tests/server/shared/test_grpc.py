@@ -159,6 +159,14 @@ def test_what_is_no_message_is_the_clients_mistake(server):
     )
 
 
+def test_millions_of_empty_inputs_are_not_decoded(server):
+    status, details = call(server, "/inference.GRPCInferenceService/ModelInfer", b"*\0" * 8_000_000)
+    assert (status, details.partition(";")[0]) == (
+        "INVALID_ARGUMENT",
+        "invalid_parameter: the request has more than 1536 fields",
+    )
+
+
 def test_what_is_not_built_says_so_plainly(server):
     for method in ("CudaSharedMemoryStatus", "Nothing"):
         status, details = call(server, f"/inference.GRPCInferenceService/{method}", b"")

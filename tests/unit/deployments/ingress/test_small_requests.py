@@ -24,7 +24,7 @@ MOST_BYTES = 4_000_000
 
 async def call(door, name, request):
     context = Context()
-    answer = await GrpcServer(door.service)(name, request, context)
+    answer = await GrpcServer(door.service)(name, request.SerializeToString(), context)
     return context.code, context.details, answer
 
 
@@ -99,7 +99,7 @@ def test_numbers_one_by_one_are_bounded():
         tensors.from_numbers("x", "UINT8", [tensors.MOST_NUMBERS + 1], range(tensors.MOST_NUMBERS + 1))
 
 
-@pytest.mark.parametrize(("names", "hint"), [(["label"] * 2, "asked for twice"), (["label"] * 4000, "name each once")])
+@pytest.mark.parametrize(("names", "hint"), [(["label"] * 2, "asked for twice"), (["label"] * 400, "name each once")])
 async def test_an_output_is_asked_for_once(names, hint):
     door, request = Door(), infer(b"a")
     for name in names:
@@ -121,10 +121,10 @@ def test_an_output_is_asked_for_once_over_http(names, hint):
 
 async def test_inputs_are_counted_before_they_are_listed(peak):
     request = pb.ModelInferRequest(model_name="ensemble")
-    for _ in range(30_000):
+    for _ in range(1000):
         request.inputs.add()
     code, details, _ = await call(Door(), "ModelInfer", request)
-    assert (code, "it has 30000" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+    assert (code, "it has 1000" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
     assert peak() < MOST_BYTES
 
 

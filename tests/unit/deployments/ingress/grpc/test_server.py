@@ -1,13 +1,18 @@
 """The door over gRPC without a server."""
 
 import asyncio
+from dataclasses import replace
+from unittest.mock import Mock
 
 import grpc
 import pytest
 
+from deployments.ingress.access import Access
 from deployments.ingress.grpc.server import MOST_HELD, GrpcServer
 from deployments.ingress.refusals import LEAST_PACE, Refusals
 from deployments.protocol import inference_pb2 as pb
+from deployments.protocol import services
+from deployments.protocol.services import SERVICES
 from tests.door import Door
 
 
@@ -38,7 +43,7 @@ def infer(*images):
 
 async def status(server, request):
     context = Context()
-    await server("ModelInfer", request, context)
+    await server("ModelInfer", request.SerializeToString(), context)
     return context.code, context.details.partition(":")[0]
 
 
@@ -77,6 +82,39 @@ async def test_what_tells_of_the_server_is_never_held(full):
     _, server, refusals, _ = full
     for _ in range(round(LEAST_PACE) + 2):
         context = Context()
-        answer = await server("ServerReady", pb.ServerReadyRequest(), context)
+        answer = await server("ServerReady", b"", context)
         assert answer.ready
     assert refusals.held == 0
+
+
+async def test_without_a_key_nothing_is_decoded(tmp_path):
+    (tmp_path / "keys").write_text(f"a {'0' * 64}\n")
+    service = replace(Door().service, access=Access(tmp_path / "keys"))
+    context = Context()
+    # Bytes that are no message, and more of them than a request may have.
+    await GrpcServer(service)("ModelInfer", b"\xff" * 33 * 2**20, context)
+    assert (context.code, context.details.partition(":")[0]) == (grpc.StatusCode.UNAUTHENTICATED, "unauthenticated")
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "Predict", "ModelReady", "Label", "List"])
+async def test_every_method_bounds_bytes_and_fields(method):
+    server = GrpcServer(Door(max_request_bytes=200_000).service)
+    for body, code in ((bytes(200_001), "image_too_large"), (b"\xfa\x07\x00" * 60_000, "invalid_parameter")):
+        context = Context()
+        await server(method, body, context)
+        assert (context.code, context.details.partition(":")[0]) == (grpc.StatusCode.INVALID_ARGUMENT, code)
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.name)
+def test_messages_reach_the_servicer_as_bytes(service):
+    handlers = {}
+
+    class Server:
+        def add_generic_rpc_handlers(self, _):
+            pass
+
+        def add_registered_method_handlers(self, name, methods):
+            handlers[name] = methods
+
+    services._add(service, Mock(), Server())
+    assert all(handler.request_deserializer is None for handler in handlers[service.full_name].values())
