@@ -37,11 +37,11 @@ class Asked:
         is_late: whether none of the calls since one was given up has succeeded.
     """
 
-    def __init__(self, name: str, member: Member) -> None:
-        """Set the member."""
+    def __init__(self, name: str, member: Member, fair_s: float) -> None:
+        """Set the member, and how long it must have had before it counts as late, seconds."""
         self.name = name
         self.is_late = False
-        self._member = member
+        self._member, self._fair_s = member, fair_s
         # Calls that nobody waits for, which tell by their end how the member is.
         self._late: set[Call] = set()
         self._tried = 0.0
@@ -59,12 +59,12 @@ class Asked:
         if len(self._late) < MOST_LATE and time.monotonic() >= self._tried + (every_s or 0.0):
             self._follow(self.ask(batch))
 
-    def outcome(self, call: Call | None) -> Outcome:
-        """What came of a call, or of none."""
+    def outcome(self, call: Call | None, waited_s: float | None) -> Outcome:
+        """What came of a call, which was waited for so long at most, or of none."""
         if call is None:
             return DeadlineExceeded(f"member {self.name!r} is late with earlier images")
         if not call.done():
-            self._give_up(call)
+            self._give_up(call, self._fair_s - (waited_s or 0.0))
             return DeadlineExceeded(f"member {self.name!r} did not answer in its time")
         try:
             answer = call.result()
@@ -79,15 +79,22 @@ class Asked:
             logger.exception("member %r failed on a batch", self.name)
         return EnsembleError(INTERNAL_HINT)
 
-    def _give_up(self, call: Call) -> None:
-        """Wait for it no more."""
+    def _give_up(self, call: Call, left_s: float) -> None:
+        """Wait for it no more; the member is late unless it answers in what is left of its fair time."""
+        if left_s <= 0:
+            self._set_late()
+        if len(self._late) >= MOST_LATE:
+            call.cancel()
+            return
+        self._follow(call)
+        if left_s > 0:
+            timer = asyncio.get_running_loop().call_later(left_s, self._set_late)
+            call.add_done_callback(lambda _: timer.cancel())
+
+    def _set_late(self) -> None:
         if not self.is_late:
             logger.warning("member %r is late; it is left out until it answers", self.name)
         self.is_late = True
-        if len(self._late) < MOST_LATE:
-            self._follow(call)
-        else:
-            call.cancel()
 
     def _follow(self, call: Call) -> None:
         self._late.add(call)

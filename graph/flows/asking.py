@@ -14,6 +14,8 @@ from deployments.contract.settings import Name, Schema
 
 # Of the time that a batch has left, when `patience_ms` does not say: the rest is for what comes after the members.
 PATIENT_SHARE = 0.8
+# A member that has had less has not been slow: where `patience_ms` does not say, a short deadline proves nothing.
+LEAST_FAIR_S = 1.0
 Sureness = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
@@ -110,6 +112,11 @@ class AskingSettings(Schema):
                 f"under_load.exit_at needs {len(usual)} thresholds, none above those of the cascade: {list(usual)}"
             )
         return self
+
+
+def fair_s(patience_ms: int | None) -> float:
+    """How long a member must have had before it counts as late, seconds, whatever the deadlines of its images."""
+    return LEAST_FAIR_S if patience_ms is None else patience_ms / 1000
 
 
 def patience_s(batch: Batch[Any], patience_ms: int | None, turns: int = 1) -> float | None:

@@ -11,11 +11,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from deployments.contract.batch import Batch
+from deployments.contract.errors import DeadlineExceeded
 from deployments.contract.item import Item
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Images, Probabilities
 from deployments.contract.rollout import SUFFIX
 from graph.flows.asking import patience_s
+from graph.flows.background import Background
 from graph.flows.trial import Trial
 
 logger = logging.getLogger("ray.serve")
@@ -26,6 +28,7 @@ PATIENT_SHARE = 0.5
 PATIENCE_S = 10.0
 
 Asked = Node[Images, Probabilities]
+Call = asyncio.Future[Batch[Probabilities]]
 # Images by their positions in a batch, and the answer to them.
 Part = tuple[Sequence[int], Batch[Probabilities]]
 
@@ -47,6 +50,7 @@ class Canary:
         """
         self._stable, self._canary, self._trial = stable, canary, trial
         self._patience_ms, self._turns = patience_ms, turns
+        self._watched = Background()
 
     async def __call__(self, batch: Batch[Images]) -> Batch[Probabilities]:
         """What a member takes to float32 [N,C]; the items say which version has answered."""
@@ -75,17 +79,18 @@ class Canary:
     async def _try(self, batch: Batch[Images]) -> Batch[Probabilities]:
         """The canary's answer; of images that it has none of, the stable version's."""
         began = time.perf_counter()
-        answer: Batch[Probabilities] | None = None
+        fair_s = self._fair_s()
+        left_s = patience_s(batch, None, self._turns)
+        waited_s = fair_s if left_s is None else min(fair_s, PATIENT_SHARE * left_s)
+        call = asyncio.ensure_future(_call(self._canary, batch))
         try:
-            async with asyncio.timeout(self._patience_s(batch)):
-                answer = await self._canary(batch)
+            await asyncio.wait([call], timeout=waited_s)
         except asyncio.CancelledError:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise
-            logger.warning("a call to the canary of member %r was cancelled", self._trial.name)
-        except Exception as err:
-            name, count = self._trial.name, len(batch.items)
-            logger.warning("the canary of member %r has no answer to %d images: %r", name, count, err)
+            call.cancel()
+            raise
+        if not call.done() and waited_s < fair_s:
+            return await self._leave(batch, call, began, fair_s - waited_s)
+        answer = self._answer(call, len(batch.items))
         seconds = time.perf_counter() - began
         well = [] if answer is None else answer.live
         left = sorted(set(range(len(batch.items))) - set(well))
@@ -101,15 +106,53 @@ class Canary:
             parts.append((left, _untried(second, self._trial.name)))
             for place, item in zip(left, second.items, strict=True):
                 # What neither can answer speaks against the image.
-                failed[place] = item.error is None or answer is None
+                failed[place] = item.error is None
         self._trial.note("canary", failed, seconds)
         return Batch.join(parts)
 
-    def _patience_s(self, batch: Batch[Images]) -> float:
-        """How long an answer of the canary is waited for: so that there is time for the other version's."""
-        may_take = patience_s(batch, self._patience_ms, self._turns)
-        bounds = [PATIENCE_S if may_take is None else PATIENT_SHARE * may_take, self._trial.patience_s]
-        return min(bound for bound in bounds if bound is not None)
+    def _fair_s(self) -> float:
+        """How long the canary must have had before it has failed, seconds, whatever the deadlines of its images."""
+        may_take = PATIENCE_S if self._patience_ms is None else PATIENT_SHARE * self._patience_ms / 1000
+        known = self._trial.patience_s
+        return may_take if known is None else min(may_take, known)
+
+    def _answer(self, call: Call, images: int) -> Batch[Probabilities] | None:
+        """What a call has brought; None if it failed, or has not ended, which ends it."""
+        error: BaseException = TimeoutError("it took too long")
+        try:
+            if call.done():
+                return call.result()
+        except (asyncio.CancelledError, Exception) as err:
+            error = err
+        call.cancel()
+        name = self._trial.name
+        logger.warning("the canary of member %r has no answer to %d images: %r", name, images, error)
+        return None
+
+    async def _leave(self, batch: Batch[Images], call: Call, began: float, left_s: float) -> Batch[Probabilities]:
+        """The stable version's answer to images whose deadlines are too short to wait for the canary's fair time."""
+        stable = asyncio.ensure_future(_call(self._stable, batch))
+        if self._watched.is_busy:
+            call.cancel()
+        else:
+            self._watched.start(self._watch(call, stable, began, left_s))
+        return _untried(await stable, self._trial.name)
+
+    async def _watch(self, call: Call, stable: Call, began: float, left_s: float) -> None:
+        """Note what comes of a call of the canary that nobody waits for."""
+        await asyncio.wait([call], timeout=left_s)
+        seconds = time.perf_counter() - began
+        await asyncio.wait([stable])
+        if stable.cancelled() or stable.exception() is not None:
+            call.cancel()
+            return
+        live = stable.result().live
+        answer = self._answer(call, len(live))
+        # Images whose own deadline passed before the canary began with them say nothing of it.
+        judged = [i for i in live if answer is None or not isinstance(answer.items[i].error, DeadlineExceeded)]
+        if judged:
+            failed = [answer is None or answer.items[i].error is not None for i in judged]
+            self._trial.note("canary", failed, seconds)
 
     def _renamed(self, batch: Batch[Probabilities]) -> Batch[Probabilities]:
         """The answer as the member's."""
@@ -126,6 +169,10 @@ class Canary:
                 for item in batch.items
             ),
         )
+
+
+async def _call(version: Asked, batch: Batch[Images]) -> Batch[Probabilities]:
+    return await version(batch)
 
 
 def _with_steps(batch: Batch[Images], answer: Batch[Probabilities]) -> tuple[Item, ...]:

@@ -18,7 +18,7 @@ from deployments.contract.batch import Batch
 from deployments.contract.nodes import Node, Part, joined
 from deployments.contract.payload import Ballots, PixelSets, Probabilities
 from graph.flows.asked import Asked, Member
-from graph.flows.asking import AskingSettings, patience_s
+from graph.flows.asking import AskingSettings, fair_s, patience_s
 from graph.flows.audit import Audit
 from graph.flows.background import PATIENCE_MS, Background, unhurried
 from graph.flows.ballots import Outcome, collect
@@ -70,7 +70,8 @@ class Cascade:
             combined: whether it gives what was said combined, or as each member said it.
         """
         assert settings.cascade is not None
-        self._asked = [Asked(name, members[name]) for name in settings.cascade.order]
+        fair = fair_s(settings.patience_ms)
+        self._asked = [Asked(name, members[name], fair) for name in settings.cascade.order]
         self._exit_at: Sequence[float] = settings.cascade.exit_at if audit is None else audit.exit_at
         self._audit = audit
         self._strain = strain
@@ -137,14 +138,14 @@ class Cascade:
         # Who is late is not waited for again, unless the others are too few.
         if member.is_late and sum(not each.is_late for each in self._asked) >= self._quorum:
             member.try_again(batch, patience)
-            return False, member.outcome(None)
+            return False, member.outcome(None, None)
         call = member.ask(batch)
         try:
             await asyncio.wait([call], timeout=patience)
         except asyncio.CancelledError:
             call.cancel()
             raise
-        return True, member.outcome(call)
+        return True, member.outcome(call, patience)
 
     def _look_again(
         self,

@@ -11,7 +11,7 @@ from deployments.contract.batch import Batch
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Ballots, PixelSets, Probabilities
 from graph.flows.asked import Asked, Member
-from graph.flows.asking import AskingSettings, patience_s
+from graph.flows.asking import AskingSettings, fair_s, patience_s
 from graph.flows.ballots import Outcome, collect
 
 
@@ -25,7 +25,7 @@ class Ensemble:
         settings: AskingSettings = AskingSettings(),  # noqa: B008
     ) -> None:
         """Set the members by name, who combines what they say, None for nobody, and how many must answer."""
-        self._asked = [Asked(name, member) for name, member in members.items()]
+        self._asked = [Asked(name, member, fair_s(settings.patience_ms)) for name, member in members.items()]
         self._combiner = combiner
         self._quorum = settings.quorum or len(members)
         self._patience_ms = settings.patience_ms
@@ -55,4 +55,4 @@ class Ensemble:
             for call in calls.values():
                 call.cancel()
             raise
-        return {asked.name: asked.outcome(calls.get(asked)) for asked in self._asked}
+        return {asked.name: asked.outcome(calls.get(asked), patience) for asked in self._asked}

@@ -118,6 +118,54 @@ async def test_what_neither_can_answer_does_not_speak_against_the_canary():
     assert ("a", "canary", 1, 0) in flow._trial.counts.calls
 
 
+async def test_what_the_stable_version_fails_on_too_is_no_failure_of_a_canary_that_raises():
+    flow = canary(stable(fails={2}), Breaks(ConnectionError("x")))
+    answer = await flow(pixels([2, 4], {2, 4}))
+    assert list(errors(answer)) == [0]
+    assert ("a", "canary", 2, 1) in flow._trial.counts.calls
+
+
+async def test_a_callers_short_deadline_does_not_speak_against_the_canary(monkeypatch):
+    # Small shares of much time, so that a machine that stands still for a second is not too slow for the test.
+    monkeypatch.setattr("graph.flows.canary.PATIENT_SHARE", 0.001)
+    second = Waits("a-canary", 2, 0.9)
+    flow = canary(stable(), second, patience_ms=600_000_000, least=1, max_failures=0.01)
+    answer = await flow(pixels([2, 4], {2, 4}, deadline=time.time() + 30))
+    assert versions(answer) == [{"a": 1}] * 2
+    assert (flow._trial.counts.calls, second.cancelled) == ([], 0)
+    # The call goes on, and counts once it has ended.
+    second.gate.set()
+    while flow._watched.is_busy:
+        await asyncio.sleep(0)
+    assert flow._trial.counts.calls == [("a", "canary", 2, 0)]
+    assert flow._trial.rolled_back == ""
+
+
+async def test_a_canary_that_hangs_is_found_out_by_callers_with_short_deadlines_alone(monkeypatch):
+    monkeypatch.setattr("graph.flows.canary.PATIENT_SHARE", 0.001)
+    second = Waits("a-canary", 2, 0.9)
+    flow = canary(stable(), second, patience_ms=200_000)
+    await flow(pixels([2], {2}, deadline=time.time() + 30))
+    # One call at a time is left to go on.
+    await flow(pixels([2], {2}, deadline=time.time() + 30))
+    while flow._watched.is_busy:
+        await asyncio.sleep(0.001)
+    assert flow._trial.counts.calls == [("a", "canary", 1, 1)]
+    await asyncio.sleep(0)
+    assert second.cancelled == 2
+
+
+async def test_a_short_deadline_does_not_cut_off_the_canarys_other_images():
+    second = Waits("a-canary", 2, 0.9)
+    flow = canary(stable(), second, patience_ms=600_000)
+    hurried, patient = pixels([2], {2}, deadline=time.time() + 0.01), pixels([4], {4}, deadline=time.time() + 600)
+    call = asyncio.ensure_future(flow(batch(np.array([2, 4], np.uint8), *hurried.items, *patient.items)))
+    await second.called.wait()
+    await asyncio.sleep(0.02)
+    second.gate.set()
+    assert versions(await call)[1] == {"a": 2}
+
+
 @pytest.mark.parametrize("error", [RemoteUnavailable("x"), ConnectionError("x"), asyncio.CancelledError()])
 async def test_a_canary_that_raises_costs_nothing(error):
     first = stable()

@@ -1,4 +1,5 @@
 import asyncio
+import time
 from functools import partial
 
 import numpy as np
@@ -332,3 +333,9 @@ async def test_a_row_of_nodes_of_which_none_can_part_leaves_together():
     a = Says("a", {})
     graph = Pipeline(labelled, cascade(a, Says("b", {})))
     assert (await left(graph, pixels(1, 2, items=broken)), a.seen) == ([([0, 1], [])], [])
+
+
+async def test_a_callers_short_deadline_does_not_make_a_member_late_for_others():
+    flow = cascade(Says("a", {1: UNSURE}), Hangs("b", {}), quorum=1, patience_ms=60_000)
+    await flow(pixels(1, items=[Item(deadline=time.time() + 0.015)]))
+    assert not any(member.is_late for member in flow._asked)

@@ -165,6 +165,29 @@ async def test_a_late_member_is_left_out_until_it_is_back():
     np.testing.assert_allclose(answer.payload, [[0.5, 0.5]])
 
 
+@pytest.mark.parametrize("patience_ms", [None, 60_000])
+async def test_a_callers_short_deadline_does_not_make_a_member_late_for_others(patience_ms):
+    slower = Hangs("a", [1, 0])
+    flow, _ = ensemble(slower, Says("b", [0, 1]), quorum=1, patience_ms=patience_ms)
+    answer = await flow(replace_items(pixels(1), lambda _: time.time() + 0.015))
+    assert missing(answer)[0].keys() <= {"a"}
+    assert (slower.asked, flow._asked[0].is_late) == (1, False)
+    other = asyncio.create_task(flow(pixels(2)))
+    while slower.asked < 2:
+        await asyncio.sleep(0)
+    slower.gate.set()
+    assert missing(await other) == [{}]
+
+
+async def test_a_member_that_hangs_is_late_though_every_deadline_is_short():
+    slower = Hangs("a", [1, 0])
+    flow, _ = ensemble(slower, Says("b", [0, 1]), quorum=1, patience_ms=100)
+    while not flow._asked[0].is_late:
+        await flow(replace_items(pixels(1), lambda _: time.time() + 0.01))
+    await asyncio.sleep(0)
+    assert slower.asked - slower.cancelled <= MOST_LATE
+
+
 async def test_a_late_member_is_tried_and_its_calls_are_bounded():
     late = Hangs("a", [1, 0])
     flow, _ = ensemble(late, Says("b", [0, 1]), quorum=1, patience_ms=1)
