@@ -25,6 +25,16 @@ FAILURES = (500, 502, 503, 504)
 OF_THE_FALLBACK = "{ srv_name -m beg SERVE_PROXY_ACTOR } { res.hdr(content-type) -m beg text/plain }"
 # Of the application as the shipped configurations name it.
 BACKEND = "http-ensemble"
+GRPC_BACKEND = "grpc-ensemble"
+# Streams of clients, and the messages on their way at a time that declare more than so many bytes, first the largest: a
+# message is in memory from its first byte on. With at most 34 MiB each, Serve's limit, that is 1.3 GiB in all.
+MOST_STREAMS, MOST_OF_SIZE = 1024, {4 * 1024 * 1024: 16, 256 * 1024: 128}
+# The deadline of a call without one, or with a later one; loading takes longer. Until then its message must have come.
+GRPC_DEADLINE, LOADING, LOADING_DEADLINE = "100S", "/inference.GRPCInferenceService/RepositoryModel", "10M"
+SOON = "^([0-9]{1,8}[nu]|[0-9]{1,5}m|[0-9]{1,2}S|1M)$"
+# Serve's, which is a stream that the client doesn't end before it is answered.
+REFLECTION = "/grpc.reflection."
+BUSY = "overloaded", "too many messages of this size are on their way; try again later"
 # Serve takes in the whole of a body, however large, to notice that its client leaves, unless it is told not to watch:
 # the ingress does so itself, for less.
 UNWATCHED = "x-request-disconnect-disabled"
@@ -92,7 +102,7 @@ def edited(text: str, tls: Tls | None = None, watched: bool = False) -> str:
     if "\nfrontend grpc_frontend\n" in text:
         pattern = r"(frontend grpc_frontend\n(?:    #.*\n)*    bind \S+ proto h2)\n"
         text = _replaced(text, pattern, rf"\1{_tls(tls, 'h2')}\n    {_escaped(FORWARDED)}\n")
-    return f"{MARK}\n{_without_applications(_of_ours(text, watched), told)}"
+    return f"{MARK}\n{_without_applications(_of_our_grpc(_of_ours(text, watched)), told)}"
 
 
 def _of_ours(text: str, watched: bool) -> str:
@@ -107,6 +117,38 @@ def _of_ours(text: str, watched: bool) -> str:
         is_up = " || ".join(f"{{ srv_is_up({BACKEND}/{name}) }}" for name in replicas)
         rules.append(f"http-request set-header {UNWATCHED} ?1 if {is_up}")
     return _replaced(text, rf"backend {BACKEND}\n", r"\g<0>" + "".join(f"    {rule}\n" for rule in rules))
+
+
+def _of_our_grpc(text: str) -> str:
+    """What bounds messages on their way to our application; Serve's gRPC server bounds only the size of each."""
+    if f"\nbackend {GRPC_BACKEND}\n" not in text:
+        return text
+    busy = f"http-request return status 200 content-type application/grpc {_status(8, *BUSY)}"
+    rules = [
+        f"http-error status 408 content-type application/grpc {_status(4, *SLOW)} string ' '",
+        "http-after-response set-status 200 if { status 408 }",
+        f"http-request wait-for-body time {BEGINNING_S}s at-least {BEGINNING_BYTES} unless {{ path_beg {REFLECTION} }}",
+        # A message begins with a byte that says whether it is compressed, and four that say its length.
+        "http-request set-var(txn.bytes) req.body,bytes(1,4),hex,hex2i",
+        f"http-request set-var(txn.bytes) int({2**31}) unless {{ req.body,bytes(0,1),hex,hex2i eq 0 }}",
+        f"{busy} if {{ be_conn gt {MOST_STREAMS} }}",
+    ]
+    tables, others = "", ""
+    for size, most in MOST_OF_SIZE.items():
+        table, has_size = f"grpc-{size}", f"{{ var(txn.bytes) -m int gt {size} }}{others}"
+        tables += f"backend {table}\n    stick-table type integer size 1 store gpc0\n"
+        rules.append(f"http-request track-sc1 int(1) table {table} if {has_size}")
+        rules.append(f"{busy} if {has_size} {{ sc1_trackers({table}) gt {most} }}")
+        others = f" !{{ var(txn.bytes) -m int gt {size} }}"
+    deadline = "http-request set-header grpc-timeout"
+    rules.append(f"{deadline} {LOADING_DEADLINE} if {{ path_beg {LOADING} }}")
+    rules.append(f"{deadline} {GRPC_DEADLINE} if !{{ path_beg {LOADING} }} !{{ req.hdr(grpc-timeout) -m reg {SOON} }}")
+    lines = _escaped("".join(f"    {rule}\n" for rule in rules))
+    return _replaced(text, rf"backend {GRPC_BACKEND}\n    mode http\n", rf"{tables}\g<0>{lines}")
+
+
+def _status(number: int, code: str, message: str) -> str:
+    return f'hdr grpc-status {number} hdr grpc-message "{code}: {message}"'
 
 
 def _told(variable: str, code: str, message: str) -> list[str]:
