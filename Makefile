@@ -54,10 +54,8 @@ lock: $(VENV)/dev.installed
 		--output-file tests/unit/models/sources/requirements-buckets.lock
 
 proto: $(VENV)/dev.installed
-	$(BIN)/uv run --no-project --with grpcio-tools==1.85.1 python -m grpc_tools.protoc -I . \
-		--python_out=. --pyi_out=. --grpc_python_out=. deployments/protocol/inference.proto
-	$(BIN)/uv run --no-project --with grpcio-tools==1.85.1 python -m grpc_tools.protoc -I . \
-		--python_out=. --pyi_out=. deployments/protocol/tensorflow_serving.proto deployments/protocol/feedback.proto
+	$(BIN)/uv run --no-project --with grpcio-tools==1.85.1 python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. \
+		$(addprefix deployments/protocol/,inference.proto tensorflow_serving.proto feedback.proto)
 
 # A Jaeger that takes the traces, from Go's module proxy; needs Go.
 jaeger:

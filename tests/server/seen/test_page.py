@@ -1,5 +1,7 @@
 """The page at `/` in a real browser: what a person sees."""
 
+import re
+
 import httpx
 import pytest
 from selenium.webdriver.common.by import By
@@ -32,7 +34,8 @@ def test_a_dropped_cat(page, jaeger, server):
     browser.hand_over(page, "drop", "cat.jpg", "image/jpeg", CAT)
     seen = browser.card(page, "cat.jpg")
     answer = post(server, CAT, members="true", top_k=5).json()
-    assert seen.find_element(By.CLASS_NAME, "label").text.startswith("cat 88.4 %")
+    # Which tenth of a percent it is depends on how the processor multiplies integers.
+    assert seen.find_element(By.CLASS_NAME, "label").text.startswith(f"cat {100 * answer['probability']:.1f} %")
     rows = seen.find_elements(By.CSS_SELECTOR, ".shares tbody tr")
     assert [row.find_element(By.TAG_NAME, "th").text for row in rows] == [entry["label"] for entry in answer["top"]]
     heads = [head.text for head in seen.find_elements(By.CSS_SELECTOR, ".shares thead th")]
@@ -107,7 +110,7 @@ def test_a_server_that_is_away_is_told_in_words(page):
     conditions |= {"offline": False, "downloadThroughput": -1, "uploadThroughput": -1}
     page.execute_cdp_cmd("Network.emulateNetworkConditions", conditions)
     browser.hand_over(page, "drop", "again.jpg", "image/jpeg", CAT)
-    assert "88.4 %" in browser.card(page, "again.jpg").text
+    assert re.search(r"\ncat 88\.[2-7] %\n", browser.card(page, "again.jpg").text)
 
 
 def test_on_a_phone_and_in_the_dark(server):

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from deployments.protocol import inference_pb2 as pb
-from deployments.protocol import inference_pb2_grpc
+from deployments.protocol.services import OPEN_INFERENCE, requests
 
 UNIFORM = np.full(4, 0.25, np.float32)
 
@@ -25,7 +25,7 @@ class Abort(Exception):
         self.code = code
 
 
-class StandIn(inference_pb2_grpc.GRPCInferenceServiceServicer):
+class StandIn:
     """Answers `behave(images)`, an array, which may raise `Abort`; the same by gRPC and by HTTP."""
 
     def __init__(self, behave=None, shape=(-1, 8, 8, 3), classes=4):
@@ -43,7 +43,14 @@ class StandIn(inference_pb2_grpc.GRPCInferenceServiceServicer):
             self.server = await asyncio.start_server(self._http, host, port, ssl=context)
             return self.server.sockets[0].getsockname()[1]
         self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self.server)
+        methods = {name: getattr(self, name) for name in vars(type(self)) if name[0].isupper()}
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(
+                method, requests()[name].FromString, lambda answer: answer.SerializeToString()
+            )
+            for name, method in methods.items()
+        }
+        self.server.add_registered_method_handlers(OPEN_INFERENCE.full_name, handlers)
         if key is None:
             port = self.server.add_insecure_port(f"{host}:{port}")
         else:
