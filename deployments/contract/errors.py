@@ -202,6 +202,12 @@ class Unloaded(NotReady):
     code = "unloaded"
 
 
+class NoReplica(NotReady):
+    """The member has no replica now; it answers again once Serve has started another."""
+
+    code = "no_replica"
+
+
 class DeadlineExceeded(EnsembleError):
     """The request was not answered within its time."""
 

@@ -97,8 +97,10 @@ class Item(msgspec.Struct, frozen=True):
         steps: the nodes that worked on it, in order.
         trials: what is tried on it: the names of the members whose canary answers it, and those of its shadows.
         number: of its own, where it is followed through the graph; else 0.
-        by: who asks; known to the ingress' process alone, as the next one.
+        by: who asks; known to the ingress' process alone, as the next ones.
         place: its position among the images of its request.
+        waits: whether it waits for a node that has no replica now; an edge then raises `NoReplica` for a batch of which
+            none does.
     """
 
     trace_parent: str = ""
@@ -118,6 +120,7 @@ class Item(msgspec.Struct, frozen=True):
     number: int = 0
     by: Caller = ANYONE
     place: int = 0
+    waits: bool = True
 
     @property
     def trace_id(self) -> str:

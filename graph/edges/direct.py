@@ -18,7 +18,7 @@ import msgspec
 import ray
 
 from deployments.contract.batch import Batch
-from deployments.contract.errors import EnsembleError, by_code
+from deployments.contract.errors import EnsembleError, NoReplica, by_code
 from deployments.contract.nodes import Node
 from graph.edges.frames import Frames
 from graph.edges.wire import ANSWER, CALL, CLOSING, FAILURE, VERSION, Body, decode, encode
@@ -176,7 +176,8 @@ class DirectEdge(Generic[P, Q]):
         """Set the folder of the sockets, the way by handle, and who counts the calls by their way."""
         self._nearby, self._handle, self._count = Nearby(folder), handle, count
         self._counted = float("-inf")
-        self._alone = True
+        # Nothing is known until they have been counted.
+        self._alone: bool | None = None
         self._counting: asyncio.Future[None] | None = None
 
     @property
@@ -185,8 +186,14 @@ class DirectEdge(Generic[P, Q]):
         return sum(replica.connections for replica in self._nearby.replicas.values())
 
     async def __call__(self, batch: Batch[P]) -> Batch[Q]:
-        """Send the batch to the replica with the fewest calls under way; if that dies, once more to another."""
+        """Send the batch to the replica with the fewest calls under way; if that dies, once more to another.
+
+        Raises:
+            NoReplica: nothing is running that could take the batch, and none of its images waits until something is.
+            EnsembleError: the node failed.
+        """
         sent = batch.without_steps()
+        gone = set()
         for _ in range(TRIES):
             name, replica = self._choose()
             if replica is None:
@@ -194,6 +201,7 @@ class DirectEdge(Generic[P, Q]):
             try:
                 answer = await replica.call(sent)
             except GoneError:
+                gone.add(name)
                 if self._nearby.replicas.get(name) is replica:
                     self._nearby.forget(name)
                 continue
@@ -202,21 +210,26 @@ class DirectEdge(Generic[P, Q]):
                 raise
             self._count("direct")
             return answer.after(batch)
+        # A process that is being killed may still accept a connection after it has closed others.
+        is_none = self._nearby.look().keys() <= gone
+        if is_none and self._is_alone() and not any(item.waits for item in batch.items):
+            raise NoReplica("no replica of it is running; Serve starts another")
         self._count("handle")
         return await self._handle(batch)
 
     def _choose(self) -> tuple[str, Replica | None]:
+        is_alone = self._is_alone()
         replicas = self._nearby.look()
         name = min(replicas, key=lambda name: replicas[name].under_way, default="")
         replica = replicas.pop(name, None)
         if replica is not None:
             # To the end: of those with as few calls, the one that has waited longest is next.
             replicas[name] = replica
-        if replica is not None and replica.under_way >= FULL and not self._is_alone():
+        if replica is not None and replica.under_way >= FULL and is_alone is False:
             replica = None
         return name, replica
 
-    def _is_alone(self) -> bool:
+    def _is_alone(self) -> bool | None:
         """Whether this machine was all there is when last counted; a full replica's next batch then waits for it."""
         now = time.monotonic()
         if now >= self._counted + COUNT_NODES_EVERY_S:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from deployments.contract.batch import Batch
 from deployments.contract.nodes import Node, Part, joined
 from deployments.contract.payload import Ballots, PixelSets, Probabilities
-from graph.flows.asked import Asked, Member
+from graph.flows.asked import Asked, Member, has_quorum
 from graph.flows.asking import AskingSettings, fair_s, patience_s
 from graph.flows.audit import Audit
 from graph.flows.background import PATIENCE_MS, Background, unhurried
@@ -78,6 +79,7 @@ class Cascade:
         self._audits = Background()
         self._combiner, self._gives_combined = combiner, combined
         self._quorum = settings.quorum or len(members)
+        self._has_quorum = partial(has_quorum, self._asked, self._quorum)
         self._patience_ms = settings.patience_ms
 
     async def __call__(self, batch: Batch[PixelSets]) -> Batch[Probabilities | Ballots]:
@@ -136,10 +138,10 @@ class Cascade:
         waits = self._quorum < len(self._asked)
         patience = patience_s(batch, self._patience_ms, turns) if waits else None
         # Who is late is not waited for again, unless the others are too few.
-        if member.is_late and sum(not each.is_late for each in self._asked) >= self._quorum:
+        if member.is_late and self._has_quorum():
             member.try_again(batch, patience)
             return False, member.outcome(None, None)
-        call = member.ask(batch)
+        call = member.ask(batch, self._has_quorum if waits else None)
         try:
             await asyncio.wait([call], timeout=patience)
         except asyncio.CancelledError:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
 from deployments.contract.batch import Batch
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Ballots, PixelSets, Probabilities
-from graph.flows.asked import Asked, Member
+from graph.flows.asked import Asked, Member, has_quorum
 from graph.flows.asking import AskingSettings, fair_s, patience_s
 from graph.flows.ballots import Outcome, collect
 
@@ -28,6 +29,7 @@ class Ensemble:
         self._asked = [Asked(name, member, fair_s(settings.patience_ms)) for name, member in members.items()]
         self._combiner = combiner
         self._quorum = settings.quorum or len(members)
+        self._has_quorum = partial(has_quorum, self._asked, self._quorum)
         self._patience_ms = settings.patience_ms
 
     async def __call__(self, batch: Batch[PixelSets]) -> Batch[Probabilities | Ballots]:
@@ -42,10 +44,9 @@ class Ensemble:
     async def _ask(self, batch: Batch[PixelSets]) -> dict[str, Outcome]:
         waits = self._quorum < len(self._asked)
         patience = patience_s(batch, self._patience_ms) if waits else None
-        well = [asked for asked in self._asked if not asked.is_late]
         # Who is late is not waited for again, unless the others are too few.
-        enough = len(well) >= self._quorum
-        calls = {each: each.ask(batch) for each in (well if enough else self._asked)}
+        now = [asked for asked in self._asked if not asked.is_late] if self._has_quorum() else self._asked
+        calls = {each: each.ask(batch, self._has_quorum if waits else None) for each in now}
         for asked in self._asked:
             if asked not in calls:
                 asked.try_again(batch, patience)

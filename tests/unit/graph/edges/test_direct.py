@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from deployments.contract.batch import Batch, Work
-from deployments.contract.errors import ConfigurationError, EnsembleError, InferenceFailed, Overloaded
+from deployments.contract.errors import ConfigurationError, EnsembleError, InferenceFailed, NoReplica, Overloaded
 from deployments.contract.item import Item
 from graph.edges import direct, frames
 from graph.edges.direct import DirectEdge
@@ -187,6 +187,70 @@ def test_a_dead_replica_is_known_at_once_and_its_socket_removed(run, folder):
         assert (await waiting).payload.tolist() == [1]
         assert (ways, handle.calls) == (["handle"], 1)
         assert list(folder.iterdir()) == []
+
+    run(main())
+
+
+def test_a_batch_that_does_not_wait_is_told_when_the_only_replica_dies(run, folder):
+    async def main():
+        replica, ways = Replica(folder), []
+        await replica.listener.open()
+        call, handle = edge(folder, ways)
+        hurried = batch(np.array([1], np.float32), Item(waits=False))
+        assert (await call(hurried)).payload.tolist() == [2]
+        await until(lambda: call._counting.done())
+        replica.gate.clear()
+        waiting = asyncio.create_task(call(hurried))
+        await until(lambda: len(replica.batches) == 2)
+        replica.listener._server.close()
+        for caller in list(replica.listener._callers):
+            caller.frames.abort()
+        with pytest.raises(NoReplica):
+            await waiting
+        with pytest.raises(NoReplica):
+            await call(hurried)
+        assert (ways, handle.calls) == (["direct"], 0)
+        assert (await call(rows(1))).payload.tolist() == [1]
+        assert handle.calls == 1
+        again = Replica(folder, "r2")
+        await again.listener.open()
+        assert (await call(hurried)).payload.tolist() == [2]
+
+    run(main())
+
+
+def test_a_dying_replica_that_still_accepts_connections_is_none(run, folder):
+    async def main():
+        replica = Replica(folder)
+        await replica.listener.open()
+        call, handle = edge(folder)
+        hurried = batch(np.array([1], np.float32), Item(waits=False))
+        assert (await call(hurried)).payload.tolist() == [2]
+        await until(lambda: call._counting.done())
+        # Every connection ends when a batch has come, and the socket stays.
+        replica.fault = asyncio.CancelledError()
+        with pytest.raises(NoReplica):
+            await call(hurried)
+        assert handle.calls == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("nodes", [2, None], ids=["two machines", "not counted yet"])
+def test_where_a_replica_may_be_elsewhere_a_batch_that_does_not_wait_goes_by_handle(run, folder, monkeypatch, nodes):
+    def told():
+        if nodes is None:
+            raise ConnectionError
+        return [{"Alive": True}] * nodes
+
+    async def main():
+        monkeypatch.setattr(direct.ray, "nodes", told)
+        call, handle = edge(folder)
+        hurried = batch(np.array([1], np.float32), Item(waits=False))
+        await call(hurried)
+        await until(lambda: call._counting.done())
+        await call(hurried)
+        assert handle.calls == 2
 
     run(main())
 
