@@ -7,6 +7,7 @@ that all ingress replicas of this machine share, so it reaches each of them, and
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -114,14 +115,14 @@ class Regions:
 
         Raises:
             NotFound: as `read`.
-            InvalidParameter: there are fewer bytes than the content has.
+            InvalidParameter: there are fewer bytes than the content has, or the machine has no memory for all of them.
         """
         if len(content) > size:
             raise InvalidParameter(
                 f"the output has {len(content)} bytes; {size} of the region {name[:80]!r} are for it"
             )
         with self._part(name, size, offset, os.O_RDWR) as (descriptor, start):
-            os.pwrite(descriptor, content, start)
+            _write_whole(descriptor, content, start, name)
 
     @contextmanager
     def _part(self, name: str, size: int, offset: int, flags: int) -> Iterator[tuple[int, int]]:
@@ -164,6 +165,21 @@ class Regions:
         if region is None:
             raise NotFound(f"there is no region {name[:80]!r}; register it first")
         return region
+
+
+def _write_whole(descriptor: int, content: bytes, start: int, name: str) -> None:
+    """Write all of the content; where /dev/shm becomes full on the way, the system writes a part of it."""
+    left = memoryview(content)
+    try:
+        while left:
+            if not (written := os.pwrite(descriptor, left, start + len(content) - len(left))):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            left = left[written:]
+    except OSError as err:
+        raise InvalidParameter(
+            f"{len(left)} of {len(content)} bytes can't be written into the region {name[:80]!r}: {err.strerror}; make "
+            "room in /dev/shm, and write to all of an object before it is registered"
+        ) from err
 
 
 def _registrations(folder: Path) -> list[Path]:

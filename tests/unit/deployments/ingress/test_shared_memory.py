@@ -1,3 +1,4 @@
+import errno
 import os
 from pathlib import Path
 
@@ -77,3 +78,32 @@ def test_there_are_only_so_many(tmp_path, key):
         (tmp_path / "r" / f"{number:x}").touch()
     with pytest.raises(InvalidParameter, match="unregister some"):
         here.register(Region("b", key, 0, 1))
+
+
+def test_an_output_that_is_written_in_parts_is_written_whole(tmp_path, key, monkeypatch):
+    here, write = regions(tmp_path / "r"), os.pwrite
+    here.register(Region("a", key, 10, 50))
+    monkeypatch.setattr(os, "pwrite", lambda file, content, start: write(file, content[:7], start))
+    here.write("a", bytes(range(100, 120)), 20, 5)
+    monkeypatch.undo()
+    assert here.read("a", 30, 0) == bytes(range(10, 15)) + bytes(range(100, 120)) + bytes(range(35, 40))
+
+
+@pytest.mark.parametrize("ends", ["with nothing", "with an error"])
+def test_an_output_that_can_not_be_written_whole_is_no_success(tmp_path, key, monkeypatch, ends):
+    """As where /dev/shm is full: a part is written, then nothing."""
+    here, write, calls = regions(tmp_path / "r"), os.pwrite, []
+    here.register(Region("a", key, 0, 50))
+
+    def full(file, content, start):
+        calls.append(start)
+        if len(calls) == 1:
+            return write(file, content[:7], start)
+        if ends == "with nothing":
+            return 0
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(InvalidParameter, match="13 of 20 bytes can't be written into the region 'a': No space left"):
+        here.write("a", bytes(20), 20, 0)
+    assert calls == [0, 7]
