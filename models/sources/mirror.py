@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -29,6 +29,8 @@ LONGEST_METADATA = 4 * 1024 * 1024
 # Of one version.
 MOST_FILES = 256
 MOST_BYTES = 8 * 1024**3
+# A folder that a version is fetched into: the beginning of its digest, and something random.
+STAGED = f".{'[0-9a-f]' * 16}-*"
 # Versions of one model at one address.
 MOST_KEPT = 8
 
@@ -115,6 +117,7 @@ class Mirror:
         told = self._metadata(where, files[METADATA])
         folder = self._content / hashlib.sha256(told).hexdigest()
         digests = _digests(f"{self._location}/{where}", told, files)
+        _clear(self._content)
         with _failing_here(), _alone(folder):
             if not _is_whole(folder, digests):
                 self._fetch(where, files, digests, told, folder)
@@ -256,6 +259,20 @@ def _alone(folder: Path) -> Iterator[None]:
     with (folder.parent / f".{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _clear(content: Path) -> None:
+    """Remove what fetches left that were killed on their way: whoever fetches holds the lock of what it fetches."""
+    for staged in content.glob(STAGED):
+        with suppress(OSError), ExitStack() as locks:
+            if staged.is_symlink() or staged.lstat().st_uid != os.getuid():
+                continue
+            # Its name has but a part of the digest: should two begin so, both locks are taken.
+            found = list(content.glob(f"{staged.name.partition('-')[0]}*.lock"))
+            for lock in found:
+                fcntl.flock(locks.enter_context(lock.open("r+")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if found:
+                shutil.rmtree(staged)
 
 
 @contextmanager

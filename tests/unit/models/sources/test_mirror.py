@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 import threading
 
@@ -332,3 +333,59 @@ def test_an_application_of_models_from_there(place, root, tmp_path):
     assert agreed.labels == CLASSES
     assert agreed.versions == {"m": 1, "far": 1, "here": 4}
     assert opened(config.model_repository) is opened(config.model_repository)
+
+
+KILLED = """
+import sys, time
+from models.sources.location import located
+from models.sources.mirror import Mirror
+models = Mirror(located(sys.argv[1]))
+whole = models._pieces
+def pieces(path, file):
+    if path.endswith("metadata.json"):
+        yield from whole(path, file)
+        return
+    yield b"some"
+    print(path, flush=True)
+    time.sleep(600)
+models._pieces = pieces
+models.find("m", int(sys.argv[2]))
+"""
+
+
+def staged(cache):
+    return [entry for entry in (cache / "content").glob(".*") if entry.is_dir()]
+
+
+def test_what_a_killed_fetch_left_is_removed_and_what_a_live_one_has_is_not(website, root, cache):
+    write(root, 2)
+    website.upload()
+    command = [sys.executable, "-c", KILLED, str(website.location)]
+    with subprocess.Popen([*command, "1"], stdout=subprocess.PIPE, text=True) as fetching:
+        try:
+            assert fetching.stdout.readline().startswith("m/1/")
+            [left] = staged(cache)
+            # Another version, while the first is still being fetched.
+            Mirror(website.location).find("m", 2)
+            assert staged(cache) == [left]
+        finally:
+            fetching.kill()
+    assert staged(cache) == [left]
+    Mirror(website.location).find("m", 2)
+    assert staged(cache) == []
+
+
+def test_what_nobody_fetched_into_is_left_alone(website, cache, monkeypatch):
+    Mirror(website.location).find("m")
+    # One without a lock, one by another name, and one of another user.
+    for name in (f".{'0' * 16}-abc", ".mine"):
+        (cache / "content" / name).mkdir()
+    Mirror(website.location).find("m")
+    assert len(staged(cache)) == 2
+    (cache / "content" / f".{'0' * 64}.lock").touch()
+    with monkeypatch.context() as other:
+        other.setattr("os.getuid", lambda: 4242)
+        Mirror(website.location).find("m")
+    assert len(staged(cache)) == 2
+    Mirror(website.location).find("m")
+    assert [entry.name for entry in staged(cache)] == [".mine"]
