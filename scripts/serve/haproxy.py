@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-import psutil
 
 CONFIGURATION = "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"
 # By the variables that tell Serve where they are. Serve's own are all in one folder that every user may enter.
@@ -22,6 +21,9 @@ FILES = {
 }
 SERVES_OWN = "/tmp/haproxy-serve/haproxy.cfg"  # noqa: S108
 PREFIX = "ha-"
+# Its server holds a lock on it as long as it lives. A process's number would not do: containers that share /tmp may
+# each have a process of that number, or none.
+LOCK = "lock"
 ALERT = "[ALERT]"
 
 
@@ -36,12 +38,13 @@ def private_folder() -> Iterator[None]:
         return
     _remove_stale()
     # HAProxy allows 97 bytes for the path of a socket, of which Serve takes 57 for the node's id.
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir="/tmp"))
-    os.environ.update({name: str(folder / file) for name, file in FILES.items()})
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
+    with _locked(folder):
+        os.environ.update({name: str(folder / file) for name, file in FILES.items()})
+        try:
+            yield
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def configuration() -> Path | None:
@@ -60,11 +63,23 @@ def alert() -> str | None:
     return next((line.partition(" : ")[2] for line in lines if line.startswith(ALERT)), None)
 
 
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a new folder."""
+    with (folder / f"{LOCK}.new").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        # By its name it is there only once it is held.
+        Path(file.name).rename(folder / LOCK)
+        yield
+
+
 def _remove_stale() -> None:
-    """Remove the folders of servers that were killed."""
+    """Remove the folders of servers that were killed: those with a lock that nobody holds."""
     for folder in Path("/tmp").glob(f"{PREFIX}*"):  # noqa: S108
-        number = folder.name.removeprefix(PREFIX).partition("-")[0]
-        # Anyone may name a folder so.
-        with suppress(OSError, OverflowError, ValueError):
-            if folder.lstat().st_uid == os.getuid() and not psutil.pid_exists(int(number)):
+        # Anyone may name a folder so, or a link; and OSError is raised where somebody holds the lock.
+        with suppress(OSError):
+            if folder.lstat().st_uid != os.getuid() or folder.is_symlink():
+                continue
+            with (folder / LOCK).open("r+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)

@@ -1,8 +1,14 @@
 import os
+import shutil
 import stat
 import subprocess
+import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
+
+import pytest
 
 from scripts.serve import haproxy
 
@@ -40,16 +46,76 @@ def test_where_the_environment_says_they_stay(monkeypatch, tmp_path):
         assert os.environ == {haproxy.CONFIGURATION: str(tmp_path / "haproxy.cfg")}
 
 
-def test_what_a_killed_server_left_is_removed_and_what_a_live_one_has_is_not(monkeypatch):
-    monkeypatch.setattr(os, "environ", {})
+SERVER = """
+import os
+from scripts.serve import haproxy
+for name in haproxy.FILES:
+    os.environ.pop(name, None)
+with haproxy.private_folder():
+    print(os.environ[haproxy.CONFIGURATION], flush=True)
+    input()
+"""
+
+
+@contextmanager
+def server():
+    """A server's process and its folder; killed in the end."""
+    with subprocess.Popen([sys.executable, "-c", SERVER], stdin=PIPE, stdout=PIPE, text=True) as process:
+        folder = Path(process.stdout.readline().strip()).parent
+        try:
+            yield process, folder
+        finally:
+            process.kill()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def another(monkeypatch):
+    """The folder of a server that starts here."""
+
+    @contextmanager
+    def begun():
+        monkeypatch.setattr(os, "environ", {})
+        with haproxy.private_folder():
+            yield
+
+    return begun
+
+
+def test_what_a_killed_server_left_is_removed_and_what_a_live_one_has_is_not(another):
+    with server() as (_, live), server() as (killed, stale):
+        with another():
+            assert live.exists()
+            assert stale.exists()
+        killed.kill()
+        killed.wait()
+        with another():
+            assert live.exists()
+            assert not stale.exists()
+
+
+def test_a_live_server_whose_process_has_no_number_here_keeps_its_folder(another):
+    """As in another container that shares /tmp: no number in the folder's name tells anything."""
     ended = subprocess.Popen(["true"])
     ended.wait()
-    stale, live = (
-        Path(tempfile.mkdtemp(prefix=f"{haproxy.PREFIX}{pid}-", dir="/tmp")) for pid in (ended.pid, os.getpid())
-    )
+    folder = Path(tempfile.mkdtemp(prefix=f"{haproxy.PREFIX}{ended.pid}-", dir="/tmp"))
     try:
-        with haproxy.private_folder():
-            assert not stale.exists()
-            assert live.exists()
+        with haproxy._locked(folder), another():
+            assert folder.exists()
+        with another():
+            assert not folder.exists()
     finally:
-        live.rmdir()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_what_is_not_this_users_or_has_no_lock_is_left_alone(another, monkeypatch):
+    folder = Path(tempfile.mkdtemp(prefix=haproxy.PREFIX, dir="/tmp"))
+    try:
+        with another():
+            assert folder.exists()
+        (folder / haproxy.LOCK).touch()
+        monkeypatch.setattr(os, "getuid", lambda: 4242)
+        with another():
+            assert folder.exists()
+    finally:
+        shutil.rmtree(folder)
