@@ -70,6 +70,8 @@ class EnsembleConfig(Schema):
             raise ValueError(f"ensemble.quorum: {self.ensemble.quorum} of {len(names)} members can't answer")
         weights = self.combiner.weights or self.weights
         check_weights(weights, names)
+        if self.cache is not None and self.cache.per_key and self.access.keys is None:
+            raise ValueError("cache.per_key: there are no keys; set access.keys")
         if self.ensemble.cascade is not None:
             self.ensemble.cascade.check({name: weights.get(name, 0.0) for name in names}, self.combiner.method)
         return self

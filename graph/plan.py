@@ -156,7 +156,8 @@ def ensemble(
     if remembering is not None:
         store, counts = remembering.settings.store(), CacheMetrics()
         counts.follow(store)
-        cache = Cache(said, store, remembering.identity, remembering.classes, counts)
+        settings = remembering.settings
+        cache = Cache(said, store, remembering.identity, remembering.classes, counts, settings.per_key)
         graph, knows = Pipeline(cache, nodes[COMBINER], nodes[LABELER]), cache.knows
     book = None
     if trying is not None and trying.feedback is not None:

@@ -17,8 +17,9 @@ from deployments.observe.stats import Stats
 
 Replicas = Mapping[str, Mapping[str, int]]
 
-# Raises `UnknownLabel`, `UnknownRequest` or `AlreadyLabelled`.
-TakesLabel = Callable[[str, str | int, int], Awaitable[None]]
+# Takes a request's id, a label, the image's position, and the name of the caller's key, empty for none. Raises
+# `UnknownLabel`, `UnknownRequest` or `AlreadyLabelled`.
+TakesLabel = Callable[[str, str | int, int, str], Awaitable[None]]
 
 
 async def no_replicas() -> Replicas:

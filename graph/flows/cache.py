@@ -41,6 +41,9 @@ class CacheSettings(Schema):
     redis: str | None = Field(
         None, max_length=4096, description="URL of a Redis that processes share; default: memory of this process"
     )
+    per_key: bool = Field(
+        False, description="whether each API key has entries of its own, so that none can tell what others asked"
+    )
     redis_timeout_ms: int = Field(50, ge=1, le=10_000, description="how long Redis may take; then there is no cache")
 
     @field_validator("redis")
@@ -98,7 +101,13 @@ class Cache:
     """Answers from its store what is there; of several that ask the same at once, one asks the members for all."""
 
     def __init__(
-        self, node: Node[Sequence[bytes], Ballots], store: Store, identity: bytes, classes: int, counts: Counts
+        self,
+        node: Node[Sequence[bytes], Ballots],
+        store: Store,
+        identity: bytes,
+        classes: int,
+        counts: Counts,
+        per_key: bool = False,
     ) -> None:
         """Set what is remembered.
 
@@ -108,12 +117,14 @@ class Cache:
             identity: what decides scores besides the image: two that differ share nothing.
             classes: the number of scores of a member.
             counts: counts hits and misses.
+            per_key: whether callers with different API keys share nothing.
         """
         self._node = node
         self._store = store
         self._identity = identity
         self._classes = classes
         self._counts = counts
+        self._per_key = per_key
         self._under_way: dict[bytes, Waiting] = {}
         # Of each member that was asked, by whether its canary was, the version that answered last; what another one
         # said is forgotten.
@@ -173,8 +184,10 @@ class Cache:
         return item.options.cache is None and self._store.has(self._key(image, item))
 
     def _key(self, image: bytes, item: Item) -> bytes:
-        decides = ((item.options.quality or "") + "".join(f" {name}" for name in item.trials)).encode()
-        digest = hashlib.sha256(self._identity + decides + b"\0")
+        # Names of members have no "=".
+        owner = f" key={item.by.name}" if self._per_key else ""
+        decides = (item.options.quality or "") + "".join(f" {name}" for name in item.trials) + owner
+        digest = hashlib.sha256(self._identity + decides.encode() + b"\0")
         for start in range(0, len(image), AT_ONCE):
             digest.update(image[start : start + AT_ONCE])
         return b"ensemble:" + digest.digest()

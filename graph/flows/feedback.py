@@ -53,17 +53,21 @@ class Book:
         """Set how much is remembered, the classes' names in order of index, who counts, and the clock, seconds."""
         self._settings, self._counts, self._clock = settings, counts, clock
         self._labels: Mapping[str, int] = {label: index for index, label in enumerate(labels)}
-        self._answers: OrderedDict[tuple[str, int], tuple[float, Seen]] = OrderedDict()
+        # By the name of the key that the request showed, its id, and the image's position in it.
+        self._answers: OrderedDict[tuple[str, str, int], tuple[float, Seen]] = OrderedDict()
         self._results: Counter[str] = Counter()
         self._judged: dict[Who, Counter[bool]] = {}
 
-    def remember(self, request: str, place: int, seen: Seen) -> None:
-        """Remember an answer by its request's id and its position in it; what is too much goes, the oldest first."""
+    def remember(self, request: str, place: int, seen: Seen, key: str = "") -> None:
+        """Remember an answer by the name of its caller's API key, its request's id and its position in it.
+
+        What is too much goes, the oldest first. Requests of different keys share no ids.
+        """
         if len(request) > LONGEST_ID:
             return
         self._forget()
-        self._answers.pop((request, place), None)
-        self._answers[request, place] = self._clock() + self._settings.ttl_s, seen
+        self._answers.pop((key, request, place), None)
+        self._answers[key, request, place] = self._clock() + self._settings.ttl_s, seen
         if len(self._answers) > self._settings.max_requests:
             self._answers.popitem(last=False)
 
@@ -72,17 +76,17 @@ class Book:
         while self._answers and next(iter(self._answers.values()))[0] <= now:
             self._answers.popitem(last=False)
 
-    def remembers(self, request: str, place: int) -> bool:
-        """Whether the answer to an image of a request is remembered."""
+    def remembers(self, request: str, place: int, key: str = "") -> bool:
+        """Whether the answer to an image of a key's request is remembered."""
         self._forget()
-        return (request, place) in self._answers
+        return (key, request, place) in self._answers
 
     def is_class(self, label: str | int) -> bool:
         """Whether a label is the name of a class, or its index."""
         return label in self._labels if isinstance(label, str) else 0 <= label < len(self._labels)
 
-    def take(self, request: str, label: str | int, place: int = 0) -> Seen:
-        """Take an image's true label: a class' name, or its index.
+    def take(self, request: str, label: str | int, place: int = 0, key: str = "") -> Seen:
+        """Take the true label of an image of a key's request: a class' name, or its index.
 
         Raises:
             UnknownLabel: it is no class.
@@ -90,7 +94,7 @@ class Book:
             AlreadyLabelled: it has a label.
         """
         try:
-            seen = self._labelled(request, label, place)
+            seen = self._labelled(request, label, place, key)
         except EnsembleError as err:
             self._count(err.code)
             raise
@@ -106,13 +110,13 @@ class Book:
             self.shadowed(name, seen)
         return seen
 
-    def _labelled(self, request: str, label: str | int, place: int) -> Seen:
+    def _labelled(self, request: str, label: str | int, place: int, key: str) -> Seen:
         if not self.is_class(label):
             raise UnknownLabel(
                 f"{str(label)[:MOST_QUOTED]!r} is no class; there are {len(self._labels)}, by name or index"
             )
         self._forget()
-        found = self._answers.get((request, place))
+        found = self._answers.get((key, request, place))
         if found is None:
             told = f"no answer to image {place} of request {request[:MOST_QUOTED]!r} is remembered"
             raise UnknownRequest(f"{told}: it was never given here, or is too old")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
-from deployments.contract.caller import ANYONE
+from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.item import Item
 from deployments.contract.nodes import Graph, Part, joined, parts
 from deployments.contract.rollout import RolloutStats, no_labels
@@ -106,8 +106,9 @@ class Rollout:
         if item.error is not None or not item.queued_ns:
             return item
         trials = tuple(trial.name for trial in self._trials if trial.takes(image, item.by))
-        # Who asks is nobody's business further on.
-        return replace(item, trials=trials, by=ANYONE) if trials or item.by is not ANYONE else item
+        # Who asks is nobody's business further on, but that a cache may go by the key's name.
+        by = Caller(name=item.by.name) if item.by.name else ANYONE
+        return replace(item, trials=trials, by=by) if trials or item.by is not ANYONE else item
 
     def _look(self, sent: Sequence[Item], places: Sequence[int], answer: Batch[Sequence[Answer]]) -> dict[int, Seen]:
         """Count and remember answers; what came of each image that somebody sent, by its position."""
@@ -122,24 +123,25 @@ class Rollout:
                     version = item.versions.get(trial.name)
                     trial.voted(trial.name in item.trials, version, index == here.index)
             if self._book is not None:
-                self._book.remember(request_id(origin), origin.place, here)
+                self._book.remember(request_id(origin), origin.place, here, origin.by.name)
         return seen
 
-    def remembers(self, request: str, place: int) -> bool:
-        """Whether the answer to an image of a request is remembered here."""
-        return self._book is not None and self._book.remembers(request, place)
+    def remembers(self, request: str, place: int, key: str = "") -> bool:
+        """Whether the answer to an image of a key's request is remembered here."""
+        return self._book is not None and self._book.remembers(request, place, key)
 
     def is_class(self, label: str | int) -> bool:
         """Whether a label is the name of a class, or its index."""
         return self._book is not None and self._book.is_class(label)
 
-    def label(self, request: str, label: str | int, place: int = 0) -> None:
+    def label(self, request: str, label: str | int, place: int = 0, key: str = "") -> None:
         """Take an image's true label.
 
         Args:
             request: the id of its request.
             label: the class' name, or its index.
             place: its position among the images of the request.
+            key: the name of the API key that the request showed; empty if it showed none.
 
         Raises:
             UnknownLabel: it is no class.
@@ -148,7 +150,7 @@ class Rollout:
         """
         if self._book is None:
             raise no_labels()
-        seen = self._book.take(request, label, place)
+        seen = self._book.take(request, label, place, key)
         for shadow in self._shadows:
             shadow.learn(seen)
 

@@ -207,13 +207,14 @@ class Door:
                 raise outcome
             return outcome.classification
 
-    async def feedback(self, request_id: str, label: str | int, index: int = 0) -> None:
+    async def feedback(self, request_id: str, label: str | int, index: int = 0, key: str = "") -> None:
         """Tell what an image truly is; for callers with a handle.
 
         Args:
             request_id: of an answer by handle its `trace_id`, if `classify` was given no `x-request-id` in `headers`.
             label: the class' name, or its index.
             index: the image's, in its request.
+            key: the name of the API key that the request showed, over HTTP or gRPC; by handle none is shown.
 
         Raises:
             UnknownLabel: it is no class.
@@ -222,7 +223,7 @@ class Door:
         """
         if self._peers is None:
             raise no_labels()
-        await self._peers(request_id, label, index)
+        await self._peers(request_id, label, index, key)
 
     async def __call__(self, request: Request) -> Response:
         """HTTP."""

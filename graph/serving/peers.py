@@ -22,8 +22,9 @@ logger = logging.getLogger("ray.serve")
 # How long another replica may take, which has nothing to compute, and for how long one that was silent is left alone.
 PATIENCE_S, LEFT_ALONE_S = 1.0, 5.0
 SILENT = "a replica of the ingress, which may have given the answer, is silent; try again"
-# The request, the label, the image's position, and until when it may be taken, seconds since the epoch.
-DECODER = msgspec.msgpack.Decoder(tuple[str, str | int, int, float])
+# The request, the label, the image's position, the name of the key, and until when it may be taken, seconds since the
+# epoch.
+DECODER = msgspec.msgpack.Decoder(tuple[str, str | int, int, str, float])
 
 
 class Peers:
@@ -48,17 +49,17 @@ class Peers:
                 logger.exception("no other replica can hand on labels to this one")
                 self._listener = None
 
-    async def __call__(self, request: str, label: str | int, place: int) -> None:
+    async def __call__(self, request: str, label: str | int, place: int, key: str) -> None:
         """Take an image's true label; see `Rollout.label`, which says what it raises.
 
         Raises:
             DeadlineExceeded: the answer is not remembered here, and a replica that may remember it was silent.
         """
-        is_ours = self._rollout.remembers(request, place) or not self._rollout.is_class(label)
-        if is_ours or not await self._others_take(request, label, place):
-            self._rollout.label(request, label, place)
+        is_ours = self._rollout.remembers(request, place, key) or not self._rollout.is_class(label)
+        if is_ours or not await self._others_take(request, label, place, key):
+            self._rollout.label(request, label, place, key)
 
-    async def _others_take(self, request: str, label: str | int, place: int) -> bool:
+    async def _others_take(self, request: str, label: str | int, place: int, key: str) -> bool:
         if self._others is None:
             return False
         silent, others = False, dict(self._others.look())
@@ -67,7 +68,8 @@ class Peers:
             if time.monotonic() < self._silent_until.get(name, 0):
                 silent = True
                 continue
-            told = request, label if isinstance(label, str) else int(label), place, time.time() + PATIENCE_S
+            named = label if isinstance(label, str) else int(label)
+            told = request, named, place, key, time.time() + PATIENCE_S
             try:
                 async with asyncio.timeout(PATIENCE_S):
                     await other.call(Batch([msgspec.msgpack.encode(told)], (Item(),)))
@@ -87,10 +89,10 @@ class Peers:
 
     async def _told(self, batch: Batch[list[bytes]]) -> Batch[list[bytes]]:
         """What another replica was told; raises as `Rollout.label`, and counts nothing that is not remembered here."""
-        request, label, place, until = DECODER.decode(batch.payload[0])
+        request, label, place, key, until = DECODER.decode(batch.payload[0])
         if time.time() > until:
             raise DeadlineExceeded(SILENT)
-        if not self._rollout.remembers(request, place):
+        if not self._rollout.remembers(request, place, key):
             raise UnknownRequest("it is not remembered here")
-        self._rollout.label(request, label, place)
+        self._rollout.label(request, label, place, key)
         return batch

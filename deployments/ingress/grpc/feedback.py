@@ -23,23 +23,23 @@ class Feedback:
         """The one method."""
         return {"Label": Rpc(self._label, pb.LabelResponse, parts=MOST_LABELS)}
 
-    async def _label(self, request: pb.LabelRequest, _: Call) -> Message:
+    async def _label(self, request: pb.LabelRequest, call: Call) -> Message:
         if not 1 <= len(request.labels) <= MOST_LABELS:
             raise InvalidParameter(f"a request holds 1 to {MOST_LABELS} labels; this one has {len(request.labels)}")
         if len(request.labels) == 1:
-            await self._taken(request.labels[0])
+            await self._taken(request.labels[0], call.caller.name)
             return pb.LabelResponse(accepted=1)
-        results = [await self._told(label) for label in request.labels]
+        results = [await self._told(label, call.caller.name) for label in request.labels]
         return pb.LabelResponse(accepted=sum(not result.code for result in results), results=results)
 
-    async def _told(self, label: pb.TrueLabel) -> pb.LabelResponse.Result:
+    async def _told(self, label: pb.TrueLabel, key: str) -> pb.LabelResponse.Result:
         try:
-            await self._taken(label)
+            await self._taken(label, key)
         except EnsembleError as err:
             return pb.LabelResponse.Result(code=err.code, message=err.message)
         return pb.LabelResponse.Result()
 
-    async def _taken(self, label: pb.TrueLabel) -> None:
+    async def _taken(self, label: pb.TrueLabel, key: str) -> None:
         if self._take is None:
             raise no_labels()
         if not 1 <= len(label.request_id) <= LONGEST_ID:
@@ -49,4 +49,4 @@ class Feedback:
         which = label.WhichOneof("label")
         if which is None:
             raise InvalidParameter("a label has the class' `name` or its `index`")
-        await self._take(label.request_id, label.name if which == "name" else label.index, label.image)
+        await self._take(label.request_id, label.name if which == "name" else label.index, label.image, key)

@@ -74,25 +74,25 @@ class TrueLabels:
             body = await bodies.document(request, MOST_BYTES, arrival)
         lines = [line for line in body.split(b"\n") if line.strip()]
         if bodies.media_type(request.headers) not in LINES and len(lines) <= 1:
-            await self._taken(body)
+            await self._taken(body, call.caller.name)
             return encoded(Accepted(1))
         if len(lines) > MOST_LABELS:
             raise InvalidParameter(f"there are {len(lines)} lines; send at most {MOST_LABELS} at once")
-        results = [await self._told(line) for line in lines]
+        results = [await self._told(line, call.caller.name) for line in lines]
         return encoded(AcceptedLines(sum("accepted" in result for result in results), results))
 
-    async def _told(self, line: bytes) -> dict[str, Any]:
+    async def _told(self, line: bytes, key: str) -> dict[str, Any]:
         try:
-            await self._taken(line)
+            await self._taken(line, key)
         except EnsembleError as err:
             told: dict[str, Any] = AS_OBJECT.tell(err)
             return told
         return {"accepted": True}
 
-    async def _taken(self, document: bytes) -> None:
+    async def _taken(self, document: bytes, key: str) -> None:
         try:
             told = DECODER.decode(document)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as err:
             wanted = '{"request_id": "...", "label": "..."}, on one line; and "index" of an image after the first'
             raise InvalidParameter(f"a label is JSON, {wanted}: {err}") from err
-        await self._take(told.request_id, told.label, told.index)
+        await self._take(told.request_id, told.label, told.index, key)

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from deployments.combiner import Combiner, CombinerSettings
 from deployments.contract.batch import Batch, Work
+from deployments.contract.caller import Caller
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Cached, Item
 from deployments.contract.options import Options
@@ -363,3 +364,28 @@ async def test_what_was_remembered_counts_though_the_rest_of_the_batch_is_given_
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(flow(asking(b"0", b"1")), 0.01)
     assert flow._counts.calls == [(0, 1, 0), (1, 1, 0)]
+
+
+def asked_by(key, image=b"1"):
+    return batch([image], Item(by=Caller(name=key)))
+
+
+async def test_each_key_has_entries_of_its_own_where_that_is_set():
+    members, store = Members(), Memory(10**6, 100, 60)
+    common = Cache(members, store, b"", 2, Counts())
+    assert [told(await common(asked_by(key))) for key in ("a", "b")] == [[False], [True]]
+    apart = Cache(members, store, b"", 2, Counts(), per_key=True)
+    for hit in (False, True):
+        assert [told(await apart(asked_by(key))) for key in ("a", "b", "")] == [[hit]] * 3
+        assert apart.knows(b"1", Item(by=Caller(name="a")))
+        assert not apart.knows(b"1", Item(by=Caller(name="c")))
+
+
+async def test_an_image_that_another_key_asks_for_just_now_is_not_waited_for_where_each_has_its_own():
+    members = Members(waits=(b"1",))
+    flow = Cache(members, Memory(10**6, 100, 60), b"", 2, Counts(), per_key=True)
+    both = [asyncio.create_task(flow(asked_by(key))) for key in ("a", "b")]
+    while len(members.seen) < 2:
+        await asyncio.sleep(0)
+    members.gate.set()
+    assert [told(answer) for answer in await asyncio.gather(*both)] == [[False], [False]]

@@ -182,3 +182,18 @@ async def test_what_was_answered_before_the_rest_failed_is_compared_nevertheless
         await flow(batch([b"1", b"2"], *waiting(2)))
     await over(tried)
     assert ([pixels for pixels, _ in node.seen], graph.tap.kept) == ([[1]], {})
+
+
+async def test_the_same_id_of_another_keys_request_is_another_request():
+    found, graph = book(), Graph()
+    flow = Rollout(graph, book=found)
+    for key in ("a", "b", ""):
+        by = Caller(headers={"x-request-id": "mine"}, name=key)
+        await flow(batch([b"1"], *(replace(item, by=by) for item in waiting(1))))
+    assert found.told().remembered == 3
+    with pytest.raises(UnknownRequest):
+        flow.label("mine", "dog", 0, "c")
+    for key in ("a", "b", ""):
+        assert flow.remembers("mine", 0, key)
+        flow.label("mine", "dog", 0, key)
+    assert found.told().labels == {"unknown_request": 1, "accepted": 3}

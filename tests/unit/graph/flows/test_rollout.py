@@ -80,12 +80,14 @@ async def test_what_warms_up_is_not_tried_and_what_has_failed_neither():
     assert graph.items[0].trials == ()
 
 
-async def test_who_asks_is_known_to_nobody_further_on():
+async def test_of_who_asks_nothing_is_known_further_on_but_the_keys_name():
     flow, graph, _ = rollout(0.5, "header:X-User")
     assert flow.headers == ("x-user",)
     by = Caller(headers={"x-user": "me"})
     await flow(batch([b"1"], item(by=by)))
     assert graph.items[0].by == Caller()
+    await flow(batch([b"1"], item(by=by._replace(name="mine", client="mine"))))
+    assert graph.items[0].by == Caller(name="mine")
 
 
 async def test_an_answer_is_given_even_if_it_can_not_be_told_of(caplog):

@@ -54,8 +54,8 @@ async def replicas(folder):
 
 async def test_a_label_of_another_replicas_answer_is_taken_there(replicas):
     here, _ = replicas
-    await here.peers("b", "dog", 0)
-    await here.peers("a", 1, 0)
+    await here.peers("b", "dog", 0, "")
+    await here.peers("a", 1, 0, "")
     assert [each.book.told().ensemble.count for each in replicas] == [1, 1]
     assert [each.results for each in replicas] == [["accepted"], ["accepted"]]
 
@@ -63,14 +63,14 @@ async def test_a_label_of_another_replicas_answer_is_taken_there(replicas):
 async def test_what_is_wrong_is_told_as_if_it_had_been_answered_here(replicas):
     here, there = replicas
     with pytest.raises(UnknownLabel, match="'bird' is no class"):
-        await here.peers("b", "bird", 0)
-    await here.peers("b", "dog", 0)
+        await here.peers("b", "bird", 0, "")
+    await here.peers("b", "dog", 0, "")
     with pytest.raises(AlreadyLabelled):
-        await here.peers("b", "dog", 0)
+        await here.peers("b", "dog", 0, "")
     with pytest.raises(UnknownRequest, match="never given here"):
-        await here.peers("c", "dog", 0)
+        await here.peers("c", "dog", 0, "")
     with pytest.raises(UnknownRequest):
-        await here.peers("b", "dog", 1)
+        await here.peers("b", "dog", 1, "")
     assert here.results == ["unknown_label", "unknown_request", "unknown_request"]
     assert there.results == ["accepted", "already_labelled"]
 
@@ -79,9 +79,9 @@ async def test_a_label_that_is_no_number_of_a_class_is_told(replicas):
     here, there = replicas
     for label in (10**30, -1, "bird"):
         with pytest.raises(UnknownLabel):
-            await here.peers("b", label, 0)
+            await here.peers("b", label, 0, "")
     # What numpy finds by `argmax` is one.
-    await here.peers("b", np.int64(1), 0)
+    await here.peers("b", np.int64(1), 0, "")
     assert (here.results, there.results) == (["unknown_label"] * 3, ["accepted"])
 
 
@@ -91,9 +91,9 @@ async def test_a_replica_that_has_died_is_not_waited_for(replicas, folder):
     dead = await asyncio.start_unix_server(lambda *_: None, folder / "dead")
     (folder / "dead").rename(folder / f"0.{VERSION}")
     dead.close()
-    await here.peers("b", "dog", 0)
+    await here.peers("b", "dog", 0, "")
     with pytest.raises(UnknownRequest):
-        await here.peers("c", "dog", 0)
+        await here.peers("c", "dog", 0, "")
     assert not (folder / f"0.{VERSION}").exists()
 
 
@@ -110,10 +110,10 @@ async def test_a_silent_replica_may_know_so_the_label_can_be_told_again(replicas
         await over.wait()
 
     async with await asyncio.start_unix_server(silent, folder / f"0.{VERSION}"):
-        await here.peers("b", "dog", 0)
+        await here.peers("b", "dog", 0, "")
         for _ in range(3):
             with pytest.raises(DeadlineExceeded, match="try again"):
-                await here.peers("c", "dog", 0)
+                await here.peers("c", "dog", 0, "")
         # Of many labels only the first waits for it.
         assert len(asked) == 1
         over.set()
@@ -122,19 +122,19 @@ async def test_a_silent_replica_may_know_so_the_label_can_be_told_again(replicas
 async def test_a_label_that_comes_too_late_is_not_taken(replicas, monkeypatch):
     here, there = replicas
     monkeypatch.setattr(peers, "time", SimpleNamespace(time=lambda: 0.0, monotonic=time.monotonic))
-    told = Batch([msgspec.msgpack.encode(("b", "dog", 0, -1.0))], (Item(),))
+    told = Batch([msgspec.msgpack.encode(("b", "dog", 0, "", -1.0))], (Item(),))
     with pytest.raises(DeadlineExceeded):
         await there.peers._told(told)
     assert there.results == []
-    await here.peers("b", "dog", 0)
+    await here.peers("b", "dog", 0, "")
 
 
 async def test_without_a_folder_a_replica_is_alone():
     alone = Replica(None, "a")
     await alone.peers.listen()
-    await alone.peers("a", "dog", 0)
+    await alone.peers("a", "dog", 0, "")
     with pytest.raises(UnknownRequest):
-        await alone.peers("b", "dog", 0)
+        await alone.peers("b", "dog", 0, "")
 
 
 async def test_a_folder_that_cannot_be_made_costs_the_others_labels_alone(folder, caplog):
@@ -143,4 +143,14 @@ async def test_a_folder_that_cannot_be_made_costs_the_others_labels_alone(folder
     await alone.peers.listen()
     await alone.peers.listen()
     assert caplog.text.count("no other replica can hand on labels") == 1
-    await alone.peers("a", "dog", 0)
+    await alone.peers("a", "dog", 0, "")
+
+
+async def test_a_label_of_another_key_is_not_taken_for_the_same_id(replicas):
+    here, there = replicas
+    there.book.remember("both", 0, seen(), "mine")
+    here.book.remember("both", 0, seen(), "yours")
+    await here.peers("both", "dog", 0, "mine")
+    with pytest.raises(UnknownRequest):
+        await here.peers("both", "dog", 0, "")
+    assert (there.results, here.results) == (["accepted"], ["unknown_request"])

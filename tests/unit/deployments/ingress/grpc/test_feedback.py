@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import InvalidParameter, UnknownLabel, UnknownRequest
 from deployments.contract.rollout import LONGEST_ID, MOST_LABELS, MOST_PLACE
 from deployments.ingress.grpc.feedback import Feedback
@@ -17,15 +18,15 @@ class Told:
     def __init__(self):
         self.labels = []
 
-    async def __call__(self, request_id, label, place):
+    async def __call__(self, request_id, label, place, key):
         if label == "unicorn":
             raise UnknownLabel("unicorn")
-        self.labels.append((request_id, label, place))
+        self.labels.append((request_id, label, place, key))
 
 
-async def label(take, *labels):
+async def label(take, *labels, by=ANYONE):
     service = replace(Door().service, feedback=take)
-    return await Feedback(service).calls()["Label"].handler(pb.LabelRequest(labels=labels), Call(Trace("")))
+    return await Feedback(service).calls()["Label"].handler(pb.LabelRequest(labels=labels), Call(Trace(""), by))
 
 
 def true(request_id="r", **more):
@@ -36,17 +37,17 @@ async def test_one_label_is_taken_by_name_or_by_index():
     told = Told()
     assert await label(told, true(name="cat")) == pb.LabelResponse(accepted=1)
     assert await label(told, true(index=0, image=2)) == pb.LabelResponse(accepted=1)
-    assert told.labels == [("r", "cat", 0), ("r", 0, 2)]
+    assert told.labels == [("r", "cat", 0, ""), ("r", 0, 2, "")]
 
 
 async def test_of_many_each_is_told_what_became_of_it():
     told = Told()
-    answer = await label(told, true(name="cat"), true(name="unicorn"), true(), true(index=3))
+    answer = await label(told, true(name="cat"), true(name="unicorn"), true(), true(index=3), by=Caller(name="mine"))
     assert (answer.accepted, [each.code for each in answer.results]) == (
         2,
         ["", "unknown_label", "invalid_parameter", ""],
     )
-    assert told.labels == [("r", "cat", 0), ("r", 3, 0)]
+    assert told.labels == [("r", "cat", 0, "mine"), ("r", 3, 0, "mine")]
 
 
 @pytest.mark.parametrize(

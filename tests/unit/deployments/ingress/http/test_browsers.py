@@ -14,7 +14,7 @@ HOST = "127.0.0.1:8000"
 FOREIGN = {"Host": HOST, "Origin": "https://evil.example"}
 
 
-async def takes_label(request_id, label, index):
+async def takes_label(request_id, label, index, key):
     return None
 
 
