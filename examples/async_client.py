@@ -10,7 +10,6 @@ import asyncio
 import sys
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import httpx
 
@@ -29,8 +28,7 @@ def wait_s(refusal: httpx.Response) -> float:
 
 async def classify(client: httpx.AsyncClient, path: Path) -> dict[str, Any]:
     """The server's answer for one photograph, or its error."""
-    # By its key a full server knows a request when it comes again, and keeps a place for it.
-    headers = {"Content-Type": "image/jpeg", "Idempotency-Key": uuid4().hex}
+    headers = {"Content-Type": "image/jpeg"}
     for _ in range(MOST_TRIES):
         response = await client.post("/classify", content=path.read_bytes(), headers=headers)
         if response.status_code not in REFUSALS:

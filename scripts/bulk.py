@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import httpx
 from tqdm import tqdm
@@ -159,12 +158,10 @@ async def _ask(client: httpx.AsyncClient, path: Path) -> dict[str, Any]:
         image = await asyncio.to_thread(path.read_bytes)
     except OSError as err:
         return {"error": {"code": "unreadable", "message": str(err), "again": True}}
-    # By its key a full server knows a request when it comes again, and keeps a place for it.
-    headers = {"Idempotency-Key": uuid4().hex}
     wait_s, problem = FIRST_WAIT_S, {"code": LOST, "message": ""}
     for _ in range(MOST_TRIES):
         try:
-            answer = await client.post("/classify", content=image, headers=headers)
+            answer = await client.post("/classify", content=image)
             body: dict[str, Any] = answer.json()
         except httpx.TransportError as err:
             problem = {"code": LOST, "message": f"no answer from {client.base_url}: {err or type(err).__name__}"}

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple
 
-# A client's own name for a request, the same when it tries again: draft-ietf-httpapi-idempotency-key-header.
-RETRY_KEY = "idempotency-key"
 NO_HEADERS: Mapping[str, str] = {}
 # Our HAProxy sets it, whatever the client sent by that name.
 ADDRESS = "x-forwarded-for"
@@ -18,13 +16,11 @@ class Caller(NamedTuple):
 
     Attributes:
         client: what it shares the room by: the name of its API key, or its address; empty where all are alike.
-        key: what the request will be known by when it comes again; empty if it has none.
         headers: those of the request that something goes by, by their names in small letters.
         name: of the API key that it showed; empty if it showed none.
     """
 
     client: str = ""
-    key: str = ""
     headers: Mapping[str, str] = NO_HEADERS
     name: str = ""
 
@@ -43,4 +39,4 @@ def caller(headers: Mapping[str, str], name: str, fair_by: FairBy, kept: Collect
     """
     client = name if fair_by == "key" else headers.get(ADDRESS, "") if fair_by == "address" else ""
     found = {each: headers[each] for each in kept if each in headers} if kept else NO_HEADERS
-    return Caller(client, headers.get(RETRY_KEY, ""), found, name)
+    return Caller(client, found, name)

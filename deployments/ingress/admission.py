@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.declared import PLAIN_PIXELS
 from deployments.contract.errors import Overloaded, OverShare
-from deployments.ingress.drain import LONGEST_S, Drain
-from deployments.ingress.returns import Returns
+from deployments.ingress.drain import Drain
 from deployments.ingress.settings import IngressSettings
 from deployments.ingress.shares import Shares
 
@@ -31,7 +30,6 @@ class Admission:
         self.size = 0
         self.pixels = 0
         self._drain = Drain()
-        self._returns = Returns()
         self._shares = Shares()
 
     @property
@@ -42,21 +40,13 @@ class Admission:
     def check(self, images: int = 1, size: int = 0, by: Caller = ANYONE) -> None:
         """Let so many more images in, of so many bytes together; nothing is counted yet.
 
-        Of the places, up to a third are kept for those that were told when to come again.
-
         Raises:
             Overloaded: they exceed what is admitted.
             OverShare: most of the room is taken, and they exceed the caller's share of it.
         """
         settings = self._settings()
-        kept = 0
-        if not self._returns.is_due(by.key):
-            kept = min(self._returns.outstanding(), settings.max_in_flight // 3)
-        if self.images + images > settings.max_in_flight - kept:
-            said = f"; {kept} places are kept for those who come again" if kept else ""
-            raise self.refusal(
-                f"{self.images} images are in flight; at most {settings.max_in_flight} are admitted{said}", by
-            )
+        if self.images + images > settings.max_in_flight:
+            raise self.refusal(f"{self.images} images are in flight; at most {settings.max_in_flight} are admitted", by)
         self.check_size(size, by)
         if by.client and 2 * (self.images + images) > settings.max_in_flight:
             self._check_share(images, by, settings.max_in_flight)
@@ -94,11 +84,7 @@ class Admission:
     def refusal(self, reason: str, by: Caller = ANYONE) -> Overloaded:
         """The error of a request that is not admitted, which says when to try again."""
         self._shares.want(by.client)
-        wait_s: float | None = (
-            self._returns.promise(by.key, pace, LONGEST_S) if by.key and (pace := self._drain.pace) else None
-        )
-        if wait_s is None:
-            wait_s = self._drain.retry_after_s(self.images, self._settings().retry_after_s)
+        wait_s = self._drain.retry_after_s(self.images, self._settings().retry_after_s)
         return Overloaded(f"{reason}; try again in {math.ceil(wait_s)} s", retry_after_s=wait_s)
 
     @contextmanager
@@ -114,7 +100,6 @@ class Admission:
         self.check(images, size, by)
         self.check_pixels(pixels)
         self.check_time(left_s)
-        self._returns.keep(by.key)
         self._shares.add(by.client, images)
         self.images += images
         self.size += size

@@ -86,8 +86,7 @@ class Arrivals:
         try:
             self._admission.check(by=by)
         except (Overloaded, OverShare) as err:
-            # Who named the request is known to come again when it is told to.
-            if by.key or not await self._refusals.hold(self._admission.pace, err.retry_after_s or 0.0):
+            if not await self._refusals.hold(self._admission.pace, err.retry_after_s or 0.0):
                 raise
             self._admission.check(by=by)
 

@@ -16,19 +16,20 @@ class Connection:
         self._host, self._port, self._timeout_s = host, port, timeout_s
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def post(self, body: bytes, header: str) -> tuple[int, bytes]:
-        """Send a request with a further header line.
+    async def post(self, image: bytes) -> tuple[int, bytes]:
+        """Send an image.
 
         Returns:
             The status and the body of the answer; 0 and an empty JSON object where there was no answer.
         """
-        head = f"POST /classify HTTP/1.1\r\nHost: {self._host}\r\n{header}\r\nContent-Length: {len(body)}\r\n\r\n"
+        fields = f"Host: {self._host}\r\nContent-Type: image/jpeg\r\nContent-Length: {len(image)}"
+        head = f"POST /classify HTTP/1.1\r\n{fields}\r\n\r\n"
         try:
             async with asyncio.timeout(self._timeout_s):
                 if self._streams is None:
                     self._streams = await asyncio.open_connection(self._host, self._port)
                 reader, writer = self._streams
-                writer.write(head.encode() + body)
+                writer.write(head.encode() + image)
                 received = (await reader.readuntil(b"\r\n\r\n")).lower()
                 length = int(received.partition(b"content-length:")[2].split(b"\r\n", 1)[0])
                 answer = await reader.readexactly(length)

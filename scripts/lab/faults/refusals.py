@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 from tqdm import tqdm
@@ -69,11 +68,11 @@ class Client:
         self._connection = Connection("127.0.0.1", HTTP_PORT)
         self.close = self._connection.close
 
-    async def ask(self, key: str = "") -> tuple[int, float]:
-        """The status of an answer, 0 for none; and when to try again, seconds. `key` is the request's own, if any."""
+    async def ask(self) -> tuple[int, float]:
+        """The status of an answer, 0 for none; and when to try again, seconds."""
         image = next(self._images)
         started = time.perf_counter()
-        status, body = await self._connection.post(image, f"Idempotency-Key: {key}")
+        status, body = await self._connection.post(image)
         self._seen.statuses[status] += 1
         if status == OK:
             self._seen.latencies.append(time.perf_counter() - started)
@@ -88,11 +87,9 @@ async def closed(images: Sequence[bytes], clients: int, seconds: float, obey: bo
 
     async def ask(number: int) -> None:
         client = Client(images, number, seen)
-        retries, key = 0, ""
+        retries = 0
         while time.monotonic() < seen.until:
-            if not retries:
-                key = uuid4().hex if obey else ""
-            status, wait_s = await client.ask(key)
+            status, wait_s = await client.ask()
             if retries == 1:
                 seen.retries += 1
                 seen.admitted += status == OK
@@ -161,7 +158,7 @@ LOADS = (
     ),
     Load(
         "obeying",
-        "200 clients that wait as they are told, and name their requests; 64 places",
+        "200 clients that wait as they are told; 64 places",
         lambda images, _, seconds: closed(images, 200, seconds, obey=True),
         {"max_in_flight": 64},
     ),

@@ -67,7 +67,7 @@ class Client:
         """The status of the answer, and what it says; 0 if there was none."""
         async with self._free:
             connection = self._idle.pop() if self._idle else Connection(self._host, self._port, PATIENCE_S)
-            status, body = await connection.post(image, "Content-Type: image/jpeg")
+            status, body = await connection.post(image)
             self._idle.append(connection)
         try:
             return status, json.loads(body)

@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 import json
 import math
 from contextlib import asynccontextmanager
@@ -11,13 +12,16 @@ from scripts.lab.faults.refusals import OK, REFUSED, Result, closed, opened
 
 @asynccontextmanager
 async def server(monkeypatch, answer):
-    """One that answers each request with a status, by what the client calls it."""
+    """One that answers each request with a status, by its connection's number."""
+
+    numbers = itertools.count()
 
     async def talk(reader, writer):
+        number = next(numbers)
         while head := await reader.readuntil(b"\r\n\r\n"):
             fields = dict(line.split(b": ", 1) for line in head.strip().split(b"\r\n")[1:] if b": " in line)
             await reader.readexactly(int(fields[b"Content-Length"]))
-            status = answer(fields.get(b"Idempotency-Key", b"").decode())
+            status = answer(number)
             body = json.dumps({"error": {"retry_after_ms": 10}} if status == REFUSED else {}).encode()
             writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body)
 
@@ -33,14 +37,14 @@ async def server(monkeypatch, answer):
         yield
 
 
-async def test_clients_that_obey_come_again_under_the_same_name(monkeypatch):
-    known = set()
+async def test_clients_that_obey_wait_and_come_again(monkeypatch):
+    refused = set()
 
-    def answer(key):
-        assert key
-        if key in known:
+    def answer(number):
+        if number in refused:
+            refused.remove(number)
             return OK
-        known.add(key)
+        refused.add(number)
         return REFUSED
 
     async with server(monkeypatch, answer):
@@ -51,7 +55,7 @@ async def test_clients_that_obey_come_again_under_the_same_name(monkeypatch):
 
 
 async def test_clients_that_ignore_it_are_seen_to_be_refused_again(monkeypatch):
-    async with server(monkeypatch, lambda key: REFUSED):
+    async with server(monkeypatch, lambda number: REFUSED):
         seen = await closed([b"a"], 2, 0.2, obey=False)
     assert seen.retries == 2
     assert seen.admitted == 0
@@ -60,7 +64,7 @@ async def test_clients_that_ignore_it_are_seen_to_be_refused_again(monkeypatch):
 
 async def test_an_open_loop_counts_other_answers_and_broken_connections(monkeypatch):
     statuses = iter([OK, 500, 504] + [OK] * 1000)
-    async with server(monkeypatch, lambda key: next(statuses)):
+    async with server(monkeypatch, lambda number: next(statuses)):
         seen = await opened([b"a"], 200, 0.2)
     assert (seen.statuses[500], seen.statuses[504]) == (1, 1)
     assert seen.statuses[OK] == len(seen.latencies) > 0
@@ -72,7 +76,7 @@ async def test_what_comes_after_the_end_is_no_part_of_the_rate_and_nobody_waits_
     clock = [0.0]
     monkeypatch.setattr(refusals.time, "monotonic", lambda: clock[0])
 
-    def answer(key):
+    def answer(number):
         # The fourth is asked for in time, and answered when the time is over.
         clock[0] += 0.3
         return OK
@@ -81,7 +85,7 @@ async def test_what_comes_after_the_end_is_no_part_of_the_rate_and_nobody_waits_
         seen = await closed([b"a"], 1, 1.0, obey=True)
     assert (len(seen.latencies), seen.in_time) == (4, 3)
 
-    def refuse(key):
+    def refuse(number):
         clock[0] += 1.0
         return REFUSED
 
