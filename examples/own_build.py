@@ -4,12 +4,13 @@
 
 What differs is how the nodes are joined, and an error of its own, which every protocol answers with the status that
 its class names. `members`, `transformer`, `combiner`, `labeler`, `ingress`, `edges`, `access` and `page` of the
-configuration hold as ever. `ensemble`, `cache`, `feedback`, canaries and shadows are read by `graph.plan.ensemble`, in
-whose place `compose` stands: here they do nothing. `make serve` does not know what a `build` of your own does with
-keys, so to listen beyond loopback it wants its flag for a server without them.
+configuration hold as ever. `ensemble`, `cache`, `feedback`, canaries and shadows are part of how
+`graph.composition.ensemble` joins the nodes, in whose place `compose` stands: here they do nothing. `make serve` does
+not know what a `build` of your own does with keys, so to listen beyond loopback it wants its flag for a server without
+them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,11 +22,12 @@ from deployments.contract.nodes import Graph, Node
 from deployments.contract.payload import PixelSets, Probabilities
 from graph.agreement import agree
 from graph.app import application
+from graph.capabilities.capability import Capability, Nodes
 from graph.config import parse
 from graph.flows.asked import Member
 from graph.flows.ensemble import Ensemble
 from graph.flows.pipeline import Pipeline
-from graph.plan import COMBINER, LABELER, TRANSFORMER, Nodes
+from graph.names import COMBINER, LABELER, TRANSFORMER
 
 
 class Undecided(EnsembleError):
@@ -57,8 +59,8 @@ class Unanimous:
         )
 
 
-def compose(pixels: Mapping[str, str], nodes: Nodes) -> Graph:
-    """Transformer, unanimous members, labeler."""
+def compose(pixels: Mapping[str, str], nodes: Nodes, _: Sequence[Capability]) -> Graph:
+    """Transformer, unanimous members, labeler; of the capabilities none changes how these are joined."""
     members = {name: Member(nodes[name], key) for name, key in pixels.items()}
     return Pipeline(nodes[TRANSFORMER], Unanimous(Ensemble(members, nodes[COMBINER])), nodes[LABELER])
 

@@ -10,7 +10,7 @@ from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import Version
 from deployments.contract.member import Signature
 from deployments.contract.preprocessing import AsSent, Preprocessing, Size, Wanted
-from deployments.transformer import TransformerConfig
+from deployments.transformer.transformer import TransformerConfig
 from graph.config import EnsembleConfig
 
 T = TypeVar("T")

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from ray import serve
 from ray.serve import Application
 
-from deployments.contract.member import Agreed
-from deployments.contract.nodes import Graph
 from deployments.contract.preprocessing import Preprocessing
-from deployments.contract.rollout import ShadowSettings
 from deployments.ingress.member import Offer
-from deployments.members.openvino import OpenVino
 from deployments.observe.tracing import ROOT
 from graph.agreement import Agreement, agree
+from graph.capabilities.capability import Planned
+from graph.capabilities.listed import of_any_shape, planned
+from graph.composition import ensemble
 from graph.config import EnsembleConfig, parse
-from graph.identity import identity
+from graph.names import INGRESS
 from graph.placement import Factory, Recipe, recipes
-from graph.plan import INGRESS, Loadable, Nodes, Plan, Remembering, Trying, Whole, ensemble
+from graph.plan import Compose, Plan
 from graph.serving.door import Door
 from graph.serving.node import NodeDeployment
 
@@ -34,59 +33,42 @@ def build(args: dict[str, Any]) -> Application:
     """
     config = parse(args)
     agreed = agree(config)
-    remembering = None
-    if config.cache is not None:
-        # Made once here, too: what is wrong with it is told before anything starts.
-        config.cache.store()
-        remembering = Remembering(config.cache, identity(config, agreed), len(agreed.labels))
-    compose = partial(ensemble, agreed.pixels, config.ensemble, remembering, trying=trying(config, agreed))
-    return application(config, agreed, compose, config.ensemble.quorum)
+    compose = partial(ensemble, agreed.pixels, config.ensemble)
+    return application(config, agreed, compose, config.ensemble.quorum, planned(config, agreed))
 
 
 def application(
     config: EnsembleConfig,
     agreed: Agreement,
-    compose: Callable[[Nodes], Graph | Whole],
+    compose: Compose,
     quorum: int | None = None,
+    capabilities: Sequence[Planned] | None = None,
 ) -> Application:
-    """The nodes of a configuration, composed in some way behind the door; for a `build` of one's own, too.
+    """The nodes of a configuration, composed in some way behind the ingress; for a `build` of one's own, too.
 
     Args:
         config: what is served.
         agreed: what its members agree on.
         compose: joins the nodes.
         quorum: how many members must answer; None for all.
+        capabilities: what takes part; None for those that do not depend on how the nodes are joined.
     """
     nodes, needed = recipes(config, agreed), quorum or len(config.voters)
     plan = Plan(
-        config.ingress,
-        len(agreed.labels),
-        services(nodes),
-        compose,
-        config.edges,
-        config.access.keys,
-        config.page,
-        strategy(config, needed),
-        agreed.labels,
-        offers(config, agreed),
-        loadable(config, agreed, needed),
+        ingress=config.ingress,
+        class_count=len(agreed.labels),
+        services=services(nodes),
+        compose=compose,
+        capabilities=of_any_shape(config, agreed, quorum) if capabilities is None else capabilities,
+        edges=config.edges,
+        keys=config.access.keys,
+        page=config.page,
+        strategy=strategy(config, needed),
+        labels=agreed.labels,
+        offers=offers(config, agreed),
     )
     placed = {name: _placed(name, recipe, plan.edges == "direct") for name, recipe in nodes.items()}
     return _deployment(Door, INGRESS).bind(plan, placed)
-
-
-def trying(config: EnsembleConfig, agreed: Agreement) -> Trying:
-    """What is tried beside what is served."""
-    return Trying(
-        {member.name: member.canary for member in config.members if member.canary is not None},
-        {
-            name: (ShadowSettings(share=member.share), agreed.preprocessing[name].key, config.replaced(member))
-            for name, member in config.shadows.items()
-            if member.share is not None
-        },
-        config.feedback,
-        agreed.labels,
-    )
 
 
 def strategy(config: EnsembleConfig, needed: int) -> str:
@@ -102,19 +84,6 @@ def offers(config: EnsembleConfig, agreed: Agreement) -> dict[str, Offer]:
         for member in config.members
         if isinstance(wanted := agreed.preprocessing[member.name], Preprocessing)
     }
-
-
-def loadable(config: EnsembleConfig, agreed: Agreement, needed: int) -> Loadable | None:
-    """The members that can be loaded and unloaded; None if nobody may."""
-    if not config.access.operators:
-        return None
-    members = {
-        member.name: (member, Agreed(agreed.preprocessing[member.name], agreed.labels))
-        for member in config.voters
-        # What is tried beside a member is compared with the version that it began with.
-        if isinstance(member, OpenVino) and member.canary is None
-    }
-    return Loadable(config.access.operators, members, len(config.voters) - needed, config.model_repository)
 
 
 def services(nodes: dict[str, Recipe]) -> dict[str, str]:

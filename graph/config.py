@@ -11,15 +11,15 @@ from deployments.contract.errors import ConfigurationError
 from deployments.contract.member import MemberConfig
 from deployments.contract.settings import Schema, describe
 from deployments.ingress.access import AccessConfig
-from deployments.ingress.page.settings import WITH_PAGE, PageConfig
-from deployments.ingress.settings import IngressSettings
+from deployments.ingress.settings import WITH_PAGE, IngressSettings, PageConfig
 from deployments.labeler import LabelerConfig
 from deployments.members import KINDS, Member
-from deployments.transformer import TransformerConfig
-from graph.flows.asking import AskingSettings
-from graph.flows.cache import CacheSettings
-from graph.flows.feedback import FeedbackSettings
-from graph.plan import COMBINER, INGRESS, LABELER, TRANSFORMER, Edges
+from deployments.transformer.transformer import TransformerConfig
+from graph.capabilities.cache.settings import CacheSettings
+from graph.capabilities.cascade.settings import EnsembleSettings
+from graph.capabilities.feedback.settings import FeedbackSettings
+from graph.edges.settings import Edges
+from graph.names import COMBINER, INGRESS, LABELER, TRANSFORMER
 from models.repository import DEFAULT_ROOT
 from models.sources import Where
 from models.sources.location import located
@@ -37,7 +37,7 @@ class EnsembleConfig(Schema):
     )
     transformer: TransformerConfig = TransformerConfig()
     members: tuple[Member, ...] = Field(min_length=1, max_length=64)
-    ensemble: AskingSettings = AskingSettings()
+    ensemble: EnsembleSettings = EnsembleSettings()
     cache: CacheSettings | None = Field(None, description="remember what members said of an image; default: no cache")
     feedback: FeedbackSettings | None = Field(None, description="remember answers for their true labels; default: none")
     combiner: CombinerConfig = CombinerConfig()

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from deployments import combiner, labeler, transformer
+from deployments import combiner, labeler
 from deployments.contract.member import Agreed
 from deployments.contract.nodes import Node
 from deployments.contract.settings import Placement
+from deployments.transformer import transformer
 from graph.agreement import Agreement
 from graph.config import EnsembleConfig
-from graph.plan import COMBINER, LABELER, TRANSFORMER
+from graph.names import COMBINER, LABELER, TRANSFORMER
 
 # Makes a node; called in the process where it is to run.
 Factory = Callable[[], Node[Any, Any]]

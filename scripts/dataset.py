@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from deployments import decoding
 from deployments.contract.errors import EnsembleError
 from deployments.contract.payload import Pixels
 from deployments.contract.preprocessing import Preprocessing
-from deployments.transformer import TransformerSettings
+from deployments.transformer import decoding
+from deployments.transformer.transformer import TransformerSettings
 from scripts.errors import DatasetError, ScriptError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png"})

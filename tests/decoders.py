@@ -6,7 +6,7 @@ from tests import pictures
 SITE = """
 import sys
 
-if "deployments.isolation.process" in sys.orig_argv:
+if "deployments.transformer.isolation.process" in sys.orig_argv:
     import ctypes
     import cv2
 

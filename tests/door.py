@@ -14,6 +14,8 @@ from deployments.ingress.service import Service
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
 from deployments.observe.tracing import Tracing
+from graph.capabilities.feedback.capability import NoFeedback
+from graph.capabilities.loading.capability import NoLoading
 
 OBSERVER = Observer(Tracing(None, {}))
 LABELS = ("bird", "cat", "deer", "dog", "frog")
@@ -30,6 +32,7 @@ class Door:
             CLASSES,
             lambda: True,
             labels=LABELS,
+            extensions=[NoLoading(None), NoFeedback(None)],
         )
         self._http = HttpServer(self.service)
 

@@ -25,9 +25,9 @@ with atheris.instrument_imports(include=["deployments", "graph", "msgspec", "sta
     from PIL import Image
 
     from deployments.contract.errors import ImageTooLarge, InvalidImage, InvalidParameter
-    from deployments.decoding import inspect
     from deployments.ingress.open_inference.tensors import split
-    from deployments.transformer import TransformerSettings
+    from deployments.transformer.decoding import inspect
+    from deployments.transformer.transformer import TransformerSettings
     from graph.edges import wire
     from tests.door import Door
     from tests.unit.graph.edges.test_frames import feed

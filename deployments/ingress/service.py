@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deployments.contract.errors import NotFound, NotReady, Unloaded
-from deployments.contract.rollout import RolloutStats
+from deployments.contract.errors import NotReady, Unloaded
 from deployments.ingress.access import Access
+from deployments.ingress.extension import Extension
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.loading import OFF, Loading
 from deployments.ingress.member import MemberIngress, Offer
-from deployments.ingress.page.settings import WITHOUT_PAGE, PageConfig
+from deployments.ingress.settings import WITHOUT_PAGE, PageConfig
 from deployments.ingress.shared_memory import Regions
 from deployments.observe.stats import Stats
 
 Replicas = Mapping[str, Mapping[str, int]]
-
-# Takes a request's id, a label, the image's position, and the name of the caller's key, empty for none. Raises
-# `UnknownLabel`, `UnknownRequest` or `AlreadyLabelled`.
-TakesLabel = Callable[[str, str | int, int, str], Awaitable[None]]
 
 
 async def no_replicas() -> Replicas:
@@ -45,10 +40,7 @@ class Service:
         labels: the classes' names, in order of index.
         members: by name, where the pixels of each member go that is offered as a model of its own, and what it is.
         regions: the shared memory that clients have registered.
-        headers: those of a request that the graph goes by, by their names in small letters.
-        feedback: takes an image's true label, by its request's id and its position in it; None where none is taken.
-        rollout: tells what is tried and what came of it; None where nothing is.
-        loading: loads and unloads members; None where nobody may.
+        extensions: what the application's capabilities add.
         is_local: whether the server listens on loopback alone.
         versions: by name, the version that each member serves, as far as it is known here.
     """
@@ -66,29 +58,19 @@ class Service:
     labels: Sequence[str] = ()
     members: Mapping[str, tuple[MemberIngress, Offer]] = field(default_factory=dict)
     regions: Regions = field(default_factory=lambda: Regions(None, lambda: None, lambda _: None))
-    headers: Sequence[str] = ()
-    rollout: Callable[[], RolloutStats] | None = None
-    feedback: TakesLabel | None = None
-    loading: Loading | None = None
+    extensions: Sequence[Extension] = ()
     versions: dict[str, str] = field(default_factory=dict)
     is_local: bool = False
 
     @property
     def unloaded(self) -> Collection[str]:
         """The members that are not asked, because they were unloaded."""
-        return () if self.loading is None else self.loading.unloaded
+        return [name for extension in self.extensions for name in extension.unloaded]
 
-    def permitted_loading(self, name: str) -> Loading:
-        """What loads and unloads members for who shows the key of that name, empty for none.
-
-        Raises:
-            NotFound: nobody may.
-            Forbidden: they may not.
-        """
-        if self.loading is None:
-            raise NotFound(OFF)
-        self.loading.permit(name)
-        return self.loading
+    @property
+    def headers(self) -> Sequence[str]:
+        """The headers of a request that something goes by, by their names in small letters."""
+        return tuple(dict.fromkeys(name for extension in self.extensions for name in extension.headers))
 
     def check_ready(self, name: str = "") -> None:
         """Raise NotReady until every member has answered, and Unloaded for a member of that name which was unloaded."""

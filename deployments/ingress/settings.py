@@ -46,3 +46,18 @@ class IngressSettings(Schema):
         "any; default: any if it listens beyond loopback, none otherwise. Pages of those named may change things",
     )
     max_request_bytes: int = Field(32 * MIB, ge=1024, le=1024 * MIB, description="body of one request, bytes")
+
+
+class PageConfig(Schema):
+    """The page at `/`."""
+
+    enabled: bool = Field(True, description="whether there is a page at /, and /stats that it draws")
+    jaeger_url: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s\"'<>]+$",
+        max_length=200,
+        description="where Jaeger's own page is, as a browser reaches it; a trace's id is a link then",
+    )
+
+
+WITH_PAGE, WITHOUT_PAGE = PageConfig(), PageConfig(enabled=False)

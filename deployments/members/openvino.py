@@ -82,7 +82,7 @@ class OpenVino(MemberConfig):
     def make(self, repository: Where, agreed: Agreed, max_batch_size: int) -> Node[Pixels, Probabilities]:
         """A predictor whose version can be swapped; see `MemberConfig.make`."""
         # Imported where it runs: OpenVINO takes time and memory that a process without a member need not spend.
-        from deployments.swapping import Swapping
+        from deployments.members.swapping import Swapping
 
         return Swapping(self, repository, agreed, max_batch_size)
 

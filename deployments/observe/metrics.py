@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter as Tally
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import psutil
@@ -191,3 +191,14 @@ def report_state(nodes: Mapping[str, Any], edges: Mapping[str, Connected] | None
             time.sleep(STATE_INTERVAL_S)
 
     threading.Thread(target=report, name="metrics", daemon=True).start()
+
+
+def again_and_again(report: Callable[[], None], name: str) -> None:
+    """From a thread, because Ray exports a gauge only while it is being set."""
+
+    def forever() -> None:
+        while True:
+            report()
+            time.sleep(STATE_INTERVAL_S)
+
+    threading.Thread(target=forever, name=name, daemon=True).start()

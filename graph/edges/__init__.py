@@ -13,7 +13,7 @@ from deployments.observe.metrics import EdgeMetrics
 from graph.edges.direct import DirectEdge
 from graph.edges.folder import sockets
 from graph.edges.handle import HandleEdge
-from graph.plan import Edges
+from graph.edges.settings import Edges
 
 
 def edge(name: str, handle: DeploymentHandle[Any], way: Edges, metrics: EdgeMetrics) -> Node[Any, Any]:

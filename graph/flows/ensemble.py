@@ -12,8 +12,8 @@ from deployments.contract.batch import Batch
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Ballots, PixelSets, Probabilities
 from graph.flows.asked import Asked, Member, has_quorum
-from graph.flows.asking import AskingSettings, fair_s, patience_s
 from graph.flows.ballots import Outcome, collect
+from graph.flows.patience import AskingSettings, fair_s, patience_s
 
 
 class Ensemble:

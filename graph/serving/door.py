@@ -16,12 +16,10 @@ from deployments.contract.answer import Classification
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import EnsembleError, RemoteUnavailable, Unloaded
 from deployments.contract.nodes import Node, Watched
-from deployments.contract.rollout import no_labels
 from deployments.ingress.access import Access
 from deployments.ingress.grpc.server import GrpcServer, answers_grpc
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.loading import Gates, Loading
 from deployments.ingress.member import MemberIngress, PixelRows
 from deployments.ingress.options import from_keywords
 from deployments.ingress.service import Service
@@ -34,22 +32,18 @@ from deployments.observe.tracing import Tracing
 from graph.edges import edge
 from graph.edges.direct import DirectEdge
 from graph.edges.folder import private, sockets
-from graph.flows.rollout import SECTIONS
 from graph.live import LiveSettings
-from graph.plan import INGRESS, Plan, Whole
+from graph.names import INGRESS
+from graph.plan import Plan
+from graph.serving.joined import join
 from graph.serving.listening import listens_on_loopback
-from graph.serving.loading import Redeploying
-from graph.serving.peers import Peers
 from graph.serving.replicas import Replicas
 
 logger = logging.getLogger("ray.serve")
 
 WARM_UP_RETRY_S = 1.0
-# What is loaded and unloaded, in `user_config`, and beside the nodes, of which none has such a name.
-LOADING, GATES = "loading", "loading of members"
-# Beside the folders of sockets, that of the shared memory that clients register, and that of the sockets by which the
-# replicas of the ingress hand on true labels: no deployment has such names.
-REGIONS, LABELS = "shared memory", "true labels"
+# Beside the folders of sockets, that of the shared memory that clients register: no deployment has such a name.
+REGIONS = "shared memory"
 
 
 @answers_grpc
@@ -66,41 +60,24 @@ class Door:
         handles = {name: node for name, node in nodes.items() if isinstance(node, DeploymentHandle)}
         metrics = EdgeMetrics()
         edges = {name: edge(name, handle, plan.edges, metrics) for name, handle in handles.items()}
-        stats = Stats() if plan.page.enabled else None
-        self._observer = Observer(Tracing(exporters.from_environment(), plan.services), stats)
-        versions = {name: offer.version for name, offer in plan.offers.items()}
-        loadable = plan.loadable
-        gates = None if loadable is None else Gates(set(loadable.members), loadable.spare, versions)
-        placed = {**inline, **edges} if gates is None else gates.before({**inline, **edges})
-        composed = plan.compose(placed)
-        whole = composed if isinstance(composed, Whole) else Whole(composed)
-        rollout = whole.rollout
-        self._ingress = Ingress(whole.graph, plan.ingress, plan.class_count, self._observer, whole.knows)
-        self._nodes = {INGRESS: self._ingress, **inline}
-        self._gates = gates
-        live = {} if gates is None else {GATES: gates}
-        self._settings = LiveSettings({**self._nodes, **live, **(rollout.live if rollout is not None else {})})
-        self._ready = False
-        self._unready = ""
-        access = None if plan.keys is None else Access(plan.keys)
-        labels = plan.labels or tuple(map(str, range(plan.class_count)))
-        members = {
-            name: (MemberIngress(self._ingress, PixelRows(placed[name], offer.size, labels), len(labels)), offer)
-            for name, offer in plan.offers.items()
-        }
         replica = serve.get_replica_context().replica_id
         application = replica.deployment_id.app_name
-        folder, beside = sockets(application, REGIONS), sockets(application, LABELS)
-        loading = None
-        if loadable is not None and gates is not None:
-            loading = Loading(loadable.operators, gates, members, versions, Redeploying(application, loadable))
-        takes_labels = rollout is not None and rollout.takes_labels
-        self._peers = Peers(rollout, beside, replica.unique_id) if rollout is not None and takes_labels else None
+        versions = {name: offer.version for name, offer in plan.offers.items()}
+        joined = join(plan, {**inline, **edges}, application, replica.unique_id, versions)
+        self._capabilities = joined.capabilities
+        stats = Stats() if plan.page.enabled else None
+        self._observer = Observer(Tracing(exporters.from_environment(), plan.services), stats)
+        self._ingress = Ingress(joined.graph, plan.ingress, plan.class_count, self._observer, joined.knows)
+        self._nodes = {INGRESS: self._ingress, **inline}
+        self._settings = LiveSettings({**self._nodes, **joined.live})
+        self._ready = False
+        self._unready = ""
+        labels = plan.labels or tuple(map(str, range(plan.class_count)))
         service = Service(
             self._ingress,
             plan.class_count,
             lambda: self._ready,
-            access,
+            None if plan.keys is None else Access(plan.keys),
             self._missing,
             plan.page,
             plan.strategy,
@@ -108,26 +85,29 @@ class Door:
             replica.unique_id,
             Replicas(application),
             labels,
-            members,
-            Regions(folder, lambda: self._ingress.settings.shared_memory_prefix, private),
-            rollout.headers if rollout is not None else (),
-            rollout.told if rollout is not None else None,
-            self._peers,
-            loading=loading,
-            versions=versions,
-            is_local=listens_on_loopback(),
+            {
+                name: (self._of_member(PixelRows(joined.nodes[name], offer.size, labels), len(labels)), offer)
+                for name, offer in plan.offers.items()
+            },
+            Regions(sockets(application, REGIONS), lambda: self._ingress.settings.shared_memory_prefix, private),
+            self._capabilities,
+            versions,
+            listens_on_loopback(),
         )
+        self._service = service
         self._http, self.grpc = HttpServer(service), GrpcServer(service)
-        direct = {name: each for name, each in edges.items() if isinstance(each, DirectEdge)}
-        report_state(self._nodes, direct)
+        report_state(self._nodes, {name: each for name, each in edges.items() if isinstance(each, DirectEdge)})
         self._warm_up = asyncio.get_event_loop().create_task(self._warm_up_until_ready())
+
+    def _of_member(self, rows: PixelRows, classes: int) -> MemberIngress:
+        return MemberIngress(self._ingress, rows, classes)
 
     def _missing(self) -> dict[str, str]:
         if self._unready:
             return {"members": self._unready}
         # What the last image was answered without may have changed meanwhile.
         missing = {name: code for name, code in self._ingress.missing.items() if code != Unloaded.code}
-        return missing | dict.fromkeys(self._gates.settings.unloaded if self._gates is not None else (), Unloaded.code)
+        return missing | dict.fromkeys(self._service.unloaded, Unloaded.code)
 
     async def _warm_up_until_ready(self) -> None:
         """Send images until every member has answered, and again whenever a remote one has been missed."""
@@ -149,24 +129,22 @@ class Door:
             self._unready = why
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Apply a changed `user_config`: the ingress' settings, under `nodes` those of inline nodes, by name.
+        """Apply a changed `user_config`: the ingress' settings, and the sections of others.
 
-        Under `canaries` and `shadows` are those of what is tried, by the member's name, and under `loading` what is
-        loaded and unloaded.
+        Under `nodes` are the settings of inline nodes, by name; capabilities have sections of their own.
         """
         own = dict(user_config)
-        changes: dict[str, Any] = {GATES: own.pop(LOADING)} if LOADING in own else {}
-        for section in ("nodes", *SECTIONS):
-            given = own.pop(section, {})
-            prefix = "" if section == "nodes" else f"{section}."
-            named = {f"{prefix}{name}": change for name, change in given.items()} if isinstance(given, dict) else None
-            changes |= {section: given} if named is None else named
+        changes: dict[str, Any] = {}
+        sections = {section: name for each in self._capabilities for section, name in each.sections.items()}
+        for section, name in {"nodes": "", **sections}.items():
+            if section in own:
+                changes |= _named(section, name, own.pop(section))
         self._settings.apply({INGRESS: own, **changes})
 
     async def check_health(self) -> None:
         """Raise if an inline node says that it can't work any more."""
-        if self._peers is not None:
-            await self._peers.listen()
+        for capability in self._capabilities:
+            await capability.check_health()
         for node in self._nodes.values():
             if isinstance(node, Watched):
                 node.check_health()
@@ -221,10 +199,17 @@ class Door:
             UnknownRequest: the answer is not, or no longer, remembered.
             AlreadyLabelled: it has a label.
         """
-        if self._peers is None:
-            raise no_labels()
-        await self._peers(request_id, label, index, key)
+        [take] = [each.handles["feedback"] for each in self._capabilities if "feedback" in each.handles]
+        await take(request_id, label, index, key)
 
     async def __call__(self, request: Request) -> Response:
         """HTTP."""
         return await self._http(request)
+
+
+def _named(section: str, name: str, given: Any) -> dict[str, Any]:
+    """The changes of a section of `user_config`, by what their settings are called."""
+    if name and not name.endswith("."):
+        return {name: given}
+    # What is no mapping is refused by the name of the section.
+    return {f"{name}{each}": change for each, change in given.items()} if isinstance(given, dict) else {section: given}

@@ -59,9 +59,9 @@ def haproxy() -> Finding:
 def application(arguments: Mapping[str, Any]) -> Iterator[Finding]:
     """Whether the application can be built, and the time of one image through each of its nodes in this process."""
     from graph.agreement import agree
+    from graph.composition import ensemble
     from graph.config import parse
     from graph.placement import recipes
-    from graph.plan import ensemble
 
     try:
         config = parse(dict(arguments))
@@ -71,7 +71,7 @@ def application(arguments: Mapping[str, Any]) -> Iterator[Finding]:
     except ConfigurationError as err:
         yield Finding("wrong", f"configuration: {err}", "correct what it names; docs/configuration.md has every field")
         return
-    graph = ensemble(agreed.pixels, config.ensemble, None, nodes).graph
+    graph = ensemble(agreed.pixels, config.ensemble, nodes)
     image = shipped("tests/cat.jpg").read_bytes()
 
     async def measure() -> list[Batch[Any]]:

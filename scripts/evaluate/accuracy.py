@@ -20,7 +20,7 @@ from deployments.contract.member import told
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.preprocessing import Preprocessing
 from deployments.members.openvino import OpenVino
-from deployments.predictor import Predictor
+from deployments.members.predictor import Predictor
 from models.network import input_size, load
 from models.repository import Model, sha256
 from scripts.dataset import Dataset, decode, label

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from graph.serving.dashboard import APPLICATIONS, authorization
+from graph.ray_internals.dashboard import APPLICATIONS, authorization
 from scripts.errors import ScriptError
 
 START_TIMEOUT_S = 60.0

@@ -26,7 +26,7 @@ from deployments.combiner import Method
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from deployments.members.openvino import OpenVino
-from deployments.predictor import Predictor
+from deployments.members.predictor import Predictor
 from models.repository import DEFAULT_ROOT, Model, find
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError, check_writable, told_in_one_line

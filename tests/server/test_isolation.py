@@ -25,7 +25,7 @@ def decoding(server):
     found = []
     for process in psutil.Process(server.process.pid).children(recursive=True):
         try:
-            if "deployments.isolation.process" in process.cmdline():
+            if "deployments.transformer.isolation.process" in process.cmdline():
                 found.append(process)
         except psutil.Error:
             continue

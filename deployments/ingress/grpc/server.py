@@ -13,10 +13,8 @@ from ray.serve.grpc_util import RayServegRPCContext
 from deployments.contract.caller import caller
 from deployments.contract.errors import EnsembleError
 from deployments.ingress.grpc.calls import Calls
-from deployments.ingress.grpc.feedback import Feedback
 from deployments.ingress.grpc.health import Health
 from deployments.ingress.grpc.open_inference import OpenInference
-from deployments.ingress.grpc.repository import Repository
 from deployments.ingress.grpc.shared_memory import SharedMemory
 from deployments.ingress.grpc.tensorflow_serving import TensorFlowServing
 from deployments.ingress.grpc.wire import decoded, max_fields
@@ -44,9 +42,11 @@ class GrpcServer:
         self._headers = service.headers
         self._requests = requests()
         self._calls: Calls = {}
-        served = OpenInference, Repository, SharedMemory, TensorFlowServing, Health, Feedback
+        served = OpenInference, SharedMemory, TensorFlowServing, Health
         for protocol in served:
             self._calls |= protocol(service).calls()
+        for extension in service.extensions:
+            self._calls |= extension.calls(service)
 
     async def __call__(self, name: str, body: bytes, context: RayServegRPCContext) -> Message:
         """Answer a call of the method of that name; its request is decoded once the caller is known."""

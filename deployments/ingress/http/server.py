@@ -14,16 +14,14 @@ from deployments.contract.errors import EnsembleError, MethodNotAllowed, NotFoun
 from deployments.ingress.http import bodies, browsers, leaving, tensorflow_serving
 from deployments.ingress.http.classify import Classify
 from deployments.ingress.http.documents import Documents
-from deployments.ingress.http.feedback import feedback
 from deployments.ingress.http.open_inference import OpenInference
-from deployments.ingress.http.repository import Repository
+from deployments.ingress.http.page.live import live
+from deployments.ingress.http.page.page import Page
 from deployments.ingress.http.routes import AS_OBJECT, AS_TEXT, ErrorStyle, Route, Routes, pattern, plain
 from deployments.ingress.http.server_timing import NAME, server_timing
 from deployments.ingress.http.shared_memory import SharedMemory
 from deployments.ingress.http.tensorflow_serving import TensorFlowServing
 from deployments.ingress.ingress import INTERNAL_HINT
-from deployments.ingress.page.live import live
-from deployments.ingress.page.page import Page
 from deployments.ingress.refusals import Refusals
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
@@ -46,10 +44,12 @@ class HttpServer:
         self._is_local = service.is_local
         self._refusals = Refusals(least=LARGE_PACE, most=MOST_LARGE)
         self._routes: Routes = {}
-        served = Classify, OpenInference, Repository, SharedMemory, TensorFlowServing
+        served = Classify, OpenInference, SharedMemory, TensorFlowServing
         for protocol in served:
             self._routes |= protocol(service).routes()
-        self._routes |= live(service) | feedback(service)
+        for extension in service.extensions:
+            self._routes |= extension.routes(service)
+        self._routes |= live(service)
         self._patterns = {pattern(path): path for path in self._routes if "{" in path}
         self._routes |= Documents(self._routes).routes() | Page(service).routes()
 

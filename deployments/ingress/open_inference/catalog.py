@@ -25,8 +25,8 @@ class Catalog:
     def server(self) -> ServerMetadata:
         """The server's name, version and extensions."""
         service = self._service
-        known = {"system_shared_memory": service.regions.is_on, "model_repository": service.loading is not None}
-        more = [name for name, is_on in known.items() if is_on]
+        more = ["system_shared_memory"] if service.regions.is_on else []
+        more += [name for extension in service.extensions for name in extension.announces]
         return ServerMetadata(SERVER, VERSION, [*EXTENSIONS, *more])
 
     def find(self, name: str, version: str = "") -> Model:

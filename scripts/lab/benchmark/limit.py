@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from deployments.contract.preprocessing import Preprocessing
 from deployments.cpus import available_cpus
-from deployments.decoding import decode, inspect
-from deployments.transformer import TransformerSettings
+from deployments.transformer.decoding import decode, inspect
+from deployments.transformer.transformer import TransformerSettings
 
 TRY_S = 1.0
 PATIENCE_S = 30.0

@@ -19,14 +19,14 @@ from deployments.contract.answer import Answer, Classification, ClassProbability
 from deployments.contract.batch import Batch
 from deployments.contract.options import Options
 from deployments.contract.preprocessing import Preprocessing
-from deployments.decoding import decode, inspect
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.ingress import Ingress
 from deployments.ingress.service import Service
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
 from deployments.observe.tracing import Tracing
-from deployments.transformer import TransformerSettings
+from deployments.transformer.decoding import decode, inspect
+from deployments.transformer.transformer import TransformerSettings
 from scripts.lab.benchmark.workloads import IMAGENET_SIZE, workload
 
 MICRO_S = 1.0

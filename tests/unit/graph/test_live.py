@@ -3,9 +3,9 @@ import pytest
 from deployments.combiner import Combiner, CombinerSettings
 from deployments.contract.rollout import CanaryConfig
 from deployments.labeler import Labeler, LabelerSettings
-from graph.flows.trial import Trial
+from graph.capabilities.canary.trial import Trial
 from graph.live import LiveSettings
-from tests.unit.graph.flows.test_trial import Counts
+from tests.unit.graph.capabilities.canary.test_trial import Counts
 
 
 def live():

@@ -17,13 +17,13 @@ from deployments.contract.errors import (
 )
 from deployments.contract.options import Options
 from deployments.contract.preprocessing import Preprocessing
-from deployments.decoding import decode, inspect
 from deployments.ingress.drain import Drain
 from deployments.ingress.ingress import Ingress
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
 from deployments.observe.tracing import Tracing
-from deployments.transformer import TransformerSettings
+from deployments.transformer.decoding import decode, inspect
+from deployments.transformer.transformer import TransformerSettings
 from tests import pictures
 
 OBSERVER = Observer(Tracing(None, {}))

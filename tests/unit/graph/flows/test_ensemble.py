@@ -9,8 +9,8 @@ from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
 from graph.flows.asked import MOST_LATE, Member
-from graph.flows.asking import AskingSettings
 from graph.flows.ensemble import Ensemble
+from graph.flows.patience import AskingSettings
 from graph.flows.pipeline import Pipeline
 from tests.batches import batch, errors, notes
 
@@ -239,7 +239,7 @@ async def test_where_too_few_would_answer_the_late_are_asked_again():
 
 async def test_patience_ends_before_the_deadline(monkeypatch):
     # A small share of what is left, so that a machine that stands still for a second is not too slow for the test.
-    monkeypatch.setattr("graph.flows.asking.PATIENT_SHARE", 0.01)
+    monkeypatch.setattr("graph.flows.patience.PATIENT_SHARE", 0.01)
     flow, _ = ensemble(Hangs("a", [1, 0]), Says("b", [0, 1]), quorum=1, patience_ms=60_000)
     answer = await flow(replace_items(pixels(1, 2), lambda i: time.time() + 10 * (i + 1)))
     # The second image's time was not over.

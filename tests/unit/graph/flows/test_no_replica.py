@@ -4,16 +4,16 @@ import asyncio
 
 import numpy as np
 import pytest
+from graph.flows.asking import AskingSettings
+from graph.flows.canary import Canary
+from graph.flows.cascade import Cascade
+from graph.flows.trial import Trial
 
 from deployments.contract.batch import Work
 from deployments.contract.errors import NoReplica
 from deployments.contract.rollout import CanaryConfig
 from graph.flows.asked import MOST_LATE, Asked, Member
-from graph.flows.asking import AskingSettings
-from graph.flows.canary import Canary
-from graph.flows.cascade import Cascade
 from graph.flows.ensemble import Ensemble
-from graph.flows.trial import Trial
 from tests.batches import batch, errors
 
 

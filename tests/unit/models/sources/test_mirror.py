@@ -19,7 +19,7 @@ from models.sources.location import Location
 from models.sources.mirror import Mirror
 from tests.networks import CLASSES
 from tests.server.server import eventually
-from tests.unit.deployments.test_swapping import answer
+from tests.unit.deployments.members.test_swapping import answer
 from tests.unit.models.sources.conftest import write
 
 AGREED = Agreed(Preprocessing((32, 32)), CLASSES)

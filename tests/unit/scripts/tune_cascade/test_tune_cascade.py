@@ -12,9 +12,9 @@ import pytest
 from deployments.combiner import Combiner, CombinerSettings
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
+from graph.capabilities.cascade.flow import Cascade
+from graph.capabilities.cascade.settings import EnsembleSettings
 from graph.flows.asked import Member
-from graph.flows.asking import AskingSettings
-from graph.flows.cascade import Cascade
 from scripts.errors import ScriptError
 from scripts.interval import Interval
 from scripts.tune_cascade.__main__ import main
@@ -51,10 +51,13 @@ async def test_a_cascade_on_paper_answers_as_the_one_that_serves(gate: float) ->
     members.weights["small"] = gate  # type: ignore[index]
     order, exit_at = ("small", "large", "middle"), (0.7, 0.8)
     walk = members.walk(order, exit_at)
+    asking = EnsembleSettings.model_validate({"cascade": {"order": order, "exit_at": exit_at}})
+    assert asking.cascade is not None
     flow = Cascade(
         {name: Member(Recalls(rows), "pixels") for name, rows in members.scores.items()},  # type: ignore[arg-type]
         Combiner(CombinerSettings(), members.weights),
-        AskingSettings.model_validate({"cascade": {"order": order, "exit_at": exit_at}}),
+        asking,
+        asking.cascade,
     )
     count = len(members.labels)
     answer = await flow(Batch({"pixels": np.arange(count)}, (Item(),) * count))  # type: ignore[arg-type]
@@ -151,4 +154,4 @@ def test_a_wrong_gate_is_told_in_one_line(tmp_path: Path, draw: Draw, monkeypatc
 
 def test_a_choice_is_what_the_configuration_takes() -> None:
     choice = Choice(("a", "b"), (0.7,))
-    AskingSettings.model_validate({"cascade": {"order": choice.order, "exit_at": choice.exit_at}})
+    EnsembleSettings.model_validate({"cascade": {"order": choice.order, "exit_at": choice.exit_at}})

@@ -6,9 +6,9 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from deployments.contract.errors import ImageTooLarge, InvalidParameter
-from deployments.contract.rollout import MOST_LABELS
 from deployments.ingress.grpc import wire
 from deployments.protocol import feedback_pb2, inference_pb2, tensorflow_serving_pb2
+from graph.capabilities.feedback.store import MOST_LABELS
 
 INFER, CLASSIFY, LABEL = (
     inference_pb2.ModelInferRequest,

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from deployments.contract.rollout import RolloutStats
+from deployments.ingress.extension import Extension
 from deployments.ingress.http.server import HttpServer
-from deployments.ingress.page.settings import WITH_PAGE
+from deployments.ingress.settings import WITH_PAGE
 from deployments.observe.stats import Stats
+from graph.capabilities.feedback.routes import HttpFeedback
+from graph.capabilities.loading.capability import NoLoading
 from tests.door import Door
 
 HOST = "127.0.0.1:8000"
@@ -18,11 +20,15 @@ async def takes_label(request_id, label, index, key):
     return None
 
 
+class TakesLabels(Extension):
+    def routes(self, service):
+        return HttpFeedback(service.ingress, takes_label).routes()
+
+
 def door(is_local=True, **settings):
     made = Door(**settings)
-    made.service = replace(
-        made.service, is_local=is_local, feedback=takes_label, stats=Stats(), page=WITH_PAGE, rollout=RolloutStats
-    )
+    capabilities = [NoLoading(None), TakesLabels()]
+    made.service = replace(made.service, is_local=is_local, extensions=capabilities, stats=Stats(), page=WITH_PAGE)
     made._http = HttpServer(made.service)
     return made
 

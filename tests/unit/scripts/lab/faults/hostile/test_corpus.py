@@ -3,10 +3,10 @@ from random import Random
 
 import pytest
 
-from deployments import decoding
 from deployments.contract.errors import EnsembleError
 from deployments.contract.preprocessing import Preprocessing
-from deployments.transformer import TransformerSettings
+from deployments.transformer import decoding
+from deployments.transformer.transformer import TransformerSettings
 from scripts.lab.faults.hostile.corpus import SHARES, made
 from scripts.lab.faults.hostile.pictures import FORMATS, well_formed
 

@@ -1,0 +1,50 @@
+"""What a capability adds to the ingress, whatever the capability: routes, calls, figures, headers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from deployments.ingress.grpc.calls import Calls
+    from deployments.ingress.http.routes import Routes
+    from deployments.ingress.service import Service
+
+
+class Report(NamedTuple):
+    """Figures for `/stats`.
+
+    Attributes:
+        model: the type of what `read` returns, for the OpenAPI document.
+        read: returns the figures since the start.
+    """
+
+    model: Any
+    read: Callable[[], Any]
+
+
+class Extension:
+    """Adds nothing: a capability overrides what it adds.
+
+    Attributes:
+        headers: the headers of a request that it goes by, by their names in small letters.
+        reports: by the name of their field in `/stats`, figures.
+        announces: the extensions of the Open Inference Protocol that it serves.
+    """
+
+    headers: Sequence[str] = ()
+    reports: Mapping[str, Report] = {}
+    announces: Sequence[str] = ()
+
+    @property
+    def unloaded(self) -> Collection[str]:
+        """The members that are not asked, because they were unloaded."""
+        return ()
+
+    def routes(self, service: Service) -> Routes:
+        """Paths of HTTP."""
+        return {}
+
+    def calls(self, service: Service) -> Calls:
+        """Methods of gRPC, of the services in `protocol/services.py`."""
+        return {}

@@ -1,0 +1,1 @@
+"""What an application can do besides classifying: a folder for each capability, listed in `listed.py`."""

@@ -1,0 +1,44 @@
+"""The section `cache`."""
+
+from __future__ import annotations
+
+from pydantic import ByteSize, Field, field_validator
+
+from deployments.contract.settings import MIB, Schema
+from graph.capabilities.cache.stores import Memory, Redis, Store
+
+URLS = ("redis://", "rediss://", "unix://")
+
+
+class CacheSettings(Schema):
+    """What is remembered, where, and for how long."""
+
+    max_bytes: ByteSize = Field(
+        ByteSize(64 * MIB), ge=64 * 1024, le=1024 * 1024 * MIB, description="memory of the entries, as 64MiB"
+    )
+    max_entries: int = Field(1_000_000, ge=1, le=1_000_000_000, description="images remembered in memory")
+    ttl_s: float = Field(600.0, gt=0, le=31_536_000, allow_inf_nan=False, description="how long an image is remembered")
+    redis: str | None = Field(
+        None, max_length=4096, description="URL of a Redis that processes share; default: memory of this process"
+    )
+    per_key: bool = Field(
+        False, description="whether each API key has entries of its own, so that none can tell what others asked"
+    )
+    redis_timeout_ms: int = Field(50, ge=1, le=10_000, description="how long Redis may take; then there is no cache")
+
+    @field_validator("redis")
+    @classmethod
+    def _is_url(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(URLS):
+            raise ValueError(f"a URL begins with one of {', '.join(URLS)}")
+        return url
+
+    def store(self) -> Store:
+        """Where entries are kept.
+
+        Raises:
+            ConfigurationError: Redis' client is missing, or its URL is wrong.
+        """
+        if self.redis is None:
+            return Memory(self.max_bytes, self.max_entries, self.ttl_s)
+        return Redis(self.redis, self.ttl_s, self.redis_timeout_ms / 1000)

@@ -1,0 +1,104 @@
+"""The settings of a cascade: of the section `ensemble`, the fields `cascade` and `under_load`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from deployments.combiner import VOTES_HINT
+from deployments.contract.settings import Name, Schema
+from graph.flows.patience import AskingSettings
+
+Sureness = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class AuditSettings(Schema):
+    """Early exits that are also given to the members that were not asked, in the background."""
+
+    share: float = Field(gt=0, le=1, description="of the early exits")
+    at_most: float | None = Field(None, gt=0, lt=1, description="share of the exits that may be answered otherwise")
+    tighten: bool = Field(False, description="raise thresholds while more than `at_most` are")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_number(cls, given: Any) -> Any:
+        return {"share": given} if isinstance(given, int | float) else given
+
+    @model_validator(mode="after")
+    def _has_a_bound(self) -> Self:
+        if self.tighten and self.at_most is None:
+            raise ValueError("tighten needs at_most, the share of the exits that may be answered otherwise")
+        return self
+
+
+class CascadeSettings(Schema):
+    """Members one after the other, until those that were asked are sure together."""
+
+    order: tuple[Name, ...] = Field(
+        min_length=2, max_length=64, description="every member, the first to be asked first"
+    )
+    exit_at: tuple[Sureness, ...] = Field(
+        description="for each member but the last, the combined probability of the most probable class that is enough"
+    )
+
+    audit: AuditSettings | None = Field(None, description="a share of the early exits, or more; default: none")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.exit_at) != len(self.order) - 1:
+            raise ValueError(
+                f"exit_at needs {len(self.order) - 1} thresholds, one for each member but the last; "
+                f"it has {len(self.exit_at)}"
+            )
+        return self
+
+    def check(self, weights: dict[str, float], method: str) -> None:
+        """Raise ValueError unless the order names every member once, and the combination tells how sure it is."""
+        if sorted(self.order) != sorted(weights):
+            raise ValueError(f"ensemble.cascade.order must name each member once: {sorted(weights)}")
+        if method == "majority_vote":
+            raise ValueError(f"combiner.{VOTES_HINT}")
+        gates = [not weights[name] for name in self.order]
+        first = gates.index(False)
+        if any(gates[first:]):
+            late = self.order[gates.index(True, first)]
+            raise ValueError(
+                f"ensemble.cascade.order: {late!r} has weight 0, and no say beside {self.order[first]!r}, which is "
+                "asked before it; put it first, or give it a weight"
+            )
+
+
+class UnderLoadSettings(Schema):
+    """Lower thresholds of the cascade while images wait long."""
+
+    exit_at: tuple[Sureness, ...] = Field(description="for each member but the last; 0 answers every image with it")
+    from_queue_ms: float = Field(20.0, gt=0, le=60_000, description="wait for a pass from which they are in force")
+    until_queue_ms: float = Field(5.0, ge=0, le=60_000, description="wait at which they are no longer")
+    full_share: float = Field(0.1, ge=0, le=1, description="of the images meanwhile, that `quality=full` may exempt")
+
+    @model_validator(mode="after")
+    def _has_a_gap(self) -> Self:
+        if self.until_queue_ms >= self.from_queue_ms:
+            raise ValueError("until_queue_ms must be below from_queue_ms, or thresholds would change with every batch")
+        return self
+
+
+class EnsembleSettings(AskingSettings):
+    """How the members are asked: side by side, or one after the other."""
+
+    cascade: CascadeSettings | None = Field(None, description="ask one after the other; default: all at once")
+    under_load: UnderLoadSettings | None = Field(None, description="a cheaper cascade while images wait long")
+
+    @model_validator(mode="after")
+    def _loads_a_cascade(self) -> Self:
+        if self.under_load is None:
+            return self
+        if self.cascade is None:
+            raise ValueError("under_load lowers a cascade's thresholds; configure ensemble.cascade, too")
+        usual, lower = self.cascade.exit_at, self.under_load.exit_at
+        if len(usual) != len(lower) or any(low > high for low, high in zip(lower, usual, strict=True)):
+            raise ValueError(
+                f"under_load.exit_at needs {len(usual)} thresholds, none above those of the cascade: {list(usual)}"
+            )
+        return self

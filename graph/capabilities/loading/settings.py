@@ -1,0 +1,20 @@
+"""The section `loading` of `user_config`: which members are loaded."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from deployments.contract.settings import Name, Schema
+
+NEEDED = "the quorum needs it; load another member first, or lower ensemble.quorum"
+
+
+class LoadingSettings(Schema):
+    """What has been loaded and unloaded."""
+
+    unloaded: tuple[Name, ...] = Field((), max_length=64, description="members that are not asked")
+    loaded: dict[Name, Annotated[int, Field(ge=1)]] = Field(
+        {}, max_length=64, description="the version that each member was told to load"
+    )

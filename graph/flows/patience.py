@@ -1,0 +1,46 @@
+"""How the members are asked: how many must answer, and how long an answer is waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import Field
+
+from deployments.contract.batch import Batch
+from deployments.contract.settings import Schema
+
+# Of the time that a batch has left, when `patience_ms` does not say: the rest is for what comes after the members.
+PATIENT_SHARE = 0.8
+# A member that has had less has not been slow: where `patience_ms` does not say, a short deadline proves nothing.
+LEAST_FAIR_S = 1.0
+
+
+class AskingSettings(Schema):
+    """How the members are asked, and how many must answer."""
+
+    quorum: int | None = Field(None, ge=1, description="members that must answer an image; default: all of them")
+    patience_ms: int | None = Field(
+        None, ge=1, le=600_000, description="how long a member may take; default: 0.8 of the time that is left"
+    )
+
+
+def fair_s(patience_ms: int | None) -> float:
+    """How long a member must have had before it counts as late, seconds, whatever the deadlines of its images."""
+    return LEAST_FAIR_S if patience_ms is None else patience_ms / 1000
+
+
+def patience_s(batch: Batch[Any], patience_ms: int | None, turns: int = 1) -> float | None:
+    """How long a member may take, seconds; None for as long as the batch itself.
+
+    Args:
+        batch: the images.
+        patience_ms: the most that it may take, if something says so.
+        turns: the members that are asked one after the other from now on; they share what is left.
+    """
+    deadlines = [item.deadline for item in batch.items if item.deadline is not None]
+    bounds: Sequence[float] = [patience_ms / 1000] if patience_ms is not None else []
+    if len(deadlines) == len(batch.items):
+        bounds = [*bounds, PATIENT_SHARE / turns * (max(deadlines) - time.time())]
+    return max(0.0, min(bounds)) if bounds else None

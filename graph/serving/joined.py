@@ -1,0 +1,60 @@
+"""The nodes and the capabilities of an application, joined in the process of the ingress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deployments.contract.item import Item
+from deployments.contract.nodes import Graph
+from graph.capabilities.capability import Capability, Nodes, Site
+from graph.plan import Plan
+
+Knows = Callable[[bytes, Item], bool]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """An application's graph.
+
+    Attributes:
+        graph: from encoded images to answers.
+        nodes: every node by name, for whoever asks one by itself.
+        capabilities: what takes part, in order.
+    """
+
+    graph: Graph
+    nodes: Nodes
+    capabilities: tuple[Capability, ...]
+
+    @property
+    def live(self) -> Mapping[str, Any]:
+        """What capabilities can change while they serve, by name."""
+        return {name: each for capability in self.capabilities for name, each in capability.live.items()}
+
+    @property
+    def knows(self) -> Knows | None:
+        """Whether an image is answered from memory; None where nothing is remembered."""
+        keeping = [capability.knows for capability in self.capabilities if capability.keeps_predictions]
+        return next(iter(keeping), None)
+
+
+def join(plan: Plan, placed: Nodes, application: str, replica: str, versions: dict[str, str]) -> Joined:
+    """Make the capabilities of a plan, and join the nodes.
+
+    Args:
+        plan: what takes part, and what joins the nodes.
+        placed: every node where it runs, by name.
+        application: the Serve application's name.
+        replica: the unique id of this replica of the ingress.
+        versions: see `Site`.
+    """
+    capabilities: list[Capability] = []
+    nodes, members = placed, placed
+    for planned in plan.capabilities:
+        made = planned(Site(application, replica, members, versions))
+        nodes = {**nodes, **made.nodes}
+        members = {**members, **made.nodes, **made.members}
+        capabilities.append(made)
+    return Joined(plan.compose(members, capabilities), nodes, tuple(capabilities))

@@ -1,0 +1,177 @@
+import asyncio
+import time
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as op
+
+from deployments.contract.errors import ConfigurationError, DeadlineExceeded, InferenceFailed
+from deployments.contract.item import Item
+from deployments.members.openvino import OpenVino
+from deployments.members.predictor import Predictor
+from models.repository import find
+from tests import batches
+from tests.batches import errors
+from tests.networks import brightness, constant, heavy, one_hot, store
+from tests.pictures import grey
+
+
+def predictor(repository, name, max_batch_size=4, **config):
+    member = OpenVino(name=name, **config)
+    return Predictor(member, find(repository, name), (32, 32), max_batch_size)
+
+
+def pixels(*levels):
+    return np.stack([grey(level, 32, 32) for level in levels])
+
+
+def batch(*levels):
+    return batches.batch(pixels(*levels))
+
+
+@pytest.mark.parametrize("hint", [{"performance_hint": "LATENCY"}, {"streams": 2, "threads": 2}, {"threads": 1}])
+@pytest.mark.parametrize("count", [1, 3, 16])
+async def test_rows_stay_in_order_however_they_are_split(repository, hint, count):
+    levels = [(37 * i) % 256 for i in range(count)]
+    answer = await predictor(repository, "brightness", **hint)(batch(*levels))
+    assert answer.payload.argmax(1).tolist() == [level // 32 for level in levels]
+    assert answer.payload.dtype == np.float32
+    np.testing.assert_allclose(answer.payload.sum(1), 1, rtol=1e-5)
+    assert [item.versions for item in answer.items] == [{"brightness": 1}] * count
+
+
+async def test_logits_get_a_softmax_and_distributions_none(repository):
+    answer = await predictor(repository, "one")(batch(0))
+    np.testing.assert_allclose(answer.payload[0], one_hot(1), rtol=1e-5)
+
+
+async def test_many_batches_at_once_are_not_mixed(repository):
+    member = predictor(repository, "brightness")
+    levels = list(range(2, 256, 4))
+    answers = await asyncio.gather(*(member(batch(level)) for level in levels))
+    assert [int(answer.payload.argmax()) for answer in answers] == [level // 32 for level in levels]
+
+
+@pytest.mark.slow
+async def test_the_event_loop_goes_on_while_a_model_computes(tmp_path):
+    store(tmp_path, "heavy", heavy())
+    member = Predictor(OpenVino(name="heavy"), find(tmp_path, "heavy"), (32, 32), 64)
+    turns = 0
+
+    async def count_turns():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counter = asyncio.create_task(count_turns())
+    await member(batch(*range(64)))
+    counter.cancel()
+    assert turns > 20
+
+
+def test_a_batch_is_not_split_below_the_least_at_once(repository):
+    alone, together = (predictor(repository, "brightness", least_at_once=least) for least in (1, 3))
+    # As on a machine with four infer requests at a time.
+    alone._requests = together._requests = alone._requests[:1] * 4
+    counts = (1, 2, 3, 4, 7, 12, 64)
+    assert [len(alone._split(range(count))) for count in counts] == [1, 2, 3, 4, 4, 4, 8]
+    assert [len(together._split(range(count))) for count in counts] == [1, 1, 1, 2, 3, 4, 8]
+
+
+async def test_a_cancelled_caller_gives_its_infer_request_back(repository):
+    member = predictor(repository, "brightness", streams=1, threads=1)
+    for _ in range(20):
+        task = asyncio.create_task(member(batch(*range(0, 256, 8))))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+    answer = await asyncio.wait_for(member(batch(200)), 5)
+    assert answer.payload.argmax() == 200 // 32
+
+
+async def test_expired_requests_are_not_inferred(repository):
+    expired = batches.batch(pixels(10, 200), Item(deadline=time.time() - 1), Item())
+    answer = await predictor(repository, "brightness")(expired)
+    assert answer.payload.argmax(1).tolist() == [200 // 32]
+    assert isinstance(errors(answer)[0], DeadlineExceeded)
+
+
+async def test_a_failed_inference_is_an_error_of_its_requests_and_then_of_its_health(repository):
+    member = predictor(repository, "brightness")
+    member.check_health()
+    wrong = batches.batch(np.zeros((2, 16, 16, 3), np.uint8))
+    for _ in range(3):
+        answer = await member(wrong)
+        assert [type(error) for error in errors(answer).values()] == [InferenceFailed, InferenceFailed]
+    # A batch of which nothing is inferred proves nothing.
+    await member(batches.batch(pixels(1), Item(deadline=time.time() - 1)))
+    with pytest.raises(RuntimeError, match="brightness"):
+        member.check_health()
+    await member(batch(1))
+    member.check_health()
+
+
+async def test_an_inference_that_never_calls_back_is_an_error_of_its_health(repository, monkeypatch):
+    member = predictor(repository, "brightness", performance_hint="LATENCY")
+    [request] = member._requests
+    monkeypatch.setattr(request, "start_async", lambda *_, **__: None)
+    hangs = asyncio.create_task(member(batch(1)))
+    while not member._began:
+        await asyncio.sleep(0)
+    member.check_health()
+    monkeypatch.setattr("deployments.members.predictor.HUNG_AFTER_S", 0)
+    with pytest.raises(RuntimeError, match="has not ended"):
+        member.check_health()
+    hangs.cancel()
+
+
+async def test_an_answer_of_no_finite_number_is_an_error_of_its_request_alone(tmp_path):
+    image = op.parameter([-1, 32, 32, 3], np.uint8, name="image")
+    mean = op.reduce_mean(op.convert(image, "f32"), np.array([1, 2, 3]), keep_dims=False)
+    # The root of a negative number for a white picture.
+    root = op.sqrt(op.subtract(np.float32(254.5), mean))
+    logits = op.multiply(op.unsqueeze(root, np.array(1)), np.array([[0, 1, 2]], np.float32))
+    store(tmp_path, "root", ov.Model([logits], [image], "root"), classes=("a", "b", "c"))
+    answer = await predictor(tmp_path, "root")(batch(10, 255, 20))
+    assert answer.live == [0, 2]
+    assert isinstance(errors(answer)[1], InferenceFailed)
+    assert answer.payload.shape == (2, 3)
+    np.testing.assert_allclose(answer.payload.sum(1), 1, rtol=1e-5)
+
+
+async def test_a_model_of_fixed_batch_size(tmp_path):
+    image = op.parameter([2, 32, 32, 3], np.uint8)
+    flat = op.reshape(op.convert(image, "f32"), np.array([2, 3072]), False)
+    store(
+        tmp_path,
+        "fixed",
+        ov.Model([op.softmax(op.reduce_max(flat, 1, True) * np.ones((1, 3), np.float32), 1)], [image], "f"),
+    )
+    member = Predictor(OpenVino(name="fixed"), find(tmp_path, "fixed"), (32, 32), 3)
+    answer = await member(batch(1, 2, 3))
+    np.testing.assert_allclose(answer.payload, np.full((3, 3), 1 / 3), rtol=1e-5)
+
+
+async def test_a_float_nchw_model_is_fed_as_it_wants(tmp_path):
+    image = op.parameter([1, 3, 32, 32], np.float32)
+    store(tmp_path, "nchw", ov.Model([op.reduce_mean(image, np.array([2, 3]), False)], [image], "n"))
+    picture = np.zeros((1, 32, 32, 3), np.uint8)
+    picture[..., 2] = 9
+    member = Predictor(OpenVino(name="nchw"), find(tmp_path, "nchw"), (32, 32), 1)
+    answer = await member(batches.batch(picture))
+    assert answer.payload[0].argmax() == 2
+
+
+def test_pixels_of_another_size_are_refused_at_start(tmp_path):
+    store(tmp_path, "m", constant([0.5, 0.5], size=64))
+    with pytest.raises(ConfigurationError, match="does not run"):
+        Predictor(OpenVino(name="m"), find(tmp_path, "m"), (32, 32), 1)
+
+
+def test_a_damaged_model_is_told_with_its_members_name(tmp_path):
+    folder = store(tmp_path, "m", brightness())
+    (folder / "model.bin").write_bytes(bytes((folder / "model.bin").stat().st_size))
+    with pytest.raises(ConfigurationError, match=r"members: 'm': .*model\.bin does not match"):
+        predictor(tmp_path, "m")

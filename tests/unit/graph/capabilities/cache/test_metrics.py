@@ -1,0 +1,13 @@
+from graph.capabilities.cache import metrics
+from graph.capabilities.cache.metrics import CacheMetrics
+from tests.metrics import recorded
+
+
+def test_what_a_cache_does_is_counted(monkeypatch):
+    told = recorded(monkeypatch, metrics)
+    counts = CacheMetrics()
+    counts.cache(2, 0, 1, 0.5)
+    counts.cache(0, 3, 0, 0.0)
+    images = [(value, tags["result"]) for name, value, tags in told if name == "ensemble_cache_images"]
+    assert images == [(2, "hit"), (1, "passed"), (3, "miss")]
+    assert [value for name, value, _ in told if name == "ensemble_cache_saved_seconds"] == [0.5]

@@ -1,0 +1,146 @@
+import asyncio
+
+import numpy as np
+from msgspec.structs import replace
+
+from deployments.contract.answer import Answer, Classification
+from deployments.contract.batch import Batch
+from deployments.contract.caller import Caller
+from deployments.contract.errors import InvalidImage
+from deployments.contract.item import Item, Vote
+from deployments.contract.rollout import CanaryConfig
+from graph.capabilities.canary.capability import Drawing
+from graph.capabilities.canary.trial import Trial
+from graph.capabilities.shadow.capability import Copying
+from graph.capabilities.shadow.tap import PixelTap
+from graph.flows.intercepted import Intercepted
+from tests.batches import batch
+from tests.unit.graph.capabilities.canary.test_trial import Counts
+from tests.unit.graph.capabilities.shadow.test_shadow import Breaks, Names, over, shadow, waiting
+
+
+class Graph:
+    """Answers 1 for each image; the member `a` says what the image is, and a shadow may look at it."""
+
+    def __init__(self):
+        self.items, self.tap = [], PixelTap(["small"])
+        self.remembers = False
+
+    async def members(self, batch):
+        items = iter(batch.payload["small"])
+        told = (item if item.error else voted(item, int(next(items))) for item in batch.items)
+        return Batch(batch.payload, tuple(told))
+
+    async def __call__(self, batch):
+        self.items = batch.items
+        pixels = Batch({"small": np.array([int(image) for image in batch.payload], np.uint8)}, batch.items)
+        items = (await self.members(pixels if self.remembers else await self.tap(pixels))).items
+        return Batch([answer(item) for item in items if item.error is None], items)
+
+
+def voted(item, index):
+    return replace(item, votes={"a": Vote(index, 0.5)}, versions={"a": 3 if "a" in item.trials else 2})
+
+
+def answer(item):
+    told = Classification("x", 1, 0.5, top=(), model_versions=item.versions, trace_id="")
+    return Answer(told, np.array([0.5, 0.5], np.float32))
+
+
+def rollout(share, key="image"):
+    trial = Trial("a", CanaryConfig(version=3, share=share, key=key), Counts())
+    graph = Graph()
+    return Intercepted(graph, [Drawing([trial])]), graph, trial
+
+
+def shadowed(node, **more):
+    found, graph = shadow(node, **more), Graph()
+    return Intercepted(graph, [Copying([found], graph.tap, None)]), graph, found
+
+
+def item(**more):
+    return Item(queued_ns=1, **more)
+
+
+async def test_images_are_marked_and_what_their_version_says_is_compared():
+    flow, graph, trial = rollout(1.0)
+    await flow(batch([b"1", b"0"], item(), item()))
+    assert [each.trials for each in graph.items] == [("a",)] * 2
+    assert trial.counts.votes == [("a", "canary", "3", True), ("a", "canary", "3", False)]
+    assert trial.figures().canary.agreed.share == 0.5
+    trial.rolled_back = "failures"
+    await flow(batch([b"1"], item()))
+    assert graph.items[0].trials == ()
+    assert trial.counts.votes[-1] == ("a", "stable", "2", True)
+
+
+async def test_what_warms_up_is_not_tried_and_what_has_failed_neither():
+    flow, graph, _ = rollout(1.0)
+    await flow(batch([b"1"], Item()))
+    assert graph.items[0].trials == ()
+    await flow(Batch([], (item(error=InvalidImage("x")),)))
+    assert graph.items[0].trials == ()
+
+
+async def test_of_who_asks_nothing_is_known_further_on_but_the_keys_name():
+    flow, graph, trial = rollout(0.5, "header:X-User")
+    assert trial.header == "x-user"
+    by = Caller(headers={"x-user": "me"})
+    await flow(batch([b"1"], item(by=by)))
+    assert graph.items[0].by == Caller()
+    await flow(batch([b"1"], item(by=by._replace(name="mine", client="mine"))))
+    assert graph.items[0].by == Caller(name="mine")
+
+
+async def test_an_answer_is_given_even_if_it_can_not_be_told_of(caplog):
+    flow, _, trial = rollout(1.0)
+    trial.voted = None
+    assert len((await flow(batch([b"1"], item()))).payload) == 1
+    assert "an interceptor failed" in caplog.text
+
+
+async def test_a_shadow_gets_what_was_answered_and_has_no_say():
+    node = Names()
+    flow, graph, found = shadowed(node)
+    answered = await flow(batch([b"1", b"0"], *waiting(2)))
+    # The answer is there before it is asked.
+    assert node.seen == []
+    assert [dict(item.versions) for item in answered.items] == [{"a": 2}] * 2
+    await over(found)
+    assert [pixels for pixels, _ in node.seen] == [[1, 0]]
+    told = found.figures().agreed
+    assert (told["ensemble"].count, told["a"].count, told["a"].total) == (1, 2, 2)
+    assert graph.tap._kept == {}
+
+
+async def test_a_shadow_that_hangs_or_breaks_changes_nothing():
+    for node in (Names(gate=asyncio.Event()), Breaks()):
+        flow, _, found = shadowed(node)
+        for _ in range(3):
+            answered = await flow(batch([b"1"], *waiting(1)))
+            assert [len(answered.payload), answered.items[0].missing] == [1, {}]
+        assert found._counts.results["dropped"] == 2
+        for task in found._work._tasks:
+            task.cancel()
+
+
+async def test_what_has_failed_or_was_remembered_is_not_shadowed():
+    node = Names()
+    flow, graph, found = shadowed(node)
+    await flow(Batch([b"1"], (replace(*waiting(1), error=InvalidImage("x")), *waiting(1))))
+    graph.remembers = True
+    await flow(batch([b"2"], *waiting(1)))
+    await over(found)
+    assert [pixels for pixels, _ in node.seen] == [[1]]
+    assert graph.tap._kept == {}
+
+
+async def test_a_graph_that_raises_leaves_nothing_behind():
+    flow, graph, _ = shadowed(Names())
+    with_error = batch([b"not a number"], *waiting(1))
+    try:
+        await flow(with_error)
+    except ValueError:
+        assert graph.tap._kept == {}
+    else:
+        raise AssertionError
