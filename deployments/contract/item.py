@@ -18,6 +18,8 @@ Version = int | str
 PROCESS = socket.gethostname(), os.getpid()
 # Characters of an error's message in a trace: it may quote what a client sent.
 MOST_TOLD = 200
+# Fields of an `Item` that don't travel to other processes.
+OF_THE_INGRESS = frozenset({"by", "place", "waits"})
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -97,7 +99,7 @@ class Item(msgspec.Struct, frozen=True):
         steps: the nodes that worked on it, in order.
         trials: what is tried on it: the names of the members whose canary answers it, and those of its shadows.
         number: of its own, where it is followed through the graph; else 0.
-        by: who asks; known to the ingress' process alone, as the next ones.
+        by: who asks; one of `OF_THE_INGRESS`, as the next two.
         place: its position among the images of its request.
         waits: whether it waits for a node that has no replica now; an edge then raises `NoReplica` for a batch of which
             none does.

@@ -7,6 +7,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+# What an answer shows, and when: members predict the same whatever these are. All others enter the key of a cache.
+OF_THE_ANSWER = frozenset({"top_k", "members", "timeout_ms", "cache", "timings"})
+
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The options of a request; the HTTP query, the Open Inference Protocol's parameters, a handle's keywords."""
@@ -28,3 +31,15 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[Literal["full"], Meta(description="`full` asks every member, where a cascade would ask fewer")] | None
     ) = None
     timings: Annotated[bool, Meta(description="list where the image's time went")] = False
+
+
+ENCODER = msgspec.msgpack.Encoder(order="deterministic")
+# The options that change what members predict.
+DECISIVE = tuple(name for name in Options.__struct_fields__ if name not in OF_THE_ANSWER)
+NOTHING = Options()
+
+
+def decisive(options: Options) -> bytes:
+    """What changes predictions: two requests that differ in it share nothing of a cache; empty where all is default."""
+    told = {name: value for name in DECISIVE if (value := getattr(options, name)) != getattr(NOTHING, name)}
+    return ENCODER.encode(told) if told else b""

@@ -9,19 +9,20 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
+from msgspec.structs import fields
 from numpy.typing import NDArray
 
 from deployments.contract import batch as contract
 from deployments.contract.answer import Answer, Classification
 from deployments.contract.batch import Batch
 from deployments.contract.errors import by_code
-from deployments.contract.item import Cached, Item, Note, Step, Version, Vote
-from deployments.contract.options import Options
+from deployments.contract.item import OF_THE_INGRESS, Item, Note, Step
 
 Kind = Literal[0, 1, 2, 3]
 CALL, ANSWER, FAILURE, CLOSING = 0, 1, 2, 3
@@ -58,30 +59,18 @@ class Answers(msgspec.Struct, tag="answers"):
     probabilities: Array
 
 
-class SentItem(msgspec.Struct, array_like=True):
-    """An `Item`; its steps by the position of their note among the header's."""
-
-    trace_parent: str
-    deadline: float | None
-    options: Options
-    queued_ns: int
-    image_size: tuple[int, int] | None
-    versions: dict[str, Version]
-    missing: dict[str, str]
-    asked: tuple[str, ...]
-    eased: bool
-    cache: Cached | None
-    votes: dict[str, Vote]
-    error: dict[str, Any] | None
-    steps: list[tuple[int, tuple[str, str] | None]]
-    trials: tuple[str, ...]
-    number: int
+# Of an `Item` these travel in another form: the error as its fields, the steps by the position of their notes.
+OTHERWISE: Mapping[str, Any] = {"error": dict[str, Any] | None, "steps": list[tuple[int, tuple[str, str] | None]]}
+# All others travel as they are, but for those that the ingress' process alone knows.
+PLAIN = {field.name: field.type for field in fields(Item) if field.name not in {*OTHERWISE, *OF_THE_INGRESS}}
+plain = attrgetter(*PLAIN)
+SentItem = msgspec.defstruct("SentItem", [*PLAIN.items(), *OTHERWISE.items()], array_like=True)
 
 
 class Header(msgspec.Struct, array_like=True):
     """What a frame says of its batch."""
 
-    items: list[SentItem]
+    items: list[SentItem]  # type: ignore[valid-type]
     notes: list[Note]
     payload: Blobs | Array | Named | Answers
 
@@ -149,51 +138,19 @@ def padding(buffer: Buffer) -> bytes:
     return bytes(-len(buffer) % ALIGNMENT)
 
 
-def _sent(item: Item, notes: dict[int, tuple[int, Note]]) -> SentItem:
+def _sent(item: Item, notes: dict[int, tuple[int, Note]]) -> msgspec.Struct:
     steps = [(notes.setdefault(id(step.note), (len(notes), step.note))[0], step.failure) for step in item.steps]
     error = None if item.error is None else item.error.to_dict()
-    return SentItem(
-        trace_parent=item.trace_parent,
-        deadline=item.deadline,
-        options=item.options,
-        queued_ns=item.queued_ns,
-        image_size=item.image_size,
-        versions=dict(item.versions),
-        missing=dict(item.missing),
-        asked=item.asked,
-        eased=item.eased,
-        cache=item.cache,
-        votes=dict(item.votes),
-        error=error,
-        steps=steps,
-        trials=item.trials,
-        number=item.number,
-    )
+    return SentItem(*plain(item), error, steps)
 
 
-def _item(sent: SentItem, notes: Sequence[Note], passed: dict[int, Step]) -> Item:
+def _item(sent: Any, notes: Sequence[Note], passed: dict[int, Step]) -> Item:
     steps = tuple(
         passed.setdefault(number, Step(notes[number])) if failure is None else Step(notes[number], failure)
         for number, failure in sent.steps
     )
     error = None if sent.error is None else by_code(**sent.error)
-    return Item(
-        trace_parent=sent.trace_parent,
-        deadline=sent.deadline,
-        options=sent.options,
-        queued_ns=sent.queued_ns,
-        image_size=sent.image_size,
-        versions=sent.versions,
-        missing=sent.missing,
-        asked=sent.asked,
-        eased=sent.eased,
-        cache=sent.cache,
-        votes=sent.votes,
-        error=error,
-        steps=steps,
-        trials=sent.trials,
-        number=sent.number,
-    )
+    return Item(error=error, steps=steps, **dict(zip(PLAIN, plain(sent), strict=True)))
 
 
 def _described(payload: Any, buffers: list[Buffer]) -> Blobs | Array | Named | Answers:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from deployments.contract.batch import Batch, Work
 from deployments.contract.item import Cached, Item, Version
 from deployments.contract.nodes import Node, Part, joined, parts
+from deployments.contract.options import decisive
 from deployments.contract.payload import Ballots
 from graph.capabilities.cache.stores import Store
 
@@ -142,10 +143,10 @@ class Cache:
         return item.options.cache is None and self._store.has(self._key(image, item))
 
     def _key(self, image: bytes, item: Item) -> bytes:
+        tried = "".join(f" {name}" for name in item.trials)
         # Names of members have no "=".
         owner = f" key={item.by.name}" if self._per_key else ""
-        decides = (item.options.quality or "") + "".join(f" {name}" for name in item.trials) + owner
-        digest = hashlib.sha256(self._identity + decides.encode() + b"\0")
+        digest = hashlib.sha256(self._identity + decisive(item.options) + f"{tried}{owner}".encode() + b"\0")
         for start in range(0, len(image), AT_ONCE):
             digest.update(image[start : start + AT_ONCE])
         return b"ensemble:" + digest.digest()

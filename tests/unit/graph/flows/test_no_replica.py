@@ -4,14 +4,14 @@ import asyncio
 
 import numpy as np
 import pytest
-from graph.flows.asking import AskingSettings
-from graph.flows.canary import Canary
-from graph.flows.cascade import Cascade
-from graph.flows.trial import Trial
 
 from deployments.contract.batch import Work
 from deployments.contract.errors import NoReplica
 from deployments.contract.rollout import CanaryConfig
+from graph.capabilities.canary.flow import Canary
+from graph.capabilities.canary.trial import Trial
+from graph.capabilities.cascade.flow import Cascade
+from graph.capabilities.cascade.settings import EnsembleSettings
 from graph.flows.asked import MOST_LATE, Asked, Member
 from graph.flows.ensemble import Ensemble
 from tests.batches import batch, errors
@@ -50,9 +50,10 @@ def flow(request):
     def make(*members, **asking):
         named = {each.name: Member(each, "small") for each in members}
         if request.param == "ensemble":
-            return Ensemble(named, Mean(), AskingSettings(**asking))
+            return Ensemble(named, Mean(), EnsembleSettings(**asking))
         order = {"order": list(named), "exit_at": [1.0] * (len(named) - 1)}
-        return Cascade(named, Mean(), AskingSettings(cascade=order, **asking))
+        settings = EnsembleSettings(cascade=order, **asking)
+        return Cascade(named, Mean(), settings, settings.cascade)
 
     return make
 
@@ -125,7 +126,7 @@ async def test_a_member_that_is_tried_in_another_version_is_missing_at_once():
     stable, other, b = Separate("a"), Separate("a canary"), Separate("b")
     canary = Canary(stable, other, Trial("a", CanaryConfig(version=2, share=0.5), None))
     canary.name = "a"
-    asked = Ensemble({"a": Member(canary, "small"), "b": Member(b, "small")}, Mean(), AskingSettings(quorum=1))
+    asked = Ensemble({"a": Member(canary, "small"), "b": Member(b, "small")}, Mean(), EnsembleSettings(quorum=1))
     stable.replica.clear()
     assert missing(await asked(pixels())) == [{"a": "no_replica"}] * 2
 
