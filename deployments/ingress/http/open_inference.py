@@ -120,7 +120,7 @@ class OpenInference:
 
     async def _versioned(self, name: str, handler: Handler, request: Request, call: Call) -> Response:
         """What a handler answers, if the path names the model's version, which another may have become meanwhile."""
-        self._catalog.find(name, request.scope["path"].split("/")[5])
+        self._catalog.find(name, request.path_params["version"])
         return await handler(request, call)
 
     async def _infer(self, model: Model, request: Request, call: Call) -> Response:

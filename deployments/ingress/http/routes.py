@@ -147,8 +147,8 @@ def unlisted(routes: Routes) -> Routes:
 
 
 def pattern(path: str) -> re.Pattern[str]:
-    """What matches a path in which names in braces stand for parts of it."""
-    return re.compile(re.sub(r"\{\w+\}", "[^/]+", path))
+    """What matches a path in which names in braces stand for parts of it, and finds these by name."""
+    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
 
 
 def encoded(content: Any, status: int = 200) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from urllib.parse import unquote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -67,7 +68,7 @@ class HttpServer:
 
     async def _dispatched(self, request: Request) -> Response:
         path = request.scope["path"]
-        template = path if path in self._routes else self._matching(path)
+        template = path if path in self._routes else self._matching(path, request)
         route = self._routes.get(template)
         if route is None and (error := tensorflow_serving.unknown(path)) is not None:
             return self._error(error, tensorflow_serving.AS_MESSAGE)
@@ -82,9 +83,13 @@ class HttpServer:
             return await self._observed(request, route, template)
         return await self._answered(request, route, Call(Trace("")))
 
-    def _matching(self, path: str) -> str:
-        """The template of a path with a name of the caller's in it; empty if there is none."""
-        return next((template for known, template in self._patterns.items() if known.fullmatch(path)), "")
+    def _matching(self, path: str, request: Request) -> str:
+        """The template of a path with names in it, which are then in `request.path_params`; empty if there is none."""
+        for known, template in self._patterns.items():
+            if (found := known.fullmatch(path)) is not None:
+                request.scope["path_params"] = {name: unquote(part) for name, part in found.groupdict().items()}
+                return template
+        return ""
 
     async def _observed(self, request: Request, route: Route, template: str) -> Response:
         """The answer to a call that is traced and counted."""

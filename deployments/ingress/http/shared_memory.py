@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 from starlette.requests import Request
@@ -67,8 +66,8 @@ class SharedMemory:
 
 def _region(request: Request) -> str:
     """The name of the region in the path, empty where none is."""
-    parts = request.scope["path"].split("/")
-    return unquote(parts[4]) if len(parts) > 5 else ""
+    region: str = request.path_params.get("region", "")
+    return region
 
 
 def _route(method: str, handler: Handler, summary: str, answer: Any = dict[str, Any], body: Any = None) -> Route:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 from starlette.requests import Request
@@ -47,13 +46,13 @@ class HttpRepository:
 
     async def _load(self, request: Request, call: Call) -> Response:
         loading, parameters = await self._permitted(request, call)
-        await loading.load(_model(request), version_to_load(parameters))
+        await loading.load(request.path_params["model"], version_to_load(parameters))
         return encoded({})
 
     async def _unload(self, request: Request, call: Call) -> Response:
         loading, parameters = await self._permitted(request, call)
         check_unload(parameters)
-        await loading.unload(_model(request))
+        await loading.unload(request.path_params["model"])
         return encoded({})
 
     async def _permitted(self, request: Request, call: Call) -> tuple[Loading, Mapping[str, Any]]:
@@ -65,11 +64,6 @@ class HttpRepository:
         if not isinstance(parameters, dict):
             raise InvalidParameter("'parameters' must be an object")
         return loading, parameters
-
-
-def _model(request: Request) -> str:
-    """The name in the path."""
-    return unquote(request.scope["path"].split("/")[4])
 
 
 def _route(handler: Handler, summary: str) -> Route:
