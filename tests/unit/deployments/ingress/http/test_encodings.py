@@ -1,10 +1,11 @@
 import gzip
+import random
 import zlib
 
 import pytest
 
-from deployments.contract.errors import InvalidParameter, UnsupportedMediaType
-from deployments.ingress.http.encodings import MOST_AT_ONCE, decoded
+from deployments.contract.errors import ImageTooLarge, InvalidParameter, UnsupportedMediaType
+from deployments.ingress.http.encodings import FREE_BYTES, MOST_AT_ONCE, MOST_TIMES, decoded
 
 CONTENT = bytes(range(256)) * 4000
 
@@ -44,3 +45,26 @@ async def test_what_was_not_compressed_so_is_refused(body):
 async def test_other_encodings_are_refused():
     with pytest.raises(UnsupportedMediaType):
         [chunk async for chunk in decoded(Sent(b"", "br"))]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+async def test_a_small_body_does_not_become_a_large_one(pack):
+    encoding = "gzip" if pack is gzip.compress else "deflate"
+    sent = Sent(pack(b"\xff\xd8" + b"\xff" * 4 * FREE_BYTES), encoding)
+    became = []
+
+    async def read():
+        async for piece in decoded(sent):
+            became.append(len(piece))
+
+    with pytest.raises(ImageTooLarge, match="without Content-Encoding"):
+        await read()
+    assert sum(became) <= FREE_BYTES
+
+
+async def test_a_large_body_may_become_larger():
+    once = random.Random(0).randbytes(FREE_BYTES // 2)
+    content = b"".join(once[i : i + 16384] * 2 for i in range(0, len(once), 16384)) + once
+    packed = zlib.compress(content)
+    assert FREE_BYTES < len(content) < MOST_TIMES * len(packed)
+    assert b"".join([chunk async for chunk in decoded(Sent(packed, "deflate"))]) == content
