@@ -21,7 +21,7 @@ from graph.config import EnsembleConfig, parse
 from graph.names import INGRESS
 from graph.placement import Factory, Recipe, recipes
 from graph.plan import Compose, Plan
-from graph.serving.door import Door
+from graph.serving.ingress import IngressReplica
 from graph.serving.node import NodeDeployment
 
 
@@ -68,7 +68,7 @@ def application(
         offers=offers(config, agreed),
     )
     placed = {name: _placed(name, recipe, plan.edges == "direct") for name, recipe in nodes.items()}
-    return _deployment(Door, INGRESS).bind(plan, placed)
+    return _deployment(IngressReplica, INGRESS).bind(plan, placed)
 
 
 def strategy(config: EnsembleConfig, needed: int) -> str:

@@ -1,1 +1,1 @@
-"""The door: admission, deadlines and batching, alike for every protocol, and the protocols."""
+"""The ingress: admission, deadlines and batching, alike for every protocol, and the protocols."""

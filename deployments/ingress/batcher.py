@@ -1,4 +1,4 @@
-"""Batching at the door: single images in, batches through the graph.
+"""Batching at the ingress: single images in, batches through the graph.
 
 Serve's own `@serve.batch` cuts a batch when its wait is over, even while every pass through the graph is taken, so
 under load it queues many small batches, and an idle server makes a lone request wait. Here a batch is cut when a pass

@@ -13,7 +13,7 @@ Host = Annotated[str, Field(pattern=r"^(\*|\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)
 
 
 class IngressSettings(Schema):
-    """Admission, batching at the door and deadlines."""
+    """Admission, batching and deadlines."""
 
     max_batch_size: int = Field(16, ge=1, le=1024, description="images in one pass through the graph")
     max_batch_bytes: int = Field(2 * MIB, ge=1024, le=1024 * MIB, description="encoded images in one pass, bytes")

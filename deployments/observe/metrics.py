@@ -124,7 +124,7 @@ class Connected(Protocol):
 
 
 class EdgeMetrics:
-    """What the door counts of its calls to separate nodes."""
+    """What the ingress counts of its calls to separate nodes."""
 
     def __init__(self) -> None:
         """Register the metric."""

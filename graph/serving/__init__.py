@@ -1,1 +1,1 @@
-"""The two Serve deployments: the door, and a node of its own. Each imports only what its process needs."""
+"""The two Serve deployments: the ingress, and a node of its own. Each imports only what its process needs."""

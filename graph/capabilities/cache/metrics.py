@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class CacheMetrics:
-    """What the door counts of its cache."""
+    """What the ingress counts of its cache."""
 
     def __init__(self) -> None:
         """Register every metric."""

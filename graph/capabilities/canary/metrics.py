@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CanaryMetrics:
-    """What the door counts of members with a canary, by the version: the `canary` and the `stable` one."""
+    """What the ingress counts of members with a canary, by the version: the `canary` and the `stable` one."""
 
     def __init__(self) -> None:
         """Register every metric."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class AuditMetrics:
-    """What the door counts of a cascade's audit."""
+    """What the ingress counts of a cascade's audit."""
 
     def __init__(self, at_most: float | None) -> None:
         """Register every metric; `at_most` is the bound that the configuration names."""

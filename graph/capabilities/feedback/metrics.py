@@ -8,7 +8,7 @@ from deployments.observe.metrics import tag_keys
 
 
 class FeedbackMetrics:
-    """What the door counts of true labels."""
+    """What the ingress counts of true labels."""
 
     def __init__(self) -> None:
         """Register every metric."""

@@ -8,7 +8,7 @@ from deployments.observe.metrics import tag_keys
 
 
 class ShadowMetrics:
-    """What the door counts of shadows."""
+    """What the ingress counts of shadows."""
 
     def __init__(self) -> None:
         """Register every metric."""

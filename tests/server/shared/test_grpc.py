@@ -171,7 +171,7 @@ def test_what_is_not_built_says_so_plainly(server):
     for method in ("CudaSharedMemoryStatus", "Nothing"):
         status, details = call(server, f"/inference.GRPCInferenceService/{method}", b"")
         assert status == "UNIMPLEMENTED"
-        assert "Door" not in details
+        assert "IngressReplica" not in details
     for method in ("RepositoryModelLoad", "RepositoryModelUnload"):
         status, details = call(server, f"/inference.GRPCInferenceService/{method}", b"")
         assert (status, "access.operators turns it on" in details) == ("NOT_FOUND", True)

@@ -1,4 +1,4 @@
-"""The application's door: the Serve deployment that every protocol reaches, and that inline nodes run in."""
+"""The ingress: the Serve deployment that every protocol reaches, and that inline nodes run in."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ REGIONS = "shared memory"
 
 
 @answers_grpc
-class Door:
+class IngressReplica:
     """Answers every protocol.
 
     Attributes:
