@@ -11,9 +11,10 @@ import httpx
 class Connection:
     """A keep-alive HTTP/1.1 connection to `/classify`; it connects again after it was lost."""
 
-    def __init__(self, host: str, port: int, timeout_s: float | None = None) -> None:
-        """Set the server, and how long a request may take; None for as long as it takes."""
+    def __init__(self, host: str, port: int, timeout_s: float | None = None, key: str = "") -> None:
+        """Set the server, how long a request may take, None for as long as it takes, and the key that is shown."""
         self._host, self._port, self._timeout_s = host, port, timeout_s
+        self._shown = f"Authorization: Bearer {key}\r\n" if key else ""
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def post(self, image: bytes) -> tuple[int, bytes]:
@@ -23,7 +24,7 @@ class Connection:
             The status and the body of the answer; 0 and an empty JSON object where there was no answer.
         """
         fields = f"Host: {self._host}\r\nContent-Type: image/jpeg\r\nContent-Length: {len(image)}"
-        head = f"POST /classify HTTP/1.1\r\n{fields}\r\n\r\n"
+        head = f"POST /classify HTTP/1.1\r\n{self._shown}{fields}\r\n\r\n"
         try:
             async with asyncio.timeout(self._timeout_s):
                 if self._streams is None:

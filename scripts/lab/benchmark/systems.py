@@ -26,7 +26,9 @@ from scripts.lab.load.__main__ import wrapped
 from scripts.serve.ports import Port, check_ports
 from scripts.shipped import shipped
 
-HTTP_PORT, GRPC_PORT = 18100, 19100
+# The variables let two campaigns run side by side; what Serve listens on behind HAProxy has variables of its own.
+HTTP_PORT = int(os.environ.get("ENSEMBLE_LAB_HTTP_PORT", "18100"))
+GRPC_PORT = int(os.environ.get("ENSEMBLE_LAB_GRPC_PORT", "19100"))
 READY_TIMEOUT_S, STOP_TIMEOUT_S = 120.0, 60.0
 WARM_UP_S = 1.0
 PEERS = Path(__file__).resolve().parent / "peers"

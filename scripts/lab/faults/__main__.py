@@ -6,6 +6,7 @@
     ensemble faults refusals --help          # more requests than a server can answer, likewise
     ensemble faults kills --help             # processes killed at any moment of a start, a load, a stop
     ensemble faults memory --help            # 200,000 requests, and the memory that they take
+    ensemble faults amplification --help     # small requests that cost much
 
 Each scenario starts a server of its own, of the shipped configuration with the models in the box. Clients never try a
 request again. Printed are the requests that failed, the answers that lacked a member, the answers a second while the
@@ -27,6 +28,7 @@ from tqdm import tqdm
 from scripts.errors import positive, told_in_one_line
 from scripts.lab.benchmark.workloads import workload
 from scripts.lab.faults import kills, memory, refusals
+from scripts.lab.faults.amplification import command as amplification
 from scripts.lab.faults.hostile import command as hostile
 from scripts.lab.faults.scenarios import SCENARIOS, Scenario
 from scripts.lab.faults.stage import CALM_S, stage
@@ -35,7 +37,13 @@ from scripts.results import Table, add_files, check_files, drawing, write_files
 from scripts.serve.environment import set_up
 
 # What has options of its own.
-CAMPAIGNS = {"hostile": hostile.main, "refusals": refusals.main, "kills": kills.main, "memory": memory.main}
+CAMPAIGNS = {
+    "hostile": hostile.main,
+    "refusals": refusals.main,
+    "kills": kills.main,
+    "memory": memory.main,
+    "amplification": amplification.main,
+}
 HEADINGS = ("what is done", "requests", "failed", "degraded", "rate kept", "dark, s", "p99, ms")
 CLIENTS = 16
 Result = tuple[Scenario, Sight]

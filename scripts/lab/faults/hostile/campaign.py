@@ -125,7 +125,7 @@ def campaign(
     sent_originals = {name: originals(name) for name in formats}
     photograph = shipped("tests/cat.jpg")
     load = Workload("embedded", DEFAULT_ROOT, 2, CIFAR_SIZE, (photograph,), None)
-    with running(OURS[placement], load, _one_of_each) as server:
+    with running(OURS[placement], load, one_of_each) as server:
         report, before = Report(before_mb=server.resident_mb()), vital(server)
         parts = {"corpus": ((number, made(seed, number)) for number in numbers), **sent_originals}
         for name, inputs in parts.items():
@@ -142,7 +142,7 @@ def campaign(
     return report
 
 
-def _one_of_each(config: dict[str, Any]) -> None:
+def one_of_each(config: dict[str, Any]) -> None:
     """A replica that comes or goes by itself would look like one that died."""
     for options in config["applications"][0]["deployments"]:
         options.pop("autoscaling_config", None)

@@ -24,6 +24,8 @@ class Input:
         metadata: of gRPC.
         whole: whether it is a whole request, so that an answer is due; what is not whole ends by the client's closing.
         due: statuses that it is right to answer, though they would be wrong for others.
+        pieces: by HTTP, so many, with a millisecond between two; a request has at most a few thousand.
+        packing: by gRPC, how the message is compressed, `gzip` or `deflate`.
     """
 
     kind: str
@@ -33,6 +35,8 @@ class Input:
     metadata: tuple[tuple[str, str | bytes], ...] = field(default=())
     whole: bool = True
     due: frozenset[str] = frozenset()
+    pieces: int = 1
+    packing: Literal["", "gzip", "deflate"] = ""
 
 
 def request(
@@ -44,7 +48,7 @@ def request(
     length: int | None = None,
 ) -> bytes:
     """A request of HTTP/1.1 that closes its connection; `length` is what it says of its body, if that is not true."""
-    lines = [f"{method} {target} HTTP/1.1".encode(), b"Host: ensemble", b"Connection: close"]
+    lines = [f"{method} {target} HTTP/1.1".encode(), b"Host: localhost", b"Connection: close"]
     for name, value in (headers or {}).items():
         lines.append(name.encode() + b": " + (value.encode("latin-1", "replace") if isinstance(value, str) else value))
     lines.append(b"Content-Length: %d" % (len(body) if length is None else length))

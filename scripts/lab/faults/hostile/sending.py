@@ -31,6 +31,9 @@ CHANNEL = (
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
 )
+PACKINGS = {"": None, "gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}
+# Between two pieces of a request that is sent in many, so that they don't arrive as one.
+PAUSE_S = 0.001
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class Sender:
         async with grpc.aio.insecure_channel(f"{self._grpc[0]}:{self._grpc[1]}", options=CHANNEL) as channel:
             try:
                 call: Any = channel.unary_unary(sent.method)
-                await call(sent.content, metadata=sent.metadata, timeout=DEADLINE_S + GRACE_S)
+                packing = PACKINGS[sent.packing]
+                await call(sent.content, metadata=sent.metadata, timeout=DEADLINE_S + GRACE_S, compression=packing)
             except grpc.aio.AioRpcError as err:
                 name, details = err.code().name, err.details() or ""
                 if ENDED.search(details):
@@ -125,8 +129,12 @@ async def exchange(where: tuple[str, int], sent: Input, is_enough: Callable[[byt
 
 async def _write(writer: asyncio.StreamWriter, sent: Input) -> None:
     with suppress(OSError):
-        writer.write(sent.content)
-        await writer.drain()
+        piece = -(-len(sent.content) // sent.pieces) or 1
+        for start in range(0, len(sent.content), piece):
+            writer.write(sent.content[start : start + piece])
+            await writer.drain()
+            if sent.pieces > 1:
+                await asyncio.sleep(PAUSE_S)
         if not sent.whole or sent.way == "http2":
             # What is not whole stays so: the server need not wait for more.
             writer.write_eof()

@@ -110,12 +110,12 @@ UPGRADES = (
     b"Upgrade: " + b"x, " * 500,
 )
 # What a reader that is fooled takes for the beginning of the next request, which is another client's.
-SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: ensemble\r\nX: "
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\nX: "
 
 
 def _head(start: bytes, *lines: bytes, body: bytes = b"", length: bool = True) -> bytes:
     declared = (b"Content-Length: %d" % len(body),) if length else ()
-    return b"\r\n".join([start, b"Host: ensemble", *declared, *lines]) + b"\r\n\r\n" + body
+    return b"\r\n".join([start, b"Host: localhost", *declared, *lines]) + b"\r\n\r\n" + body
 
 
 def _paths(rng: Random) -> Input:
