@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 .PHONY: serve test test-fast lint format train lock proto jaeger clean
 
 serve: $(VENV)/serve.installed
-	@exec $(BIN)/python -m scripts.serve $(FLAGS) $(CONFIG)
+	@exec $(BIN)/ensemble serve $(FLAGS) $(CONFIG)
 
 # Several processes share the tests, because a test waits more than it works: a file, or a folder of tests/server, each.
 test: $(VENV)/dev.installed
@@ -40,7 +40,7 @@ REMOTE = $(COMPILE) --no-annotate $(UPGRADE) - --output-file tests/server/remote
 lock: $(VENV)/dev.installed
 	$(COMPILE) $(UPGRADE) --extra dev pyproject.toml --output-file requirements-dev.lock
 	$(COMPILE) $(UPGRADE) --constraint requirements-dev.lock pyproject.toml --output-file requirements.lock
-	echo 'tritonclient[http,grpc]>=2.70 grpcio-health-checking' | tr ' ' '\n' | \
+	echo 'tritonclient[http,grpc]>=2.70 grpcio-health-checking grpcio-reflection' | tr ' ' '\n' | \
 		$(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-tritonclient.lock
 	echo 'schemathesis' | $(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-schemathesis.lock
 	# The last wheel of a perf_analyzer for a C library of before 2024, and one that brings libraries that it wants.
@@ -54,7 +54,8 @@ lock: $(VENV)/dev.installed
 		--output-file tests/unit/models/sources/requirements-buckets.lock
 
 proto: $(VENV)/dev.installed
-	$(BIN)/uv run --no-project --with grpcio-tools==1.85.1 python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. \
+	$(BIN)/uv run --no-project --with grpcio-tools==1.85.1 python -m grpc_tools.protoc -I . --pyi_out=. \
+		--include_imports --descriptor_set_out=deployments/protocol/descriptors.binpb \
 		$(addprefix deployments/protocol/,inference.proto tensorflow_serving.proto feedback.proto)
 
 # A Jaeger that takes the traces, from Go's module proxy; needs Go.
@@ -76,5 +77,5 @@ $(VENV)/dev.installed: requirements-dev.lock $(VENV)/serve.installed
 	touch $@
 
 $(VENV)/train.installed: $(VENV)/dev.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 torchvision==0.28.0 timm==1.0.31
 	touch $@

@@ -1,4 +1,4 @@
-"""The combiner: the members' probabilities in, the ensemble's out."""
+"""The combiner: the probabilities of the members in, those of the ensemble out."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from pydantic import Field
 
 from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.item import Vote
-from deployments.contract.payload import Ballots, Probabilities
+from deployments.contract.item import MemberPrediction
+from deployments.contract.payload import MemberProbabilities, Probabilities
 from deployments.contract.settings import Placement, Schema, Weight
 
 OPERATION = "combine"
 Method = Literal["mean", "geometric_mean", "majority_vote"]
 
-# Below this a probability is taken as this, so that one member's zero does not veto a class in the geometric mean.
+# The smallest probability in the geometric mean, so that one member's zero does not rule out a class.
 SMALLEST = np.float32(1e-7)
-# The mean's part in a majority vote: too small to outweigh a vote, large enough for float32 to tell a tie by.
+# The weight of the mean in a majority vote: too small to outweigh a vote, large enough for float32 to break a tie.
 TIE_BREAK = np.float32(1e-4)
 
 VOTES_HINT = "method: votes don't tell how sure the members are, which a cascade goes by; take another method"
 
 
 class CombinerSettings(Schema):
-    """How the members' probabilities become one."""
+    """How the members' probabilities are combined."""
 
     method: Method = Field("mean", description="how probabilities are combined; see `combine`")
     weights: dict[str, Weight] = Field(default={}, description="by member name; default: the members' own weights")
@@ -79,15 +79,15 @@ def combine(members: Sequence[Probabilities], weights: Sequence[float], method: 
 
 
 class Combiner:
-    """Combines what the members say of each image; an image may lack some of them."""
+    """Combines the members' probabilities of each image, of which an image may lack some."""
 
     def __init__(self, settings: CombinerSettings, weights: Mapping[str, float], graded: bool = False) -> None:
         """Set how members are combined.
 
         Args:
             settings: the method, and weights.
-            weights: the members' own weights, by name, that `settings.weights` replaces when given.
-            graded: whether the outcome must tell how sure the members are, as a cascade needs it.
+            weights: the members' own weights by name, unless `settings.weights` has others.
+            graded: whether the result must express how sure the members are, as a cascade needs it.
         """
         self._own_weights = weights
         self._graded = graded
@@ -95,7 +95,7 @@ class Combiner:
         self.settings = settings
 
     def check(self, settings: CombinerSettings) -> None:
-        """Raise ConfigurationError unless every weight is a member's, one is above 0, and the method grades enough."""
+        """Raise ConfigurationError for weights of no member, only weights of 0, or a method that is not graded."""
         if self._graded and settings.method == "majority_vote":
             raise ConfigurationError(VOTES_HINT)
         try:
@@ -103,45 +103,45 @@ class Combiner:
         except ValueError as err:
             raise ConfigurationError(str(err)) from err
 
-    async def __call__(self, batch: Batch[Ballots]) -> Batch[Probabilities]:
-        """Each member's probabilities, float32 [N,C] by name, to the ensemble's, float32 [N,C].
+    async def __call__(self, batch: Batch[MemberProbabilities]) -> Batch[Probabilities]:
+        """Probabilities of each member, float32 [N,C] by name, to those of the ensemble, float32 [N,C].
 
         Raises:
             ConfigurationError: members disagree on the number of classes.
         """
         work = Work(OPERATION, batch)
-        ballots = work.payload
-        counts = {name: scores.shape[1] for name, scores in ballots.items()}
+        by_member = work.payload
+        counts = {name: scores.shape[1] for name, scores in by_member.items()}
         if len(set(counts.values())) > 1:
             raise ConfigurationError(f"members disagree on the number of classes: {counts}")
-        rows = len(next(iter(ballots.values())))
+        rows = len(next(iter(by_member.values())))
         combined = np.empty((rows, next(iter(counts.values()))), np.float32)
-        votes: list[dict[str, Vote]] = [{} for _ in range(rows)]
-        told = [item.options.members for item in work.batch.items if item.error is None]
-        for names, chosen in _alike(ballots):
-            scores = [ballots[name][chosen] for name in names]
-            combined[chosen] = combine(scores, self._weights(names), self.settings.method)
-            for name, said in zip(names, scores, strict=True):
-                winners, best = said.argmax(axis=1).tolist(), said.max(axis=1).tolist()
-                for position, row in enumerate(chosen.tolist()):
-                    whole = said[position].tobytes() if told[row] else b""
-                    votes[row][name] = Vote(winners[position], best[position], whole)
-        return work.done(combined, lambda row: {"votes": votes[row]})
+        predictions: list[dict[str, MemberPrediction]] = [{} for _ in range(rows)]
+        keeps_all = [item.options.members for item in work.batch.items if item.error is None]
+        for names, selected in _by_members(by_member):
+            scores = [by_member[name][selected] for name in names]
+            combined[selected] = combine(scores, self._weights(names), self.settings.method)
+            for name, own in zip(names, scores, strict=True):
+                winners, best = own.argmax(axis=1).tolist(), own.max(axis=1).tolist()
+                for position, row in enumerate(selected.tolist()):
+                    every = own[position].tobytes() if keeps_all[row] else b""
+                    predictions[row][name] = MemberPrediction(winners[position], best[position], every)
+        return work.done(combined, lambda row: {"predictions": predictions[row]})
 
     def _weights(self, names: Sequence[str]) -> list[float]:
-        """Those of the members that answered; of equal weight where none of them has any."""
+        """The weights of the members that answered, which are equal if none has any."""
         weights = self.settings.weights or self._own_weights
         given = [weights.get(name, 0.0) for name in names]
         return given if any(given) else [1.0] * len(names)
 
 
-def _alike(ballots: Ballots) -> Iterator[tuple[list[str], NDArray[np.intp]]]:
-    """The rows that the same members answered, with their names."""
-    names = list(ballots)
-    answered = np.stack([~np.isnan(scores[:, 0]) for scores in ballots.values()])
+def _by_members(by_member: MemberProbabilities) -> Iterator[tuple[list[str], NDArray[np.intp]]]:
+    """Groups of rows by the members that answered them: the members' names, and the rows."""
+    names = list(by_member)
+    answered = np.stack([~np.isnan(scores[:, 0]) for scores in by_member.values()])
     if answered.all():
         yield names, np.arange(answered.shape[1])
         return
     patterns, which = np.unique(answered, axis=1, return_inverse=True)
     for number, pattern in enumerate(patterns.T):
-        yield [name for name, said in zip(names, pattern, strict=True) if said], np.flatnonzero(which == number)
+        yield [name for name, has in zip(names, pattern, strict=True) if has], np.flatnonzero(which == number)

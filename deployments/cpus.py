@@ -13,7 +13,7 @@ CGROUP_V1 = (Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/c
 def available_cpus() -> int:
     """The container's CPU quota, rounded up, or the process' affinity if that is less; at least 1.
 
-    `os.cpu_count()` tells the host's cores, of which a container may have been given two.
+    `os.cpu_count()` counts the cores of the host, of which a container may use only two.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota()

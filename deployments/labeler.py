@@ -1,4 +1,4 @@
-"""The labeler: the ensemble's probabilities in, answers out."""
+"""The labeler: probabilities of the ensemble in, answers out."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from deployments.contract.answer import TOLD_DIGITS, Answer, Classification, ClassProbability, MemberAnswer
+from deployments.contract.answer import PROBABILITY_DIGITS, Answer, Classification, ClassProbability, MemberAnswer
 from deployments.contract.batch import Batch, Work
-from deployments.contract.item import Item, Vote
+from deployments.contract.item import Item, MemberPrediction
+from deployments.contract.options import MAX_CLASSES
 from deployments.contract.payload import Probabilities
 from deployments.contract.settings import Placement, Schema
 
@@ -17,9 +18,11 @@ OPERATION = "label"
 
 
 class LabelerSettings(Schema):
-    """What an answer lists."""
+    """The classes that an answer lists."""
 
-    top_k: int = Field(1, ge=1, le=100_000, description="classes listed for a request that doesn't say")
+    top_k: int = Field(
+        1, ge=1, le=MAX_CLASSES, description="classes that an answer lists, unless the request says how many"
+    )
 
 
 class LabelerConfig(LabelerSettings):
@@ -32,15 +35,12 @@ class Labeler:
     """Names the most probable classes."""
 
     def __init__(self, settings: LabelerSettings, labels: Sequence[str]) -> None:
-        """Set how many classes an answer lists by default, and the class names in order of index."""
+        """Set how many classes an answer lists, and the class names in order of index."""
         self._labels = labels
         self.settings = settings
 
-    def check(self, settings: LabelerSettings) -> None:
-        """Any number of classes will do: there are no more than there are."""
-
     async def __call__(self, batch: Batch[Probabilities]) -> Batch[Sequence[Answer]]:
-        """Probabilities, float32 [N,C], to one answer a row."""
+        """Probabilities, float32 [N,C], to an answer per row."""
         work = Work(OPERATION, batch)
         live = [item for item in work.batch.items if item.error is None]
         return work.done([self._answer(item, row) for item, row in zip(live, work.payload, strict=True)])
@@ -56,10 +56,12 @@ class Labeler:
             model_versions=item.versions,
             missing=item.missing or None,
             asked=item.asked or None,
-            eased=item.eased or None,
+            eased=item.load_shed or None,
             cache=item.cache,
             trace_id=item.trace_id,
-            members={name: self._vote(vote, top) for name, vote in item.votes.items()} if options.members else None,
+            members={name: self._member(each, top) for name, each in item.predictions.items()}
+            if options.members
+            else None,
         )
         return Answer(classification, row)
 
@@ -70,20 +72,20 @@ class Labeler:
         order = np.argsort(-row, kind="stable")[:k]
         return tuple(self._name(int(index), float(row[index])) for index in order)
 
-    def _vote(self, vote: Vote, top: Sequence[ClassProbability]) -> MemberAnswer:
-        row = np.frombuffer(vote.row, np.float32)
-        probabilities = [_told(float(row[each.index])) for each in top] if len(row) else []
+    def _member(self, prediction: MemberPrediction, top: Sequence[ClassProbability]) -> MemberAnswer:
+        row = np.frombuffer(prediction.row, np.float32)
+        probabilities = [_rounded(float(row[each.index])) for each in top] if len(row) else []
         return MemberAnswer(
-            label=self._labels[vote.index],
-            index=vote.index,
-            probability=_told(vote.probability),
+            label=self._labels[prediction.index],
+            index=prediction.index,
+            probability=_rounded(prediction.probability),
             probabilities=tuple(probabilities),
         )
 
     def _name(self, index: int, probability: float) -> ClassProbability:
-        return ClassProbability(self._labels[index], index, _told(probability))
+        return ClassProbability(self._labels[index], index, _rounded(probability))
 
 
-def _told(probability: float) -> float:
+def _rounded(probability: float) -> float:
     # A mean of float32 may come out a little above 1.
-    return min(1.0, round(probability, TOLD_DIGITS))
+    return min(1.0, round(probability, PROBABILITY_DIGITS))

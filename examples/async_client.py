@@ -1,56 +1,29 @@
-"""Classifies a folder of photographs over HTTP, many at a time, and waits where the server asks for it.
+"""Classifies a folder of images over HTTP, many at a time, and waits before it repeats a request that was refused.
 
-python examples/async_client.py http://127.0.0.1:8000 photographs/
+python examples/async_client.py http://127.0.0.1:8000 images/
 
-Needs httpx alone. A refusal (503, or 429 for a key's rate or a client's share) says by `Retry-After` when to try again,
-in whole seconds, and in its JSON to the millisecond; every other error is final.
+The client needs neither Ray nor OpenVINO. A request that the server refuses for now is sent again after the
+time in the refusal; every other error is raised, as the class of its code. `grpc://127.0.0.1:9000` is a URL of gRPC.
 """
 
 import asyncio
 import sys
 from pathlib import Path
-from typing import Any
 
-import httpx
-
-AT_A_TIME = 16
-MOST_TRIES = 20
-REFUSALS = {httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.TOO_MANY_REQUESTS}
-
-
-def wait_s(refusal: httpx.Response) -> float:
-    """When to try again, seconds."""
-    try:
-        return float(refusal.json()["error"]["retry_after_ms"]) / 1000
-    except (ValueError, KeyError, TypeError):
-        return float(refusal.headers.get("Retry-After", 1))
-
-
-async def classify(client: httpx.AsyncClient, path: Path) -> dict[str, Any]:
-    """The server's answer for one photograph, or its error."""
-    headers = {"Content-Type": "image/jpeg"}
-    for _ in range(MOST_TRIES):
-        response = await client.post("/classify", content=path.read_bytes(), headers=headers)
-        if response.status_code not in REFUSALS:
-            break
-        await asyncio.sleep(wait_s(response))
-    answer: dict[str, Any] = response.json()
-    return answer
+from ensemble_serving import Client, EnsembleError, NoResponse
 
 
 async def main(url: str, folder: Path) -> None:
-    """Classify every file of the folder and print the answers in order."""
+    """Classify every file of the folder and print the answers as they come."""
     paths = sorted(path for path in folder.iterdir() if path.is_file())
-    gate = asyncio.Semaphore(AT_A_TIME)
-
-    async def one(path: Path) -> dict[str, Any]:
-        async with gate:
-            return await classify(client, path)
-
-    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
-        for path, answer in zip(paths, await asyncio.gather(*map(one, paths)), strict=True):
-            told = answer["error"]["message"] if "error" in answer else f"{answer['label']} {answer['probability']:.3f}"
-            print(f"{path.name}: {told}")
+    async with Client(url, concurrency=16) as client:
+        # Read as they are sent: a large folder is never in memory as a whole.
+        async for position, future in client.as_completed(path.read_bytes() for path in paths):
+            try:
+                answer = future.result()
+                print(f"{paths[position].name}: {answer.label} {answer.probability:.3f}")
+            except (EnsembleError, NoResponse) as err:
+                print(f"{paths[position].name}: {err}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Classifies photographs with a Python handle: for code that runs on the same Ray cluster.
+"""Classifies images with a Python handle: for code that runs on the same Ray cluster.
 
-python examples/handle_client.py photo.jpg ...
+python examples/handle_client.py image.jpg ...
 
-Set the variables that `make serve` prints for other shells first.
+First read the file that `make serve` names, by `source`.
 """
 
 import sys
@@ -15,7 +15,7 @@ from graph.errors import EnsembleError
 
 
 def main(paths: list[str]) -> None:
-    """Ask for every photograph at once, and print the answers in order."""
+    """Send all images at once, and print the answers in order."""
     ray.init(logging_level="ERROR", log_to_driver=False)
     handle = serve.get_app_handle("ensemble")
     answers = [handle.classify.remote(Path(path).read_bytes(), top_k=2, members=True) for path in paths]

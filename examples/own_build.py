@@ -1,13 +1,12 @@
-"""A graph of another shape, made of the same nodes: it answers only where its members agree.
+"""A graph of another shape, made of the same nodes: it answers only images that all members agree on.
 
     make serve CONFIG=examples/own_build.yaml
 
-What differs is how the nodes are joined, and an error of its own, which every protocol answers with the status that
-its class names. `members`, `transformer`, `combiner`, `labeler`, `ingress`, `edges`, `access` and `page` of the
-configuration hold as ever. `ensemble`, `cache`, `feedback`, canaries and shadows are part of how
-`graph.composition.ensemble` joins the nodes, in whose place `compose` stands: here they do nothing. `make serve` does
-not know what a `build` of your own does with keys, so to listen beyond loopback it wants its flag for a server without
-them.
+Two things differ: how the nodes are joined, and an error of its own, which every protocol answers with the status of
+its class. `members`, `transformer`, `combiner`, `labeler`, `ingress`, `edges`, `access`, `page` and `feedback` of the
+configuration hold as ever. `ensemble`, `cache`, canaries and shadows are part of how `graph.composition.ensemble` joins
+the nodes, which `compose` replaces: here they do nothing. `make serve` can't know what a `build` of your own does with
+keys, so to listen beyond loopback it needs its flag for a server without them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,8 +23,8 @@ from graph.agreement import agree
 from graph.app import application
 from graph.capabilities.capability import Capability, Nodes
 from graph.config import parse
-from graph.flows.asked import Member
 from graph.flows.ensemble import Ensemble
+from graph.flows.member import Member
 from graph.flows.pipeline import Pipeline
 from graph.names import COMBINER, LABELER, TRANSFORMER
 
@@ -40,27 +39,28 @@ class Undecided(EnsembleError):
 
 
 class Unanimous:
-    """An ensemble whose answer counts only where every member names the same class."""
+    """An ensemble that fails the images on which its members name different classes."""
 
     def __init__(self, ensemble: Node[PixelSets, Probabilities]) -> None:
-        """Set who is asked."""
         self._ensemble = ensemble
 
     async def __call__(self, batch: Batch[PixelSets]) -> Batch[Probabilities]:
         """Pixels by preprocessing to the ensemble's probabilities, float32 [N,C]; other images fail."""
         answer = await self._ensemble(batch)
-        votes = {position: {vote.index for vote in answer.items[position].votes.values()} for position in answer.live}
+        named = {
+            position: {each.index for each in answer.items[position].predictions.values()} for position in answer.live
+        }
         return answer.fail(
             {
-                position: Undecided(f"the members name {len(named)} classes; look at the image yourself")
-                for position, named in votes.items()
-                if len(named) > 1
+                position: Undecided(f"the members name {len(classes)} classes; look at the image yourself")
+                for position, classes in named.items()
+                if len(classes) > 1
             }
         )
 
 
 def compose(pixels: Mapping[str, str], nodes: Nodes, _: Sequence[Capability]) -> Graph:
-    """Transformer, unanimous members, labeler; of the capabilities none changes how these are joined."""
+    """Transformer, unanimous members, labeler; no capability changes how these are joined."""
     members = {name: Member(nodes[name], key) for name, key in pixels.items()}
     return Pipeline(nodes[TRANSFORMER], Unanimous(Ensemble(members, nodes[COMBINER])), nodes[LABELER])
 

@@ -1,4 +1,4 @@
-"""What the members must agree on, and the pixels that each wants."""
+"""What the members must agree on, and the pixels that each of them takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import Version
 from deployments.contract.member import Signature
-from deployments.contract.preprocessing import AsSent, Preprocessing, Size, Wanted
+from deployments.contract.preprocessing import AsSent, MemberInput, Preprocessing, Size
 from deployments.transformer.transformer import TransformerConfig
 from graph.config import EnsembleConfig
 
@@ -18,49 +18,57 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Agreement:
-    """What holds for all members, and the preprocessing of each by its name.
+    """What holds for all members, and what each of them takes.
 
     Attributes:
         labels: the class names, in order of index.
-        preprocessing: what each member wants.
-        versions: of the model of each; None for one that could not be asked.
-        voters: the members of which the ensemble's answer is made.
+        preprocessing: what each member takes, by name.
+        versions: of the model of each, by name; None where its server could not be asked.
+        voters: the members whose predictions are combined.
+        identities: where there is a cache, what decides each member's scores besides the pixels, by name.
+        unlabelled: the members that leave their labels open, where others name theirs.
     """
 
     labels: tuple[str, ...]
-    preprocessing: Mapping[str, Wanted]
+    preprocessing: Mapping[str, MemberInput]
     versions: Mapping[str, Version | None]
     voters: tuple[str, ...]
+    identities: Mapping[str, str]
+    unlabelled: tuple[str, ...] = ()
 
     @property
     def pixels(self) -> dict[str, str]:
-        """The key of the pixels that each voter takes."""
+        """The key of the pixels that each voter takes, by name."""
         return {name: self.preprocessing[name].key for name in self.voters}
 
     @property
-    def wanted(self) -> dict[str, Wanted]:
+    def wanted(self) -> dict[str, MemberInput]:
         """Every preprocessing once, by its key."""
         return {preprocessing.key: preprocessing for preprocessing in self.preprocessing.values()}
 
 
 def agree(config: EnsembleConfig) -> Agreement:
-    """Read every member's signature and bring them together.
+    """Read every member's signature, and compare them.
 
     Raises:
         ConfigurationError: a member can't be served, or two of them differ in classes or labels.
     """
     signatures = {member.name: member.signature(config.model_repository) for member in config.nodes}
-    classes = _agreed("number of classes", {name: told.classes for name, told in signatures.items()})
-    labels = _agreed("labels", {name: told.labels for name, told in signatures.items()})
+    classes = _agreed("number of classes", {name: each.classes for name, each in signatures.items()})
+    labels = _agreed("labels", {name: each.labels for name, each in signatures.items()})
     if classes is None and labels is None:
         raise ConfigurationError("members: none tells its classes; give a remote one `labels`, or start its server")
     if labels is not None and classes not in {None, len(labels)}:
         raise ConfigurationError(f"the models have {classes} classes but {len(labels)} labels")
+    predicting = (*config.voters, *config.canaries.values())
     agreed = Agreement(
         labels or tuple(str(index) for index in range(classes or 0)),
         {name: _preprocessing(name, signatures, config.transformer) for name in signatures},
-        {name: told.version for name, told in signatures.items()},
+        {name: each.version for name, each in signatures.items()},
         tuple(member.name for member in config.voters),
+        # Read here, and not in the ingress, whose machine may have no model.
+        {} if config.cache is None else {each.name: each.identity(config.model_repository) for each in predicting},
+        tuple(name for name, told in signatures.items() if labels is not None and told.labels is None),
     )
     for name, canary in config.canaries.items():
         _check_canary(name, canary.name, agreed)
@@ -68,7 +76,7 @@ def agree(config: EnsembleConfig) -> Agreement:
 
 
 def _check_canary(name: str, canary: str, agreed: Agreement) -> None:
-    """Raise ConfigurationError unless it is another version, of the same pixels."""
+    """Raise ConfigurationError unless the canary is another version that takes the same pixels."""
     version = agreed.versions[canary]
     if version is not None and version == agreed.versions[name]:
         raise ConfigurationError(
@@ -82,42 +90,40 @@ def _check_canary(name: str, canary: str, agreed: Agreement) -> None:
 
 
 def _agreed(what: str, values: Mapping[str, T | None]) -> T | None:
-    """The value that every member that has one has; raises ConfigurationError, by name, if they differ."""
+    """The one value of the members that have a value; raises ConfigurationError with two of them if they differ."""
     given = {name: value for name, value in values.items() if value is not None}
-    first = next(iter(given), None)
+    if not given:
+        return None
+    first, agreed = next(iter(given.items()))
     for name, value in given.items():
-        if first is not None and value != given[first]:
-            raise ConfigurationError(
-                f"members {first!r} and {name!r} disagree on the {what}: {given[first]} and {value}"
-            )
-    return given[first] if first is not None else None
+        if value != agreed:
+            raise ConfigurationError(f"members {first!r} and {name!r} disagree on the {what}: {agreed} and {value}")
+    return agreed
 
 
-def _preprocessing(name: str, signatures: Mapping[str, Signature], config: TransformerConfig) -> Wanted:
-    """What a member wants: by the transformer's configuration, else by what it tells, else as the others want it."""
-    told = signatures[name]
-    if told.as_sent:
+def _preprocessing(name: str, signatures: Mapping[str, Signature], config: TransformerConfig) -> MemberInput:
+    """What a member takes: by the transformer's configuration, by its own signature, or by those of the others."""
+    own = signatures[name]
+    if own.as_sent:
         return AsSent()
-    ratios = {told.crop_ratio for told in signatures.values() if told.crop_ratio is not None}
-    ratio = config.crop_ratio or told.crop_ratio or (ratios.pop() if len(ratios) == 1 else None)
+    ratios = {each.crop_ratio for each in signatures.values() if each.crop_ratio is not None}
+    ratio = config.crop_ratio or own.crop_ratio or (ratios.pop() if len(ratios) == 1 else None)
     return Preprocessing(
         _size(name, signatures, config),
         ratio or 1.0,
-        told.resize or "crop",
-        told.interpolation or "area",
-        told.border or (0, 0, 0),
+        own.resize or "crop",
+        own.interpolation or "area",
+        own.border or (0, 0, 0),
     )
 
 
 def _size(name: str, signatures: Mapping[str, Signature], config: TransformerConfig) -> Size:
     own = signatures[name].size
-    if config.size is not None:
-        if own not in {None, config.size}:
-            raise ConfigurationError(f"transformer.size: {config.size}, but member {name!r} takes {own}")
-        return config.size
-    if own is not None:
-        return own
-    sizes = {told.size for told in signatures.values() if told.size is not None}
+    if config.size is not None and own not in {None, config.size}:
+        raise ConfigurationError(f"transformer.size: {config.size}, but member {name!r} takes {own}")
+    if (size := config.size or own) is not None:
+        return size
+    sizes = {each.size for each in signatures.values() if each.size is not None}
     if not sizes:
         raise ConfigurationError("transformer.size: no member fixes its input size, so the transformer must")
     if len(sizes) > 1:

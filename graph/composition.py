@@ -7,9 +7,8 @@ from typing import Any
 
 from deployments.contract.nodes import Graph, Node
 from graph.capabilities.capability import Capability, Nodes
-from graph.flows.asked import Member
 from graph.flows.ensemble import Ensemble
-from graph.flows.intercepted import Intercepted
+from graph.flows.member import Member
 from graph.flows.patience import AskingSettings
 from graph.flows.pipeline import Pipeline
 from graph.names import COMBINER, LABELER, TRANSFORMER
@@ -18,10 +17,10 @@ from graph.names import COMBINER, LABELER, TRANSFORMER
 def ensemble(
     pixels: Mapping[str, str], asking: AskingSettings, nodes: Nodes, capabilities: Sequence[Capability] = ()
 ) -> Graph:
-    """Transformer, members as they are to be asked, combiner, labeler, with every capability in its place.
+    """Transformer, members, combiner and labeler, with every capability in its place.
 
     Args:
-        pixels: the key of the pixels that each member takes.
+        pixels: the key of the pixels that each member takes, by the member's name.
         asking: how the members are asked.
         nodes: every node.
         capabilities: what takes part.
@@ -39,6 +38,4 @@ def ensemble(
     predicts: Node[Any, Any] = Pipeline(nodes[TRANSFORMER], asker)
     for each in keeping:
         predicts = each.around_predictions(predicts)
-    graph: Graph = Pipeline(predicts, labeler) if combined else Pipeline(predicts, combiner, labeler)
-    interceptors = [each.interceptor for each in capabilities if each.interceptor is not None]
-    return Intercepted(graph, interceptors) if interceptors else graph
+    return Pipeline(predicts, labeler) if combined else Pipeline(predicts, combiner, labeler)

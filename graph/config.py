@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PlainValidator, ValidationError, model_validator
 
 from deployments.combiner import CombinerConfig, check_weights
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.member import MemberConfig
-from deployments.contract.settings import Schema, describe
+from deployments.contract.settings import Placement, Schema, describe
 from deployments.ingress.access import AccessConfig
 from deployments.ingress.settings import WITH_PAGE, IngressSettings, PageConfig
 from deployments.labeler import LabelerConfig
@@ -18,13 +18,14 @@ from deployments.transformer.transformer import TransformerConfig
 from graph.capabilities.cache.settings import CacheSettings
 from graph.capabilities.cascade.settings import EnsembleSettings
 from graph.capabilities.feedback.settings import FeedbackSettings
+from graph.defaults import batches_in_flight
 from graph.edges.settings import Edges
 from graph.names import COMBINER, INGRESS, LABELER, TRANSFORMER
 from models.repository import DEFAULT_ROOT
-from models.sources import Where
-from models.sources.location import located
+from models.sources import RepositoryAddress
+from models.sources.location import parse_repository
 
-# What stands below /v2/models besides the members' names.
+# Other paths below /v2/models than the members' names.
 TAKEN = frozenset({"ensemble", "stats"})
 RESERVED = (INGRESS, TRANSFORMER, COMBINER, LABELER)
 
@@ -32,13 +33,13 @@ RESERVED = (INGRESS, TRANSFORMER, COMBINER, LABELER)
 class EnsembleConfig(Schema):
     """The arguments of `graph.app:build`."""
 
-    model_repository: Annotated[Where, PlainValidator(located)] = Field(
-        DEFAULT_ROOT, description="folder or address of <name>/<version>/; default: the models in the box"
+    model_repository: Annotated[RepositoryAddress, PlainValidator(parse_repository)] = Field(
+        DEFAULT_ROOT, description="folder or address of <name>/<version>/; default: the bundled models"
     )
     transformer: TransformerConfig = TransformerConfig()
     members: tuple[Member, ...] = Field(min_length=1, max_length=64)
     ensemble: EnsembleSettings = EnsembleSettings()
-    cache: CacheSettings | None = Field(None, description="remember what members said of an image; default: no cache")
+    cache: CacheSettings | None = Field(None, description="remember the members' predictions; default: no cache")
     feedback: FeedbackSettings | None = Field(None, description="remember answers for their true labels; default: none")
     combiner: CombinerConfig = CombinerConfig()
     labeler: LabelerConfig = LabelerConfig()
@@ -46,6 +47,10 @@ class EnsembleConfig(Schema):
     access: AccessConfig = AccessConfig()
     page: PageConfig = WITH_PAGE
     edges: Edges = Field("direct", description="how separate nodes are called: `direct` on one machine, or by `handle`")
+    # Read where HAProxy is started: scripts/serve/front.py.
+    front: Literal["direct", "serve"] = Field(
+        "direct", description="who takes requests: `direct`, the ingress itself, or `serve`, Serve's proxy"
+    )
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
@@ -60,6 +65,10 @@ class EnsembleConfig(Schema):
                 raise ValueError(f"members: the {kind} {twice[0]!r} is used twice")
         if taken := sorted(set(names) & TAKEN):
             raise ValueError(f"members: no member can be called {taken[0]!r}; a path of the interface is")
+        return self
+
+    @model_validator(mode="after")
+    def _members_fit(self) -> Self:
         names = [member.name for member in self.voters]
         if not names:
             raise ValueError("members: all are shadows; at least one must have a say")
@@ -78,12 +87,17 @@ class EnsembleConfig(Schema):
 
     @property
     def voters(self) -> tuple[Member, ...]:
-        """The members of which the ensemble's answer is made."""
+        """The members whose predictions are combined: all but the shadows."""
         return tuple(member for member in self.members if member.role == "member")
 
     @property
+    def spare(self) -> int:
+        """How many members the quorum can do without."""
+        return len(self.voters) - (self.ensemble.quorum or len(self.voters))
+
+    @property
     def shadows(self) -> dict[str, Member]:
-        """Those that get copies, by name."""
+        """The members that get copies, by name."""
         return {member.name: member for member in self.members if member.role == "shadow"}
 
     def replaced(self, shadow: MemberConfig) -> str:
@@ -93,14 +107,24 @@ class EnsembleConfig(Schema):
 
     @property
     def canaries(self) -> dict[str, MemberConfig]:
-        """The members' other versions, as members of their own, by the names of those that they belong to."""
+        """The members' canaries as members of their own, by the names of the members that have them."""
         trials = {member.name: member.trial() for member in self.members}
         return {name: trial for name, trial in trials.items() if trial is not None}
 
     @property
     def nodes(self) -> tuple[MemberConfig, ...]:
-        """Everything that is made of a model."""
+        """Every member, shadow and canary: the nodes that run a model."""
         return (*self.members, *self.canaries.values())
+
+    @property
+    def placements(self) -> dict[str, Placement]:
+        """Where each node runs, by the name of its Serve deployment; without the ingress."""
+        return {
+            TRANSFORMER: self.transformer.placement,
+            **{member.deployment_name: member.placement for member in self.nodes},
+            COMBINER: self.combiner.placement,
+            LABELER: self.labeler.placement,
+        }
 
     @property
     def weights(self) -> dict[str, float]:
@@ -112,9 +136,13 @@ def parse(args: dict[str, Any]) -> EnsembleConfig:
     """Validate the arguments of the application.
 
     Raises:
-        ConfigurationError: names each field at fault, what it got and what is allowed.
+        ConfigurationError: it names each wrong field, its value, and what is allowed.
     """
     try:
-        return EnsembleConfig.model_validate(args)
+        config = EnsembleConfig.model_validate(args)
     except ValidationError as err:
         raise ConfigurationError(describe(err, hidden=KINDS)) from err
+    if "max_concurrent_batches" in config.ingress.model_fields_set:
+        return config
+    decided = config.ingress.model_copy(update={"max_concurrent_batches": batches_in_flight(config)})
+    return config.model_copy(update={"ingress": decided})

@@ -1,59 +1,6 @@
-"""The errors a caller can get, by their public names; each is defined in `deployments.contract.errors`."""
+"""The errors that a caller can get, and `ConfigurationError`: those of `deployments.contract.errors`, for importing."""
 
-from deployments.contract.errors import (
-    AlreadyLabelled,
-    ClientMistake,
-    ConfigurationError,
-    Conflict,
-    DeadlineExceeded,
-    EnsembleError,
-    Forbidden,
-    ImageTooLarge,
-    InferenceFailed,
-    InvalidImage,
-    InvalidParameter,
-    MethodNotAllowed,
-    MisdirectedRequest,
-    NoReplica,
-    NotFound,
-    NotReady,
-    Overloaded,
-    OverShare,
-    RateLimited,
-    RemoteUnavailable,
-    SlowBody,
-    Unauthenticated,
-    UnknownLabel,
-    UnknownRequest,
-    Unloaded,
-    UnsupportedMediaType,
-)
+from deployments.contract import errors
+from deployments.contract.errors import *  # noqa: F403
 
-__all__ = [
-    "AlreadyLabelled",
-    "ClientMistake",
-    "ConfigurationError",
-    "Conflict",
-    "DeadlineExceeded",
-    "EnsembleError",
-    "Forbidden",
-    "ImageTooLarge",
-    "InferenceFailed",
-    "InvalidImage",
-    "InvalidParameter",
-    "MethodNotAllowed",
-    "MisdirectedRequest",
-    "NoReplica",
-    "NotFound",
-    "NotReady",
-    "OverShare",
-    "Overloaded",
-    "RateLimited",
-    "RemoteUnavailable",
-    "SlowBody",
-    "Unauthenticated",
-    "UnknownLabel",
-    "UnknownRequest",
-    "Unloaded",
-    "UnsupportedMediaType",
-]
+__all__ = [name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, Exception)]

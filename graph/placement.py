@@ -1,4 +1,4 @@
-"""The nodes of an application and where each runs: in its caller's process, or in a Serve deployment of its own."""
+"""The nodes of an application, and where each runs: in its caller's process, or in a Serve deployment of its own."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any
 
 from deployments import combiner, labeler
-from deployments.contract.member import Agreed
+from deployments.contract.member import MemberConfig, MemberInterface
 from deployments.contract.nodes import Node
 from deployments.contract.settings import Placement
 from deployments.transformer import transformer
 from graph.agreement import Agreement
 from graph.config import EnsembleConfig
+from graph.defaults import make, sharing
 from graph.names import COMBINER, LABELER, TRANSFORMER
 
 # Makes a node; called in the process where it is to run.
@@ -25,8 +26,8 @@ class Recipe:
     """A node of the application.
 
     Attributes:
-        deployment: its Serve deployment's name, and its service's in a trace.
-        operation: what a trace calls its work.
+        deployment: the name of its Serve deployment, and of its service in a trace.
+        operation: the name of its work in a trace.
         placement: where it runs.
         make: makes it there.
     """
@@ -38,50 +39,21 @@ class Recipe:
 
 
 def recipes(config: EnsembleConfig, agreed: Agreement) -> dict[str, Recipe]:
-    """Every node of the application by its name, which `user_config` and the graph's composition know it by."""
-    members = {
-        member.name: Recipe(
-            member.deployment_name,
-            member.operation,
-            member.placement,
-            partial(
-                member.make,
-                config.model_repository,
-                Agreed(agreed.preprocessing[member.name], agreed.labels),
-                config.ingress.max_batch_size,
-            ),
-        )
-        for member in config.nodes
-    }
+    """Every node of the application, by the name that `user_config` and the graph's composition use."""
+    decoding = config.transformer
+    limits = transformer.TransformerSettings.part_of(decoding)
+    decode = partial(transformer.JpegTransformer, limits, agreed.wanted, decoding.threads, decoding.isolate)
+    method, graded = combiner.CombinerSettings.part_of(config.combiner), config.ensemble.cascade is not None
+    combine = partial(combiner.Combiner, method, config.weights, graded=graded)
+    label = partial(labeler.Labeler, labeler.LabelerSettings.part_of(config.labeler), agreed.labels)
+
+    def predict(member: MemberConfig) -> Factory:
+        gets = MemberInterface(agreed.preprocessing[member.name], agreed.labels)
+        return partial(make, member, sharing(config), config.model_repository, gets, config.ingress.max_batch_size)
+
     return {
-        TRANSFORMER: Recipe(
-            TRANSFORMER,
-            transformer.OPERATION,
-            config.transformer.placement,
-            partial(
-                transformer.JpegTransformer,
-                transformer.TransformerSettings.part_of(config.transformer),
-                agreed.wanted,
-                config.transformer.threads,
-                config.transformer.isolate,
-            ),
-        ),
-        **members,
-        COMBINER: Recipe(
-            COMBINER,
-            combiner.OPERATION,
-            config.combiner.placement,
-            partial(
-                combiner.Combiner,
-                combiner.CombinerSettings.part_of(config.combiner),
-                config.weights,
-                graded=config.ensemble.cascade is not None,
-            ),
-        ),
-        LABELER: Recipe(
-            LABELER,
-            labeler.OPERATION,
-            config.labeler.placement,
-            partial(labeler.Labeler, labeler.LabelerSettings.part_of(config.labeler), agreed.labels),
-        ),
+        TRANSFORMER: Recipe(TRANSFORMER, transformer.OPERATION, decoding.placement, decode),
+        **{m.name: Recipe(m.deployment_name, m.operation, m.placement, predict(m)) for m in config.nodes},
+        COMBINER: Recipe(COMBINER, combiner.OPERATION, config.combiner.placement, combine),
+        LABELER: Recipe(LABELER, labeler.OPERATION, config.labeler.placement, label),
     }

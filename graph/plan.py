@@ -1,18 +1,18 @@
-"""What the ingress is made of besides the nodes, light enough for a process that runs none of them."""
+"""What the ingress is made of besides the nodes: light enough for a process that runs none of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 from deployments.contract.nodes import Graph
+from deployments.contract.preprocessing import Preprocessing
 from deployments.ingress.member import Offer
-from deployments.ingress.settings import WITH_PAGE, IngressSettings, PageConfig
-from graph.capabilities.capability import Capability, Nodes, Planned
-from graph.edges.settings import Edges
+from graph.agreement import Agreement
+from graph.capabilities.capability import Capability, Nodes
+from graph.config import EnsembleConfig
 
-# Joins the nodes, as the ensemble asks them, by what the capabilities want.
+# Joins the nodes, and puts every capability in its place.
 Compose = Callable[[Nodes, Sequence[Capability]], Graph]
 
 
@@ -21,27 +21,45 @@ class Plan:
     """What the ingress is made of besides the nodes.
 
     Attributes:
-        ingress: the ingress' settings.
-        class_count: the number of classes.
-        services: the service name of each node in a trace, by what it notes.
+        config: the configuration.
+        agreed: what its members agree on.
         compose: joins the nodes, wherever each of them runs.
-        capabilities: what the application can do besides.
-        edges: how separate nodes are called.
-        keys: the file of the API keys; None if all may come in.
-        page: whether there is a page, and what it links to.
-        strategy: how the members' answers become one, in words, for the page.
-        labels: the classes' names, in order of index; without them, their indices are told.
-        offers: the members that can be asked by themselves, by name.
+        capabilities: what the application can do besides classifying.
+        services: the service name of each node in a trace, by what the node notes.
     """
 
-    ingress: IngressSettings
-    class_count: int
-    services: Mapping[str, str]
+    config: EnsembleConfig
+    agreed: Agreement
     compose: Compose
-    capabilities: Sequence[Planned] = ()
-    edges: Edges = "direct"
-    keys: Path | None = None
-    page: PageConfig = WITH_PAGE
-    strategy: str = ""
-    labels: tuple[str, ...] = ()
-    offers: Mapping[str, Offer] = field(default_factory=dict)
+    capabilities: Sequence[type[Capability]]
+    services: Mapping[str, str]
+
+    @property
+    def strategy(self) -> str:
+        """How the members' answers become one, in words, for the page."""
+        return strategy(self.config)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weights of the members in the answer, by name, as the arguments have them, for the page."""
+        return {**dict.fromkeys(self.config.weights, 0.0), **(self.config.combiner.weights or self.config.weights)}
+
+    @property
+    def offers(self) -> dict[str, Offer]:
+        """The members that can be asked by themselves, by name: those that take pixels."""
+        return {
+            member.name: Offer(wanted.size, str(self.agreed.versions[member.name] or 1), member.kind)
+            for member in self.config.members
+            if isinstance(wanted := self.agreed.preprocessing[member.name], Preprocessing)
+        }
+
+
+def strategy(config: EnsembleConfig) -> str:
+    """How the members' answers become one, in words."""
+    method, count, cascade = config.combiner.method.replace("_", " "), len(config.voters), config.ensemble.cascade
+    together = f"{method} of {count} members, of which {config.ensemble.quorum or count} must answer"
+    if cascade is None:
+        return together
+    first, *others = cascade.order
+    turns = (f"then {name} below {below:g}" for name, below in zip(others, cascade.exit_at, strict=True))
+    return f"cascade: {', '.join((first, *turns))}; {together}"

@@ -1,4 +1,4 @@
-"""Gives a classifier the ensemble's signature, its preprocessing inside."""
+"""Gives a classifier the ensemble's signature, with its preprocessing inside the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.network import drop_output_quantization, squeeze_scores, with_softma
 
 Color = Literal["RGB", "BGR"]
 
-# What may stand between a model's softmax and its output without changing the values.
+# Operations that do not change values, and so may follow a model's softmax.
 TRANSPARENT = frozenset({"Convert", "Reshape", "Squeeze"})
 
 
@@ -27,30 +27,32 @@ def bake(
     scale: Sequence[float],
     channel_order: Color,
     layout: Layout,
+    softmax: bool | None = None,
 ) -> ov.Model:
     """Give a classifier the ensemble's signature, with its preprocessing inside.
 
     Args:
-        network: one image input of four dimensions, one output [N,classes]; consumed, don't use it afterwards.
-        size: height and width that it shall take, pixels.
-        mean: subtracted, by channel in the model's own order, in units of pixels (0 to 255).
-        scale: divided by after that, likewise; the standard deviation. ImageNet's 0 to 1 values times 255.
-        channel_order: the order in which the model wants its channels.
-        layout: the layout in which the model wants its images.
+        network: a model with one image input of four dimensions and one output [N,classes]; it is changed in place.
+        size: height and width of the pixels that it shall take.
+        mean: subtracted from pixels from 0 to 255, by channel in the model's own order.
+        scale: divided by after that, by channel: the standard deviation. ImageNet's values from 0 to 1 times 255.
+        channel_order: the order of the model's own channels.
+        layout: the model's own layout.
+        softmax: whether one is added; None to add it where the model does not end in one.
 
     Returns:
-        uint8 BGR [N,height,width,3] named `image` in, float32 [N,classes] named `probabilities`, rows that sum to 1,
-        out; N is free unless the model's inside fixes it.
+        A model with the input `image`, uint8 BGR [N,height,width,3], and the output `probabilities`, float32
+        [N,classes], rows that sum to 1. N is free unless the model fixes it.
 
     Raises:
-        ModelError: other inputs or outputs, or the model doesn't run at that size.
+        ModelError: the model has other inputs or outputs, or does not run at that size.
     """
     check_ends(network)
     layout_of(network.input(0).get_partial_shape(), layout)
     _reshape(network, size, layout)
     drop_output_quantization(network)
     squeeze_scores(network)
-    if not ends_in_softmax(network):
+    if softmax if softmax is not None else not ends_in_softmax(network):
         network = with_softmax(network)
     adapter = PrePostProcessor(network)
     image = adapter.input()
@@ -81,10 +83,10 @@ def check_ends(network: ov.Model) -> None:
 
 
 def fold(network: ov.Model) -> None:
-    """Compute what is constant, in place.
+    """Fold constants, in place.
 
-    Reshaping makes shapes inside depend on weights (OpenVINO's smart reshape). Unless that is folded before NNCF works,
-    the float weight stays beside the int8 one: 4 MB of ResNet-50's 30.
+    After reshaping, shapes depend on weights (OpenVINO's smart reshape). Unless that is folded before NNCF quantizes,
+    the float weights stay beside the int8 ones: 4 MB of ResNet-50's 30.
     """
     folding = Manager()
     folding.register_pass(ConstantFolding())
@@ -92,7 +94,7 @@ def fold(network: ov.Model) -> None:
 
 
 def static_size(network: ov.Model, layout: Layout) -> tuple[int, int] | None:
-    """Height and width that a model fixes, pixels; None if it leaves them open."""
+    """Height and width of the pixels that a model takes; None if they are free."""
     shape = network.input(0).get_partial_shape()
     if shape.rank.is_dynamic or shape.rank.get_length() != 4:
         return None
@@ -101,12 +103,12 @@ def static_size(network: ov.Model, layout: Layout) -> tuple[int, int] | None:
 
 
 def _reshape(network: ov.Model, size: tuple[int, int], layout: Layout) -> None:
-    """Set the image size and free N; a model whose inside fixes N keeps its own."""
+    """Set the image size and free N; a model that fixes N keeps its own."""
     own = network.input(0).get_partial_shape()
     extent = {"N": -1, "C": 3, "H": size[0], "W": size[1]}
     _, *image = (extent[axis] for axis in layout)
     rows = 1 if own.rank.is_dynamic or own[0].is_dynamic else own[0].get_length()
-    # With N open, a reshape inside to [-1, ...] hides a wrong size and a constant N: ask with one image more first.
+    # With a free N, a reshape to [-1, ...] in the model would hide a wrong size and a fixed N: try one more first.
     try:
         network.reshape([rows + 1, *image])
         if _answers(network, rows + 1):
@@ -128,7 +130,7 @@ def _reshape(network: ov.Model, size: tuple[int, int], layout: Layout) -> None:
 
 
 def _answers(network: ov.Model, rows: int) -> bool:
-    """Whether the output is [rows,classes], or with ones behind."""
+    """Whether the output is [rows,classes], or that followed by ones."""
     answer = network.output(0).get_partial_shape()
     if not answer.is_static or len(answer) < 2 or any(extent != 1 for extent in list(answer)[2:]):
         return False
@@ -136,7 +138,7 @@ def _answers(network: ov.Model, rows: int) -> bool:
 
 
 def ends_in_softmax(network: ov.Model) -> bool:
-    """Whether a model's output is probabilities already."""
+    """Whether a model's output is that of a softmax."""
     node = network.get_results()[0].input_value(0).get_node()
     while node.get_type_name() in TRANSPARENT:
         node = node.input_value(0).get_node()

@@ -1,13 +1,13 @@
-"""What can be wrong with a model."""
+"""The errors of models and of the places that they come from."""
 
 
 class ModelError(ValueError):
-    """A model is missing, damaged or no classifier, or can't be written; the message says which."""
+    """A model is missing, damaged or no classifier, or can't be written."""
 
 
 class SourceError(ModelError):
-    """Models can't be had from where the configuration says; the message says why and what to do."""
+    """A model can't be fetched from its configured source."""
 
 
 class Unreachable(SourceError):
-    """The source did not answer, or not to the end; what was fetched before may be served on."""
+    """The source did not answer, or not completely; versions that were fetched before can still be served."""

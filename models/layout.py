@@ -1,4 +1,4 @@
-"""Which dimension of a model's image input has the colours."""
+"""The layout of a model's image input: which dimension has the colours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from models.errors import ModelError
 Layout = Literal["NCHW", "NHWC"]
 LAYOUTS: tuple[Layout, ...] = ("NCHW", "NHWC")
 
-# Channels of a member's image. A dimension of so few pixels is taken for colours, never for a side of a photograph.
+# Channels of an image. A dimension of so few elements is taken for colours, never for the side of an image.
 CHANNELS = 3
 
 
@@ -20,14 +20,14 @@ def layout_of(shape: ov.PartialShape, given: Layout | None = None) -> Layout:
 
     Args:
         shape: of the input.
-        given: what the user says it is; None for what the shape alone says.
+        given: the layout that the user gave; None for what the shape shows.
 
     Raises:
-        ModelError: no photograph fits the input, the given layout doesn't fit it, or both do and none is given.
+        ModelError: no layout fits the shape, not the given one, or both do and none is given.
     """
     if shape.rank.is_dynamic:
         if given is None:
-            raise ModelError("the model's file doesn't say the shape of its input; say it by --layout and --size")
+            raise ModelError("the model's file does not have the shape of its input; give --layout and --size")
         return given
     if shape.rank.get_length() != 4:
         raise ModelError(f"the model takes {shape}; a member takes images, [N,3,H,W] or [N,H,W,3]")
@@ -35,14 +35,14 @@ def layout_of(shape: ov.PartialShape, given: Layout | None = None) -> Layout:
     if not fitting:
         raise ModelError(
             f"the model takes {shape}, which is neither [N,3,H,W] nor [N,H,W,3] with sides of more than {CHANNELS} "
-            "pixels; a member takes photographs of three channels"
+            "pixels; a member takes images of three channels"
         )
     if given is not None and given not in fitting:
         raise ModelError(f"the model takes {shape}, which is no {given}; it fits --layout {fitting[0]}")
     if given is None and len(fitting) > 1:
         raise ModelError(
             f"the model takes {shape}, which can be read as NCHW (images {_sides(shape, 'NCHW')}) and as NHWC (images "
-            f"{_sides(shape, 'NHWC')}); say which by --layout"
+            f"{_sides(shape, 'NHWC')}); give --layout"
         )
     return given or fitting[0]
 

@@ -1,4 +1,4 @@
-"""Reads a model of the repository as a network with the ensemble's signature, and tells what it is."""
+"""Reads a model of the repository by OpenVINO, as a network with the ensemble's signature, and describes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ PRECISIONS = ("FP32", "FP16", "INT8")
 def load(model: Model) -> ov.Model:
     """Read a model and give it the ensemble's signature: uint8 BGR [N,H,W,C] in, float32 [N,classes] out, N free.
 
-    A model that `ensemble prepare` made has it already. Others get layout and type converted, nothing normalized.
+    A model that `ensemble prepare` wrote has it already. Of others the layout and the type are converted; nothing is
+    normalized.
 
     Raises:
         ModelError: the files are damaged, or the model is no image classifier.
@@ -61,7 +62,7 @@ def load(model: Model) -> ov.Model:
 
 
 def _core() -> ov.Core:
-    """OpenVINO, reading weights into memory: a mapped file that is written to ends every process that maps it."""
+    """OpenVINO without memory-mapped weights: a process that maps a file ends when the file is written to."""
     core = ov.Core()
     core.set_property({"ENABLE_MMAP": False})
     return core
@@ -77,7 +78,7 @@ def with_softmax(network: ov.Model) -> ov.Model:
 
 
 def drop_output_quantization(network: ov.Model) -> None:
-    """Let an int8 model answer its softmax itself: rounded to 8 bits, the classes need not sum to 1."""
+    """Remove the quantization behind an int8 model's softmax: rounded to 8 bits, probabilities need not sum to 1."""
     result = network.get_results()[0]
     last = result.input_value(0).get_node()
     if last.get_type_name() == "FakeQuantize" and last.input_value(0).get_node().get_type_name() == "Softmax":
@@ -85,7 +86,7 @@ def drop_output_quantization(network: ov.Model) -> None:
 
 
 def squeeze_scores(network: ov.Model) -> None:
-    """Let a model that answers [N,classes,1,1], as a convolution at its end does, answer [N,classes]."""
+    """Change an output [N,classes,1,1], as that of a convolution, to [N,classes]."""
     result = network.get_results()[0]
     shape = result.get_output_partial_shape(0)
     if shape.rank.is_dynamic or len(shape) <= 2 or any(extent != 1 for extent in list(shape)[2:]):
@@ -110,7 +111,7 @@ def class_count(network: ov.Model) -> int:
 
 
 def stored_precision(model: Model) -> str:
-    """What most of a model's weights are stored in: `FP32`, `FP16`, or `INT8` for 8 bits or fewer.
+    """The precision of most of a model's stored weights: `FP32`, `FP16`, or `INT8` for 8 bits or fewer.
 
     Raises:
         ModelError: OpenVINO can't read the model.
@@ -128,6 +129,6 @@ def stored_precision(model: Model) -> str:
 
 
 def precision(model: Model) -> str:
-    """`FP32`, `FP16` or `INT8`: what the metadata says the weights are stored in, else what they are."""
-    told = model.metadata.get("precision")
-    return told if told in PRECISIONS else stored_precision(model)
+    """The precision by the metadata, `FP32`, `FP16` or `INT8`; without it, that of the stored weights."""
+    described = model.metadata.get("precision")
+    return described if described in PRECISIONS else stored_precision(model)

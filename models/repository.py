@@ -18,11 +18,11 @@ from models.errors import ModelError
 DEFAULT_ROOT = Path(__file__).resolve().parent
 METADATA = "metadata.json"
 LABELS = "labels.txt"
-# What a model, a member or a deployment may be called.
+# The name of a model, a member or a deployment.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
-LONGEST_NAME = 64
+MAX_NAME_LENGTH = 64
 MODEL_FILES = ("*.xml", "*.onnx", "*.tflite", "*.pdmodel", "saved_model.pb")
-# The files of a version: their names, sizes and what changes when their content does.
+# The files of a version: their names and sizes, and a tag that changes with the content.
 Stamp = tuple[tuple[str, int, int | str], ...]
 
 
@@ -57,18 +57,12 @@ class Model:
 
     @property
     def input(self) -> dict[str, Any]:
-        """What `metadata.json` tells of the pixels that the model wants: `height`, `crop_ratio` and so on."""
-        told = self.metadata.get("input", {})
-        return told if isinstance(told, dict) else {}
-
-    @property
-    def crop_ratio(self) -> float | None:
-        """The share of the shorter side that the evaluation crop keeps, if `metadata.json` tells it."""
-        ratio = self.input.get("crop_ratio")
-        return None if ratio is None else float(ratio)
+        """The entry `input` of `metadata.json`, which describes the pixels: `height`, `crop_ratio` and so on."""
+        described = self.metadata.get("input", {})
+        return described if isinstance(described, dict) else {}
 
     def verify(self) -> None:
-        """Compare each file with its SHA-256 in `metadata.json`; a model without metadata has nothing to compare.
+        """Compare each file with its SHA-256 in `metadata.json`, if there is one.
 
         Raises:
             ModelError: a file is missing or differs.
@@ -102,11 +96,13 @@ def find(root: Path, name: str, version: int | None = None) -> Model:
     """Find a model; without a version, the highest.
 
     Raises:
-        ModelError: no such model or version, no model file in it, or malformed metadata.
+        ModelError: no such folder, model or version, no model file in it, or malformed metadata.
     """
     available = versions(root, name)
     if not available:
-        known = sorted(entry.name for entry in root.iterdir() if versions(root, entry.name)) if root.is_dir() else []
+        if not root.is_dir():
+            raise ModelError(f"there is no folder {root.absolute()}, in which model {name!r} would be")
+        known = sorted(entry.name for entry in root.iterdir() if versions(root, entry.name))
         raise ModelError(f"no model {name!r} in the repository {root}; it has {known or 'none'}")
     chosen = available[-1] if version is None else version
     if chosen not in available:
@@ -120,7 +116,7 @@ def read(name: str, version: int, folder: Path) -> Model:
 
 
 def stamp(folder: Path) -> Stamp:
-    """What changes when a file of a version's folder does; empty while it is being written."""
+    """The stamp of a version's folder; empty while files of it are being replaced."""
     try:
         files = [(file, file.stat()) for file in sorted(folder.rglob("*"))]
     except OSError:
@@ -131,8 +127,8 @@ def stamp(folder: Path) -> Stamp:
 class Folder:
     """A repository on this machine's disk; see `models.sources.Repository`."""
 
-    look_every_s = 2.0
-    places_whole = False
+    poll_interval_s = 2.0
+    is_atomic = False
 
     def __init__(self, root: Path) -> None:
         """Set its root."""

@@ -1,4 +1,4 @@
-"""Writes versions into the model repository: wholly or not at all."""
+"""Writes versions into the model repository, each completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import openvino as ov
 
 from models.errors import ModelError
-from models.repository import LONGEST_NAME, METADATA, NAME, Model, find, sha256, versions
+from models.repository import MAX_NAME_LENGTH, METADATA, NAME, Model, find, sha256, versions
 
 MODEL = "model.xml"
 WEIGHTS = "model.bin"
@@ -31,7 +31,7 @@ def write_metadata(folder: Path, metadata: dict[str, Any]) -> None:
 
 
 def input_metadata(size: tuple[int, int], crop_ratio: float) -> dict[str, Any]:
-    """The `input` entry of `metadata.json` for what `bake` makes."""
+    """The entry `input` of `metadata.json` for a model of `bake`."""
     return {
         "height": size[0],
         "width": size[1],
@@ -43,13 +43,15 @@ def input_metadata(size: tuple[int, int], crop_ratio: float) -> dict[str, Any]:
 
 
 def check_name(name: str) -> None:
-    """Raise ModelError if a configuration couldn't name such a model."""
-    if not re.fullmatch(NAME, name) or len(name) > LONGEST_NAME:
-        raise ModelError(f"--name {name!r}: use at most {LONGEST_NAME} letters, digits, dots, dashes and underscores")
+    """Raise ModelError for a name that a configuration could not have."""
+    if not re.fullmatch(NAME, name) or len(name) > MAX_NAME_LENGTH:
+        raise ModelError(
+            f"--name {name!r}: use at most {MAX_NAME_LENGTH} letters, digits, dots, dashes and underscores"
+        )
 
 
 def check_replaceable(repository: Path, name: str, version: int) -> None:
-    """Raise ModelError if another version was quantized from this one: it would go on with the old weights."""
+    """Raise ModelError if another version was quantized from this one: that would keep the old weights."""
     for other in versions(repository, name):
         source = find(repository, name, other).metadata.get("source", {})
         if source.get("tool") == "scripts.quantize" and source.get("version") == version:
@@ -76,18 +78,18 @@ def write_version(
     replace: bool = False,
     check: Callable[[Model], dict[str, Any]] | None = None,
 ) -> Path:
-    """Write a version of a model into the repository: wholly or not at all.
+    """Write a version of a model into the repository, completely or not at all.
 
     Args:
-        network: what `bake` made.
+        network: a model of `bake`.
         repository: the root, `<root>/<name>/<version>/`; made if it isn't there.
         name: the model's name.
         version: the version's number; None for the next free one.
         metadata: the content of `metadata.json` besides `name`, `version` and `sha256`.
         compress_to_fp16: store float32 weights as float16.
-        replace: whether an existing version gives way.
-        check: looks at the written files before they are served. What it returns joins the metadata; if it raises,
-            nothing is left behind.
+        replace: whether an existing version is replaced.
+        check: is called with the written files before they are served, and returns more metadata; if it raises,
+            nothing is written.
 
     Returns:
         The version's folder.
@@ -99,7 +101,7 @@ def write_version(
     if not replace:
         check_free(repository, name, number)
     target = repository / name / str(number)
-    # Beside the target, so that the rename stays on one file system; no decimal name, so that nobody serves it.
+    # On the file system of the target, so that it can be renamed; its name is no number, so that nobody serves it.
     staged = target.with_name(f".{number}.{os.getpid()}.partial")
     content = {"name": name, "version": number, **metadata}
     try:
@@ -120,7 +122,7 @@ def write_version(
 
 
 def describe(folder: Path) -> str:
-    """A line about a version for the terminal: where it is and the size of its weights."""
+    """Describe a version in a line: its folder and the size of its weights."""
     return f"{folder} ({(folder / WEIGHTS).stat().st_size / 1e6:.1f} MB of weights, {METADATA} beside them)"
 
 

@@ -1,4 +1,4 @@
-"""The command `ensemble`: each command of the project as a subcommand.
+"""The command `ensemble`, with each command of the project as a subcommand.
 
 ensemble serve
 ensemble classify tests/cat.jpg
@@ -11,7 +11,10 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from typing import NamedTuple
+
+from scripts.shipped import hidden
 
 # Options are read from a command's `--help`; files otherwise.
 COMPLETION = """_ensemble() {
@@ -38,16 +41,21 @@ class Command(NamedTuple):
 GROUPS = {
     "Serve": {
         "serve": Command("scripts.serve.__main__", "Serves an application in the foreground until Ctrl-C."),
-        "classify": Command("scripts.classify", "Classifies photographs with a running server."),
+        "join": Command("scripts.serve.join", "Joins this machine to the cluster of a server, and serves on it."),
+        "deploy": Command("scripts.serve.deploy", "Deploys a changed configuration to a running server."),
+        "classify": Command("scripts.classify", "Classifies images with a running server."),
+        "load": Command("scripts.load.__main__", "Loads a server and reports what it holds."),
         "doctor": Command("scripts.doctor.__main__", "Checks this machine and a configuration."),
         "keys": Command("scripts.keys", "Makes, lists and removes API keys."),
         "trace": Command("scripts.trace.__main__", "Draws a trace from a file or from Jaeger."),
         "shadow": Command("scripts.shadow.__main__", "Recommends whether to promote a running server's shadows."),
     },
     "Models": {
+        "init": Command("scripts.init", "Writes the configuration that serves models of your own."),
         "prepare": Command("scripts.prepare.__main__", "Brings a model of any framework into the repository."),
         "quantize": Command("scripts.prepare.quantize", "Quantizes a model of the repository to int8."),
-        "evaluate": Command("scripts.evaluate.__main__", "Measures the accuracy of members and ensembles."),
+        "check": Command("scripts.evaluate.__main__", "Measures a configuration on labelled images."),
+        "evaluate": Command("scripts.evaluate.__main__", "The same, and models of a repository or a server."),
         "tune-cascade": Command("scripts.tune_cascade.__main__", "Chooses a cascade's order and thresholds."),
         "manifest": Command("scripts.manifest", "Writes the manifest of a repository that a website serves."),
     },
@@ -55,8 +63,6 @@ GROUPS = {
         "train": Command("scripts.training.__main__", "Trains a member: a CIFAR-size network."),
     },
     "Laboratory (in a checkout)": {
-        "load": Command("scripts.lab.load.__main__", "Loads a server by a closed loop of clients."),
-        "overload": Command("scripts.lab.overload.__main__", "Sends labelled images at a given rate."),
         "benchmark": Command("scripts.lab.benchmark.__main__", "Compares this application with other servers."),
         "limit": Command("scripts.lab.benchmark.limit", "Measures what the models allow, unserved."),
         "levers": Command("scripts.lab.benchmark.levers", "Measures the effect of single settings."),
@@ -66,6 +72,8 @@ GROUPS = {
     },
 }
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+# Names of earlier versions, read for one more.
+RENAMED = {"overload": "load"}
 # What the wheel leaves out.
 CHECKOUT_ONLY = ("scripts.training", "scripts.lab")
 
@@ -77,18 +85,28 @@ def usage() -> str:
     for title, group in GROUPS.items():
         lines += ["", f"{title}:", *(f"  {name:{width}}{command.help}" for name, command in group.items())]
     lines += ["", f"  {'completion':{width}}Prints a script that completes commands and options in a shell."]
-    return "\n".join([*lines, "", "ensemble COMMAND --help says more."])
+    return "\n".join([*lines, "", "ensemble COMMAND --help says more; ensemble --version prints the version."])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command that the first argument names."""
     name, *rest = arguments if arguments is not None else sys.argv[1:] or ["--help"]
+    if name in RENAMED:
+        print(f"ensemble {name} is now ensemble {RENAMED[name]}: see its --help", file=sys.stderr)
+        name = RENAMED[name]
     if name in {"-h", "--help"}:
         print(usage())
+    elif name == "--version":
+        print(f"ensemble-serving {metadata.version('ensemble-serving')}")
     elif name == "completion":
         print(COMPLETION % " ".join([*COMMANDS, "completion"]))
     elif name not in COMMANDS:
         sys.exit(f"ensemble: there is no command {name!r}\n\n{usage()}")
+    elif found := hidden():
+        place = next(iter(found.values()))
+        sys.exit(
+            f"ensemble: {place} hides a package of ensemble-serving; take its folder out of PYTHONPATH, or rename it"
+        )
     else:
         try:
             module = importlib.import_module(COMMANDS[name].module)

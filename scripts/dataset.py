@@ -1,9 +1,10 @@
-"""Labelled photographs in a zip file or a folder, `<class>/<name>.jpg`, decoded by the code that serves them."""
+"""Labelled images in a zip file or a folder, `<class>/<name>.jpg`, decoded by the code that serves them."""
 
 from __future__ import annotations
 
 import hashlib
 import lzma
+import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -23,7 +24,13 @@ LIMITS = TransformerSettings()
 
 @dataclass(frozen=True)
 class Dataset:
-    """Names of the images, `<class>/<file>`, sorted, and where they are; `part` says which of those there it has."""
+    """Labelled images.
+
+    Attributes:
+        path: the zip file or folder.
+        names: of the images, `<class>/<file>`, sorted.
+        part: which of the images in `path` these are.
+    """
 
     path: Path
     names: tuple[str, ...]
@@ -58,12 +65,12 @@ class Dataset:
         return tuple(sorted({label(name) for name in self.names}))
 
     def hold_out(self, count: int) -> tuple[Dataset, Dataset | None]:
-        """The images without `count` of them, and those; None instead of none.
+        """All images but `count` of them, and those, or None if `count` is 0.
 
-        They are the same ones wherever the data lie: chosen by the SHA-256 of their names.
+        Those are the same wherever the data are: they are chosen by the SHA-256 of their names.
 
         Raises:
-            DatasetError: there are not so many images.
+            DatasetError: there are no more than `count` images.
         """
         if count == 0:
             return self, None
@@ -97,15 +104,21 @@ class Dataset:
             yield encoded, label(name)
 
 
+def default_data() -> Path | None:
+    """CIFAR-10's test set in the folder that the environment variable ENSEMBLE_DATA names, if it is set."""
+    root = os.environ.get("ENSEMBLE_DATA")
+    return Path(root) / "cifar10" / "test.zip" if root else None
+
+
 def label(name: str) -> str:
     """The class of an image: the name of the folder it is in."""
     return PurePosixPath(name).parent.name
 
 
 def decode(name: str, encoded: bytes, wanted: Preprocessing) -> Pixels:
-    """An image to uint8 BGR [height,width,3], as the server does it; a bad one raises ScriptError with its name."""
+    """An image's pixels, uint8 BGR [height,width,3], as the server makes them; raises ScriptError, with its name."""
     try:
-        [pixels] = decoding.decode(encoded, decoding.inspect(encoded, LIMITS), [wanted])
+        [pixels] = decoding.decode(encoded, decoding.read_header(encoded, LIMITS), [wanted])
         return pixels
     except EnsembleError as err:
         raise ScriptError(f"{name}: {err}") from err

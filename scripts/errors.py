@@ -1,4 +1,4 @@
-"""The mistakes that a command's user can make, told in one line."""
+"""The mistakes that a command's user can make, and how they are reported: in one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.errors import ModelError
 
 
 class ScriptError(ValueError):
-    """What was asked can't be done; the message says why and what to do instead."""
+    """A command can't do what it was called for; the message says why and what to do instead."""
 
 
 class DatasetError(ScriptError):
@@ -21,7 +21,7 @@ class DatasetError(ScriptError):
 
 
 @contextmanager
-def told_in_one_line() -> Iterator[None]:
+def errors_in_one_line() -> Iterator[None]:
     """Turn the user's mistakes into `error: ...` on stderr and exit status 1; bugs keep their traceback."""
     try:
         yield
@@ -30,7 +30,7 @@ def told_in_one_line() -> Iterator[None]:
 
 
 def check_writable(parser: argparse.ArgumentParser, *files: Path | None) -> None:
-    """End with a usage error if a file that is written at the end has no folder: told before the work, not after."""
+    """End with a usage error, before the work, if a file that is written after it has no folder."""
     for file in files:
         if file is not None and not file.parent.is_dir():
             parser.error(f"there is no folder {file.parent} to write {file.name} to")

@@ -1,4 +1,4 @@
-"""A mean over images, and how sure it is."""
+"""A mean over images with its 95 % interval."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from graph.flows.interval import Z, wilson
+from graph.capabilities.proportion import Z, wilson
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,13 @@ class Interval:
 
     @classmethod
     def share(cls, found: NDArray[np.bool_]) -> Interval:
-        """The share of the images that something is true of, with Wilson's interval."""
+        """The share of the images for which something is true, with Wilson's interval."""
         low, mean, high = wilson(int(found.sum()), len(found))
         return cls(100 * mean, 100 * low, 100 * high)
 
     @classmethod
     def paired(cls, values: NDArray[np.float64]) -> Interval:
-        """The mean of a difference for each image."""
+        """The mean of a difference that is known for each image."""
         mean, half = 100 * values.mean(), 100 * Z * values.std() / np.sqrt(len(values))
         return cls(float(mean), float(mean - half), float(mean + half))
 

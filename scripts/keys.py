@@ -1,10 +1,10 @@
-"""Makes, lists and removes the API keys that callers show.
+"""Makes, lists and removes API keys.
 
     ensemble keys add mobile --file keys [--rate 50]
     ensemble keys list --file keys
     ensemble keys remove mobile --file keys
 
-A key is shown once, when it is made; the file holds its SHA-256. A running server sees a change within seconds.
+A key is printed once, when it is made; the file holds its SHA-256. A running server reads a change within seconds.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import tempfile
 from pathlib import Path
 
 from deployments.ingress.keys import Key, digest, parse, read
-from scripts.errors import ScriptError, told_in_one_line
+from scripts.errors import ScriptError, errors_in_one_line
 
-# So that a key is known as one wherever it turns up.
+# By which a key is recognized wherever it turns up.
 PREFIX = "ens_"
 BYTES = 32
 
 
 def add(file: Path, name: str, rate: float | None) -> str:
-    """A new key, whose digest is in the file from now on.
+    """Make a key, and add its digest to the file; returns the key.
 
     Raises:
-        ConfigurationError: the file is at fault, or the name or the rate are.
+        ConfigurationError: the file is malformed, or the name or the rate is.
         ScriptError: the name is taken.
     """
     key = PREFIX + secrets.token_urlsafe(BYTES)
@@ -43,10 +43,10 @@ def add(file: Path, name: str, rate: float | None) -> str:
 
 
 def remove(file: Path, name: str) -> None:
-    """Take a key out of the file.
+    """Remove a key from the file.
 
     Raises:
-        ConfigurationError: the file is at fault.
+        ConfigurationError: the file is malformed.
         ScriptError: it has no such key.
     """
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -57,12 +57,12 @@ def remove(file: Path, name: str) -> None:
 
 
 def shown(key: Key) -> str:
-    """A key's line of the list."""
+    """A key's line in the list."""
     return f"{key.name}  {key.digest.hex()[:12]}…  " + ("any rate" if key.rate is None else f"{key.rate:g}/s")
 
 
 def _write(file: Path, text: str) -> None:
-    """Replace the file whole, so that no reader sees half of it; one that is new is readable by this user alone."""
+    """Replace the file at once, so that no reader sees half of it; only this user can read a new one."""
     mode = file.stat().st_mode if file.exists() else 0o600
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
     try:
@@ -76,18 +76,18 @@ def _write(file: Path, text: str) -> None:
 
 
 def main() -> None:
-    """Parse the command line and do as it says."""
+    """Parse the command line, and add, list or remove."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True, metavar="add|list|remove")
-    for command, told in (("add", "make a key and show it"), ("list", "list the keys"), ("remove", "remove a key")):
-        each = commands.add_parser(command, help=told)
+    for command, text in (("add", "make a key and print it"), ("list", "list the keys"), ("remove", "remove a key")):
+        each = commands.add_parser(command, help=text)
         if command != "list":
             each.add_argument("name", help="whose key it is")
         each.add_argument("--file", type=Path, required=True, help="the file that access.keys names")
         if command == "add":
-            each.add_argument("--rate", type=float, help="requests a second, of each replica of the ingress")
+            each.add_argument("--rate", type=float, help="requests per second, for each replica of the ingress")
     args = parser.parse_args()
-    with told_in_one_line():
+    with errors_in_one_line():
         if args.command == "add":
             print(add(args.file, args.name, args.rate))
         elif args.command == "remove":

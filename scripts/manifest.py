@@ -1,9 +1,9 @@
-"""Writes the manifest of a model repository that a website gives, and says how it is served.
+"""Writes the manifest of a model repository that a website serves, and prints how to name it in a configuration.
 
     ensemble manifest models/
 
-Every model of the folder is compared with the SHA-256 in its `metadata.json` first. Give the folder by HTTPS as it is,
-`manifest.json` last, and its address with the manifest's SHA-256 as `model_repository`.
+Every model of the folder is first compared with the SHA-256 in its `metadata.json`. Put the folder on the website as it
+is, `manifest.json` last; `model_repository` is its address with the manifest's SHA-256.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 from models.sources.manifest import MANIFEST, write
-from scripts.errors import told_in_one_line
+from scripts.errors import errors_in_one_line
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="the repository, <name>/<version>/")
     args = parser.parse_args()
-    with told_in_one_line():
+    with errors_in_one_line():
         digest = write(args.folder)
         print(f"wrote {args.folder / MANIFEST}; in the configuration, with the folder's address:")
         print(f"  model_repository: https://...#sha256={digest}")

@@ -1,4 +1,4 @@
-"""Results that people compare: a table for the terminal, and the files that a command's flags ask for."""
+"""Results that people compare: a table for the terminal, and the files that a command's flags name."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ class Table:
         lines: a text for each column.
         words: the positions of the columns that hold words; the others hold numbers, and are aligned right.
         title: above it, in a terminal.
+        notes: sentences below it.
     """
 
     headings: Sequence[str]
     lines: Sequence[Sequence[str]]
     words: Collection[int] = (0,)
     title: str | None = None
+    notes: Sequence[str] = ()
 
     def show(self) -> None:
         """Print it."""
@@ -44,12 +46,18 @@ class Table:
             drawn.add_column(heading, justify="left" if position in self.words else "right")
         for line in self.lines:
             drawn.add_row(*line)
-        Console(width=None if sys.stdout.isatty() else WIDTH).print(drawn)
+        console = Console(width=None if sys.stdout.isatty() else WIDTH)
+        console.print(drawn)
+        for note in self.notes:
+            console.print(note, highlight=False, markup=False, soft_wrap=True)
 
     def markdown(self) -> str:
         """The table in Markdown."""
         rule = ["---" if position in self.words else "---:" for position in range(len(self.headings))]
-        return "".join(f"| {' | '.join(line)} |\n" for line in (self.headings, rule, *self.lines))
+        lines = "".join(f"| {' | '.join(line)} |\n" for line in (self.headings, rule, *self.lines))
+        return lines + "".join(
+            f"{'' if number else chr(10)}- {note.strip()}\n" for number, note in enumerate(self.notes)
+        )
 
 
 def add_files(parser: argparse.ArgumentParser, *kinds: str) -> None:
@@ -64,20 +72,20 @@ def check_files(parser: argparse.ArgumentParser, args: argparse.Namespace) -> No
 
 
 def write_files(
-    args: argparse.Namespace, table: Table, records: Any = None, plot: Callable[[Path], None] | None = None
+    args: argparse.Namespace, table: Table | None, records: Any = None, plot: Callable[[Path], None] | None = None
 ) -> None:
     """Write what the flags ask for.
 
     Args:
         args: the flags' values.
-        table: for `--markdown`.
+        table: for `--markdown`; None where there is no such flag.
         records: for `--json`.
         plot: draws the file of `--plot`.
     """
     file: Path | None
     if (file := getattr(args, "json", None)) is not None:
         file.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
-    if (file := getattr(args, "markdown", None)) is not None:
+    if table is not None and (file := getattr(args, "markdown", None)) is not None:
         file.write_text(table.markdown(), encoding="utf-8")
     if plot is not None and (file := getattr(args, "plot", None)) is not None:
         plot(file)
@@ -99,11 +107,14 @@ def drawing(path: Path, size: tuple[float, float], rows: int = 1, columns: int =
     try:
         from matplotlib.figure import Figure
     except ImportError as err:
-        raise ScriptError("--plot needs Matplotlib: pip install -e '.[plot]'") from err
+        raise ScriptError("--plot needs Matplotlib: pip install 'ensemble-serving[plot]'") from err
     figure = Figure(figsize=size, layout="constrained")
     axes = list(figure.subplots(rows, columns, sharex=rows > 1, sharey=columns > 1, squeeze=False).flat)
     yield axes
     for each in axes:
         each.spines[["top", "right"]].set_visible(False)
-    # Without the date the same results give the same file.
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    try:
+        # Without the date the same results give the same file.
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    except ValueError as err:
+        raise ScriptError(f"can't draw {path}: {err}") from err

@@ -14,9 +14,15 @@ from deployments.ingress.service import Service
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
 from deployments.observe.tracing import Tracing
-from graph.capabilities.feedback.capability import NoFeedback
-from graph.capabilities.loading.capability import NoLoading
+from graph.agreement import Agreement
+from graph.capabilities.capability import Site
+from graph.capabilities.feedback.capability import Feedback
+from graph.capabilities.loading.capability import Loading
+from graph.config import parse
 
+# As they are in an application whose configuration names no operators and has no feedback.
+_WITHOUT = parse({"members": [{"name": "one"}]}), Agreement((), {}, {}, (), {}), Site("", "", {}, {})
+NO_LOADING, NO_FEEDBACK = Loading(*_WITHOUT), Feedback(*_WITHOUT)
 OBSERVER = Observer(Tracing(None, {}))
 LABELS = ("bird", "cat", "deer", "dog", "frog")
 CLASSES = len(LABELS)
@@ -28,11 +34,11 @@ class Door:
     def __init__(self, **settings):
         self.images = []
         self.service = Service(
-            Ingress(self._graph, IngressSettings(**settings), CLASSES, OBSERVER),
+            Ingress.of_images(self._graph, IngressSettings(**settings), CLASSES, OBSERVER),
             CLASSES,
             lambda: True,
             labels=LABELS,
-            extensions=[NoLoading(None), NoFeedback(None)],
+            extensions=[NO_LOADING, NO_FEEDBACK],
         )
         self._http = HttpServer(self.service)
 
@@ -55,8 +61,11 @@ class Door:
         length = int(response.headers.get("Inference-Header-Content-Length", len(response.body)))
         return response.status_code, json.loads(response.body[:length])
 
-    def answer(self, path, body=b"", headers=(), query=b"", chunk=1000, leaves=False, method="POST"):
-        """The whole answer; who `leaves` is gone when the body has come, and before it is whole."""
+    def answer(self, path, body=b"", headers=(), query=b"", chunk=1000, leaves=False, method="POST", alone=False):
+        """The whole answer; who `leaves` is gone when the body has come, and before it is whole.
+
+        `alone`: as behind HAProxy, where Serve looks after nobody.
+        """
         chunks = [body[i : i + chunk] for i in range(0, len(body), chunk)] or [b""]
         scope = {
             "type": "http",
@@ -78,6 +87,6 @@ class Door:
             return {"type": "http.request", "body": chunks.pop(0), "more_body": leaves or bool(chunks)}
 
         async def answered():
-            return await self._http(Request(scope, receive))
+            return await (self._http.alone if alone else self._http)(Request(scope, receive))
 
         return asyncio.run(answered())

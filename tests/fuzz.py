@@ -26,7 +26,7 @@ with atheris.instrument_imports(include=["deployments", "graph", "msgspec", "sta
 
     from deployments.contract.errors import ImageTooLarge, InvalidImage, InvalidParameter
     from deployments.ingress.open_inference.tensors import split
-    from deployments.transformer.decoding import inspect
+    from deployments.transformer.decoding import read_header
     from deployments.transformer.transformer import TransformerSettings
     from graph.edges import wire
     from tests.door import Door
@@ -97,7 +97,7 @@ TARGETS = {
     "form": request("/classify", ("Content-Type", FORM)),
     "query": query,
     "header": header,
-    "picture": refused(lambda content: inspect(content, LIMITS)),
+    "picture": refused(lambda content: read_header(content, LIMITS)),
     "split": refused(lambda content: split(content, 16)),
     "frames": frames,
 }

@@ -31,10 +31,12 @@ def jpeg(height=120, width=160, seed=0):
     return encode(noise(height, width, seed))
 
 
-def progressive(width, height):
+def progressive(width, height, mode="RGB", **options):
     """A progressive JPEG of one colour."""
     out = io.BytesIO()
-    Image.new("RGB", (width, height), (90, 120, 30)).save(out, "JPEG", progressive=True)
+    Image.new("RGB", (width, height), (90, 120, 30)).convert(mode).save(
+        out, "JPEG", **({"progressive": True} | options)
+    )
     return out.getvalue()
 
 

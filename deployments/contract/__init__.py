@@ -1,1 +1,1 @@
-"""What nodes, protocols and the graph agree on: what travels, what is answered, what can go wrong."""
+"""The contract between nodes, protocols and the graph: batches, answers, errors, settings."""

@@ -1,4 +1,4 @@
-"""The answer for an image; its fields are those of the JSON answer."""
+"""The answer for an image, with the fields of the JSON answer."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from deployments.contract.item import Cached, Version
+from deployments.contract.item import CacheStatus, Version
 from deployments.contract.payload import Probabilities
 from deployments.contract.timing import Timing
 
-# Digits behind the point.
-TOLD_DIGITS = 6
+# Decimal places.
+PROBABILITY_DIGITS = 6
 
 
 class ClassProbability(msgspec.Struct, frozen=True):
@@ -32,14 +32,34 @@ class MemberAnswer(ClassProbability, frozen=True, omit_defaults=True, kw_only=Tr
     ] = ()
 
 
+class NodeCost(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node took for an image; what is not known is left out."""
+
+    node: Annotated[str, Meta(description="what it did, as a trace calls it, such as `decode`; or `ingress`")]
+    cpu_ms: Annotated[float | None, Meta(description="CPU time, ms; not of a member on another server")] = None
+    calling_cpu_ms: Annotated[
+        float | None, Meta(description="CPU time of calling a member on another server, on this side, ms")
+    ] = None
+    bytes_in: Annotated[int | None, Meta(description="what it was given, bytes")] = None
+    bytes_out: Annotated[int | None, Meta(description="what it gave, bytes")] = None
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What an answer cost: of each node's work on a batch, the image's equal share."""
+
+    batch_size: Annotated[int, Meta(description="the images of its batch")]
+    position: Annotated[int, Meta(description="its position among them, from 0 on")]
+    nodes: Annotated[tuple[NodeCost, ...], Meta(description="the nodes in order, and the ingress")]
+
+
 class Classification(ClassProbability, frozen=True, omit_defaults=True, kw_only=True):
-    """The answer for one image: the most probable class by the members together, and what else was asked for."""
+    """The answer for an image: the ensemble's most probable class, and what else the request asked for."""
 
     top: Annotated[tuple[ClassProbability, ...], Meta(description="the top_k most probable classes, descending")]
     model_versions: Annotated[Mapping[str, Version], Meta(description="the version of each member that answered")]
     missing: Annotated[
         Mapping[str, str] | None,
-        Meta(description="the error's code of each member that did not answer, if one did not"),
+        Meta(description="the error's code of each member that did not answer; absent if all did"),
     ] = None
     asked: Annotated[
         tuple[str, ...] | None, Meta(description="the members that a cascade asked, in order, if there is a cascade")
@@ -48,17 +68,19 @@ class Classification(ClassProbability, frozen=True, omit_defaults=True, kw_only=
         None
     )
     cache: Annotated[
-        Cached | None, Meta(description="whether what the members said was remembered, and for how long, seconds")
+        CacheStatus | None,
+        Meta(description="whether the members' predictions came from the cache, and their age, seconds"),
     ] = None
     trace_id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="the W3C trace id of the request")]
     members: Annotated[
         Mapping[str, MemberAnswer] | None, Meta(description="each member's own most probable class, if asked for")
     ] = None
     timings: Annotated[tuple[Timing, ...] | None, Meta(description="where the time went, if asked for")] = None
+    receipt: Annotated[Receipt | None, Meta(description="what the answer cost, if asked for")] = None
 
 
 class Answer(NamedTuple):
-    """What the graph gives for one image: the classification, and the probability of every class, float32 [C]."""
+    """The graph's output for an image: the classification, and the probability of every class, float32 [C]."""
 
     classification: Classification
     probabilities: Probabilities

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
 from msgspec.structs import replace
 
 from deployments.contract.errors import DeadlineExceeded, EnsembleError
-from deployments.contract.item import MOST_TOLD, PROCESS, AttributeValue, Item, Note, Step
-from deployments.contract.payload import gather, take
+from deployments.contract.item import INGRESS_ONLY, MAX_TRACED_LENGTH, PROCESS, AttributeValue, Item, Note, Step
+from deployments.contract.meter import METER
+from deployments.contract.payload import byte_size, gather, take
 
 DEADLINE_HINT = "the deadline passed before the image was classified; allow more time or send fewer at once"
 # Trace ids in a line of a log.
@@ -41,9 +43,19 @@ class Batch(Generic[P]):
         return [position for position, item in enumerate(self.items) if item.error is None]
 
     @property
+    def notes(self) -> list[Note]:
+        """What the nodes noted of their work on the batch, each note once, though every image of the batch has it."""
+        return list({id(step.note): step.note for item in self.items for step in item.steps}.values())
+
+    @property
+    def trace_ids(self) -> list[str]:
+        """The trace ids of the images that have not failed, each once."""
+        return list(dict.fromkeys(self.items[position].trace_id for position in self.live))
+
+    @property
     def traces(self) -> str:
         """The trace ids of the images that have not failed, for a line of a log; of many the first."""
-        ids = list(dict.fromkeys(self.items[position].trace_id for position in self.live))
+        ids = self.trace_ids
         more = f" and {len(ids) - MOST_TRACES} more" if len(ids) > MOST_TRACES else ""
         return f"traces {', '.join(ids[:MOST_TRACES])}{more}"
 
@@ -65,14 +77,20 @@ class Batch(Generic[P]):
         late = [i for i, item in enumerate(self.items) if item.deadline is not None and item.deadline <= now]
         return self.fail({position: DeadlineExceeded(DEADLINE_HINT) for position in late}) if late else self
 
-    def without_steps(self) -> Batch[P]:
-        """The batch without what has been noted of it, for a way to another process."""
-        return Batch(self.payload, tuple(replace(item, steps=()) for item in self.items))
+    def outbound(self) -> Batch[P]:
+        """The batch as it is sent to a node in another process: without the fields that its sender keeps."""
+        return Batch(self.payload, tuple(replace(item, steps=(), **INGRESS_ONLY) for item in self.items))
 
     def after(self, before: Batch[Any]) -> Batch[P]:
-        """This batch, which came of one `without_steps`, with what had been noted before."""
+        """This batch, which a node made of `before.outbound()`, with the fields that were not sent."""
         pairs = zip(before.items, self.items, strict=True)
-        return Batch(self.payload, tuple(replace(now, steps=(*then.steps, *now.steps)) for then, now in pairs))
+        return Batch(
+            self.payload,
+            tuple(
+                replace(now, steps=(*then.steps, *now.steps), **{name: getattr(then, name) for name in INGRESS_ONLY})
+                for then, now in pairs
+            ),
+        )
 
     def split(self, positions: Sequence[int]) -> Batch[P]:
         """The batch of some of the images, by position, in that order."""
@@ -99,8 +117,19 @@ class Work(Generic[P]):
         """Begin what a trace calls `node`."""
         self._node = node
         self._start_ns = time.time_ns()
+        self._metered = any([item.metered for item in batch.items])
+        self._piece = METER.begin(self._metered)
         self._before = batch
         self.batch = batch.unexpired()
+
+    @contextmanager
+    def elsewhere(self, threads: int = 0) -> Iterator[None]:
+        """While the block waits, the event loop works for others, and so many other threads of the process for this."""
+        piece = self._piece = METER.leave(self._piece, threads)
+        try:
+            yield
+        finally:
+            METER.come_back(piece, threads)
 
     @property
     def start_ns(self) -> int:
@@ -121,6 +150,7 @@ class Work(Generic[P]):
         attributes: Mapping[str, AttributeValue] = NO_ATTRIBUTES,
         end_ns: int | None = None,
         span: str = "",
+        cpu_ns: int = 0,
     ) -> Batch[Q]:
         """The batch after the work.
 
@@ -131,16 +161,12 @@ class Work(Generic[P]):
             attributes: for the note of it.
             end_ns: when it was done, nanoseconds since the epoch; default: now.
             span: see `Note`.
+            cpu_ns: what other processes have taken for it, nanoseconds of CPU time.
         """
-        size = len(self._before.live)
-        note = Note(
-            self._node,
-            self._start_ns,
-            end_ns or time.time_ns(),
-            {**attributes, "ensemble.batch.size": size},
-            PROCESS,
-            span,
-        )
+        attributes = {**attributes, "ensemble.batch.size": len(self._before.live)}
+        if self._piece is not None:
+            attributes |= self._taken(self._piece.end(), payload, cpu_ns)
+        note = Note(self._node, self._start_ns, end_ns or time.time_ns(), attributes, PROCESS, span)
         step = Step(note)
         items, row, kept = list(self._before.items), 0, 0
         for position, item in enumerate(items):
@@ -155,6 +181,14 @@ class Work(Generic[P]):
                 items[position] = replace(item, steps=(*item.steps, step), **more)
                 kept += 1
             else:
-                failed = Step(note, (error.code, error.message[:MOST_TOLD]))
+                failed = Step(note, (error.code, error.message[:MAX_TRACED_LENGTH]))
                 items[position] = replace(item, error=error, steps=(*item.steps, failed))
         return Batch(payload, tuple(items))
+
+    def _taken(self, own_ns: float, payload: object, others_ns: int) -> dict[str, AttributeValue]:
+        """What the work has taken, if somebody wants to know: CPU time, and the bytes that went in and out."""
+        if not self._metered:
+            return {}
+        sizes = {"in": byte_size(self._before.payload), "out": byte_size(payload)}
+        known = {f"ensemble.bytes_{way}": size for way, size in sizes.items() if size is not None}
+        return {"ensemble.cpu_ms": (own_ns + others_ns) / 1e6, **known}

@@ -1,4 +1,4 @@
-"""Who asks, as far as admission cares."""
+"""The sender of a request, for admission."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple
 
 NO_HEADERS: Mapping[str, str] = {}
-# Our HAProxy sets it, whatever the client sent by that name.
+# HAProxy sets it, and discards what the client sent by that name.
 ADDRESS = "x-forwarded-for"
 FairBy = Literal["key", "address", "nobody"]
 
 
 class Caller(NamedTuple):
-    """A request's sender.
+    """The sender of a request.
 
     Attributes:
-        client: what it shares the room by: the name of its API key, or its address; empty where all are alike.
-        headers: those of the request that something goes by, by their names in small letters.
-        name: of the API key that it showed; empty if it showed none.
+        client: its share of the in-flight limit is kept under this name: that of its API key, its address, or none.
+        headers: the request's headers that capabilities use, by their names in small letters.
+        name: of its API key; empty if it has none.
     """
 
     client: str = ""
@@ -33,9 +33,9 @@ def caller(headers: Mapping[str, str], name: str, fair_by: FairBy, kept: Collect
 
     Args:
         headers: of HTTP, or the metadata of gRPC.
-        name: of the API key that it showed; empty if it showed none.
-        fair_by: what clients are told apart by.
-        kept: the headers that something goes by.
+        name: of the API key; empty if there is none.
+        fair_by: what distinguishes clients.
+        kept: the names of the headers that capabilities use.
     """
     client = name if fair_by == "key" else headers.get(ADDRESS, "") if fair_by == "address" else ""
     found = {each: headers[each] for each in kept if each in headers} if kept else NO_HEADERS

@@ -1,6 +1,6 @@
 """What an encoded image declares in its first bytes, read without a library: enough to tell what it may cost.
 
-What is read here decides where an image waits and how much room it takes, never whether it is accepted: the transformer
+What is read here decides where an image waits and what it counts for, never whether it is accepted: the transformer
 reads headers again, with the library that decodes them.
 """
 
@@ -10,10 +10,17 @@ import re
 import struct
 from typing import NamedTuple
 
-# JPEGs of no more pixels than this are decoded in the transformer's own process.
-PLAIN_PIXELS = 16_000_000
+# JPEGs within these are decoded in the transformer's own process: pixels, and bytes that a decoder keeps. Decoding one
+# takes some milliseconds then, so that a request with 64 of them holds others up no longer than one large image would.
+PLAIN_PIXELS, PLAIN_BYTES = 1_000_000, 1024 * 1024
+# What a pixel costs that is decoded at a smaller scale, in pixels that are not.
+SCALED_COST = 1 / 8
 # Frames of a JPEG, of whatever coding; C4, C8 and CC among them are other things.
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+PROGRESSIVE, LOSSLESS = frozenset({0xC2, 0xC6, 0xCA, 0xCE}), frozenset({0xC3, 0xC7, 0xCB, 0xCF})
+# libjpeg keeps every coefficient of a JPEG in several scans, 2 bytes each. It decodes a lossless one at full scale, and
+# OpenCV copies that.
+COEFFICIENT_BYTES, LOSSLESS_BYTES = 2, 6
 # Markers that no length follows, and the one that a JPEG's pixels begin with.
 BARE = frozenset({0x01, *range(0xD0, 0xD8)})
 START_OF_SCAN = 0xDA
@@ -32,25 +39,47 @@ class Declared(NamedTuple):
 
     Attributes:
         pixels: what it declares; 0 where it is no image, or does not say.
-        is_plain: whether it is a JPEG of at most `PLAIN_PIXELS`: what is sent most, and decoded where it is. Everything
-            else is decoded in a process of its own, and waits in a queue of its own.
+        is_plain: whether it is a JPEG within `PLAIN_PIXELS` and `PLAIN_BYTES`: what is sent most, and decoded where it
+            is. Everything else is decoded in a process of its own, and waits in a queue of its own.
+        is_scaled: whether it is a JPEG in one scan, which is decoded at a smaller scale.
     """
 
     pixels: int = 0
     is_plain: bool = False
+    is_scaled: bool = False
+
+    @property
+    def isolated_pixels(self) -> int:
+        """What decoding it in a process of its own costs, in pixels of a PNG."""
+        return 0 if self.is_plain else round(self.pixels * (SCALED_COST if self.is_scaled else 1))
+
+
+class Jpeg(NamedTuple):
+    """What a JPEG declares before its pixels.
+
+    Attributes:
+        width: in pixels.
+        height: in pixels.
+        kept: what a decoder keeps of it at whatever scale it decodes, bytes: 0 of a usual JPEG, whose one scan has all.
+    """
+
+    width: int
+    height: int
+    kept: int = 0
 
 
 def declared(image: bytes) -> Declared:
     """What an image declares; a bounded part of it is looked at."""
     if image.startswith(b"\xff\xd8"):
-        width, height = jpeg_size(image) or (0, 0)
-        return Declared(width * height, 0 < width * height <= PLAIN_PIXELS)
+        jpeg = read_jpeg(image) or Jpeg(0, 0)
+        pixels = jpeg.width * jpeg.height
+        return Declared(pixels, 0 < pixels <= PLAIN_PIXELS and jpeg.kept <= PLAIN_BYTES, not jpeg.kept)
     return Declared(_pixels(image))
 
 
-def jpeg_size(image: bytes) -> tuple[int, int] | None:
-    """Width and height of a JPEG; None if it does not come to its pixels within `MOST_SEGMENTS` and `MOST_FILL`."""
-    position, fill, size = 2, MOST_FILL, None
+def read_jpeg(image: bytes) -> Jpeg | None:
+    """What a JPEG declares; None if it does not come to its pixels within `MOST_SEGMENTS` and `MOST_FILL`."""
+    position, fill, frame = 2, MOST_FILL, 0
     for _ in range(MOST_SEGMENTS):
         found = MARKER.match(image, position, position + fill + 2)
         if found is None:
@@ -58,15 +87,27 @@ def jpeg_size(image: bytes) -> tuple[int, int] | None:
         marker, end = found[1][0], found.end()
         fill -= end - 2 - position
         if marker == START_OF_SCAN:
-            return size
+            return _jpeg(image, frame, end) if frame and end + 3 <= len(image) else None
         if marker in BARE:
             position = end
             continue
-        if marker in FRAMES and size is None and end + 7 <= len(image):
-            height, width = struct.unpack_from(">HH", image, end + 3)
-            size = width, height
+        if marker in FRAMES and not frame and end + 8 <= len(image):
+            frame = end
         position = end + max(2, int.from_bytes(image[end : end + 2]))
     return None
+
+
+def _jpeg(image: bytes, frame: int, scan: int) -> Jpeg:
+    """What a JPEG's frame and its first scan, which begin behind their markers, declare."""
+    height, width, components = struct.unpack_from(">HHB", image, frame + 3)
+    coding = image[frame - 1]
+    kept = LOSSLESS_BYTES if coding in LOSSLESS else 0.0
+    if coding in PROGRESSIVE or image[scan + 2] < components:
+        # Of each component, how often it is sampled across and down, in 4 bits each.
+        factors = [(byte >> 4, byte & 15) for byte in image[frame + 9 : frame + 8 + 3 * components : 3]]
+        across, down = (max((pair[axis] for pair in factors), default=1) or 1 for axis in (0, 1))
+        kept = COEFFICIENT_BYTES * sum(a * b for a, b in factors) / (across * down)
+    return Jpeg(width, height, int(kept * width * height))
 
 
 def _pixels(image: bytes) -> int:

@@ -1,25 +1,27 @@
-"""The errors a caller can get, each with its code and its status over HTTP and gRPC: a new one is a class here."""
+"""The errors that a caller can get, each with its code and its status over HTTP and gRPC."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-# Characters. It travels in gRPC's trailers, too, for which clients allow 8 KB.
-LONGEST_MESSAGE = 500
+# Characters. A message travels in gRPC's trailers, for which clients allow 8 KB.
+MAX_MESSAGE_LENGTH = 500
+# The message of a failure whose cause is not for the caller.
+INTERNAL_HINT = "the server failed on this request; its log has the cause"
 
 
 class EnsembleError(Exception):
-    """Base of every error that is answered to a caller.
+    """Base of every error that a caller can get; a subclass gives its code and its statuses as class arguments.
 
     Attributes:
         code: its stable, machine-readable name.
         http_status: over HTTP.
         grpc_status: over gRPC, the name of a `grpc.StatusCode`.
-        is_fault: whether it is a fault on the server's side, not the caller's mistake.
-        retry: whether the same request may succeed a while later; HTTP then says so by `Retry-After`.
+        is_fault: whether the server is at fault, and not the caller.
+        retry: whether the same request may succeed later; over HTTP, the answer then has `Retry-After`.
         headers: of the answer over HTTP.
-        retry_after_s: when, seconds; None if that is not known.
+        retry_after_s: how long to wait before that, seconds; None if that is unknown.
     """
 
     code: ClassVar[str] = "internal"
@@ -29,225 +31,159 @@ class EnsembleError(Exception):
     retry: ClassVar[bool] = False
     headers: ClassVar[Mapping[str, str]] = {}
 
+    def __init_subclass__(cls, **attributes: str | int | Mapping[str, str]) -> None:
+        """Set the class's own attributes; the others are those of its base."""
+        super().__init_subclass__()
+        for name, value in attributes.items():
+            assert hasattr(cls, name), name
+            setattr(cls, name, value)
+
     def __init__(self, *args: object, retry_after_s: float | None = None) -> None:
-        """Set the message, and when to try again, seconds, if it is known."""
+        """Set the message, and how long to wait before another try, seconds, if it is known."""
         super().__init__(*args)
         self.retry_after_s = retry_after_s
 
     @property
     def message(self) -> str:
-        """What went wrong and what to do about it, without most of a long text of the caller's that is quoted in it."""
-        # What Ray raises in its place at a handle has this error as its argument, and a traceback as its text.
+        """What went wrong and what to do about it; a long text, which may quote the caller, is cut."""
+        # At a handle Ray raises an error whose argument is this one, and whose text is a traceback.
         text = str(self.args[0]) if self.args else ""
-        return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
+        return text if len(text) <= MAX_MESSAGE_LENGTH else f"{text[:MAX_MESSAGE_LENGTH]}…"
 
     def to_dict(self) -> dict[str, Any]:
-        """`{"code": ..., "message": ...}`, the body of every error answer; and `retry_after_ms`, if that is known."""
-        told: dict[str, Any] = {"code": self.code, "message": self.message}
+        """`{"code": ..., "message": ...}`, the body of every error answer; with `retry_after_ms`, if that is known."""
+        described: dict[str, Any] = {"code": self.code, "message": self.message}
         if self.retry_after_s is not None:
-            told["retry_after_ms"] = round(self.retry_after_s * 1000)
-        return told
+            described["retry_after_ms"] = round(self.retry_after_s * 1000)
+        return described
 
 
-class ClientMistake(EnsembleError):
-    """Base of what the caller did wrong; every other error is a fault on the server's side."""
-
-    is_fault = False
-    grpc_status = "INVALID_ARGUMENT"
+class ClientMistake(EnsembleError, is_fault=False, grpc_status="INVALID_ARGUMENT"):
+    """Base of the caller's mistakes; for every other error the server is at fault."""
 
 
-class InvalidImage(ClientMistake):
-    """The bytes are not an image, or only part of one."""
-
-    code = "invalid_image"
-    http_status = 400
+class InvalidImage(ClientMistake, code="invalid_image", http_status=400):
+    """The bytes are no image, or only a part of one."""
 
 
-class ImageTooLarge(ClientMistake):
+class ImageTooLarge(ClientMistake, code="image_too_large", http_status=413):
     """The image, or the request, exceeds the limit on bytes or on pixels."""
 
-    code = "image_too_large"
-    http_status = 413
+
+class UnsupportedMediaType(ClientMistake, code="unsupported_media_type", http_status=415):
+    """The declared content type is none of an image."""
 
 
-class UnsupportedMediaType(ClientMistake):
-    """The declared content type is no image."""
-
-    code = "unsupported_media_type"
-    http_status = 415
-
-
-class InvalidParameter(ClientMistake):
+class InvalidParameter(ClientMistake, code="invalid_parameter", http_status=422):
     """A parameter of the request is unknown, malformed or out of bounds."""
 
-    code = "invalid_parameter"
-    http_status = 422
+
+class UnknownLabel(InvalidParameter, code="unknown_label"):
+    """The label that is sent for an image is none of the classes."""
 
 
-class UnknownLabel(InvalidParameter):
-    """The label that is told of an image is no class."""
-
-    code = "unknown_label"
-
-
-class Unauthenticated(ClientMistake):
-    """The caller shows no key, or one that is not known."""
-
-    code = "unauthenticated"
-    http_status = 401
-    grpc_status = "UNAUTHENTICATED"
-    # https://www.rfc-editor.org/rfc/rfc6750#section-3
-    headers: ClassVar[Mapping[str, str]] = {"WWW-Authenticate": "Bearer"}
+# https://www.rfc-editor.org/rfc/rfc6750#section-3
+class Unauthenticated(
+    ClientMistake,
+    code="unauthenticated",
+    http_status=401,
+    grpc_status="UNAUTHENTICATED",
+    headers={"WWW-Authenticate": "Bearer"},
+):
+    """The request has no API key, or an unknown one."""
 
 
-class Forbidden(ClientMistake):
-    """The caller is known, or need not be, but has no right to this."""
-
-    code = "forbidden"
-    http_status = 403
-    grpc_status = "PERMISSION_DENIED"
+class Forbidden(ClientMistake, code="forbidden", http_status=403, grpc_status="PERMISSION_DENIED"):
+    """The caller has no right to this."""
 
 
-class RateLimited(ClientMistake):
-    """The caller's key has made more requests than it may in this time; try again later."""
-
-    code = "rate_limited"
-    http_status = 429
-    grpc_status = "RESOURCE_EXHAUSTED"
-    retry = True
+class RateLimited(ClientMistake, code="rate_limited", http_status=429, grpc_status="RESOURCE_EXHAUSTED", retry=True):
+    """The caller's key has made as many requests as it may in this time."""
 
 
-class OverShare(RateLimited):
-    """Most of the room is taken, and the caller has its share of it; try again later."""
-
-    code = "over_share"
+class OverShare(RateLimited, code="over_share"):
+    """The in-flight limit is nearly reached, and the caller has its share of it."""
 
 
-class NotFound(ClientMistake):
+class NotFound(ClientMistake, code="not_found", http_status=404, grpc_status="NOT_FOUND"):
     """There is no such path or model."""
 
-    code = "not_found"
-    http_status = 404
-    grpc_status = "NOT_FOUND"
+
+class UnknownRequest(NotFound, code="unknown_request"):
+    """There is no record of the request, or no longer."""
 
 
-class UnknownRequest(NotFound):
-    """No answer to that request is remembered, or no longer."""
-
-    code = "unknown_request"
+class AlreadyLabelled(ClientMistake, code="already_labelled", http_status=409, grpc_status="ALREADY_EXISTS"):
+    """The image has a label already."""
 
 
-class AlreadyLabelled(ClientMistake):
-    """The image's label was told before."""
-
-    code = "already_labelled"
-    http_status = 409
-    grpc_status = "ALREADY_EXISTS"
+class Conflict(ClientMistake, code="conflict", http_status=409, grpc_status="FAILED_PRECONDITION"):
+    """The change is not possible: the quorum needs the member, or the version can't be served."""
 
 
-class Conflict(ClientMistake):
-    """What serves can't be changed so: the quorum needs the member, or the version can't be served."""
-
-    code = "conflict"
-    http_status = 409
-    grpc_status = "FAILED_PRECONDITION"
-
-
-class MethodNotAllowed(ClientMistake):
+class MethodNotAllowed(ClientMistake, code="method_not_allowed", http_status=405):
     """The path exists, but not for this HTTP method."""
 
-    code = "method_not_allowed"
-    http_status = 405
 
-
-class MisdirectedRequest(ClientMistake):
+class MisdirectedRequest(ClientMistake, code="misdirected_request", http_status=421, grpc_status="FAILED_PRECONDITION"):
     """The request is for a host that the server does not answer for."""
 
-    code = "misdirected_request"
-    http_status = 421
-    grpc_status = "FAILED_PRECONDITION"
+
+# The connection ends, because the rest of the body is not awaited.
+class SlowBody(
+    ClientMistake,
+    code="slow_body",
+    http_status=408,
+    grpc_status="DEADLINE_EXCEEDED",
+    headers={"Connection": "close"},
+):
+    """The request's body arrives more slowly than is accepted."""
 
 
-class SlowBody(ClientMistake):
-    """A request's body comes slower than is admitted."""
-
-    code = "slow_body"
-    # The rest is not awaited.
-    headers: ClassVar[Mapping[str, str]] = {"Connection": "close"}
-    http_status = 408
-    grpc_status = "DEADLINE_EXCEEDED"
+class Overloaded(EnsembleError, code="overloaded", http_status=503, grpc_status="RESOURCE_EXHAUSTED", retry=True):
+    """The in-flight limit is reached."""
 
 
-class Overloaded(EnsembleError):
-    """As many images are in flight as the configuration admits; try again later."""
-
-    code = "overloaded"
-    http_status = 503
-    grpc_status = "RESOURCE_EXHAUSTED"
-    retry = True
+class NotReady(EnsembleError, code="not_ready", http_status=503, grpc_status="UNAVAILABLE", retry=True):
+    """A member has not answered yet since the start."""
 
 
-class NotReady(EnsembleError):
-    """Not every member has answered yet; try again later."""
-
-    code = "not_ready"
-    http_status = 503
-    grpc_status = "UNAVAILABLE"
-    retry = True
+class Unloaded(NotReady, code="unloaded"):
+    """The member is unloaded; it answers again once it is loaded."""
 
 
-class Unloaded(NotReady):
-    """The member was unloaded; it answers again when it is loaded."""
-
-    code = "unloaded"
-
-
-class NoReplica(NotReady):
+class NoReplica(NotReady, code="no_replica"):
     """The member has no replica now; it answers again once Serve has started another."""
 
-    code = "no_replica"
 
-
-class DeadlineExceeded(EnsembleError):
+class DeadlineExceeded(EnsembleError, code="deadline_exceeded", http_status=504, grpc_status="DEADLINE_EXCEEDED"):
     """The request was not answered within its time."""
 
-    code = "deadline_exceeded"
-    http_status = 504
-    grpc_status = "DEADLINE_EXCEEDED"
+
+class RemoteUnavailable(
+    EnsembleError, code="remote_unavailable", http_status=503, grpc_status="UNAVAILABLE", retry=True
+):
+    """The server of a remote member can't be reached, or accepts nothing now; it is probed until it does."""
 
 
-class RemoteUnavailable(EnsembleError):
-    """The server of a remote member can't be reached, or takes nothing now; it is asked again by itself."""
-
-    code = "remote_unavailable"
-    http_status = 503
-    grpc_status = "UNAVAILABLE"
-    retry = True
-
-
-class InferenceFailed(EnsembleError):
+class InferenceFailed(EnsembleError, code="inference_failed"):
     """A member failed on this input; the server's log has the cause."""
-
-    code = "inference_failed"
 
 
 class ConfigurationError(ValueError):
     """The configuration, or a model it names, can't be served; the message names the field and the remedy."""
 
 
-def kinds(base: type[EnsembleError] = EnsembleError) -> dict[str, type[EnsembleError]]:
+def errors_by_code(base: type[EnsembleError] = EnsembleError) -> dict[str, type[EnsembleError]]:
     """Every error by its code."""
-    found = {base.code: base}
-    for kind in base.__subclasses__():
-        # A base class has its own base's code: the first with a code is the one that it belongs to.
-        found = {**kinds(kind), **found}
-    return found
+    found: dict[str, type[EnsembleError]] = {}
+    for subclass in base.__subclasses__():
+        found |= errors_by_code(subclass)
+    # A class without a code of its own has its base's, and gives way to it.
+    return {**found, base.code: base}
 
 
-def by_code(code: str, message: str, retry_after_ms: int | None = None) -> EnsembleError:
-    """The error that `EnsembleError.to_dict` describes, as it was raised in another process.
-
-    An unknown code's is `EnsembleError`.
-    """
+def error_by_code(code: str, message: str, retry_after_ms: int | None = None) -> EnsembleError:
+    """The error that `EnsembleError.to_dict` describes, from another process; `EnsembleError` for an unknown code."""
     retry_after_s = None if retry_after_ms is None else retry_after_ms / 1000
-    return kinds().get(code, EnsembleError)(message, retry_after_s=retry_after_s)
+    return errors_by_code().get(code, EnsembleError)(message, retry_after_s=retry_after_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -16,13 +17,15 @@ AttributeValue = str | int | float
 # A local model's version is a number, a remote server's what it calls it.
 Version = int | str
 PROCESS = socket.gethostname(), os.getpid()
+# What a member notes of how it computes.
+THREADS, STREAMS = "ensemble.threads", "ensemble.streams"
 # Characters of an error's message in a trace: it may quote what a client sent.
-MOST_TOLD = 200
-# Fields of an `Item` that don't travel to other processes.
-OF_THE_INGRESS = frozenset({"by", "place", "waits"})
+MAX_TRACED_LENGTH = 200
+# Fields of an `Item` that are not sent to nodes in other processes, by what stands for them there.
+INGRESS_ONLY: Mapping[str, Any] = {"caller": ANYONE, "position": 0, "waits_for_replica": True}
 
 
-class Note(msgspec.Struct, frozen=True):
+class Note(msgspec.Struct, frozen=True, array_like=True):
     """What a node notes of its work on a batch, for traces and metrics; every image of the batch shares it.
 
     Attributes:
@@ -42,7 +45,7 @@ class Note(msgspec.Struct, frozen=True):
     span: str = ""
 
 
-class Step(msgspec.Struct, frozen=True):
+class Step(msgspec.Struct, frozen=True, array_like=True):
     """One image's part in a node's work.
 
     Attributes:
@@ -54,7 +57,7 @@ class Step(msgspec.Struct, frozen=True):
     failure: tuple[str, str] | None = None
 
 
-class Vote(msgspec.Struct, frozen=True):
+class MemberPrediction(msgspec.Struct, frozen=True, array_like=True):
     """A member's most probable class of an image.
 
     Attributes:
@@ -68,7 +71,7 @@ class Vote(msgspec.Struct, frozen=True):
     row: bytes = b""
 
 
-class Cached(msgspec.Struct, frozen=True, omit_defaults=True):
+class CacheStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether what the members said of an image was remembered, and since when.
 
     Attributes:
@@ -80,7 +83,7 @@ class Cached(msgspec.Struct, frozen=True, omit_defaults=True):
     age_s: float | None = None
 
 
-class Item(msgspec.Struct, frozen=True):
+class Item(msgspec.Struct, frozen=True, array_like=True):
     """One image's request.
 
     Attributes:
@@ -92,17 +95,18 @@ class Item(msgspec.Struct, frozen=True):
         versions: the model version of each member that answered.
         missing: the error's code of each member that did not answer; what is here was answered without them.
         asked: the members that a cascade asked, in order; none where there is no cascade.
-        eased: whether fewer members were asked because of the load.
+        load_shed: whether fewer members were asked because of the load.
         cache: whether it was remembered; None where there is no cache.
-        votes: the most probable class of each member that answered; the combiner sets it.
+        predictions: the most probable class of each member that answered; the combiner sets it.
         error: why it failed; None as long as it has not, and then a row of the payload belongs to it.
         steps: the nodes that worked on it, in order.
         trials: what is tried on it: the names of the members whose canary answers it, and those of its shadows.
-        number: of its own, where it is followed through the graph; else 0.
-        by: who asks; one of `OF_THE_INGRESS`, as the next two.
-        place: its position among the images of its request.
-        waits: whether it waits for a node that has no replica now; an edge then raises `NoReplica` for a batch of which
-            none does.
+        image_id: of its own, where it is followed through the graph; else 0.
+        metered: whether the nodes note what their work on it takes.
+        caller: who sent the request; one of `INGRESS_ONLY`, as the next two.
+        position: its position among the images of its request.
+        waits_for_replica: whether it waits for a node that has no replica now; an edge raises `NoReplica` for a batch
+            in which no image waits.
     """
 
     trace_parent: str = ""
@@ -113,16 +117,17 @@ class Item(msgspec.Struct, frozen=True):
     versions: Mapping[str, Version] = {}
     missing: Mapping[str, str] = {}
     asked: tuple[str, ...] = ()
-    eased: bool = False
-    cache: Cached | None = None
-    votes: Mapping[str, Vote] = {}
+    load_shed: bool = False
+    cache: CacheStatus | None = None
+    predictions: Mapping[str, MemberPrediction] = {}
     error: EnsembleError | None = None
     steps: tuple[Step, ...] = ()
     trials: tuple[str, ...] = ()
-    number: int = 0
-    by: Caller = ANYONE
-    place: int = 0
-    waits: bool = True
+    image_id: int = 0
+    metered: bool = False
+    caller: Caller = ANYONE
+    position: int = 0
+    waits_for_replica: bool = True
 
     @property
     def trace_id(self) -> str:

@@ -1,38 +1,46 @@
-"""A member of the ensemble: what every kind of it is configured by, what it tells of itself, and how it is made."""
+"""A member of the ensemble: the configuration that every kind has, its signature, and what its node does."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 import msgspec
+import numpy as np
 from pydantic import Field, model_validator
 
+from deployments.contract.batch import Batch, Work
+from deployments.contract.errors import EnsembleError, InferenceFailed
 from deployments.contract.item import Version
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Probabilities
-from deployments.contract.preprocessing import Color, Interpolation, Resize, Size, Wanted
+from deployments.contract.preprocessing import Color, Interpolation, MemberInput, Preprocessing, Resize, Size
 from deployments.contract.rollout import SUFFIX, CanaryConfig
 from deployments.contract.settings import Name, Placement, Schema, Weight
-from models.sources import Where
+from models.sources import RepositoryAddress
 
-# Of a member's fields those that its scores don't depend on.
+logger = logging.getLogger("ray.serve")
+
+NO_SCORES: Probabilities = np.empty((0, 0), np.float32)
+# The fields of a member that its scores do not depend on.
 UNDECISIVE = {"weight", "placement", "deployment", "canary", "role", "share", "replaces"}
-TOLD = ("crop_ratio", "resize", "interpolation", "border")
+PREPROCESSING_FIELDS = ("crop_ratio", "resize", "interpolation", "border")
 
 
 class Signature(msgspec.Struct, frozen=True):
-    """What a member takes and gives; None is what it leaves open.
+    """What a member takes and gives; None for what it leaves open.
 
     Attributes:
-        classes: their number.
+        classes: the number of classes.
         version: of the model.
         labels: the classes' names, in order of index.
         size: height and width of its pixels.
-        crop_ratio: see `Preprocessing`, as the next three.
-        resize: likewise.
-        interpolation: likewise.
-        border: likewise.
-        as_sent: whether it takes images as they were sent, and no pixels.
+        crop_ratio: see `Preprocessing`, as for the next three.
+        resize: see `Preprocessing`.
+        interpolation: see `Preprocessing`.
+        border: see `Preprocessing`.
+        as_sent: whether it takes images as they were sent, and not pixels.
     """
 
     classes: int | None
@@ -46,29 +54,37 @@ class Signature(msgspec.Struct, frozen=True):
     as_sent: bool = False
 
 
-class Agreed(msgspec.Struct, frozen=True):
-    """What a member has to do with: what it gets, and what the members have agreed on.
+class MemberInterface(msgspec.Struct, frozen=True):
+    """The interface that a member must have.
 
     Attributes:
-        images: what it gets of an image.
+        images: the input that it gets.
         labels: the class names, in order of index; it answers a score for each.
     """
 
-    images: Wanted
+    images: MemberInput
     labels: tuple[str, ...]
+
+    @property
+    def size(self) -> Size:
+        """Height and width of its pixels; only for a member that gets pixels."""
+        assert isinstance(self.images, Preprocessing)
+        return self.images.size
 
 
 class MemberConfig(Schema):
-    """What every kind of member has. A kind is a subclass in a file of `deployments/members`, and in their union."""
+    """The configuration that every kind of member has. A kind is a subclass in `deployments/members`."""
 
     kind: str
-    name: Name = Field(description="its name in every answer")
-    weight: Weight = Field(1.0, description="share in the combination, relative to the other members'")
+    name: Name = Field(description="the member's name in every answer")
+    weight: Weight = Field(1.0, description="weight in the combination, relative to the other members'")
     placement: Placement = Field("separate", description="a Serve deployment of its own, or its caller's process")
     deployment: Name | None = Field(None, description="name of its Serve deployment; default: the name")
     canary: CanaryConfig | None = Field(None, description="another version that answers a share of the images")
-    role: Literal["member", "shadow"] = Field("member", description="a shadow gets copies, and has no say")
-    share: float | None = Field(None, ge=0, le=1, description="of the images, that a shadow gets a copy of")
+    role: Literal["member", "shadow"] = Field(
+        "member", description="a shadow gets copies of images, and does not change answers"
+    )
+    share: float | None = Field(None, ge=0, le=1, description="the share of images that a shadow gets")
     replaces: Name | None = Field(
         None, description="the member that a shadow is compared with; default: the first one of the same model"
     )
@@ -81,7 +97,7 @@ class MemberConfig(Schema):
             if self.canary is not None or "weight" in self.model_fields_set:
                 raise ValueError("role: a shadow has no say, and so neither a weight nor a canary")
         elif self.share is not None or self.replaces is not None:
-            raise ValueError("share, replaces: they belong to a shadow; say `role: shadow`")
+            raise ValueError("share, replaces: they belong to a shadow; set `role: shadow`")
         return self
 
     @property
@@ -91,14 +107,14 @@ class MemberConfig(Schema):
 
     @property
     def operation(self) -> str:
-        """What a trace calls its work."""
+        """The name of its work in traces."""
         return f"predict {self.name}"
 
     def trial(self) -> Self | None:
         """Its canary, as a member of its own; None if it has none.
 
         Raises:
-            ValidationError: its kind does not have such a version.
+            ValidationError: a member of its kind can't have such a version.
         """
         if self.canary is None:
             return None
@@ -113,11 +129,11 @@ class MemberConfig(Schema):
 
     @property
     def model_name(self) -> str:
-        """What the model is called where it is."""
+        """The model's name in its repository or on its server."""
         return getattr(self, "model", None) or self.name
 
-    def signature(self, repository: Where) -> Signature:
-        """What the member tells of itself.
+    def signature(self, repository: RepositoryAddress) -> Signature:
+        """Read what the member takes and gives.
 
         Args:
             repository: the application's model repository.
@@ -127,8 +143,8 @@ class MemberConfig(Schema):
         """
         raise NotImplementedError
 
-    def identity(self, repository: Where) -> str:
-        """What decides its scores besides the pixels, as text; a cache keeps apart what differs in it.
+    def identity(self, repository: RepositoryAddress) -> str:
+        """Everything that decides its scores besides the pixels, as text, for the keys of a cache.
 
         Args:
             repository: the application's model repository.
@@ -138,12 +154,14 @@ class MemberConfig(Schema):
         """
         return self.model_dump_json(exclude=UNDECISIVE)
 
-    def make(self, repository: Where, agreed: Agreed, max_batch_size: int) -> Node[Any, Probabilities]:
-        """The node, made in the process where it is to run.
+    def make(
+        self, repository: RepositoryAddress, agreed: MemberInterface, max_batch_size: int
+    ) -> Node[Any, Probabilities]:
+        """Make the node, in the process that it will run in.
 
         Args:
             repository: the application's model repository.
-            agreed: what it will get, and the classes that it must answer.
+            agreed: the interface that it must have.
             max_batch_size: the most images that it will get at once.
 
         Raises:
@@ -152,13 +170,42 @@ class MemberConfig(Schema):
         raise NotImplementedError
 
 
-def told(metadata: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a `Signature` that the `input` entry of a model's `metadata.json` tells.
+def preprocessing_fields(metadata: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a `Signature` that the entry `input` of a model's `metadata.json` has.
 
     Raises:
         msgspec.ValidationError: one of them has a wrong type or value.
     """
-    known: dict[str, Any] = {name: metadata[name] for name in TOLD if name in metadata}
+    known: dict[str, Any] = {name: metadata[name] for name in PREPROCESSING_FIELDS if name in metadata}
     signature: dict[str, Any] = {"classes": 1, "version": 1, **known}
     checked = msgspec.convert(signature, Signature, strict=False)
     return {name: getattr(checked, name) for name in known}
+
+
+def predicted(
+    work: Work[Any], member: str, scores: Probabilities, versions: Sequence[Version], hint: str = "", **noted: Any
+) -> Batch[Probabilities]:
+    """The batch after a member has predicted; an image whose scores are not finite fails alone.
+
+    Args:
+        work: the member's.
+        member: its name.
+        scores: float32 [N,C], a row for each row worked on.
+        versions: the version of the model that computed each row.
+        hint: for the log, what the cause of scores that are not finite may be.
+        noted: see `Work.done`.
+    """
+    finite = np.isfinite(scores).all(axis=1)
+    invalid = np.flatnonzero(~finite).tolist()
+    if invalid:
+        message = "member %r answered no probabilities for %d images%s; %s"
+        ids = {"trace_ids": work.batch.trace_ids}
+        logger.error(message, member, len(invalid), hint, work.batch.traces, extra=ids)
+        scores, versions = scores[finite], [versions[row] for row in np.flatnonzero(finite).tolist()]
+    errors = dict.fromkeys(invalid, InferenceFailed(f"member {member!r} answered no probabilities"))
+    return work.done(scores, lambda row: {"versions": {member: versions[row]}}, errors=errors, **noted)
+
+
+def failed(work: Work[Any], error: EnsembleError, **noted: Any) -> Batch[Probabilities]:
+    """The batch after a member has failed on every image; `noted` as for `Work.done`."""
+    return work.done(NO_SCORES, errors=dict.fromkeys(range(len(work.payload)), error), **noted)

@@ -1,8 +1,8 @@
-"""What a node is, and what else it may be able to do."""
+"""The protocols of nodes: the one that every node has, and those that some have besides."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from deployments.contract.answer import Answer
@@ -13,66 +13,62 @@ Q = TypeVar("Q", covariant=True)
 
 
 class Node(Protocol[P, Q]):
-    """A part of the graph: a batch in, a batch of the same images out. It never raises for one image's sake."""
+    """A part of the graph: a batch in, a batch of the same images out. The failure of one image does not raise."""
 
     async def __call__(self, batch: Batch[P], /) -> Batch[Q]:
         """Work on a batch."""
         ...
 
 
-# From encoded images to answers.
+# A graph takes encoded images and gives answers.
 Graph = Node[Sequence[bytes], Sequence[Answer]]
 
-# Some images of a batch: their positions in it, and what was made of them.
+# Some images of a batch that are done: their positions in the batch, and the batch of them.
 Part = tuple[Sequence[int], Batch[Any]]
 
 
-@runtime_checkable
-class Parted(Protocol):
-    """A node whose images need not wait for each other."""
-
-    def parts(self, batch: Batch[Any], /) -> AsyncIterator[Part]:
-        """Work on a batch, and give each image, once, as soon as it is done."""
-        ...
-
-
-async def joined(parts: AsyncIterator[Part]) -> Batch[Any]:
-    """A batch whose images have come one part after the other."""
+async def join_parts(parts: AsyncIterator[Part]) -> Batch[Any]:
+    """The batch of all parts."""
     return Batch.join([part async for part in parts])
 
 
-async def parts(node: Node[Any, Any], batch: Batch[Any]) -> AsyncIterator[Part]:
-    """What a node makes of a batch: image by image as it is done, where the node can part them, else all at once."""
-    if isinstance(node, Parted):
-        async for part in node.parts(batch):
-            yield part
-    else:
-        yield range(len(batch.items)), await node(batch)
+def parts(node: Node[Any, Any], batch: Batch[Any]) -> AsyncIterator[Part]:
+    """What a node makes of a batch: in parts as they are done, if the node can return parts; else as one part.
+
+    Such a node has a method `parts(batch)`, which yields each image once, as soon as it is done.
+    """
+    # A check by a runtime protocol would take longer than the rest of this function.
+    in_parts: Callable[[Batch[Any]], AsyncIterator[Part]] | None = getattr(node, "parts", None)
+    return _whole(node, batch) if in_parts is None else in_parts(batch)
+
+
+async def _whole(node: Node[Any, Any], batch: Batch[Any]) -> AsyncIterator[Part]:
+    yield range(len(batch.items)), await node(batch)
 
 
 @runtime_checkable
 class Adjustable(Protocol):
-    """A node whose settings change while it serves, through `user_config`."""
+    """A node whose settings `user_config` changes while it serves.
+
+    If settings can be unusable although each field is valid, it has a method `check(settings)`, which raises
+    ConfigurationError for them.
+    """
 
     settings: Any
 
-    def check(self, settings: Any) -> None:
-        """Raise ConfigurationError for settings that it can't work by, though each field is right."""
-        ...
-
 
 @runtime_checkable
-class Watched(Protocol):
-    """A node that can tell when it is unwell."""
+class HealthChecked(Protocol):
+    """A node that reports its health."""
 
     def check_health(self) -> None:
-        """Raise if it can't work any more; must not wait."""
+        """Raise an exception if it can't work any more; must not wait."""
         ...
 
 
 @runtime_checkable
-class Swappable(Protocol):
-    """A node whose model's version can change while it serves; `refused` counts the versions that were not taken."""
+class Reloadable(Protocol):
+    """A node whose model version can change while it serves; `refused` counts the versions that it could not serve."""
 
     name: str
     refused: int
@@ -88,10 +84,10 @@ class Versioned(Protocol):
 
 @runtime_checkable
 class Remote(Protocol):
-    """A node that asks another server."""
+    """A node that calls another server."""
 
     name: str
 
     def addresses(self) -> tuple[int, int]:
-        """How many of the server's addresses are asked, and how many are left alone; from any thread."""
+        """How many of the server's addresses are healthy, and how many are not; from any thread."""
         ...

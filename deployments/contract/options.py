@@ -1,4 +1,4 @@
-"""What a caller can ask for besides the label: a new option is a field here, for every protocol and in the OpenAPI."""
+"""The options of a request: a new one is a field here, and every protocol and the OpenAPI document have it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-# What an answer shows, and when: members predict the same whatever these are. All others enter the key of a cache.
-OF_THE_ANSWER = frozenset({"top_k", "members", "timeout_ms", "cache", "timings"})
+# The most classes of a model; ImageNet-21k has a fifth as many. Numbers in a request are bounded by it early.
+MAX_CLASSES = 100_000
+# The options that add to an answer what it shows besides the most probable class.
+SHOWN = frozenset({"top_k", "members", "timings", "receipt"})
+# The options that do not change predictions. All others enter the key of a cache.
+PRESENTATION = SHOWN | {"timeout_ms", "cache"}
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The options of a request; the HTTP query, the Open Inference Protocol's parameters, a handle's keywords."""
+    """The options of a request: the HTTP query, the parameters of the Open Inference Protocol, a handle's keywords."""
 
-    top_k: Annotated[int, Meta(ge=1, le=100_000, description="classes to list; default: the labeler's")] | None = None
+    top_k: Annotated[int, Meta(ge=1, le=MAX_CLASSES, description="classes to list; default: the labeler's")] | None = (
+        None
+    )
     members: Annotated[bool, Meta(description="list each member's own answer")] = False
     timeout_ms: (
         Annotated[int, Meta(ge=1, le=3_600_000, description="deadline from when the request began to arrive, ms")]
@@ -31,15 +37,16 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[Literal["full"], Meta(description="`full` asks every member, where a cascade would ask fewer")] | None
     ) = None
     timings: Annotated[bool, Meta(description="list where the image's time went")] = False
+    receipt: Annotated[bool, Meta(description="list what the answer cost")] = False
 
 
 ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 # The options that change what members predict.
-DECISIVE = tuple(name for name in Options.__struct_fields__ if name not in OF_THE_ANSWER)
+DECISIVE = tuple(name for name in Options.__struct_fields__ if name not in PRESENTATION)
 NOTHING = Options()
 
 
-def decisive(options: Options) -> bytes:
-    """What changes predictions: two requests that differ in it share nothing of a cache; empty where all is default."""
-    told = {name: value for name in DECISIVE if (value := getattr(options, name)) != getattr(NOTHING, name)}
-    return ENCODER.encode(told) if told else b""
+def prediction_options(options: Options) -> bytes:
+    """The options that change predictions, as a part of a cache's key; empty if all have their defaults."""
+    chosen = {name: value for name in DECISIVE if (value := getattr(options, name)) != getattr(NOTHING, name)}
+    return ENCODER.encode(chosen) if chosen else b""

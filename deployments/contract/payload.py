@@ -1,4 +1,4 @@
-"""What a batch carries: a row for each image, as a list, as an array, or as several of them by name."""
+"""The payload of a batch: a row per image, as a list, an array, or several of them by name."""
 
 from __future__ import annotations
 
@@ -10,16 +10,29 @@ from numpy.typing import NDArray
 
 # BGR, uint8 [N,height,width,3].
 Pixels = NDArray[np.uint8]
-# What a member gets: pixels, or the images as they were sent.
+# The input of a member: pixels, or the images as they were sent.
 Images = Pixels | Sequence[bytes]
-# One set of pixels for each preprocessing that a member wants, by its key; and the images as they were sent, likewise.
+# The input of each member, by the key of its `MemberInput`.
 PixelSets = Mapping[str, Images]
 # float32 [N,classes], rows that sum to 1.
 Probabilities = NDArray[np.float32]
-# Each member's, by name; a row of NaN where it did not answer.
-Ballots = Mapping[str, Probabilities]
+# Those of each member by name; a row of NaN where the member did not answer.
+MemberProbabilities = Mapping[str, Probabilities]
 
 P = TypeVar("P")
+
+
+def byte_size(payload: Any) -> int | None:
+    """The bytes of a payload; None if something in it is neither an array nor a byte string."""
+    if isinstance(payload, bytes):
+        return len(payload)
+    if isinstance(payload, np.ndarray):
+        return payload.nbytes
+    if not isinstance(payload, Mapping | list | tuple):
+        return None
+    sizes = [byte_size(part) for part in (payload.values() if isinstance(payload, Mapping) else payload)]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
 
 
 def take(payload: P, rows: Sequence[int]) -> P:
@@ -33,11 +46,11 @@ def take(payload: P, rows: Sequence[int]) -> P:
 
 
 def gather(parts: Sequence[tuple[Sequence[int], P]], count: int) -> P:
-    """One payload of `count` rows out of several: each part's rows go where its positions say.
+    """One payload of `count` rows out of several, each with the positions of its rows.
 
-    Of arrays by name, a row that no part has is NaN.
+    In arrays by name, a row that no part has is NaN.
     """
-    # A part of images that have all failed has a payload of no kind in particular.
+    # The payload of images that have all failed is of no particular type.
     whole = next((part for rows, part in parts if len(rows)), parts[0][1])
     if len(parts) == 1 and list(parts[0][0]) == list(range(count)):
         return whole

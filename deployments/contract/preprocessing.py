@@ -1,4 +1,4 @@
-"""What a member gets of an image: what the transformer makes once per image for all members that want the same."""
+"""The inputs of members: the transformer makes each once per image, for all members that want the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Color = tuple[int, int, int]
 
 
 class Preprocessing(msgspec.Struct, frozen=True):
-    """How an image becomes pixels.
+    """How pixels are made of an image.
 
     Attributes:
         size: height and width, pixels.
@@ -32,19 +32,19 @@ class Preprocessing(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The name of its pixels among others': the same for the same preprocessing."""
+        """The key of its pixels among others, which is the same for the same preprocessing."""
         height, width = self.size
         text = f"{height}x{width} {self.resize} {self.crop_ratio:g} {self.interpolation}"
         return text if self.resize != "letterbox" else f"{text} {self.border}"
 
 
 class AsSent(msgspec.Struct, frozen=True):
-    """The image as its client sent it, for a member that decodes by itself."""
+    """The image as its client sent it, for a member that decodes it itself."""
 
     @property
     def key(self) -> str:
-        """Its name among the pixels."""
+        """Its key among the inputs."""
         return "as sent"
 
 
-Wanted = Preprocessing | AsSent
+MemberInput = Preprocessing | AsSent

@@ -1,39 +1,59 @@
 """The base of every schema of the configuration, and the types that several of them use.
 
-`...Settings` hold what changes through Serve's `user_config` while the application runs; a `...Config` adds what is
-decided once, at start.
+`...Settings` can change through Serve's `user_config` while the application runs; a `...Config` adds the fields that
+are read once, at the start.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from models.repository import LONGEST_NAME, NAME
+from models.repository import MAX_NAME_LENGTH, NAME
 
 Placement = Literal["separate", "inline"]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Name = Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME)]
+Name = Annotated[str, Field(pattern=NAME, max_length=MAX_NAME_LENGTH)]
 MIB = 1024 * 1024
 
 
 class Schema(BaseModel):
-    """Base of every configuration class: unknown fields are errors, values don't change."""
+    """Base of every configuration class: unknown fields are errors, and instances are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _names_are_fields(cls, given: Any) -> Any:
+        unknown = [str(name) for name in given if name not in cls.model_fields] if isinstance(given, dict) else []
+        if unknown:
+            named = (f"unknown field {name!r}{did_you_mean(name, cls.model_fields)}" for name in unknown)
+            raise ValueError("; ".join(named))
+        return given
+
     @classmethod
     def part_of(cls, config: Schema) -> Self:
-        """The fields of this class out of a larger configuration: what `user_config` can change of it."""
+        """The fields of this class, out of a configuration that has more."""
         return cls.model_validate(config.model_dump(include=set(cls.model_fields)))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """What to append to the message that a name is unknown: the known one that is most like it, if one is."""
+    return "".join(f"; did you mean {close!r}?" for close in get_close_matches(name, list(known), 1))
 
 
 def describe(error: ValidationError, hidden: frozenset[str] = frozenset()) -> str:
     """A line for each field at fault: its path without the `hidden` parts, what is wrong, what it got."""
-    lines = []
-    for detail in error.errors(include_url=False):
-        path = ".".join(str(part) for part in detail["loc"] if part not in hidden) or "configuration"
+    lines, details = [], error.errors(include_url=False)
+    for detail in details:
+        loc = detail["loc"]
+        # Entries that are refused leave a tuple too short, which is no fault of its own.
+        if detail["type"] == "too_short" and any(each["loc"][: len(loc)] == loc != each["loc"] for each in details):
+            continue
+        path = ".".join(str(part) for part in loc if part not in hidden) or "configuration"
         given = "" if detail["type"] in {"missing", "value_error"} else f" (got {_short(detail['input'])})"
         lines.append(f"{path}: {detail['msg'].removeprefix('Value error, ')}{given}")
     return "; ".join(lines)

@@ -1,4 +1,4 @@
-"""Where an image's time went, by what the nodes noted."""
+"""The time that an image spent in each stage, by the notes of the nodes."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from msgspec import Meta
 from deployments.contract.item import Step
 
 QUEUE = "queue"
-# Digits behind the point: microseconds.
+# Decimal places of milliseconds.
 DIGITS = 3
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """One stage of an image's way through the graph."""
+    """The time of one stage."""
 
-    stage: Annotated[str, Meta(description="what was done, as a trace calls it, such as `decode`")]
+    stage: Annotated[str, Meta(description="the name of the stage in traces, such as `decode`")]
     start_ms: Annotated[float, Meta(description="when it began, ms since the image began to wait for its batch")]
     duration_ms: Annotated[float, Meta(description="how long it took, ms")]
 
 
-class Way(NamedTuple):
-    """An image's way through the graph.
+class Timeline(NamedTuple):
+    """The timeline of an image.
 
     Attributes:
         queued_ns: when it began to wait for its batch, nanoseconds since the epoch.
-        left_ns: when the batch left.
+        left_ns: when its batch left the queue.
         steps: the nodes that worked on it, in order.
     """
 
@@ -36,7 +36,7 @@ class Way(NamedTuple):
     steps: tuple[Step, ...]
 
     def timings(self) -> tuple[Timing, ...]:
-        """Its stages in order: the wait, and each node's work."""
+        """The stages in order: the wait, and the work of each node."""
         stages = [(QUEUE, self.queued_ns, self.left_ns)]
         stages += [(step.note.node, step.note.start_ns, step.note.end_ns) for step in self.steps]
         return tuple(

@@ -1,4 +1,4 @@
-"""Who may come in: callers show a key, alike for every protocol."""
+"""Authentication and rates: callers show an API key, alike for every protocol."""
 
 from __future__ import annotations
 
@@ -9,28 +9,26 @@ from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
-from ray.serve.metrics import Counter
 
 from deployments.contract.errors import ConfigurationError, RateLimited, Unauthenticated
 from deployments.contract.settings import Name, Schema
 from deployments.ingress import keys
-from deployments.observe.metrics import tag_keys
 
 # Names of keys, or everybody.
 Operators = tuple[Name, ...] | Literal["anyone"]
 SCHEME = "bearer "
 HINT = "send the header, or in gRPC the metadata, 'authorization: Bearer <key>'"
-# So many seconds' worth of its requests a key may make at one moment, after a while without any; but one always.
+# A key may make the requests of this many seconds at one moment, after a while without any; but one always.
 SAVED_S = 1.0
 # Less than this is the clock's rounding, seconds.
 NOTHING_S = 1e-6
 
 
 class AccessConfig(Schema):
-    """Who may come in."""
+    """API keys, and the rights of their owners."""
 
     keys: Path | None = Field(
-        None, description="file of API keys (ensemble keys add NAME --file FILE); without it all may come in"
+        None, description="file of API keys (ensemble keys add NAME --file FILE); without it no key is needed"
     )
 
     operators: Operators = Field(
@@ -59,16 +57,21 @@ class AccessConfig(Schema):
 
 
 class Access:
-    """Lets in who shows a key, no faster than the key's rate."""
+    """Admits callers that show a key, no faster than the key's rate."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        """Read the keys; `clock` tells seconds.
+        """Read the keys; `clock` is in seconds.
 
         Raises:
             ConfigurationError: they can't be read.
         """
+        # Imported where it counts: the configuration is read without Ray.
+        from ray.serve.metrics import Counter
+
+        from deployments.observe.metrics import tag_keys
+
         self._keys, self._clock = keys.KeyFile(path, clock), clock
-        # By name, when the next request is due.
+        # By the name of a key, when its next request is due.
         self._due: dict[str, float] = {}
         self._requests = Counter(
             "ensemble_key_requests",
@@ -83,8 +86,8 @@ class Access:
             authorization: what the caller sent by that name, if anything.
 
         Raises:
-            Unauthenticated: it shows none, or one that there is not.
-            RateLimited: it comes faster than its key may.
+            Unauthenticated: it shows none, or an unknown one.
+            RateLimited: it makes more requests than its key may.
         """
         shown = authorization or ""
         is_bearer = shown[: len(SCHEME)].lower() == SCHEME
@@ -102,7 +105,7 @@ class Access:
         return key.name
 
     def _wait_s(self, name: str, rate: float) -> float:
-        """How long a request comes too early, seconds; one that doesn't is counted."""
+        """How much too early a request comes, seconds; one that is not too early is counted."""
         now = self._clock()
         due = max(self._due.get(name, 0.0), now - max(SAVED_S - 1 / rate, 0.0))
         if due - now > NOTHING_S:

@@ -1,41 +1,54 @@
 """Batching at the ingress: single images in, batches through the graph.
 
-Serve's own `@serve.batch` cuts a batch when its wait is over, even while every pass through the graph is taken, so
-under load it queues many small batches, and an idle server makes a lone request wait. Here a batch is cut when a pass
+Serve's own `@serve.batch` cuts a batch when its wait is over, even while every concurrency slot is taken, so
+under load it queues many small batches, and an idle server makes a lone request wait. Here a batch is cut when a slot
 is free: a lone request leaves at once, and what arrives while the graph is busy leaves together.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
+from functools import partial
 from typing import Generic, TypeVar
 
+from deployments.ingress.batching import Batching
 from deployments.ingress.settings import IngressSettings
 
 T = TypeVar("T")
 R = TypeVar("R")
+# What an event loop's timers are exact to, seconds: for less, nobody waits.
+TICK_S = 0.001
 # Takes results as they come, by the items' positions in their batch.
 Deliver = Callable[[Sequence[int], Sequence[R]], None]
 
 
 class Batcher(Generic[T, R]):
-    """Gathers items and hands them on in batches, first come, first served."""
+    """Gathers items and hands them on in batches."""
 
     def __init__(
         self,
         run: Callable[[Sequence[T], Deliver[R]], Awaitable[None]],
         size: Callable[[T], int],
-        settings: IngressSettings,
+        settings: Callable[[], IngressSettings],
+        turn: Callable[[T], int] = lambda _: 0,
     ) -> None:
-        """Set what a batch is given to, which hands on each item's result once; an item's bytes; and the limits."""
+        """Set what a batch is given to, which hands on each item's result once; an item's bytes; the limits; and turns.
+
+        An item's turn is a time, nanoseconds since the epoch. Items leave by their turns, in the order of arrival. One
+        whose turn is still to come leaves if no other waits, but not in a batch with others.
+        """
+        self._turn = turn
         self._run = run
         self._size = size
+        self._settings = settings
+        self.batching = Batching(settings, time.monotonic)
         self._pending: dict[asyncio.Future[R], T] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self.settings = settings
+        self._leaves_at = 0.0
 
     @property
     def waiting(self) -> int:
@@ -48,33 +61,55 @@ class Batcher(Generic[T, R]):
         future: asyncio.Future[R] = loop.create_future()
         self._pending[future] = item
         future.add_done_callback(lambda done: self._pending.pop(done, None))
-        if len(self._pending) >= self.settings.max_batch_size:
+        self.batching.arrived(len(self._pending))
+        if len(self._pending) >= self._settings().max_batch_size:
             self._dispatch()
-        elif self._timer is None:
-            # Even without a wait, what arrives in the same turn of the event loop leaves together.
-            self._timer = loop.call_later(self.settings.batch_wait_ms / 1000, self._dispatch)
+        else:
+            self._set_timer()
         return future
+
+    def _set_timer(self) -> None:
+        """Have the next batch leave when it is time; even without a wait, not before this turn of the loop is over."""
+        leaves_at = self.batching.leaves_at(len(self._pending))
+        if self._timer is not None:
+            if leaves_at is not None and leaves_at >= self._leaves_at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if leaves_at is not None:
+            self._leaves_at = leaves_at
+            delay = leaves_at - time.monotonic()
+            self._timer = asyncio.get_running_loop().call_later(delay if delay > TICK_S else 0, self._dispatch)
 
     def _dispatch(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self._pending and len(self._running) < self.settings.max_concurrent_batches:
+        while (leaves_at := self.batching.leaves_at(len(self._pending))) is not None:
+            if leaves_at > time.monotonic() + TICK_S:
+                self._set_timer()
+                return
             # In a context of its own: in a request's, Serve would cancel the whole batch when that one client leaves.
-            task = asyncio.get_running_loop().create_task(self._process(self._cut()), context=Context())
+            batch = self._cut()
+            task = asyncio.get_running_loop().create_task(self._process(batch), context=Context())
             self._running.add(task)
-            task.add_done_callback(self._finished)
+            task.add_done_callback(partial(self._finished, len(batch), self.batching.left()))
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
+    def _finished(self, images: int, left: float, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
+        self.batching.ended(images, left)
         self._dispatch()
 
     def _cut(self) -> dict[asyncio.Future[R], T]:
         batch: dict[asyncio.Future[R], T] = {}
-        total = 0
-        for future, item in self._pending.items():
+        total, settings, now = 0, self._settings(), time.time_ns()
+        waiting = sorted(self._pending.items(), key=lambda pending: self._turn(pending[1]))
+        has_due = self._turn(waiting[0][1]) <= now
+        for future, item in waiting:
             total += self._size(item)
-            if len(batch) == self.settings.max_batch_size or (batch and total > self.settings.max_batch_bytes):
+            if has_due and self._turn(item) > now:
+                break
+            if len(batch) == settings.max_batch_size or (batch and total > settings.max_batch_bytes):
                 break
             batch[future] = item
         for future in batch:

@@ -49,11 +49,11 @@ class Drain:
         return max(self.pace, self._pace_before) if self.pace and self._pace_before else 0.0
 
     def retry_after_s(self, images: int, least: float) -> float:
-        """When to try again, seconds: each who asks is told a time after that of the one before.
+        """When to try again, seconds: each who asks gets a time after that of the one before.
 
         Args:
             images: in flight.
-            least: the shortest time that is told, and the time as long as the pace is not known.
+            least: the shortest time that it gets, and the time as long as the pace is not known.
         """
         now = self._clock()
         wait = least
@@ -61,5 +61,5 @@ class Drain:
             self._promised = max(self._promised, now + images / pace) + 1 / pace
             wait = min(max(self._promised - now, least), LONGEST_S)
             self._promised = min(self._promised, now + LONGEST_S)
-        # Those who are told the same must not come at the same moment.
+        # Those who get the same must not come at the same moment.
         return wait * random.uniform(0.75, 1.0)

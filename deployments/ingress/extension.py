@@ -1,4 +1,4 @@
-"""What a capability adds to the ingress, whatever the capability: routes, calls, figures, headers."""
+"""What a capability adds to the ingress: routes, gRPC methods, figures, headers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Extension:
     """Adds nothing: a capability overrides what it adds.
 
     Attributes:
-        headers: the headers of a request that it goes by, by their names in small letters.
-        reports: by the name of their field in `/stats`, figures.
+        headers: the headers of a request that it reads, in small letters.
+        reports: figures by the name of their field in `/stats`.
         announces: the extensions of the Open Inference Protocol that it serves.
     """
 
@@ -38,7 +38,7 @@ class Extension:
 
     @property
     def unloaded(self) -> Collection[str]:
-        """The members that are not asked, because they were unloaded."""
+        """The members that were unloaded, and so are not called."""
         return ()
 
     def routes(self, service: Service) -> Routes:

@@ -1,9 +1,9 @@
 """API keys: a file of their SHA-256 digests, a line each, that is read again when it changes.
 
-    # name  SHA-256 of the key  requests a second (without it as many as there is room for)
+    # name  SHA-256 of the key  requests a second (without it as many as are admitted)
     mobile  2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae  50
 
-Keys are random, of 256 bits, so that a digest without salt tells nothing of them.
+Keys are random, of 256 bits, so a digest needs no salt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deployments.contract.errors import ConfigurationError
-from models.repository import LONGEST_NAME, NAME
+from models.repository import MAX_NAME_LENGTH, NAME
 
 logger = logging.getLogger("ray.serve")
 
@@ -30,7 +30,7 @@ LOOK_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key, without what only its owner knows.
+    """A key, as the file has it.
 
     Attributes:
         name: whose it is.
@@ -44,7 +44,7 @@ class Key:
 
 
 def digest(key: str) -> bytes:
-    """What is kept of a key: 32 bytes."""
+    """SHA-256 of a key, 32 bytes: what is kept of it."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -65,7 +65,7 @@ def parse(text: str) -> tuple[Key, ...]:
                 f"line {number}: a name, the SHA-256 of a key in 64 small hexadecimal digits, and perhaps requests a "
                 "second are needed; ensemble keys add writes such lines"
             )
-        if not re.fullmatch(NAME, name) or len(name) > LONGEST_NAME:
+        if not re.fullmatch(NAME, name) or len(name) > MAX_NAME_LENGTH:
             raise ConfigurationError(f"line {number}: {name[:80]!r} is no name; letters, digits, '.', '_' and '-' are")
         if name in keys:
             raise ConfigurationError(f"line {number}: the name {name!r} is used twice")
@@ -107,7 +107,7 @@ class KeyFile:
     """The keys of a file, as it is now."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        """Read it; `clock` tells seconds.
+        """Read it; `clock` is in seconds.
 
         Raises:
             ConfigurationError: as `read` does.
@@ -118,7 +118,7 @@ class KeyFile:
         self._keys = read(path)
 
     def find(self, key: str) -> Key | None:
-        """The key that this is, in a time that tells nothing of the others."""
+        """The entry of a key, in a time that does not depend on the entries; None if there is none."""
         if self._clock() - self._looked > LOOK_EVERY_S:
             self._look()
         wanted, found = digest(key), None
@@ -128,7 +128,7 @@ class KeyFile:
         return found
 
     def _look(self) -> None:
-        """Read it again if it has changed; a bad one is refused and logged, and the keys before stay."""
+        """Read the file again if it has changed; a bad one is refused and logged, and the previous keys stay."""
         self._looked = self._clock()
         if (state := self._stat()) == self._state:
             return

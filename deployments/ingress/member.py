@@ -7,20 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from deployments.contract.answer import TOLD_DIGITS, Answer, Classification, ClassProbability
+from deployments.contract.answer import PROBABILITY_DIGITS, Answer, Classification, ClassProbability
 from deployments.contract.batch import Batch
-from deployments.contract.caller import ANYONE, Caller
-from deployments.contract.declared import Declared
 from deployments.contract.item import Item
 from deployments.contract.nodes import Node
-from deployments.contract.options import Options
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.preprocessing import Size
-from deployments.ingress.ingress import Ingress, Outcome
-from deployments.ingress.options import DEFAULT
-from deployments.observe.tracing import Passage, Trace
-
-PIXELS = Declared(is_plain=True)
 
 
 class Offer(NamedTuple):
@@ -57,7 +49,7 @@ class PixelRows:
 
     def _answer(self, item: Item, row: Probabilities) -> Answer:
         index = int(row.argmax())
-        best = ClassProbability(self._labels[index], index, min(1.0, round(float(row[index]), TOLD_DIGITS)))
+        best = ClassProbability(self._labels[index], index, min(1.0, round(float(row[index]), PROBABILITY_DIGITS)))
         classification = Classification(
             label=best.label,
             index=best.index,
@@ -67,35 +59,3 @@ class PixelRows:
             trace_id=item.trace_id,
         )
         return Answer(classification, row)
-
-
-class MemberIngress(Ingress):
-    """Takes pixels for one member: admitted, batched and given up as the ensemble's images are, in the same room."""
-
-    def __init__(self, ensemble: Ingress, member: PixelRows, class_count: int) -> None:
-        """Set whose room and settings it has, and the member."""
-        super().__init__(member, ensemble.settings, class_count, ensemble.observer, admission=ensemble._admission)
-        self._ensemble = ensemble
-
-    async def classify(
-        self,
-        images: Sequence[bytes],
-        options: Options = DEFAULT,
-        *,
-        began: float | None = None,
-        trace: Trace | None = None,
-        by: Caller = ANYONE,
-        places: Sequence[int] | None = None,
-    ) -> list[Outcome]:
-        """The member's answer to each image's pixels; see `Ingress.classify`."""
-        # `user_config` may have changed them.
-        self.settings = self._ensemble.settings
-        return await super().classify(images, options, began=began, trace=trace, by=by, places=places)
-
-    def _declared(self, image: bytes) -> Declared:
-        """Pixels have no header, whatever they begin with, and nothing of them is decoded."""
-        return PIXELS
-
-    def _observe(self, passages: Sequence[Passage], start_ns: int, end_ns: int, batch: Batch[Sequence[Answer]]) -> None:
-        self.statistics.batch(passages, start_ns, end_ns, batch)
-        self.observer.batch(passages, start_ns, end_ns, batch, of_ensemble=False)

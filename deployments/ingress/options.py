@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec.structs import replace
@@ -12,7 +13,8 @@ from deployments.contract.errors import InvalidParameter
 from deployments.contract.options import Options
 
 NAMES = frozenset(Options.__struct_fields__)
-# Characters of a value of the caller's that are told back.
+HEADER = "ensemble-options"
+# Characters of a value of the caller's that an error quotes.
 MOST_QUOTED = 40
 
 
@@ -50,7 +52,17 @@ def from_keywords(keywords: Mapping[str, Any]) -> Options:
 
 
 def with_headers(options: Options, headers: Mapping[str, str]) -> Options:
-    """The options with what `Cache-Control` asks of a cache: `no-store` or `no-cache`."""
+    """The options with those of a request's headers.
+
+    `Ensemble-Options` has options as a query has them, `top_k=3&members=true`, for clients that can't change the path;
+    and `Cache-Control` what is asked of a cache, `no-store` or `no-cache`.
+
+    Raises:
+        InvalidParameter: one is unknown, of the wrong type or out of bounds.
+    """
+    if (given := headers.get(HEADER)) is not None:
+        named = from_query(dict(parse_qsl(given, keep_blank_values=True)))
+        options = replace(options, **{n: v for n in NAMES if (v := getattr(named, n)) != getattr(DEFAULT, n)})
     control = headers.get("cache-control")
     if control is None:
         return options

@@ -1,4 +1,4 @@
-"""Refusals leave at a pace, so that who ignores when to come again takes little from those that are being answered."""
+"""Refusals leave at a bounded rate, so that clients that ignore Retry-After take little from the others."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-# So many leave a second, or half as many as images if that is more. Those of a second may come together.
+# Refusals per second, or half as many as images are answered if that is more. Those of a second may leave together.
 LEAST_PACE = 20.0
-# The longest that one waits, seconds, and how many wait at a time; beyond that they leave at once.
+# The longest that one waits, seconds, and how many wait at a time; one more leaves at once.
 LONGEST_S, MOST = 5.0, 256
 
 
 class Refusals:
-    """Holds back refusals that are more than a pace allows.
+    """Holds back refusals that exceed a rate.
 
     Attributes:
         held: how many wait.
@@ -27,7 +27,7 @@ class Refusals:
         least: float = LEAST_PACE,
         most: int = MOST,
     ) -> None:
-        """Set a clock, seconds, and what waits; how many leave a second at least, and how many wait at most."""
+        """Set a clock, seconds, and what waits; the least rate per second, and how many wait at most."""
         self._clock, self._sleep = clock, sleep
         self._least, self._most = least, most
         self._last = float("-inf")
@@ -37,8 +37,8 @@ class Refusals:
         """Wait for the turn of a refusal; whether it had to wait.
 
         Args:
-            pace: images that leave in a second; 0 if it is not known.
-            retry_after_s: what the refusal says. None waits longer: who comes again then has lost nothing.
+            pace: images that are answered per second; 0 if it is not known.
+            retry_after_s: of the refusal, which does not wait longer: a client that comes again then has lost nothing.
         """
         now, each = self._clock(), 1 / max(self._least, pace / 2)
         self._last = min(max(self._last + each, now - 1), now + LONGEST_S)

@@ -1,4 +1,4 @@
-"""What every protocol serves from: the ingress, what is known of the models, and whether they have answered."""
+"""What every protocol shares: the ingress, what is known of the models, and whether they are ready."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from deployments.contract.errors import NotReady, Unloaded
 from deployments.ingress.access import Access
 from deployments.ingress.extension import Extension
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.member import MemberIngress, Offer
+from deployments.ingress.member import Offer
 from deployments.ingress.settings import WITHOUT_PAGE, PageConfig
 from deployments.ingress.shared_memory import Regions
 from deployments.observe.stats import Stats
@@ -18,31 +18,32 @@ Replicas = Mapping[str, Mapping[str, int]]
 
 
 async def no_replicas() -> Replicas:
-    """What is known of replicas where nobody can be asked."""
+    """No replicas, where there is no Serve."""
     return {}
 
 
 @dataclass(frozen=True)
 class Service:
-    """What a protocol serves.
+    """What the protocols share.
 
     Attributes:
         ingress: where images go.
         class_count: the number of classes.
         is_ready: whether every member has answered since the start, or the quorum goes on without one that is remote.
-        access: who may come in; None if all may.
-        missing: the members that have not answered, and the codes of their errors or what is known.
+        access: checks API keys; None where none are needed.
+        missing: the members that have not answered, and the codes of their errors or why.
         page: whether there is a page, and what it links to.
         strategy: how the members' answers become one, in words.
-        stats: who counts what the page shows; None for nobody.
+        stats: counts what the page shows; None where nothing is counted.
         replica: the id of the ingress replica.
-        replicas: asks how many replicas each deployment has, by state.
+        replicas: the number of replicas of each deployment by state, as Serve reports it.
         labels: the classes' names, in order of index.
-        members: by name, where the pixels of each member go that is offered as a model of its own, and what it is.
+        members: by name, for each member that is a model of its own, the ingress of its pixels and what it is.
         regions: the shared memory that clients have registered.
         extensions: what the application's capabilities add.
         is_local: whether the server listens on loopback alone.
-        versions: by name, the version that each member serves, as far as it is known here.
+        weights: of the members in the answer, by name, as they were when the application was built.
+        versions: by name, the version that each member serves, as far as this process knows.
     """
 
     ingress: Ingress
@@ -56,11 +57,12 @@ class Service:
     replica: str = ""
     replicas: Callable[[], Awaitable[Replicas]] = no_replicas
     labels: Sequence[str] = ()
-    members: Mapping[str, tuple[MemberIngress, Offer]] = field(default_factory=dict)
+    members: Mapping[str, tuple[Ingress, Offer]] = field(default_factory=dict)
     regions: Regions = field(default_factory=lambda: Regions(None, lambda: None, lambda _: None))
     extensions: Sequence[Extension] = ()
     versions: dict[str, str] = field(default_factory=dict)
     is_local: bool = False
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def unloaded(self) -> Collection[str]:
@@ -69,7 +71,7 @@ class Service:
 
     @property
     def headers(self) -> Sequence[str]:
-        """The headers of a request that something goes by, by their names in small letters."""
+        """The headers of a request that a capability reads, in small letters."""
         return tuple(dict.fromkeys(name for extension in self.extensions for name in extension.headers))
 
     def check_ready(self, name: str = "") -> None:
@@ -77,5 +79,5 @@ class Service:
         if name in self.unloaded:
             raise Unloaded(f"member {name!r} is unloaded")
         if not self.is_ready():
-            told = "; ".join(f"{name}: {why}" for name, why in self.missing().items())
-            raise NotReady(f"not every member has answered yet{f' ({told})' if told else ''}; try again later")
+            reasons = "; ".join(f"{name}: {why}" for name, why in self.missing().items())
+            raise NotReady(f"not every member has answered yet{f' ({reasons})' if reasons else ''}; try again later")

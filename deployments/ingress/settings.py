@@ -15,23 +15,31 @@ Host = Annotated[str, Field(pattern=r"^(\*|\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)
 class IngressSettings(Schema):
     """Admission, batching and deadlines."""
 
-    max_batch_size: int = Field(16, ge=1, le=1024, description="images in one pass through the graph")
-    max_batch_bytes: int = Field(2 * MIB, ge=1024, le=1024 * MIB, description="encoded images in one pass, bytes")
+    max_batch_size: int = Field(16, ge=1, le=1024, description="images in one batch")
+    max_batch_bytes: int = Field(2 * MIB, ge=1024, le=1024 * MIB, description="encoded images in one batch, bytes")
     batch_wait_ms: float = Field(0.0, ge=0, le=10_000, description="wait for a batch to fill while the graph is idle")
-    max_concurrent_batches: int = Field(2, ge=1, le=1024, description="passes through the graph at a time")
+    refill_share: float = Field(
+        0.2, ge=0, le=1, description="share of a batch's own time that the next waits for its clients to send again"
+    )
+    max_concurrent_batches: int = Field(
+        2, ge=1, le=1024, description="batches in the graph at a time; default: 1 where all nodes share a process, or 2"
+    )
     max_in_flight: int = Field(256, ge=1, le=100_000, description="admitted images; one more is refused with 503")
     max_in_flight_bytes: int = Field(256 * MIB, ge=1024, le=1024 * 1024 * MIB, description="theirs together, bytes")
     max_in_flight_pixels: int = Field(
-        200_000_000, ge=1, le=100_000_000_000, description="declared by admitted images that are decoded apart"
+        200_000_000,
+        ge=1,
+        le=100_000_000_000,
+        description="declared by admitted images that are decoded in processes of their own",
     )
     max_arriving: int = Field(
         512, ge=1, le=100_000, description="requests whose bodies are arriving; for one more, the oldest gives way"
     )
-    min_body_rate: int = Field(1024, ge=1, le=MIB, description="slowest pace of a body after 5 s, bytes a second")
+    min_body_rate: int = Field(1024, ge=1, le=MIB, description="least rate of a body after 5 s, bytes per second")
     retry_after_s: int = Field(1, ge=1, le=3600, description="least Retry-After of a refusal, seconds")
     fair_by: FairBy = Field(
         "key",
-        description="what clients share the room by when most of it is taken: the API key, the address, or nobody does",
+        description="whose shares the in-flight limit has, when most of it is taken: of API keys, addresses or nobody",
     )
     timeout_ms: int = Field(30_000, ge=1, le=3_600_000, description="deadline of a request that doesn't say")
     max_parts: int = Field(64, ge=1, le=10_000, description="images in one request")

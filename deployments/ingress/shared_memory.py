@@ -1,8 +1,8 @@
-"""System shared memory: tensors that a client on this machine leaves there instead of sending them.
+"""System shared memory: a client on this machine writes tensors there instead of sending them.
 
-A region is a part of an object in /dev/shm that the caller has registered under a name. It is read and written, never
-mapped: a client that shortens what a process has mapped would end the process. A registration is a file in a folder
-that all ingress replicas of this machine share, so it reaches each of them, and one that starts later.
+A region is a part of an object in /dev/shm that the client has registered under a name. It is read and written, never
+mapped: a client that shortens an object would end the processes that have mapped it. A registration is a file in a
+folder that all ingress replicas of this machine share, so it reaches each of them, and those that start later.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class Regions:
     """The registered regions of this machine."""
 
     def __init__(self, folder: Path | None, prefix: Callable[[], str | None], make: Callable[[Path], None]) -> None:
-        """Set the folder of the registrations, the prefix that keys must have (None: all is off), and what makes it."""
+        """Set the folder of registrations, the prefix that keys must have (None: off), and what makes the folder."""
         self._folder = folder
         self._prefix = prefix
         self._make = make
 
     @property
     def is_on(self) -> bool:
-        """Whether there is shared memory at all."""
+        """Whether clients may use shared memory."""
         return self._folder is not None and self._prefix() is not None
 
     def register(self, region: Region) -> None:
-        """Keep a region for every ingress of this machine.
+        """Register a region with every ingress of this machine.
 
         Raises:
             NotFound: shared memory is off, or there is no such object.
@@ -76,7 +76,7 @@ class Regions:
             made = folder / f"{_digest(region.name)}.{os.getpid()}.new"
             made.write_bytes(msgspec.json.encode(region))
             try:
-                # Unlike a renaming, a link does not replace what is there; and what is there is whole.
+                # Unlike renaming, linking does not replace another region; and the file is whole.
                 os.link(made, folder / _digest(region.name))
             finally:
                 made.unlink()
@@ -84,7 +84,7 @@ class Regions:
             raise InvalidParameter(f"the region {region.name[:80]!r} is registered already; unregister it") from err
 
     def unregister(self, name: str = "") -> None:
-        """Forget a region, or all of them; one that there isn't is as good as forgotten."""
+        """Forget a region, or all of them; it is no error if there is none."""
         folder = self._checked_folder()
         for path in [folder / _digest(name)] if name else _registrations(folder):
             path.unlink(missing_ok=True)
@@ -98,7 +98,7 @@ class Regions:
         return sorted((region for region in found if region is not None), key=lambda region: region.name)
 
     def read(self, name: str, size: int, offset: int) -> bytes:
-        """So many bytes of a region, from an offset in it.
+        """Read `size` bytes of a region, from an offset in it.
 
         Raises:
             NotFound: there is no such region, or its object has gone.
@@ -168,7 +168,7 @@ class Regions:
 
 
 def _write_whole(descriptor: int, content: bytes, start: int, name: str) -> None:
-    """Write all of the content; where /dev/shm becomes full on the way, the system writes a part of it."""
+    """Write all of the content; where /dev/shm becomes full, the system writes a part of it without an error."""
     left = memoryview(content)
     try:
         while left:

@@ -1,4 +1,4 @@
-"""How the room is shared: no client has more than its part of it while others want theirs."""
+"""Shares of the in-flight limit: no client has more than its share while others want theirs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-# Who was refused is taken to want a place for so long, seconds.
+# For how long a client that was refused is taken to want a place, seconds.
 WANTS_S = 2.0
 
 
@@ -27,12 +27,12 @@ class Shares:
         return self._images[client] + images > max(1, places // wanting)
 
     def want(self, client: str) -> None:
-        """A client was refused, and so wants a place."""
+        """Note that a client was refused, and so wants a place."""
         if client:
             self._wanted[client] = self._clock()
 
     def add(self, client: str, images: int) -> None:
-        """Count images of a client that are let in, or, below zero, that leave."""
+        """Count images of a client that are admitted, or, below zero, answered."""
         if client:
             self._images[client] += images
             if not self._images[client]:

@@ -1,4 +1,4 @@
-"""What the ingress counts of a model, in the words of the Open Inference Protocol's statistics extension."""
+"""What is counted of a model, as the statistics extension of the Open Inference Protocol has it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 
 from deployments.contract.batch import Batch
-from deployments.observe.tracing import Passage
+from deployments.observe.tracing import ImageTrace
 
 
 class Duration(msgspec.Struct):
-    """How often something was done, and the nanoseconds that it took together."""
+    """How often something was done, and the nanoseconds that it took in all."""
 
     count: int = 0
     ns: int = 0
 
     def add(self, ns: int, times: int = 1) -> None:
-        """Count it so many times more, each of so many nanoseconds."""
+        """Count it `times` more, with `ns` nanoseconds each."""
         self.count += times
         self.ns += max(0, ns) * times
 
@@ -50,7 +50,7 @@ class BatchStatistics(msgspec.Struct):
 
 
 class ModelStatistics(msgspec.Struct):
-    """What was counted of a model since the start: by this process alone, each ingress counts its own."""
+    """What this process has counted of a model since its start; each replica of the ingress counts its own."""
 
     name: str
     version: str
@@ -71,16 +71,16 @@ class Statistics:
     """Counts batches."""
 
     def __init__(self) -> None:
-        """Begin at nothing."""
+        """Begin at zero."""
         self._images = InferenceStatistics()
         self._batches: dict[int, BatchStatistics] = {}
         self._last_ms = self._answered = self._executed = 0
 
-    def batch(self, passages: Sequence[Passage], start_ns: int, end_ns: int, batch: Batch[Any]) -> None:
+    def batch(self, image_traces: Sequence[ImageTrace], start_ns: int, end_ns: int, batch: Batch[Any]) -> None:
         """Count a batch that left the queue at `start_ns` and was back at `end_ns`, nanoseconds since the epoch."""
-        for passage, item in zip(passages, batch.items, strict=True):
+        for image_trace, item in zip(image_traces, batch.items, strict=True):
             outcome = self._images.success if item.error is None else self._images.fail
-            outcome.add((passage.done_ns or end_ns) - passage.queued_ns)
+            outcome.add((image_trace.done_ns or end_ns) - image_trace.queued_ns)
         live = batch.live
         if not live:
             return
@@ -91,16 +91,16 @@ class Statistics:
         before_ns = first.end_ns - first.start_ns if first else 0
         after_ns = last.end_ns - last.start_ns if last else 0
         infer_ns = end_ns - start_ns - before_ns - after_ns
-        for passage in passages:
-            self._images.queue.add(start_ns - passage.queued_ns)
+        for image_trace in image_traces:
+            self._images.queue.add(start_ns - image_trace.queued_ns)
         batches = self._batches.setdefault(size, BatchStatistics(size))
         for counted, times in ((self._images, size), (batches, 1)):
             counted.compute_input.add(before_ns, times)
             counted.compute_infer.add(infer_ns, times)
             counted.compute_output.add(after_ns, times)
 
-    def told(self, name: str, version: str) -> ModelStatistics:
-        """What was counted, as that of a model of this name."""
+    def reported(self, name: str, version: str) -> ModelStatistics:
+        """What was counted, under the name and version of the model."""
         return ModelStatistics(
             name,
             version,

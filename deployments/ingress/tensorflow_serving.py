@@ -5,7 +5,7 @@ Source: https://github.com/tensorflow/serving (g3doc/api_rest.md, apis/*.proto)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,10 @@ from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 
 VERSION = 1
-# What OpenVINO Model Server's clients ask for if they want no version in particular.
+# The version in requests of OpenVINO Model Server's clients that want no version in particular.
 LATEST = 0
 SIGNATURE = "serving_default"
 DTYPES = {"BYTES": "DT_STRING", "INT64": "DT_INT64", "FP32": "DT_FLOAT"}
-NOTHING: Mapping[str, Any] = {}
 
 
 class Servable:
@@ -37,12 +36,11 @@ class Servable:
     def __init__(self, service: Service) -> None:
         """Set what is served."""
         self._service = service
-        self._ingress = service.ingress
         self._model = Ensemble(service.ingress, service.class_count, service.labels)
         self.outputs = tuple(output.name for output in self._model.metadata.outputs)
 
     def check(self, name: str, version: int | None = None, signature: str = "") -> None:
-        """Raise in that API's words unless this is the servable, its version and its signature.
+        """Check a servable's name, version and signature; errors are in that API's words.
 
         Raises:
             NotFound: there is no such servable, or it has no such version.
@@ -54,22 +52,21 @@ class Servable:
             raise InvalidParameter(f"Serving signature key {signature[:40]!r} not found; it is {SIGNATURE!r}")
 
     async def predict(
-        self, images: Sequence[bytes], names: Sequence[str], asked: Options, *, began: float | None = None, call: Call
+        self, images: Sequence[bytes], names: Sequence[str], asked: Options, call: Call, began: float | None = None
     ) -> Inferred:
         """The named outputs for encoded images; see `Ensemble.infer`."""
         tensor = Tensor(INPUT, "BYTES", [len(images)], images)
-        return await self._model.infer(tensor, names, asked, NOTHING, began=began, trace=call.trace, by=call.caller)
+        return await self._model.infer(tensor, names, asked, call, began)
 
     async def classify(
-        self, images: Sequence[bytes], asked: Options, *, began: float | None = None, call: Call
+        self, images: Sequence[bytes], asked: Options, call: Call, began: float | None = None
     ) -> list[list[tuple[str, float]]]:
         """For each image every class and its probability, descending.
 
         An image that several examples have from their context, which is one object, is classified once.
         """
-        self._ingress.check_count(len(images))
         once = {id(image): image for image in images}
-        [tensor] = (await self.predict(list(once.values()), ["probabilities"], asked, began=began, call=call)).outputs
+        [tensor] = (await self.predict(list(once.values()), ["probabilities"], asked, call, began)).outputs
         order = np.argsort(-tensor.data, axis=1, kind="stable").tolist()
         labels = self._service.labels
         answers = {

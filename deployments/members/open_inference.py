@@ -1,4 +1,4 @@
-"""Members on a server that speaks the Open Inference Protocol (KServe v2): Triton, MLServer, KServe, ours."""
+"""Members on a server that speaks the Open Inference Protocol (KServe v2): Triton, MLServer, KServe or this one."""
 
 from __future__ import annotations
 
@@ -6,25 +6,24 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from deployments.remote.kind import RemoteKind
+from deployments.remote.config import RemoteConfig
 
 if TYPE_CHECKING:
-    from deployments.remote.credentials import Token
-    from deployments.remote.server import Server
+    from deployments.remote.client import Client
 
 
-class OpenInference(RemoteKind):
-    """A model on another server, by REST or gRPC as its URL says."""
+class OpenInference(RemoteConfig):
+    """A model on another server, called by REST or gRPC according to its URL."""
 
     kind: Literal["open_inference"] = Field(description="the Open Inference Protocol")
 
-    def connect(self, where: str, token: Token, scores: int) -> Server:
-        """See `RemoteKind.connect`."""
-        # Imported where it runs: each way brings its own client.
+    def connect(self, ip: str, max_scores: int) -> Client:
+        """See `RemoteConfig.connect`."""
+        # Imported where it runs: each has a client library of its own.
         if self.is_grpc:
             from deployments.remote.open_inference_grpc import OpenInferenceGrpc
 
-            return OpenInferenceGrpc(self, where, token, scores)
+            return OpenInferenceGrpc(self, ip, max_scores)
         from deployments.remote.open_inference_http import OpenInferenceHttp
 
-        return OpenInferenceHttp(self, where, token, scores)
+        return OpenInferenceHttp(self, ip, max_scores)

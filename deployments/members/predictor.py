@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,10 +14,13 @@ import numpy as np
 import openvino as ov
 
 from deployments.contract.batch import Batch, Work
-from deployments.contract.errors import ConfigurationError, EnsembleError, InferenceFailed
-from deployments.contract.item import AttributeValue
+from deployments.contract.errors import ConfigurationError, InferenceFailed
+from deployments.contract.item import STREAMS, THREADS, AttributeValue
+from deployments.contract.member import NO_SCORES, failed, predicted
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.cpus import available_cpus
+from deployments.members.local import HUNG_AFTER_S, UNHEALTHY_AFTER
+from deployments.members.streams import best_streams
 from models.errors import ModelError
 from models.network import load, with_softmax
 from models.repository import Model
@@ -25,12 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ray.serve")
 
-NO_SCORES: Probabilities = np.empty((0, 0), np.float32)
 # A row that sums to 1 within this, without negative values, is a distribution already.
 SIMPLEX_TOLERANCE = 1e-3
-UNHEALTHY_AFTER = 3
-# An inference that has not called back by then never will.
-HUNG_AFTER_S = 30.0
 # Images in one inference: more at once are no faster on a CPU, and each size takes memory and time to warm up.
 MOST_AT_ONCE = 8
 
@@ -57,6 +58,8 @@ class Predictor:
         self.model = model.name
         self.version = model.version
         self._operation = config.operation
+        self._file = model.path
+        self._threads = config.threads or available_cpus()
         self._least_at_once = config.least_at_once
         self._failures = 0
         self._closed = False
@@ -68,11 +71,12 @@ class Predictor:
             raise ConfigurationError(f"members: {self.name!r}: {err}") from err
         self._batch_limit = _fixed_batch(network)
         try:
-            self._compile(network, config)
+            streams = self._streams(network, config, size)
+            self._compile(network, config, streams)
             sample = np.random.default_rng(0).integers(0, 256, (self._batch_limit or 1, *size, 3), np.uint8)
             scores = self._requests[0].infer({0: sample}, share_outputs=False)[0]
-            if not _is_distribution(scores):
-                self._compile(with_softmax(network), config)
+            if not is_distribution(scores):
+                self._compile(with_softmax(network), config, streams)
             for batch_size in self._part_sizes(max_batch_size):
                 pixels = np.zeros((self._batch_limit or batch_size, *size, 3), np.uint8)
                 for request in self._requests:
@@ -80,20 +84,48 @@ class Predictor:
         except RuntimeError as err:
             raise ConfigurationError(f"model {model.name!r} does not run on pixels of {size}: {err}") from err
 
-    def _compile(self, network: ov.Model, config: OpenVino) -> None:
+    def _streams(self, network: ov.Model, config: OpenVino, size: tuple[int, int]) -> int | None:
+        """The configured number of streams, or else the fastest; None where OpenVINO's hint is to choose it."""
+        if config.streams is not None or "performance_hint" in config.model_fields_set:
+            return config.streams
+        pixels = np.zeros((self._batch_limit or MOST_AT_ONCE, *size, 3), np.uint8)
+
+        def batch(streams: int) -> Callable[[], None]:
+            self._compile(network, config, streams)
+            return partial(self._execute, pixels)
+
+        core, stat = ov.Core(), self._file.stat()
+        machine = core.get_property("CPU", "FULL_DEVICE_NAME"), ov.get_version()
+        model = str(self._file.resolve()), stat.st_size, stat.st_mtime_ns
+        key = *model, *machine, size, config.inference_precision, config.least_at_once
+        return best_streams(key, self._threads, batch)
+
+    def _execute(self, pixels: Pixels) -> None:
+        """Infer a batch as if it were one of a client's, and wait for it."""
+        parts = self._split(pixels)
+        for first in range(0, len(parts), len(self._requests)):
+            together = list(zip(self._requests, parts[first : first + len(self._requests)], strict=False))
+            for request, part in together:
+                request.start_async({0: part}, share_inputs=True)
+            for request, _ in together:
+                request.wait()
+
+    def _compile(self, network: ov.Model, config: OpenVino, streams: int | None) -> None:
         options: dict[str, Any] = {
             "PERFORMANCE_HINT": config.performance_hint,
-            "INFERENCE_NUM_THREADS": config.threads or available_cpus(),
+            "INFERENCE_NUM_THREADS": self._threads,
             "ENABLE_CPU_PINNING": config.cpu_pinning,
         }
-        if config.streams is not None:
-            options["NUM_STREAMS"] = config.streams
+        if streams is not None:
+            options["NUM_STREAMS"] = streams
         if config.inference_precision is not None:
             options["INFERENCE_PRECISION_HINT"] = config.inference_precision
         if config.cache_dir is not None:
             options["CACHE_DIR"] = str(Path(config.cache_dir))
         compiled = ov.Core().compile_model(network, "CPU", options)
         count = compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
+        # As many as the process has for the model's streams, which share them.
+        self._threads_per_request = max(1, options["INFERENCE_NUM_THREADS"] // count)
         self._requests = [compiled.create_infer_request() for _ in range(count)]
         self._idle: asyncio.Queue[ov.InferRequest] = asyncio.Queue()
         for request in self._requests:
@@ -109,31 +141,24 @@ class Predictor:
         attributes: dict[str, AttributeValue] = {
             "ensemble.model.name": self.model,
             "ensemble.model.version": self.version,
+            THREADS: self._threads,
+            STREAMS: len(self._requests),
         }
-        errors: dict[int, EnsembleError] = {}
-        scores, end_ns = NO_SCORES, None
         try:
-            parts = await asyncio.gather(*(self._infer(part) for part in self._split(work.payload)))
-            if parts:
-                scores = np.concatenate([part for part, _ in parts])
-                self._failures = 0
-            end_ns = time.time_ns()
-            attributes |= _durations(work.start_ns, [began_ns for _, began_ns in parts], end_ns)
+            parts = await asyncio.gather(*(self._infer(work, part) for part in self._split(work.payload)))
         except (RuntimeError, MemoryError):
             self._failures += 1
             shape, traces = work.payload.shape, work.batch.traces
-            logger.exception("member %r failed on pixels of shape %s; %s", self.name, shape, traces)
-            failed = InferenceFailed(f"member {self.name!r} failed; the server's log has the cause")
-            errors = dict.fromkeys(range(len(work.payload)), failed)
-        finite = np.isfinite(scores).all(axis=1)
-        if not finite.all():
-            count, traces = np.count_nonzero(~finite), work.batch.traces
-            logger.error("member %r answered no finite number for %d images of %s", self.name, count, traces)
-            infinite = InferenceFailed(f"member {self.name!r} answered no finite number")
-            errors = dict.fromkeys(np.flatnonzero(~finite).tolist(), infinite)
-            scores = scores[finite]
-        version = {"versions": {self.name: self.version}}
-        return work.done(scores, lambda _: version, errors=errors, attributes=attributes, end_ns=end_ns)
+            ids = {"trace_ids": work.batch.trace_ids}
+            logger.exception("member %r failed on pixels of shape %s; %s", self.name, shape, traces, extra=ids)
+            error = InferenceFailed(f"member {self.name!r} failed; the server's log has the cause")
+            return failed(work, error, attributes=attributes)
+        self._failures = 0 if parts else self._failures
+        end_ns = time.time_ns()
+        attributes |= _durations(work.start_ns, [began_ns for _, began_ns in parts], end_ns)
+        scores = np.concatenate([part for part, _ in parts]) if parts else NO_SCORES
+        versions = [self.version] * len(scores)
+        return predicted(work, self.name, scores, versions, attributes=attributes, end_ns=end_ns)
 
     def _part_sizes(self, max_batch_size: int) -> list[int]:
         return sorted({len(part) for count in range(1, max_batch_size + 1) for part in self._split(range(count))})
@@ -163,14 +188,15 @@ class Predictor:
         parts = min(-(-count // self._least_at_once), max(len(self._requests), -(-count // MOST_AT_ONCE)))
         return [rows[count * i // parts : count * (i + 1) // parts] for i in range(parts)]
 
-    async def _infer(self, pixels: Pixels) -> tuple[Probabilities, int]:
+    async def _infer(self, work: Work[Pixels], pixels: Pixels) -> tuple[Probabilities, int]:
         """The scores, and when inference began, nanoseconds since the epoch: before that it waited for a request."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Probabilities] = loop.create_future()
         rows = len(pixels)
         if self._batch_limit and rows < self._batch_limit:
             pixels = np.concatenate([pixels, np.zeros((self._batch_limit - rows, *pixels.shape[1:]), np.uint8)])
-        request = await self._idle.get()
+        with work.elsewhere():
+            request = await self._idle.get()
         began_ns = time.time_ns()
         self._began[id(request)] = time.monotonic()
 
@@ -188,12 +214,13 @@ class Predictor:
                 self._free(request)
 
         request.set_callback(lambda _: loop.call_soon_threadsafe(finish), None)
-        try:
-            request.start_async({0: pixels}, share_inputs=True)
-        except BaseException:
-            self._free(request)
-            raise
-        return await answer, began_ns
+        with work.elsewhere(self._threads_per_request):
+            try:
+                request.start_async({0: pixels}, share_inputs=True)
+            except BaseException:
+                self._free(request)
+                raise
+            return await answer, began_ns
 
     def _free(self, request: ov.InferRequest) -> None:
         self._began.pop(id(request), None)
@@ -214,5 +241,6 @@ def _fixed_batch(network: ov.Model) -> int | None:
     return None if batch.is_dynamic else int(batch.get_length())
 
 
-def _is_distribution(scores: Probabilities) -> bool:
+def is_distribution(scores: Probabilities) -> bool:
+    """Whether every row is a distribution already, so that it needs no softmax."""
     return bool(scores.min() >= 0 and np.abs(scores.sum(axis=1) - 1).max() <= SIMPLEX_TOLERANCE)

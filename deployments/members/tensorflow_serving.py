@@ -6,30 +6,29 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from deployments.remote.kind import RemoteKind
-from deployments.remote.settings import Text
+from deployments.remote.config import RemoteConfig
+from deployments.tensors import TensorName
 
 if TYPE_CHECKING:
-    from deployments.remote.credentials import Token
-    from deployments.remote.server import Server
+    from deployments.remote.client import Client
 
 
-class TensorFlowServing(RemoteKind):
-    """A model on another server, by REST or gRPC as its URL says."""
+class TensorFlowServing(RemoteConfig):
+    """A model on another server, called by REST or gRPC according to its URL."""
 
     kind: Literal["tensorflow_serving"] = Field(description="TensorFlow Serving's API")
-    signature_name: Text = Field("serving_default", description="which signature of the model is asked")
+    signature_name: TensorName = Field("serving_default", description="the signature of the model that is called")
     datatype: Literal["UINT8", "FP32"] = Field(
-        "UINT8", description="of the input, where a server tells no metadata; KServe's own by REST tells none"
+        "UINT8", description="of the input, for a server without metadata, as KServe's own is by REST"
     )
 
-    def connect(self, where: str, token: Token, scores: int) -> Server:
-        """See `RemoteKind.connect`."""
-        # Imported where it runs: each way brings its own client.
+    def connect(self, ip: str, max_scores: int) -> Client:
+        """See `RemoteConfig.connect`."""
+        # Imported where it runs: each has a client library of its own.
         if self.is_grpc:
             from deployments.remote.tensorflow_grpc import TensorFlowGrpc
 
-            return TensorFlowGrpc(self, where, token, scores, self.signature_name)
+            return TensorFlowGrpc(self, ip, max_scores)
         from deployments.remote.tensorflow_http import TensorFlowHttp
 
-        return TensorFlowHttp(self, where, token, scores, self.signature_name, self.datatype)
+        return TensorFlowHttp(self, ip, max_scores)

@@ -1,1 +1,1 @@
-"""What is seen of the application: traces and metrics."""
+"""Traces, metrics and statistics."""

@@ -1,4 +1,4 @@
-"""Metrics, through Serve's own.
+"""Metrics, by Ray Serve's API.
 
 Ray exports them to Prometheus with the prefix `ray_`, each tagged with the application, the deployment and the replica.
 Names and units: https://prometheus.io/docs/practices/naming/. Ray adds `_total` to a counter's name.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import psutil
@@ -17,7 +17,7 @@ from ray.serve.metrics import Counter, Gauge, Histogram
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
-from deployments.contract.nodes import Remote, Swappable, Versioned
+from deployments.contract.nodes import Reloadable, Remote, Versioned
 
 SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
 SIZES = [1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
@@ -25,28 +25,48 @@ STATE_INTERVAL_S = 5.0
 
 
 def tag_keys(*names: str) -> Any:
-    """The names of a metric's tags, as Ray takes them; it annotates a tuple of one."""
+    """The names of a metric's tags. Ray's own annotation allows one name only."""
     return names
 
 
+class TaggedCounter:
+    """A counter for Prometheus that its process can read, too.
+
+    Attributes:
+        counts: by the values of the tags.
+    """
+
+    def __init__(self, name: str, description: str, *tags: str) -> None:
+        """Register the counter and the names of its tags."""
+        self._counter, self._tags = Counter(name, description=description, tag_keys=tag_keys(*tags)), tags
+        self.counts: Tally[tuple[str | bool, ...]] = Tally()
+
+    def add(self, *values: str | bool, count: int = 1) -> None:
+        """Count `count` more with these values of the tags, in order; a bool is `true` or `false` for Prometheus."""
+        if count:
+            told = (str(value).lower() if isinstance(value, bool) else value for value in values)
+            self._counter.inc(count, tags=dict(zip(self._tags, told, strict=True)))
+            self.counts[values] += count
+
+
 class Metrics:
-    """What the ingress counts of requests and of batches."""
+    """The ingress's metrics of requests and batches."""
 
     def __init__(self) -> None:
         """Register every metric."""
-        self._requests = Counter(
-            "ensemble_requests", description="Requests answered.", tag_keys=tag_keys("protocol", "outcome")
-        )
+        self._requests = TaggedCounter("ensemble_requests", "Requests answered.", "protocol", "outcome")
         self._request_duration = Histogram(
             "ensemble_request_duration_seconds",
             description="Time from a request's arrival at the ingress to its answer.",
             boundaries=SECONDS,
             tag_keys=tag_keys("protocol"),
         )
-        self._refusals = Counter("ensemble_admission_refusals", description="Requests refused because it was full.")
+        self._refusals = Counter(
+            "ensemble_admission_refusals", description="Requests refused because the in-flight limit was reached."
+        )
         self._queue_wait = Histogram(
             "ensemble_queue_wait_seconds",
-            description="Time from an image's arrival to its batch's departure; of each batch, the longest.",
+            description="Time from an image's arrival until its batch left the queue; per batch, that of the longest.",
             boundaries=SECONDS,
         )
         self._batch_size = Histogram("ensemble_batch_size", description="Images in a batch.", boundaries=SIZES)
@@ -56,145 +76,152 @@ class Metrics:
             boundaries=SECONDS,
             tag_keys=tag_keys("stage"),
         )
-        self._predictions = Counter(
-            "ensemble_predictions",
-            description="Images by the ensemble's most probable class.",
-            tag_keys=tag_keys("label"),
+        self._predictions = TaggedCounter(
+            "ensemble_predictions", "Images by the ensemble's most probable class.", "label"
         )
-        self._degraded = Counter(
+        self._degraded = TaggedCounter(
             "ensemble_degraded_answers",
-            description="Images answered without a member, by the code of its error.",
-            tag_keys=tag_keys("member", "reason"),
+            "Images answered without a member, by the code of its error.",
+            "member",
+            "reason",
         )
-        self._exits = Counter(
-            "ensemble_cascade_exits",
-            description="Images by the last member that the cascade asked.",
-            tag_keys=tag_keys("member"),
+        self._exits = TaggedCounter(
+            "ensemble_cascade_exits", "Images by the last member that the cascade asked.", "member"
         )
         self._eased = Counter(
-            "ensemble_cascade_eased", description="Images that fewer members were asked of because of the load."
+            "ensemble_cascade_eased", description="Images for which fewer members were asked because of the load."
         )
-        self._votes = Counter(
+        self._member_predictions = TaggedCounter(
             "ensemble_member_predictions",
-            description="Images by whether a member's most probable class was the ensemble's.",
-            tag_keys=tag_keys("member", "agrees"),
+            "Images by whether a member's most probable class was the ensemble's.",
+            "member",
+            "agrees",
         )
 
     def request(self, protocol: str, outcome: str, seconds: float) -> None:
         """Count a request by its protocol and its outcome: `ok`, `cancelled` or an error's code."""
-        self._requests.inc(tags={"protocol": protocol, "outcome": outcome})
+        self._requests.add(protocol, outcome)
         self._request_duration.observe(seconds, tags={"protocol": protocol})
         if outcome == "overloaded":
             self._refusals.inc()
 
     def batch(self, batch: Batch[Sequence[Answer]], queue_wait_s: float, of_ensemble: bool = True) -> None:
-        """Count a batch that is back, whose image that came first waited so long, and if it has them its answers."""
+        """Count an answered batch, the wait of the image that waited longest, seconds, and the ensemble's answers."""
         self._batch_size.observe(len(batch.items))
-        # Ray counts nothing that is not above zero.
+        # Ray's histograms ignore zero.
         self._queue_wait.observe(max(queue_wait_s, 1e-9))
-        notes = {id(step.note): step.note for item in batch.items for step in item.steps}
-        for note in notes.values():
+        for note in batch.notes:
             self._stage_duration.observe(max(note.end_ns - note.start_ns, 1) / 1e9, tags={"stage": note.node})
         if not of_ensemble:
             return
         answered = [(batch.items[i], a.classification) for i, a in zip(batch.live, batch.payload, strict=True)]
         for label, count in Tally(answer.label for _, answer in answered).items():
-            self._predictions.inc(count, tags={"label": label})
-        missing = Tally(pair for item, _ in answered for pair in item.missing.items())
-        for (name, reason), count in missing.items():
-            self._degraded.inc(count, tags={"member": name, "reason": reason})
-        if eased := sum(item.eased for item, _ in answered):
-            self._eased.inc(eased)
+            self._predictions.add(label, count=count)
+        for missing, count in Tally(pair for item, _ in answered for pair in item.missing.items()).items():
+            self._degraded.add(*missing, count=count)
+        if shed := sum(item.load_shed for item, _ in answered):
+            self._eased.inc(shed)
         for name, count in Tally(item.asked[-1] for item, _ in answered if item.asked).items():
-            self._exits.inc(count, tags={"member": name})
-        votes = Tally(
-            (name, vote.index == answer.index) for item, answer in answered for name, vote in item.votes.items()
+            self._exits.add(name, count=count)
+        agreement = Tally(
+            (name, each.index == answer.index) for item, answer in answered for name, each in item.predictions.items()
         )
-        for (name, agrees), count in votes.items():
-            self._votes.inc(count, tags={"member": name, "agrees": str(agrees).lower()})
+        for (name, agrees), count in agreement.items():
+            self._member_predictions.add(name, agrees, count=count)
 
 
 class Connected(Protocol):
-    """A way to a separate node."""
+    """A client of a separate node."""
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """The number of open connections."""
         ...
 
 
 class EdgeMetrics:
-    """What the ingress counts of its calls to separate nodes."""
+    """The ingress's metric of its calls to separate nodes."""
 
     def __init__(self) -> None:
         """Register the metric."""
-        self._calls = Counter(
-            "ensemble_edge_calls",
-            description="Batches sent to a separate node, by the way they went.",
-            tag_keys=tag_keys("node", "edge"),
+        self._calls = TaggedCounter(
+            "ensemble_edge_calls", "Batches sent to a separate node, by the kind of edge.", "node", "edge"
         )
 
     def count(self, node: str, edge: str) -> None:
-        """Count a call: `direct` or by `handle`."""
-        self._calls.inc(tags={"node": node, "edge": edge})
+        """Count a call by its edge, `direct` or `handle`."""
+        self._calls.add(node, edge)
 
 
 def report_state(nodes: Mapping[str, Any], edges: Mapping[str, Connected] | None = None) -> None:
-    """Report a process' CPU seconds and memory, its members' versions and its open connections, from a thread.
-
-    Again and again, because Ray exports a gauge only while it is being set.
+    """Report a process' CPU seconds and memory, its members' versions and its open connections, again and again.
 
     Args:
         nodes: by name, those of this process.
-        edges: by the name of a separate node, the way to it, which knows how many connections are open.
+        edges: by the name of a separate node, the client that calls it.
     """
     opened = Gauge("ensemble_edge_connections", description="Open connections to a node.", tag_keys=tag_keys("node"))
     cpu = Counter("ensemble_process_cpu_seconds", description="CPU time of the node's process, user and system.")
     memory = Gauge("ensemble_process_resident_memory_bytes", description="Resident memory of the node's process.")
+    reports, process, used_s = (_version_report(nodes.values()), _address_report(nodes.values())), psutil.Process(), 0.0
+
+    def report() -> None:
+        nonlocal used_s
+        before, used_s = used_s, time.process_time()
+        if used_s > before:
+            cpu.inc(used_s - before)
+        memory.set(process.memory_info().rss)
+        for each in reports:
+            each()
+        for name, edge in (edges or {}).items():
+            opened.set(edge.connections, tags={"node": name})
+
+    report_periodically(report, "metrics")
+
+
+def _version_report(nodes: Collection[Any]) -> Callable[[], None]:
+    """Reports the model versions of nodes, and how many versions could not be served."""
     version = Gauge("ensemble_member_version", description="A member's model version.", tag_keys=tag_keys("member"))
     refusals = Counter(
         "ensemble_model_refused",
-        description="Versions of a member's model that were refused; the one before went on.",
+        description="Versions of a member's model that were refused; the current one stayed in service.",
         tag_keys=tag_keys("member"),
     )
-    addresses = Gauge(
-        "ensemble_remote_addresses",
-        description="Addresses of a member's server, by whether they are asked or left alone.",
-        tag_keys=tag_keys("member", "state"),
-    )
-    remote = [node for node in nodes.values() if isinstance(node, Remote)]
-    swappable = [node for node in nodes.values() if isinstance(node, Swappable)]
-    versioned = [node for node in nodes.values() if isinstance(node, Versioned)]
+    versioned = [node for node in nodes if isinstance(node, Versioned)]
+    reloadable, refused = [node for node in nodes if isinstance(node, Reloadable)], Tally[str]()
 
     def report() -> None:
-        reported = 0.0
-        refused: Tally[str] = Tally()
-        process = psutil.Process()
-        while True:
-            if (used := time.process_time()) > reported:
-                cpu.inc(used - reported)
-                reported = used
-            memory.set(process.memory_info().rss)
-            for node in versioned:
-                # What another server calls a version need not be a number.
-                if str(node.version).isdecimal():
-                    version.set(int(node.version), tags={"member": node.name})
-            for each in swappable:
-                if each.refused > refused[each.name]:
-                    refusals.inc(each.refused - refused[each.name], tags={"member": each.name})
-                    refused[each.name] = each.refused
-            for member in remote:
-                for state, count in zip(("asked", "left_alone"), member.addresses(), strict=True):
-                    addresses.set(count, tags={"member": member.name, "state": state})
-            for name, edge in (edges or {}).items():
-                opened.set(edge.connections, tags={"node": name})
-            time.sleep(STATE_INTERVAL_S)
+        for node in versioned:
+            # A remote server's version need not be a number.
+            if str(node.version).isdecimal():
+                version.set(int(node.version), tags={"member": node.name})
+        for each in reloadable:
+            if each.refused > refused[each.name]:
+                refusals.inc(each.refused - refused[each.name], tags={"member": each.name})
+                refused[each.name] = each.refused
 
-    threading.Thread(target=report, name="metrics", daemon=True).start()
+    return report
 
 
-def again_and_again(report: Callable[[], None], name: str) -> None:
-    """From a thread, because Ray exports a gauge only while it is being set."""
+def _address_report(nodes: Collection[Any]) -> Callable[[], None]:
+    """Reports the health of the addresses of remote members' servers."""
+    addresses = Gauge(
+        "ensemble_remote_addresses",
+        description="Addresses of a member's server: `asked`, or `left_alone` because they are not healthy.",
+        tag_keys=tag_keys("member", "state"),
+    )
+    remote = [node for node in nodes if isinstance(node, Remote)]
+
+    def report() -> None:
+        for member in remote:
+            for state, count in zip(("asked", "left_alone"), member.addresses(), strict=True):
+                addresses.set(count, tags={"member": member.name, "state": state})
+
+    return report
+
+
+def report_periodically(report: Callable[[], None], name: str) -> None:
+    """Report from a thread, because Ray exports a gauge only while it is set again and again."""
 
     def forever() -> None:
         while True:

@@ -1,4 +1,4 @@
-"""What is seen of a call, whatever its protocol: its trace and what is counted of it."""
+"""Observes calls, whatever their protocol, and batches: traces, metrics, and the statistics of the page."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import EnsembleError
-from deployments.contract.item import MOST_TOLD, AttributeValue
+from deployments.contract.item import MAX_TRACED_LENGTH, AttributeValue
 from deployments.observe.metrics import Metrics
 from deployments.observe.stats import Stats
-from deployments.observe.tracing import Passage, Trace, Tracing
+from deployments.observe.tracing import ImageTrace, Trace, Tracing
 
 
 @dataclass(slots=True)
 class Call:
-    """One call of a client, while it is answered.
+    """A client's call that is being answered.
 
     Attributes:
         trace: its trace.
-        caller: who asks.
+        caller: its sender.
         started: when it began, by `time.perf_counter`.
         outcome: `ok`, `cancelled` or the code of its error.
-        attributes: what the root span gets at its end.
-        fault: what went wrong on the server's side, if something did.
+        attributes: those that the root span gets at its end.
+        fault: the message of a failure of the server, if there was one.
     """
 
     trace: Trace
@@ -39,18 +39,18 @@ class Call:
     fault: str | None = None
 
     def fail(self, error: EnsembleError) -> None:
-        """Note the error that the call is answered with."""
+        """Set the error that the call is answered with."""
         self.outcome = error.code
-        self.attributes |= {"error.type": error.code, "error.message": error.message[:MOST_TOLD]}
+        self.attributes |= {"error.type": error.code, "error.message": error.message[:MAX_TRACED_LENGTH]}
         if error.is_fault:
-            self.fault = error.message[:MOST_TOLD]
+            self.fault = error.message[:MAX_TRACED_LENGTH]
 
 
 class Observer:
-    """Follows calls and batches."""
+    """Observes calls and batches."""
 
     def __init__(self, tracing: Tracing, stats: Stats | None = None) -> None:
-        """Set where traces are made, and who counts for the page, if there is one."""
+        """Set what makes traces, and the statistics of the page, if there is one."""
         self._tracing = tracing
         self._stats = stats
         self._metrics = Metrics()
@@ -59,12 +59,12 @@ class Observer:
     def call(
         self, protocol: str, headers: Mapping[str, str], attributes: Mapping[str, AttributeValue]
     ) -> Iterator[Call]:
-        """Follow a call from here to the end of the block.
+        """Observe a call, which lasts until the end of the block.
 
         Args:
             protocol: `http`, `grpc` or `handle`.
-            headers: the caller's, or its metadata; `traceparent` and `tracestate` continue its trace.
-            attributes: of the root span, known at the start.
+            headers: of HTTP, or the metadata of gRPC; `traceparent` and `tracestate` continue the caller's trace.
+            attributes: of the root span.
         """
         started = time.perf_counter()
         trace = self._tracing.begin(
@@ -92,23 +92,28 @@ class Observer:
 
     def batch(
         self,
-        passages: Sequence[Passage],
+        image_traces: Sequence[ImageTrace],
         start_ns: int,
         end_ns: int,
         batch: Batch[Sequence[Answer]],
         *,
         of_ensemble: bool = True,
     ) -> None:
-        """Follow a batch that left the queue at `start_ns` and was back at `end_ns`, nanoseconds since the epoch.
+        """Observe an answered batch.
 
-        What a member said of pixels of its own is not `of_ensemble`, and no answer of the ensemble's is counted then.
+        Args:
+            image_traces: of each image, in order.
+            start_ns: when the batch left the queue, nanoseconds since the epoch.
+            end_ns: when it was answered.
+            batch: the answers.
+            of_ensemble: whether the ensemble answered, and not one member that was called as a model of its own.
         """
-        self._tracing.record(passages, start_ns, end_ns, batch.items)
-        queue_wait_s = (start_ns - min(passage.queued_ns for passage in passages)) / 1e9
+        self._tracing.record(image_traces, start_ns, end_ns, batch.items)
+        queue_wait_s = (start_ns - min(image_trace.queued_ns for image_trace in image_traces)) / 1e9
         self._metrics.batch(batch, queue_wait_s, of_ensemble)
         if self._stats is not None and of_ensemble:
             self._stats.batch(batch, queue_wait_s)
 
     def close(self) -> None:
-        """Export what waits."""
+        """Export the spans that wait."""
         self._tracing.shutdown()

@@ -1,11 +1,10 @@
 """Traces: one per request, made at the ingress from what each node notes on the batch.
 
-A node knows nothing of OpenTelemetry. It notes when it worked on a batch (`contract.item.Note`), and when the batch is
-back the ingress turns each image's notes into spans, each under its node's service name. So the decision to sample is
-made in one place for the whole trace, whichever processes its nodes run in; nodes pay nothing for it; and one place
-exports and flushes.
+Nodes do not use OpenTelemetry. A node notes when it worked on a batch (`contract.item.Note`). Once the batch is
+answered, the ingress makes a span of each note, with the service name of its node. So one place samples the whole
+trace, exports and flushes, whichever processes the nodes run in.
 
-Names: https://opentelemetry.io/docs/specs/semconv/; what the conventions don't know is under `ensemble.`.
+Names: https://opentelemetry.io/docs/specs/semconv/; names that the conventions do not have begin with `ensemble.`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from deployments.contract.item import PROCESS, AttributeValue, Item, Note
-from deployments.contract.timing import Way
+from deployments.contract.timing import Timeline
 
 # Source: https://www.w3.org/TR/trace-context/#traceparent-header
 TRACE_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -39,12 +38,12 @@ PROPAGATOR = TraceContextTextMapPropagator()
 IDS = RandomIdGenerator()
 OK = Status()
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
-# It would log every malformed `tracestate`, in the client's words.
+# It would log every malformed `tracestate` with the client's text.
 logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
 
 
 def continue_trace(trace_parent: str | None) -> str:
-    """The caller's `traceparent` if it is a valid one, else a new one, not sampled."""
+    """The caller's `traceparent` if it is valid; else a new one that is not sampled."""
     if trace_parent is not None and TRACE_PARENT.fullmatch(trace_parent):
         return trace_parent
     return f"00-{IDS.generate_trace_id():032x}-{IDS.generate_span_id():016x}-00"
@@ -55,27 +54,27 @@ class Trace:
     """The trace of one request.
 
     Attributes:
-        parent: the `traceparent` that the request's nodes continue.
+        parent: the W3C `traceparent` of the root span.
         span: the root span; None if the trace is not sampled.
-        way: of the request's image that came back last through the graph; None if none did.
+        timeline: of the request's image that was classified last; None if none was.
     """
 
     parent: str
     span: Span | None = None
-    way: Way | None = None
+    timeline: Timeline | None = None
 
     def degraded(self, missing: Mapping[str, str]) -> None:
-        """Note the members that did not answer, by name, and the codes of their errors."""
+        """Set the members that did not answer, by name, and the codes of their errors."""
         if self.span is not None and missing:
             self.span.set_attribute("ensemble.missing", [f"{name}: {code}" for name, code in missing.items()])
 
     def asked(self, names: Iterable[str]) -> None:
-        """Note the members that a cascade asked."""
+        """Set the members that a cascade asked."""
         if self.span is not None:
             self.span.set_attribute("ensemble.asked", list(names))
 
     def end(self, attributes: Mapping[str, AttributeValue], fault: str | None) -> None:
-        """End the root span; `fault` says what went wrong on the server's side, if something did."""
+        """End the root span; `fault` is the message of a failure of the server, if there was one."""
         if self.span is not None:
             self.span.set_attributes(attributes)
             if fault is not None:
@@ -84,14 +83,14 @@ class Trace:
 
 
 @dataclass(slots=True)
-class Passage:
-    """One image's way through the graph.
+class ImageTrace:
+    """An image's part of a trace.
 
     Attributes:
-        trace: its request's.
+        trace: of its request.
         queued_ns: when it began to wait for a batch, nanoseconds since the epoch.
-        size: its encoded bytes' number.
-        done_ns: when it had its answer, which may be before the rest of its batch has; 0 as long as it has none.
+        size: of the encoded image, bytes.
+        done_ns: when it was answered, which may be before the rest of its batch; 0 before.
     """
 
     trace: Trace
@@ -101,7 +100,7 @@ class Passage:
 
 
 class Tracing:
-    """Makes the spans of requests and batches, and hands them to a span processor of the SDK."""
+    """Makes the spans of requests and batches for a span processor of the SDK."""
 
     def __init__(
         self, processor: SpanProcessor | None, services: Mapping[str, str], sampler: Sampler | None = None
@@ -109,11 +108,11 @@ class Tracing:
         """Set where spans go, and the service names.
 
         Args:
-            processor: where spans go; None for no tracing at all.
+            processor: gets the spans; None for no tracing.
             services: the service name of each node by what it notes, such as `predict resnet`, and of the root,
                 `classify`.
-            sampler: decides at the root for the whole trace; default: `OTEL_TRACES_SAMPLER`'s, which follows the
-                caller's decision and samples everything else.
+            sampler: decides at the root for the whole trace; default: that of `OTEL_TRACES_SAMPLER`, which follows the
+                caller's decision, and without one samples.
         """
         self._services = services
         self._resources: dict[tuple[str, tuple[str, int]], Resource] = {}
@@ -130,8 +129,8 @@ class Tracing:
 
         Args:
             trace_parent: the caller's W3C `traceparent`, if any.
-            trace_state: its `tracestate`.
-            attributes: what is known of the request.
+            trace_state: the caller's `tracestate`, if any.
+            attributes: of the root span.
         """
         if self._processor is None:
             return Trace(continue_trace(trace_parent))
@@ -142,29 +141,29 @@ class Tracing:
         parent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
         return Trace(parent, span if span.is_recording() else None)
 
-    def record(self, passages: Sequence[Passage], start_ns: int, end_ns: int, items: Sequence[Item]) -> None:
-        """Make the spans of a batch that is back: its own, linked to its requests, and those of each request.
+    def record(self, image_traces: Sequence[ImageTrace], start_ns: int, end_ns: int, items: Sequence[Item]) -> None:
+        """Make the spans of an answered batch: its own, linked to its requests, and those of each request.
 
         Args:
-            passages: one per image of the batch, in order.
+            image_traces: of each image of the batch, in order.
             start_ns: when the batch left the queue, nanoseconds since the epoch.
-            end_ns: when it was back.
-            items: what the graph made of each image.
+            end_ns: when it was answered.
+            items: the images, with the steps that the nodes noted.
         """
-        # Several images of one request may be in the batch: one set of spans tells of them.
+        # The images of one request share a set of spans.
         roots: dict[int, tuple[SpanContext, list[int]]] = {}
-        for position, passage in enumerate(passages):
-            if passage.trace.span is not None:
-                root = passage.trace.span.get_span_context()
+        for position, image_trace in enumerate(image_traces):
+            if image_trace.trace.span is not None:
+                root = image_trace.trace.span.get_span_context()
                 roots.setdefault(root.span_id, (root, []))[1].append(position)
         if not roots:
             return
-        size: dict[str, AttributeValue] = {"ensemble.batch.size": len(passages)}
+        size: dict[str, AttributeValue] = {"ensemble.batch.size": len(image_traces)}
         requests = [root for root, _ in roots.values()]
         own = self._emit(BATCH, requests[0], start_ns, end_ns, size, links=map(Link, requests))
         back = (Link(own),)
         for root, positions in roots.values():
-            first = passages[positions[0]]
+            first = image_traces[positions[0]]
             self._emit(QUEUE, root, first.queued_ns, start_ns, {"ensemble.image.size": first.size}, links=back)
             self._emit_nodes(root, [items[position] for position in positions])
 
@@ -201,7 +200,7 @@ class Tracing:
         where: tuple[str, int] = PROCESS,
         span: int | None = None,
     ) -> SpanContext:
-        # Made whole, for it is over: a tracer's span that is started and ended costs four times as much.
+        # Made as a whole, because it has ended: a tracer's span that is started and ended takes four times as long.
         context = SpanContext(parent.trace_id, span or IDS.generate_span_id(), False, SAMPLED)
         made = ReadableSpan(
             name,
@@ -234,7 +233,7 @@ class Tracing:
         return self._resources[service, where]
 
     def shutdown(self) -> None:
-        """Export what waits, then stop; without a collector, give up after a while."""
+        """Export the spans that wait, and stop; without a collector, give up after a while."""
         if self._processor is not None:
             last = threading.Thread(target=self._processor.shutdown, name="last spans", daemon=True)
             last.start()

@@ -1,7 +1,6 @@
-"""A client of `inference.GRPCInferenceService`, and the service under the name that protoc's gRPC module gives it.
+"""A client of `inference.GRPCInferenceService`, and the function of the service by the name that protoc generates.
 
-Configurations of earlier versions name the function. It is the one in `services`: what a request holds is looked at
-before it is decoded, which a generated module does not leave to the servicer.
+Configurations of earlier versions have that name; the function is that of `services`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The gRPC services that are served: the YAML's `grpc_servicer_functions` names the function of each.
+"""The gRPC services of the application; `grpc_servicer_functions` in the YAML names the function of each.
 
-They do what a generated `add_...Servicer_to_server` does, except that the servicer gets a request as bytes: it decides
-whether they are decoded, and what is answered if they can't be.
+These do the same as the functions `add_...Servicer_to_server` of generated code, except that the servicer gets requests
+as bytes: it checks them before it decodes them, and answers those that can't be decoded.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 
 from deployments.protocol import feedback_pb2, inference_pb2, tensorflow_serving_pb2
+from deployments.protocol.pool import add_to_default_pool
 
 OPEN_INFERENCE: ServiceDescriptor = inference_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 HEALTH: ServiceDescriptor = health_pb2.DESCRIPTOR.services_by_name["Health"]
@@ -25,9 +26,13 @@ FEEDBACK: ServiceDescriptor = feedback_pb2.DESCRIPTOR.services_by_name["Feedback
 SERVICES = (OPEN_INFERENCE, PREDICTION, MODEL, HEALTH, FEEDBACK)
 
 
-def requests() -> dict[str, type[Message]]:
-    """The type of each method's request, by the method's name."""
-    return {method.name: GetMessageClass(method.input_type) for service in SERVICES for method in service.methods}
+def types() -> dict[str, tuple[type[Message], type[Message]]]:
+    """By the name of each method, the types of its request and of its response."""
+    return {
+        method.name: (GetMessageClass(method.input_type), GetMessageClass(method.output_type))
+        for service in SERVICES
+        for method in service.methods
+    }
 
 
 def add_open_inference(servicer: Any, server: Any) -> None:
@@ -52,6 +57,7 @@ def add_feedback(servicer: Any, server: Any) -> None:
 
 
 def _add(service: ServiceDescriptor, servicer: Any, server: Any) -> None:
+    add_to_default_pool()
     handlers = {method.name: _handler(method, getattr(servicer, method.name)) for method in service.methods}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
     server.add_registered_method_handlers(service.full_name, handlers)

@@ -13,12 +13,18 @@ class DataType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     DT_INVALID: _ClassVar[DataType]
     DT_FLOAT: _ClassVar[DataType]
+    DT_DOUBLE: _ClassVar[DataType]
+    DT_UINT8: _ClassVar[DataType]
     DT_STRING: _ClassVar[DataType]
     DT_INT64: _ClassVar[DataType]
+    DT_HALF: _ClassVar[DataType]
 DT_INVALID: DataType
 DT_FLOAT: DataType
+DT_DOUBLE: DataType
+DT_UINT8: DataType
 DT_STRING: DataType
 DT_INT64: DataType
+DT_HALF: DataType
 
 class TensorShapeProto(_message.Message):
     __slots__ = ("dim", "unknown_rank")

@@ -1,1 +1,1 @@
-"""Members on other model servers: the node that asks one, and the ways to it."""
+"""Members that another model server runs: the node that calls it, and a client for each of its protocols."""

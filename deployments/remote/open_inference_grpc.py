@@ -1,4 +1,4 @@
-"""The Open Inference Protocol by gRPC, as a client.
+"""A client of the Open Inference Protocol by gRPC.
 
 Source: https://github.com/kserve/open-inference-protocol
 """
@@ -6,96 +6,96 @@ Source: https://github.com/kserve/open-inference-protocol
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from deployments.contract.payload import Images
 from deployments.protocol import inference_pb2 as pb
-from deployments.remote.channels import Channel
-from deployments.remote.credentials import Token
-from deployments.remote.failures import Nonsense, Unreachable
-from deployments.remote.server import Answered
-from deployments.remote.settings import RemoteConfig
-from deployments.remote.tensors import FLOATS, Described, Fit, Tensor, highest
-
-SERVICE = "/inference.GRPCInferenceService"
+from deployments.remote.client import Output
+from deployments.remote.errors import InvalidResponse, Unavailable
+from deployments.remote.grpc_client import GrpcClient
+from deployments.tensors import FLOATS, Binding, ModelMetadata, Tensor
 
 
-class OpenInferenceGrpc:
-    """One address of a server."""
+class OpenInferenceGrpc(GrpcClient):
+    """Calls one endpoint of a server."""
 
-    def __init__(self, config: RemoteConfig, where: str, token: Token, scores: int) -> None:
-        """Set the IP address, the token, and the most scores that an answer holds."""
-        self._channel = Channel(config, where, token, scores)
-        self._named = {"name": config.model_name, "version": config.version or ""}
-        self._config = config
+    service = "inference.GRPCInferenceService"
 
-    async def describe(self, timeout_s: float) -> Described:
-        """See `Server.describe`."""
-        ready = await self._call("ModelReady", pb.ModelReadyRequest(**self._named), pb.ModelReadyResponse, timeout_s)
+    async def describe(self, timeout_s: float) -> ModelMetadata:
+        """See `Client.describe`."""
+        model = {"name": self._config.model_name, "version": self._config.version or ""}
+        ready = await self._call("ModelReady", pb.ModelReadyRequest(**model), pb.ModelReadyResponse, timeout_s)
         if not ready.ready:
-            raise Unreachable(f"its model {self._config.model_name!r} is not ready")
-        request = pb.ModelMetadataRequest(**self._named)
-        told = await self._call("ModelMetadata", request, pb.ModelMetadataResponse, timeout_s)
-        inputs, outputs = (
-            [Tensor(each.name, each.datatype, tuple(each.shape)) for each in tensors]
-            for tensors in (told.inputs, told.outputs)
-        )
-        return Described(inputs, outputs, self._config.version or highest(told.versions))
+            raise Unavailable(f"its model {self._config.model_name!r} is not ready")
+        request = pb.ModelMetadataRequest(**model)
+        described = await self._call("ModelMetadata", request, pb.ModelMetadataResponse, timeout_s)
+        version = self._config.version or highest(described.versions)
+        return model_metadata(described.inputs, described.outputs, version)
 
-    async def infer(
-        self, how: Fit, images: NDArray[Any] | Sequence[bytes], headers: Mapping[str, str], timeout_s: float
-    ) -> Answered:
-        """See `Server.infer`."""
+    async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
+        """See `Client.infer`."""
         request = pb.ModelInferRequest(
             model_name=self._config.model_name, model_version=self._config.version or "", id=secrets.token_hex(4)
         )
-        shape, content = raw(how, images)
-        request.inputs.add(name=how.input.name, datatype=how.input.datatype, shape=shape)
-        request.outputs.add(name=how.output)
+        shape, content = raw_tensor(binding, images)
+        request.inputs.add(name=binding.input.name, datatype=binding.input.datatype, shape=shape)
+        request.outputs.add(name=binding.output)
         request.raw_input_contents.append(content)
-        answer = await self._call("ModelInfer", request, pb.ModelInferResponse, timeout_s, headers)
-        return _scores(answer, how), answer.model_version
-
-    async def _call(
-        self, name: str, request: Any, answer: Any, timeout_s: float, headers: Mapping[str, str] | None = None
-    ) -> Any:
-        return await self._channel.call(f"{SERVICE}/{name}", request, answer, timeout_s, headers)
-
-    async def close(self) -> None:
-        """See `Server.close`."""
-        await self._channel.close()
+        response = await self._call("ModelInfer", request, pb.ModelInferResponse, timeout_s, headers)
+        return Output(_values(response, binding), response.model_version)
 
 
-def raw(how: Fit, images: NDArray[Any] | Sequence[bytes]) -> tuple[list[int], bytes]:
-    """The shape and the bytes of an input: an array's own, or of each image its length, 4 bytes, and itself."""
+def model_metadata(inputs: Iterable[Any], outputs: Iterable[Any], version: str) -> ModelMetadata:
+    """What a server describes: its tensors have the same fields in JSON and in protobuf."""
+    sources, targets = (
+        [Tensor(each.name, each.datatype, tuple(each.shape)) for each in all_] for all_ in (inputs, outputs)
+    )
+    return ModelMetadata(sources, targets, version)
+
+
+def highest(versions: Sequence[str]) -> str:
+    """The highest of a model's versions, which are numbers or names; empty if there is none."""
+    return max(
+        versions, key=lambda version: (version.isdecimal(), int(version) if version.isdecimal() else 0), default=""
+    )
+
+
+def raw_tensor(binding: Binding, images: Images) -> tuple[list[int], bytes]:
+    """The shape and bytes of an input: the array's own; or of each encoded image its length, 4 bytes, and itself."""
     if isinstance(images, np.ndarray):
         return list(images.shape), images.tobytes()
     parts = [part for image in images for part in (len(image).to_bytes(4, "little"), image)]
-    return bytes_shape(how, len(images)), b"".join(parts)
+    return bytes_shape(binding, len(images)), b"".join(parts)
 
 
-def bytes_shape(how: Fit, count: int) -> list[int]:
-    """The shape of so many images as they were sent: some servers have a second dimension."""
-    return [count, *([1] * (len(how.input.shape) - 1))]
+def bytes_shape(binding: Binding, count: int) -> list[int]:
+    """The shape of so many encoded images: some servers have a second dimension."""
+    return [count, *([1] * (len(binding.input.shape) - 1))]
 
 
-def _scores(answer: pb.ModelInferResponse, how: Fit) -> NDArray[Any]:
-    names = [output.name for output in answer.outputs]
-    if how.output not in names:
-        raise Nonsense(f"it answered {names} and not {how.output!r}")
-    position = names.index(how.output)
-    output = answer.outputs[position]
-    if output.datatype not in FLOATS:
-        raise Nonsense(f"it answered {output.datatype}, no floating point")
+def check_datatype(datatype: str) -> None:
+    """Raise InvalidResponse unless an output holds floating-point numbers."""
+    if datatype not in FLOATS:
+        raise InvalidResponse(f"the output has the data type {datatype}; a floating-point type was expected")
+
+
+def _values(response: pb.ModelInferResponse, binding: Binding) -> NDArray[Any]:
+    names = [output.name for output in response.outputs]
+    if binding.output not in names:
+        raise InvalidResponse(f"the response has the outputs {names}; {binding.output!r} was expected")
+    position = names.index(binding.output)
+    output = response.outputs[position]
+    check_datatype(output.datatype)
     try:
-        if answer.raw_output_contents:
-            values = np.frombuffer(answer.raw_output_contents[position], FLOATS[output.datatype])
+        if response.raw_output_contents:
+            values = np.frombuffer(response.raw_output_contents[position], FLOATS[output.datatype])
         else:
             contents = output.contents
             values = np.array(contents.fp64_contents if output.datatype == "FP64" else contents.fp32_contents)
         return values.reshape(tuple(output.shape))
     except (ValueError, IndexError) as err:
-        raise Nonsense(f"its answer is not of the shape that it tells, {list(output.shape)[:8]}") from err
+        raise InvalidResponse(f"the output does not have its declared shape {list(output.shape)[:8]}") from err

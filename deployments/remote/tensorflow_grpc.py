@@ -1,39 +1,43 @@
-"""TensorFlow Serving's API by gRPC, as a client.
+"""A client of TensorFlow Serving's API by gRPC.
 
 Source: https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from deployments.contract.payload import Images
 from deployments.protocol import tensorflow_serving_pb2 as pb
-from deployments.remote.channels import Channel
-from deployments.remote.credentials import Token
-from deployments.remote.failures import Misfit, Nonsense
-from deployments.remote.server import Answered
-from deployments.remote.settings import RemoteConfig
-from deployments.remote.tensors import BYTES, FLOATS, PIXELS, Described, Fit, Tensor
+from deployments.remote.client import Output
+from deployments.remote.errors import InvalidResponse
+from deployments.remote.grpc_client import GrpcClient
+from deployments.remote.open_inference_grpc import check_datatype
+from deployments.tensors import BYTES, PIXELS, Binding, IncompatibleModel, ModelMetadata, Tensor
 
-SERVICE = "/tensorflow.serving.PredictionService"
+if TYPE_CHECKING:
+    from deployments.members.tensorflow_serving import TensorFlowServing
+
 SIGNATURES = "signature_def"
-# TensorFlow's numbers of what we send and take, as the Open Inference Protocol calls it.
-DATATYPES = {1: "FP32", 2: "FP64", 4: "UINT8", 7: BYTES, 19: "FP16"}
-NUMBERS = {name: number for number, name in DATATYPES.items()}
+# TensorFlow's data types by their names in the Open Inference Protocol.
+TYPES = {"FP32": pb.DT_FLOAT, "FP64": pb.DT_DOUBLE, "UINT8": pb.DT_UINT8, BYTES: pb.DT_STRING, "FP16": pb.DT_HALF}
+NAMES: dict[int, str] = {number: name for name, number in TYPES.items()}
 
 
-class TensorFlowGrpc:
-    """One address of a server."""
+class TensorFlowGrpc(GrpcClient):
+    """Calls one endpoint of a server."""
 
-    def __init__(self, config: RemoteConfig, where: str, token: Token, scores: int, signature: str) -> None:
-        """Set the IP address, the token, the most scores that an answer holds, and which signature is asked."""
-        self._channel = Channel(config, where, token, scores)
-        self._config, self._signature = config, signature
+    service = "tensorflow.serving.PredictionService"
+
+    def __init__(self, config: TensorFlowServing, ip: str, max_scores: int) -> None:
+        """See `GrpcClient`."""
+        super().__init__(config, ip, max_scores)
+        self._signature = config.signature_name
 
     def _spec(self) -> pb.ModelSpec:
         spec = pb.ModelSpec(name=self._config.model_name)
@@ -44,51 +48,44 @@ class TensorFlowGrpc:
             spec.version_label = version
         return spec
 
-    async def describe(self, timeout_s: float) -> Described:
-        """See `Server.describe`."""
+    async def describe(self, timeout_s: float) -> ModelMetadata:
+        """See `Client.describe`."""
         request = pb.GetModelMetadataRequest(model_spec=self._spec(), metadata_field=[SIGNATURES])
-        told = await self._call("GetModelMetadata", request, pb.GetModelMetadataResponse, timeout_s)
+        described = await self._call("GetModelMetadata", request, pb.GetModelMetadataResponse, timeout_s)
         try:
-            signatures = pb.SignatureDefMap.FromString(told.metadata[SIGNATURES].value).signature_def
+            signatures = pb.SignatureDefMap.FromString(described.metadata[SIGNATURES].value)
         except DecodeError as err:
-            raise Nonsense("its metadata can't be read") from err
-        if self._signature not in signatures:
-            raise Misfit(f"its model has no signature {self._signature!r} but {sorted(signatures)[:8]}")
-        signature = signatures[self._signature]
-        inputs, outputs = (
-            [_tensor(*each) for each in tensors.items()] for tensors in (signature.inputs, signature.outputs)
-        )
-        return Described(inputs, outputs, _version(told.model_spec))
+            raise InvalidResponse("the metadata can't be read") from err
+        return signature_metadata(signatures, self._signature, _version(described.model_spec))
 
-    async def infer(
-        self, how: Fit, images: NDArray[Any] | Sequence[bytes], headers: Mapping[str, str], timeout_s: float
-    ) -> Answered:
-        """See `Server.infer`."""
-        request = pb.PredictRequest(model_spec=self._spec(), output_filter=[how.output])
+    async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
+        """See `Client.infer`."""
+        request = pb.PredictRequest(model_spec=self._spec(), output_filter=[binding.output])
         request.model_spec.signature_name = self._signature
-        tensor = request.inputs[how.input.name]
-        # What TensorFlow numbers beyond the names that are here is a number of an open enumeration.
-        tensor.dtype = NUMBERS[how.input.datatype]  # type: ignore[assignment]
-        shape = images.shape if isinstance(images, np.ndarray) else (len(images),)
-        for extent in shape:
+        tensor = request.inputs[binding.input.name]
+        tensor.dtype = TYPES[binding.input.datatype]
+        for extent in images.shape if isinstance(images, np.ndarray) else (len(images),):
             tensor.tensor_shape.dim.add(size=extent)
         if isinstance(images, np.ndarray):
             tensor.tensor_content = images.tobytes()
         else:
             tensor.string_val.extend(images)
-        answer = await self._call("Predict", request, pb.PredictResponse, timeout_s, headers)
-        if how.output not in answer.outputs:
-            raise Nonsense(f"it answered {sorted(answer.outputs)[:8]} and not {how.output!r}")
-        return _values(answer.outputs[how.output]), _version(answer.model_spec)
+        response = await self._call("Predict", request, pb.PredictResponse, timeout_s, headers)
+        if binding.output not in response.outputs:
+            names = sorted(response.outputs)[:8]
+            raise InvalidResponse(f"the response has the outputs {names}; {binding.output!r} was expected")
+        return Output(_values(response.outputs[binding.output]), _version(response.model_spec))
 
-    async def _call(
-        self, name: str, request: Any, answer: Any, timeout_s: float, headers: Mapping[str, str] | None = None
-    ) -> Any:
-        return await self._channel.call(f"{SERVICE}/{name}", request, answer, timeout_s, headers)
 
-    async def close(self) -> None:
-        """See `Server.close`."""
-        await self._channel.close()
+def signature_metadata(signatures: pb.SignatureDefMap, name: str, version: str) -> ModelMetadata:
+    """The tensors of one of a model's signatures; raises IncompatibleModel if the model does not have it."""
+    if name not in signatures.signature_def:
+        raise IncompatibleModel(f"the model has no signature {name!r} but {sorted(signatures.signature_def)[:8]}")
+    signature = signatures.signature_def[name]
+    inputs, outputs = (
+        [_tensor(*each) for each in tensors.items()] for tensors in (signature.inputs, signature.outputs)
+    )
+    return ModelMetadata(inputs, outputs, version)
 
 
 def _version(spec: pb.ModelSpec) -> str:
@@ -97,17 +94,16 @@ def _version(spec: pb.ModelSpec) -> str:
 
 def _tensor(name: str, info: pb.TensorInfo) -> Tensor:
     shape = () if info.tensor_shape.unknown_rank else tuple(dim.size for dim in info.tensor_shape.dim)
-    return Tensor(name, DATATYPES.get(int(info.dtype), str(int(info.dtype))), shape)
+    return Tensor(name, NAMES.get(info.dtype, str(info.dtype)), shape)
 
 
 def _values(tensor: pb.TensorProto) -> NDArray[Any]:
-    datatype = DATATYPES.get(int(tensor.dtype), "")
-    if datatype not in FLOATS:
-        raise Nonsense(f"it answered type {int(tensor.dtype)}, no floating point")
+    datatype = NAMES.get(tensor.dtype, str(tensor.dtype))
+    check_datatype(datatype)
     shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
     try:
         if tensor.tensor_content:
             return np.frombuffer(tensor.tensor_content, PIXELS[datatype]).reshape(shape)
         return np.array(tensor.float_val, np.float32).reshape(shape)
     except ValueError as err:
-        raise Nonsense(f"its answer is not of the shape that it tells, {shape[:8]}") from err
+        raise InvalidResponse(f"the output does not have its declared shape {shape[:8]}") from err

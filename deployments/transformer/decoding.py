@@ -1,4 +1,4 @@
-"""Decodes an image and makes pixels of it, as each preprocessing wants them."""
+"""Decodes an image and makes its pixels for each preprocessing."""
 
 from __future__ import annotations
 
@@ -6,77 +6,82 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
 from PIL import Image
 
-from deployments.contract.declared import jpeg_size
+from deployments.contract.declared import read_jpeg
 from deployments.contract.errors import ImageTooLarge, InvalidImage
 from deployments.contract.payload import Pixels
 from deployments.contract.preprocessing import Preprocessing, Size
 
-# Pillow reads the headers here, and its own pixel limit would answer before ours.
+if TYPE_CHECKING:
+    from deployments.transformer.isolation.messages import Request
+    from deployments.transformer.transformer import TransformerSettings
+
+# Pillow's own limit would apply before ours.
 Image.MAX_IMAGE_PIXELS = None
-# OpenCV's own threads would compete with the transformer's, and it prints what is wrong with an image.
+# OpenCV's own threads would compete with the transformer's, and its log would report each damaged image.
 cv2.setNumThreads(1)
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 
-# What both Pillow and OpenCV read, besides JPEGs.
+# The formats besides JPEG that both Pillow and OpenCV read.
 FORMATS = ("PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
-# What decoding was measured to take at its peak, bytes a pixel, and for formats that take more.
+# The memory that decoding takes at its peak, as measured, bytes per pixel at full scale (OpenCV 5.0).
 USUAL_BYTES_PER_PIXEL = 12
-BYTES_PER_PIXEL = {"JPEG2000": 18, "AVIF": 18}
-# The marker that begins a scan of a JPEG, and the scans of the largest image that are decoded; encoders make about ten.
-START_OF_SCAN, MOST_SCANS = b"\xff\xda", 20
+BYTES_PER_PIXEL = {"JPEG": 6, "PNG": 6, "WEBP": 6, "JPEG2000": 20, "AVIF": 21}
+# The marker that begins a scan of a JPEG, and how many scans an image of the largest size may have; encoders write ten.
+START_OF_SCAN, MAX_SCANS = b"\xff\xda", 20
 REDUCED_JPEG = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2}
 INTERPOLATIONS = {"linear": cv2.INTER_LINEAR, "cubic": cv2.INTER_CUBIC, "nearest": cv2.INTER_NEAREST}
 
 
-class Limits(Protocol):
-    """What an image may be: `TransformerSettings`, without what a decoding process need not import."""
-
-    @property
-    def max_image_bytes(self) -> int:
-        """Encoded size of an image, bytes."""
-        ...
-
-    @property
-    def max_image_pixels(self) -> int:
-        """Declared size, pixels."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What an image file declares: its width and height in pixels, whether it is a JPEG, and what a pixel may take."""
+    """What an image file declares.
+
+    Attributes:
+        width: in pixels.
+        height: in pixels.
+        is_jpeg: whether it is a JPEG.
+        bytes_per_pixel: the memory that decoding takes for each pixel of the scale that it is decoded at.
+        kept: the memory that decoding takes besides, at every scale, bytes.
+    """
 
     width: int
     height: int
     is_jpeg: bool
     bytes_per_pixel: int = USUAL_BYTES_PER_PIXEL
+    kept: int = 0
 
-    @property
-    def memory(self) -> int:
-        """What decoding it takes at most, bytes."""
-        return self.width * self.height * self.bytes_per_pixel
+    def scale(self, wanted: Sequence[Preprocessing]) -> int:
+        """By how much it is decoded smaller than it is: 1, 2, 4 or 8."""
+        if not self.is_jpeg:
+            return 1
+        spare = min((_spare(self, preprocessing) for preprocessing in wanted), default=math.inf)
+        return next((factor for factor in REDUCED_JPEG if spare >= factor), 1)
+
+    def memory(self, wanted: Sequence[Preprocessing]) -> int:
+        """The memory that decoding it for these pixels takes at most, bytes."""
+        return self.width * self.height * self.bytes_per_pixel // self.scale(wanted) ** 2 + self.kept
 
 
-def check_size(encoded: bytes, limits: Limits) -> None:
-    """Raise InvalidImage for no bytes, ImageTooLarge for more than the limit."""
+def check_size(encoded: bytes, limits: TransformerSettings | Request) -> None:
+    """Raise InvalidImage for an empty image, ImageTooLarge for one of more bytes than the limit."""
     if not encoded:
         raise InvalidImage("the image has no bytes; send the file as the body")
     if len(encoded) > limits.max_image_bytes:
         raise ImageTooLarge(f"the image has {len(encoded)} bytes; at most {limits.max_image_bytes} are accepted")
 
 
-def inspect(encoded: bytes, limits: Limits) -> Header:
+def read_header(encoded: bytes, limits: TransformerSettings | Request) -> Header:
     """Read an image's header.
 
     Raises:
-        InvalidImage: no image.
-        ImageTooLarge: over the limit on bytes, on declared pixels, or on what a JPEG's scans make of them.
+        InvalidImage: it is no image.
+        ImageTooLarge: it exceeds the limit on bytes, on declared pixels, or on a JPEG's scans.
     """
     check_size(encoded, limits)
     header = _header(encoded)
@@ -85,10 +90,10 @@ def inspect(encoded: bytes, limits: Limits) -> Header:
             f"the image declares {header.width} x {header.height} pixels; "
             f"at most {limits.max_image_pixels} in all are accepted"
         )
-    # Each scan of a JPEG passes over the whole image again, and a few bytes are enough for one.
+    # Each scan of a JPEG is decoded over the whole image, though it may have but a few bytes.
     if header.is_jpeg:
         scans = encoded.count(START_OF_SCAN)
-        if scans * header.width * header.height > MOST_SCANS * limits.max_image_pixels:
+        if scans * header.width * header.height > MAX_SCANS * limits.max_image_pixels:
             raise ImageTooLarge(
                 f"the JPEG has {scans} scans of {header.width} x {header.height} pixels; save it with fewer, such as "
                 "a baseline JPEG"
@@ -97,43 +102,42 @@ def inspect(encoded: bytes, limits: Limits) -> Header:
 
 
 def _header(encoded: bytes) -> Header:
-    """A JPEG's header is read here: Pillow keeps every segment of one, a thousand times what an empty one takes."""
+    """Read a header. A JPEG's is not read by Pillow, whose memory for empty segments is a thousand times their size."""
     if encoded.startswith(b"\xff\xd8"):
-        if (size := jpeg_size(encoded)) is None:
+        if (jpeg := read_jpeg(encoded)) is None:
             raise InvalidImage(
                 "the image is truncated or damaged before its pixels; send the whole file, or save it anew"
             )
-        return Header(*size, True)
+        return Header(jpeg.width, jpeg.height, True, BYTES_PER_PIXEL["JPEG"], jpeg.kept)
     try:
         with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
             weight = BYTES_PER_PIXEL.get(image.format or "", USUAL_BYTES_PER_PIXEL)
+            if getattr(image, "is_animated", False):
+                weight = max(weight, USUAL_BYTES_PER_PIXEL)
             return Header(*image.size, False, weight)
-    # Pillow's plugins raise what their parsers do, not one type.
+    # Pillow's parsers raise errors of many types.
     except Exception as err:
         raise InvalidImage("the body is not an image; send a JPEG, PNG, WebP, BMP, GIF or TIFF file") from err
 
 
 def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> list[Pixels]:
-    """Decode an image once, and make pixels for each preprocessing: the standard evaluation transforms.
+    """Decode an image once, and make its pixels for each preprocessing: the standard evaluation transforms.
 
-    EXIF orientation is honoured, grey becomes colour, alpha is dropped. A JPEG much larger than what is wanted is
-    decoded at 1/2, 1/4 or 1/8 scale, which libjpeg does in the frequency domain for less than the full price.
+    EXIF orientation is honoured, grey becomes colour, alpha is dropped. A JPEG much larger than needed is decoded at
+    1/2, 1/4 or 1/8 scale, which libjpeg does in the frequency domain in less time than at full scale.
 
     Args:
-        encoded: the file's bytes, any format that OpenCV decodes.
-        header: what `inspect` found in it.
-        wanted: how its pixels are to be made; of none, it is seen whether it can be decoded.
+        encoded: the file's bytes, in any format that OpenCV decodes.
+        header: the file's header, by `read_header`.
+        wanted: the preprocessings; if there are none, the image is decoded all the same, to find out whether it can be.
 
     Returns:
-        BGR pixels, uint8 [height,width,3], one for each preprocessing, in order.
+        BGR pixels, uint8 [height,width,3], for each preprocessing, in order.
 
     Raises:
-        InvalidImage: only part of an image.
+        InvalidImage: the image is damaged or truncated.
     """
-    flags = cv2.IMREAD_COLOR
-    if header.is_jpeg:
-        spare = min((_spare(header, preprocessing) for preprocessing in wanted), default=math.inf)
-        flags = next((flag for factor, flag in REDUCED_JPEG.items() if spare >= factor), flags)
+    flags = REDUCED_JPEG.get(header.scale(wanted), cv2.IMREAD_COLOR)
     try:
         image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
     except cv2.error as err:
@@ -147,17 +151,17 @@ def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> l
 
 
 def _gif(encoded: bytes) -> Pixels | None:
-    """A GIF by Pillow, None if it is damaged: OpenCV 5.0 fails on one whose table of codes is full, which may be."""
+    """Decode a GIF by Pillow, because OpenCV 5.0 fails on one whose code table is full; None if it is damaged."""
     try:
         with Image.open(io.BytesIO(encoded), formats=("GIF",)) as image:
             return cv2.cvtColor(np.asarray(image.convert("RGB")), cv2.COLOR_RGB2BGR).astype(np.uint8, copy=False)
-    # As in `inspect`.
+    # Pillow's parsers raise errors of many types.
     except Exception:
         return None
 
 
 def resize(image: Pixels, wanted: Preprocessing) -> Pixels:
-    """An image, uint8 [h,w,3], as a preprocessing wants it; what is cut away is cut first, the cheaper order."""
+    """Resize an image, uint8 [h,w,3], for a preprocessing; a crop comes first, because that is the cheaper order."""
     if wanted.resize == "stretch":
         return _scaled(image, wanted.size, wanted)
     if wanted.resize == "letterbox":

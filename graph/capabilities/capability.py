@@ -1,20 +1,25 @@
 """A capability: what an application can do besides classifying, in a folder of its own.
 
-It is planned once, where the application is built (`graph.app`), and made in each process of the ingress. There it
-takes part by the hooks below. Each hook does nothing unless a capability overrides it.
+Where the application is built (`graph.app`), it is asked whether the configuration wants it. It is made in each process
+of the ingress, where it takes part by the attributes and methods below. Each does nothing unless it is overridden.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deployments.contract.item import Item
 from deployments.contract.nodes import Node
 from deployments.ingress.extension import Extension
-from graph.flows.asked import Member
 from graph.flows.intercepted import Interceptor
+from graph.flows.member import Member
+from graph.live import Section
+
+if TYPE_CHECKING:
+    from graph.agreement import Agreement
+    from graph.config import EnsembleConfig
 
 # Every node that the graph is made of, by name.
 Nodes = Mapping[str, Node[Any, Any]]
@@ -23,13 +28,13 @@ NO_NODES: Nodes = {}
 
 @dataclass(frozen=True)
 class Site:
-    """Where a capability is made.
+    """The process of the ingress that a capability is made in.
 
     Attributes:
         application: the Serve application's name.
         replica: the unique id of this replica of the ingress.
-        nodes: every node by name, as the capabilities before have left it where the ensemble asks it.
-        versions: by name, the version that each member serves; who changes one notes it here.
+        nodes: every node by name, with what the capabilities before have put around members.
+        versions: by name, the version that each member serves; a capability that changes one notes it here.
     """
 
     application: str
@@ -42,43 +47,51 @@ class Capability(Extension):
     """Takes part in an application.
 
     Attributes:
-        nodes: what takes the place of nodes, by name, whoever asks them.
-        members: what takes their place where the ensemble asks them.
-        keeps_predictions: whether it needs what each member predicts, and not only what that is combined to.
-        interceptor: looks at batches on their way in and out; None for nothing.
-        live: what can change while it serves, by a name that no node has.
-        sections: for each section of `user_config`, its name in `live`, or with a dot at its end what the names in it
-            begin with.
+        of_any_shape: whether it works however the nodes are joined.
+        nodes: what replaces nodes, by name, whoever calls them.
+        members: what replaces members, by name, where the ensemble calls them.
+        keeps_predictions: whether it needs what each member predicts, and not only their combination.
+        interceptor: sees batches before and after the graph; None for nothing.
+        live: the sections of `user_config` that it reads while it serves.
         handles: methods for callers with a handle, by name.
     """
 
+    of_any_shape = False
     nodes: Nodes = NO_NODES
     members: Nodes = NO_NODES
     keeps_predictions = False
     interceptor: Interceptor | None = None
-    live: Mapping[str, Any] = {}
-    sections: Mapping[str, str] = {}
+    live: Mapping[str, Section] = {}
     handles: Mapping[str, Callable[..., Awaitable[Any]]] = {}
 
+    def __init__(self, config: EnsembleConfig, agreed: Agreement, site: Site) -> None:
+        """Set the configuration, what the members agree on, and the process that this is made in."""
+
+    @classmethod
+    def wanted(cls, config: EnsembleConfig) -> bool:
+        """Whether a configuration wants it.
+
+        Raises:
+            ConfigurationError: it can't do what the configuration wants.
+        """
+        return True
+
     def asker(self, members: Mapping[str, Member], combiner: Node[Any, Any], combined: bool) -> Node[Any, Any] | None:
-        """What asks the members, in place of all of them side by side; None for no other way.
+        """What asks the members, instead of all of them side by side; None for no other way.
 
         Args:
             members: by name.
-            combiner: combines what they predict.
-            combined: whether the predictions are to be given combined, or by member.
+            combiner: combines their predictions.
+            combined: whether to return the combined predictions, or those of each member.
         """
         return None
 
     def around_asker(self, asker: Node[Any, Any]) -> Node[Any, Any]:
-        """What takes the place of what asks the members: pixels by preprocessing to predictions."""
+        """What replaces the node that asks the members: pixels by preprocessing to predictions."""
         return asker
 
     def around_predictions(self, predicts: Node[Any, Any]) -> Node[Any, Any]:
-        """What takes the place of transformer and members: encoded images to each member's predictions.
-
-        Asked of who keeps predictions.
-        """
+        """What replaces transformer and members, if this keeps predictions: images to each member's predictions."""
         return predicts
 
     def knows(self, image: bytes, item: Item) -> bool:
@@ -86,8 +99,4 @@ class Capability(Extension):
         return False
 
     async def check_health(self) -> None:
-        """Raise if it can't work any more; Serve asks again and again."""
-
-
-# Makes a capability where it takes part.
-Planned = Callable[[Site], Capability]
+        """Raise if it can't work any more; Serve calls this every few seconds."""

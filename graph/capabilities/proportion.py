@@ -1,13 +1,17 @@
-"""A share that was counted, with its interval."""
+"""A share that was counted, with its 95 % interval."""
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from graph.flows.interval import wilson
+# Quantile of the normal distribution for 95 %.
+Z = 1.96
+# Low, mean, high.
+Interval = tuple[float, float, float]
 
 
 class Proportion(msgspec.Struct, frozen=True):
@@ -15,12 +19,26 @@ class Proportion(msgspec.Struct, frozen=True):
 
     count: Annotated[int, Meta(description="how many it is true of")]
     total: Annotated[int, Meta(description="of how many")]
-    share: Annotated[float | None, Meta(description="their ratio; null of none")]
+    share: Annotated[float | None, Meta(description="their ratio; null if the total is 0")]
     low: Annotated[float, Meta(description="lower end of its 95 % interval (Wilson's)")]
-    high: Annotated[float, Meta(description="upper end")]
+    high: Annotated[float, Meta(description="upper end of its 95 % interval")]
 
 
 def proportion(count: int, total: int) -> Proportion:
     """A share with its 95 % interval."""
     low, mean, high = wilson(count, total)
     return Proportion(count, total, mean if total else None, low, high)
+
+
+def wilson(count: int, total: int) -> Interval:
+    """The share with its 95 % interval, from 0 to 1 if the total is 0.
+
+    Source: Wilson, 1927, https://doi.org/10.1080/01621459.1927.10502953
+    """
+    if total == 0:
+        return 0.0, 0.0, 1.0
+    mean = count / total
+    scale = 1 + Z * Z / total
+    middle = mean + Z * Z / (2 * total)
+    half = Z * math.sqrt(mean * (1 - mean) / total + Z * Z / (4 * total * total))
+    return max(0.0, (middle - half) / scale), mean, min(1.0, (middle + half) / scale)

@@ -1,7 +1,8 @@
-"""A node behind Unix sockets: the way between processes of one machine.
+"""Calls to a node in another process of this machine, by Unix sockets.
 
-A Serve handle's call costs milliseconds whatever it carries; a Unix socket's costs a few hundredths. Serve still
-places, starts, scales, restarts and rolls out the replicas. Which of them are here, their sockets tell.
+A call by Serve's handle costs milliseconds whatever it carries; one by a Unix socket costs a few hundredths of a
+millisecond. Serve still places, starts, scales, restarts and rolls out the replicas. Their sockets show which of them
+are on this machine.
 """
 
 from __future__ import annotations
@@ -18,102 +19,112 @@ import msgspec
 import ray
 
 from deployments.contract.batch import Batch
-from deployments.contract.errors import EnsembleError, NoReplica, by_code
+from deployments.contract.errors import EnsembleError, NoReplica, error_by_code
 from deployments.contract.nodes import Node
 from graph.edges.frames import Frames
-from graph.edges.wire import ANSWER, CALL, CLOSING, FAILURE, VERSION, Body, decode, encode
+from graph.edges.locality import Locality
+from graph.edges.wire import ANSWER, CALL, CLOSING, VERSION, Body, Buffer, decode, encode
 
 logger = logging.getLogger("ray.serve")
 
 P = TypeVar("P")
 Q = TypeVar("Q")
+Reply = tuple[int, bytes, Body]
 
 LOOK_EVERY_S = 0.2
 COUNT_NODES_EVERY_S = 10.0
-# With so many calls under way a replica is full, where other machines could take the next.
-FULL = 1
+# A batch that ends every replica that works on it must not end all of them.
 TRIES = 2
 
 
-class GoneError(ConnectionError):
-    """The replica's end closed: it has died, or is about to stop."""
+class ReplicaGone(ConnectionError):
+    """The replica closed the connection: it has died, or is about to stop."""
 
 
-class Connection:
-    """One connection to a replica, with one call at a time."""
+class Connection(Frames):
+    """A connection to a replica, with one call at a time.
+
+    Attributes:
+        alive: whether it is open.
+    """
 
     def __init__(self) -> None:
-        """Begin unconnected."""
-        self.frames = Frames(self)
-        self._answer: asyncio.Future[tuple[int, bytes, Body]] | None = None
+        super().__init__()
         self.alive = True
+        self._reply: asyncio.Future[Reply] | None = None
 
-    async def call(self, header: bytes, buffers: list[Any]) -> tuple[int, bytes, Body]:
-        """Send a batch, wait for the reply; raises GoneError if the connection ends."""
+    async def call(self, header: bytes, buffers: list[Buffer]) -> Reply:
+        """Send a batch and wait for the reply; raises ReplicaGone if the connection ends."""
         if not self.alive:
-            raise GoneError
-        self._answer = asyncio.get_running_loop().create_future()
+            raise ReplicaGone
+        self._reply = asyncio.get_running_loop().create_future()
         try:
-            self.frames.send(CALL, header, buffers)
-            return await self._answer
+            self.send(CALL, header, buffers)
+            return await self._reply
         except BaseException:
-            # Or the node would work on for nobody, while the next batch waits.
-            self.frames.abort()
+            # The node would go on working for nobody while the next batch waits.
+            self.abort()
             raise
         finally:
-            self._answer = None
+            self._reply = None
 
     def received(self, kind: int, header: bytes, body: Body) -> None:
-        """Hand on the reply."""
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result((kind, header, body))
+        """Take the reply."""
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_result((kind, header, body))
 
     def lost(self) -> None:
-        """Tell who waits."""
+        """End the call."""
         self.alive = False
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(GoneError())
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_exception(ReplicaGone())
 
 
 class Replica:
-    """A replica on this machine."""
+    """A replica on this machine.
+
+    Attributes:
+        in_flight: the calls that are not answered yet.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Set its socket."""
+        self.in_flight = 0
         self._path = path
         self._idle: list[Connection] = []
         self._closed = False
-        self.under_way = 0
 
     @property
     def connections(self) -> int:
-        """How many are open."""
-        return len(self._idle) + self.under_way
+        """The number of open connections."""
+        return len(self._idle) + self.in_flight
 
     async def call(self, batch: Batch[Any]) -> Batch[Any]:
         """The node's answer to a batch.
 
         Raises:
-            GoneError: the replica has died or is stopping; the batch may be asked of another.
+            ReplicaGone: the replica has died or is stopping; another one may take the batch.
             EnsembleError: the node failed.
         """
         header, buffers = encode(batch)
-        self.under_way += 1
+        self.in_flight += 1
         try:
             connection = await self._connection()
             kind, answer, body = await connection.call(header, buffers)
         finally:
-            self.under_way -= 1
+            self.in_flight -= 1
         if kind == CLOSING or self._closed:
-            connection.frames.abort()
+            connection.abort()
         else:
             self._idle.append(connection)
         if kind == CLOSING:
-            raise GoneError
+            raise ReplicaGone
         if kind == ANSWER:
             return decode(answer, body)
-        assert kind == FAILURE
-        raise by_code(**msgspec.json.decode(answer)) if answer else RuntimeError("a node failed; its log has the cause")
+        raise (
+            error_by_code(**msgspec.json.decode(answer))
+            if answer
+            else RuntimeError("a node failed; its log has the cause")
+        )
 
     async def _connection(self) -> Connection:
         while self._idle:
@@ -122,126 +133,150 @@ class Replica:
                 return connection
         connection = Connection()
         try:
-            await asyncio.get_running_loop().create_unix_connection(lambda: connection.frames, str(self._path))
+            await asyncio.get_running_loop().create_unix_connection(lambda: connection, str(self._path))
         except OSError as err:
             if isinstance(err, ConnectionRefusedError):
-                # What a killed process leaves refuses at once.
+                # The socket of a process that was killed refuses connections.
                 with suppress(OSError):
                     self._path.unlink()
-            raise GoneError from err
+            raise ReplicaGone from err
         return connection
 
     def close(self) -> None:
-        """Close what is open, once it is idle."""
+        """Close the idle connections now, and the others after their calls."""
         self._closed = True
         for connection in self._idle:
-            connection.frames.abort()
+            connection.abort()
 
 
-class Nearby:
-    """The replicas on this machine whose sockets are in a folder, by the names of those."""
+class LocalReplicas:
+    """The replicas on this machine whose sockets are in a folder, by the sockets' names."""
 
     def __init__(self, folder: Path, own: str = "") -> None:
-        """Set the folder, and the name of the socket in it that is the caller's own."""
+        """Set the folder, and the name of the caller's own socket if it has one there."""
         self._folder, self._own = folder, own
         self._looked = float("-inf")
-        self.replicas: dict[str, Replica] = {}
+        self._found: dict[str, Replica] = {}
+
+    @property
+    def connections(self) -> int:
+        """The number of open connections."""
+        return sum(replica.connections for replica in self._found.values())
 
     def look(self) -> dict[str, Replica]:
-        """Which there are: looked for at every call for as long as there are none, else every so often."""
+        """The replicas. The folder is read in every call while there are none, otherwise every `LOOK_EVERY_S`."""
         now = time.monotonic()
-        if self.replicas and now < self._looked + LOOK_EVERY_S:
-            return self.replicas
+        if self._found and now < self._looked + LOOK_EVERY_S:
+            return self._found
         self._looked = now
         try:
             names = {path.name for path in self._folder.iterdir() if path.suffix == f".{VERSION}"} - {self._own}
         except OSError:
             names = set()
-        for name in self.replicas.keys() - names:
+        for name in self._found.keys() - names:
             self.forget(name)
-        for name in sorted(names - self.replicas.keys()):
-            self.replicas[name] = Replica(self._folder / name)
-        return self.replicas
+        for name in sorted(names - self._found.keys()):
+            self._found[name] = Replica(self._folder / name)
+        return self._found
 
     def forget(self, name: str) -> None:
-        """Close what is open to a replica; it is found again if its socket is there."""
-        if (replica := self.replicas.pop(name, None)) is not None:
+        """Close the connections to a replica; it is found again if its socket is still there."""
+        if (replica := self._found.pop(name, None)) is not None:
             replica.close()
 
 
+class ClusterSize:
+    """Whether this machine is the whole cluster, counted in the background."""
+
+    def __init__(self) -> None:
+        self._is_alone: bool | None = None
+        self._counted = float("-inf")
+        self._counting: asyncio.Future[None] | None = None
+
+    def is_alone(self) -> bool | None:
+        """Whether this was the only live Ray node at the last count; None before the first one."""
+        if time.monotonic() >= self._counted + COUNT_NODES_EVERY_S:
+            self._counted = time.monotonic()
+            self._counting = asyncio.ensure_future(self._count())
+        return self._is_alone
+
+    async def _count(self) -> None:
+        try:
+            # It asks another process and waits for the answer.
+            nodes = await asyncio.to_thread(ray.nodes)
+        except Exception:
+            logger.exception("the nodes of the cluster can't be counted")
+            return
+        self._is_alone = sum(node["Alive"] for node in nodes) <= 1
+
+
 class DirectEdge(Generic[P, Q]):
-    """A node in other processes of this machine; through its handle where none is here, or all are full."""
+    """A node behind Unix sockets, and behind its handle where none is on this machine or another one answers sooner."""
 
     def __init__(self, folder: Path, handle: Node[P, Q], count: Callable[[str], None]) -> None:
-        """Set the folder of the sockets, the way by handle, and who counts the calls by their way."""
-        self._nearby, self._handle, self._count = Nearby(folder), handle, count
-        self._counted = float("-inf")
-        # Nothing is known until they have been counted.
-        self._alone: bool | None = None
-        self._counting: asyncio.Future[None] | None = None
+        """Set the folder of the sockets, the node behind its handle, and what counts calls by `direct` or `handle`."""
+        self._replicas, self._cluster = LocalReplicas(folder), ClusterSize()
+        self._handle, self._count = handle, count
+        self._locality = Locality()
 
     @property
     def connections(self) -> int:
-        """How many are open."""
-        return sum(replica.connections for replica in self._nearby.replicas.values())
+        """The number of open connections."""
+        return self._replicas.connections
 
     async def __call__(self, batch: Batch[P]) -> Batch[Q]:
-        """Send the batch to the replica with the fewest calls under way; if that dies, once more to another.
+        """Send the batch to the replica with the fewest calls in flight; if that dies, once more to another one.
 
         Raises:
-            NoReplica: nothing is running that could take the batch, and none of its images waits until something is.
+            NoReplica: no replica is running that could take the batch, and no image of it waits until one is.
             EnsembleError: the node failed.
         """
-        sent = batch.without_steps()
+        sent = batch.outbound()
         gone = set()
         for _ in range(TRIES):
             name, replica = self._choose()
             if replica is None:
                 break
+            ahead, began = replica.in_flight, time.monotonic()
             try:
                 answer = await replica.call(sent)
-            except GoneError:
+            except ReplicaGone:
                 gone.add(name)
-                if self._nearby.replicas.get(name) is replica:
-                    self._nearby.forget(name)
+                if self._replicas.look().get(name) is replica:
+                    self._replicas.forget(name)
                 continue
             except EnsembleError:
                 self._count("direct")
                 raise
             self._count("direct")
+            self._locality.took_here(time.monotonic() - began, ahead)
             return answer.after(batch)
-        # A process that is being killed may still accept a connection after it has closed others.
-        is_none = self._nearby.look().keys() <= gone
-        if is_none and self._is_alone() and not any(item.waits for item in batch.items):
+        # A process that is being killed may accept a connection after it has closed others.
+        is_none = self._replicas.look().keys() <= gone
+        if is_none and self._cluster.is_alone() and not any(item.waits_for_replica for item in batch.items):
             raise NoReplica("no replica of it is running; Serve starts another")
         self._count("handle")
-        return await self._handle(batch)
+        return await self._call_elsewhere(batch)
+
+    async def _call_elsewhere(self, batch: Batch[P]) -> Batch[Q]:
+        began = time.monotonic()
+        try:
+            answer = await self._handle(batch)
+        except Exception:
+            self._locality.took_elsewhere(float("inf"))
+            raise
+        self._locality.took_elsewhere(time.monotonic() - began)
+        return answer
 
     def _choose(self) -> tuple[str, Replica | None]:
-        is_alone = self._is_alone()
-        replicas = self._nearby.look()
-        name = min(replicas, key=lambda name: replicas[name].under_way, default="")
+        """The replica to call; None for the handle, where there is none, or another machine answers sooner."""
+        is_alone = self._cluster.is_alone()
+        replicas = self._replicas.look()
+        name = min(replicas, key=lambda name: replicas[name].in_flight, default="")
         replica = replicas.pop(name, None)
         if replica is not None:
-            # To the end: of those with as few calls, the one that has waited longest is next.
+            # To the end: of those with equally few calls, the next is the one that was called least recently.
             replicas[name] = replica
-        if replica is not None and replica.under_way >= FULL and is_alone is False:
-            replica = None
+            if is_alone is False and not self._locality.stays(replica.in_flight):
+                return name, None
         return name, replica
-
-    def _is_alone(self) -> bool | None:
-        """Whether this machine was all there is when last counted; a full replica's next batch then waits for it."""
-        now = time.monotonic()
-        if now >= self._counted + COUNT_NODES_EVERY_S:
-            self._counted = now
-            self._counting = asyncio.ensure_future(self._count_nodes())
-        return self._alone
-
-    async def _count_nodes(self) -> None:
-        try:
-            # It asks another process, and waits for the answer.
-            nodes = await asyncio.to_thread(ray.nodes)
-        except Exception:
-            logger.exception("the nodes of the cluster can't be counted")
-            return
-        self._alone = sum(node["Alive"] for node in nodes) <= 1

@@ -1,4 +1,4 @@
-"""Where the replicas of a node listen: a folder of this Ray session, on this Ray node, for this user alone."""
+"""The folder of a node's sockets: one of this Ray session, on this Ray node, that only this user can enter."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ from pathlib import Path
 
 import ray
 
-# Bytes of a Unix socket's path, with the zero at its end.
-MOST_PATH = 107
-LONGEST_NAME = 24
+# Bytes of a Unix socket's path on Linux, without the zero at its end; and of a socket's name in its folder.
+MAX_PATH, MAX_NAME = 107, 24
 
 
 def sockets(application: str, deployment: str) -> Path | None:
-    """The folder of a deployment's sockets; None where its path would be too long for a socket's.
+    """The folder of a deployment's sockets; None where the paths of sockets in it would be too long.
 
-    Two Ray nodes have different folders, even on one machine: what they share is Serve's to carry.
+    Two Ray nodes have different folders, even on one machine: calls between them go by Serve's handle.
     """
     context = ray.get_runtime_context()
     session = Path(context.get_temp_dir()) / context.get_session_name()
     key = "\n".join((context.get_node_id(), application, deployment))
     folder = session / "e" / hashlib.sha256(key.encode()).hexdigest()[:10]
-    return folder if len(os.fsencode(folder)) + LONGEST_NAME < MOST_PATH else None
+    return folder if len(os.fsencode(folder)) + MAX_NAME < MAX_PATH else None
 
 
 def private(folder: Path) -> None:
-    """Make the folder, which nobody else can enter.
+    """Make a folder that only this user can enter.
 
     Raises:
-        OSError: it can't be made, or is there already and another user's, or open to others.
+        OSError: it can't be made, or it exists and belongs to another user or is open to others.
     """
     for level in (folder.parent, folder):
         level.mkdir(mode=0o700, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Frames over a stream: small ones are read at once, large bodies into the memory that their arrays stay in."""
+"""Frames over a stream: small frames are read in one call, large bodies into the memory that their arrays stay in."""
 
 from __future__ import annotations
 
@@ -7,47 +7,40 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 
 from graph.edges.wire import PREFIX, Body, Buffer, padding
 
 MIB = 1024 * 1024
-MOST_HEADER, MOST_BODY = 16 * MIB, 1024 * MIB
-# Most frames without pixels are smaller: they take one call of the system to read, and one to write.
+MAX_HEADER, MAX_BODY = 16 * MIB, 1024 * MIB
+# Most frames without pixels are smaller: reading one takes one system call, and so does writing one.
 INBOX = 64 * 1024
 CREDENTIALS = struct.Struct("iII")
 
 
-class Party(Protocol):
-    """Who is told what comes."""
-
-    def received(self, kind: int, header: bytes, body: Body) -> None:
-        """A frame is here."""
-        ...
-
-    def lost(self) -> None:
-        """The connection has ended."""
-        ...
-
-
 class Frames(asyncio.BufferedProtocol):
-    """One end of a connection between processes of the same user."""
+    """One end of a connection between two processes of the same user; a subclass handles the frames that arrive."""
 
-    def __init__(self, party: Party) -> None:
-        """Set who is told."""
-        self._party = party
+    def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._inbox = bytearray(INBOX)
         self._arrived = 0
-        # A body that is on its way: the frame's kind and header, the body, and how much of it is here.
+        # A body that is arriving: the frame's kind and header, the body's memory, and how much of it is filled.
         self._large: tuple[int, bytes, Body] | None = None
         self._filled = 0
 
+    def received(self, kind: int, header: bytes, body: Body) -> None:
+        """Handle a frame that has arrived."""
+        raise NotImplementedError
+
+    def lost(self) -> None:
+        """Handle the end of the connection."""
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Look who is at the other end."""
-        # uvloop's are no subclasses.
+        """Check that the process at the other end belongs to the same user."""
+        # uvloop's transports are no subclasses.
         self._transport = cast(asyncio.Transport, transport)
         end = transport.get_extra_info("socket")
         _, uid, _ = CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
@@ -55,46 +48,48 @@ class Frames(asyncio.BufferedProtocol):
             self.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """The memory that the next bytes are read into."""
         if self._large is not None:
             return self._large[2].data.cast("B")[self._filled :]
         return memoryview(self._inbox)[self._arrived :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Tell each frame that is whole."""
+        """Handle the frame if these bytes complete it."""
         if self._large is not None:
             self._filled += nbytes
             if self._filled == len(self._large[2]):
                 frame, self._large = self._large, None
-                self._party.received(*frame)
+                self.received(*frame)
             return
         self._arrived += nbytes
         if self._arrived < PREFIX.size:
             return
         kind, header_size, body_size = PREFIX.unpack_from(self._inbox)
-        if header_size > MOST_HEADER or body_size > MOST_BODY:
-            self.abort()
-            return
         begin = PREFIX.size + header_size
-        if self._arrived < begin:
-            if self._arrived == len(self._inbox):
-                # Grown as it fills, so that a length that lies costs nothing; anew, as the loop still holds this one.
-                self._inbox = self._inbox + bytes(min(begin, 2 * self._arrived) - self._arrived)
-            return
-        header = bytes(memoryview(self._inbox)[PREFIX.size : begin])
-        here = min(self._arrived - begin, body_size)
-        # Allocated by the system as it is written to: here, too, a length that lies costs nothing.
-        body = np.empty(body_size, np.uint8)
-        body[:here] = np.frombuffer(self._inbox, np.uint8, here, begin)
+        if header_size > MAX_HEADER or body_size > MAX_BODY:
+            self.abort()
+        elif self._arrived >= begin:
+            self._begin_body(kind, bytes(memoryview(self._inbox)[PREFIX.size : begin]), body_size)
+        elif self._arrived == len(self._inbox):
+            # It grows as it fills, so that a false length costs nothing; the event loop still holds the old one.
+            self._inbox = self._inbox + bytes(min(begin, 2 * self._arrived) - self._arrived)
+
+    def _begin_body(self, kind: int, header: bytes, size: int) -> None:
+        """Move what has arrived of the body out of the inbox."""
+        begin = PREFIX.size + len(header)
+        here = min(self._arrived - begin, size)
         if self._arrived > begin + here:
-            # One call at a time: nothing follows a frame before it is answered.
+            # There is one call at a time, so nothing may follow a frame before it is answered.
             self.abort()
             return
+        # The system allocates it as it is written to, so that here, too, a false length costs nothing.
+        body = np.empty(size, np.uint8)
+        body[:here] = np.frombuffer(self._inbox, np.uint8, here, begin)
         self._arrived = 0
         if len(self._inbox) > INBOX:
             self._inbox = bytearray(INBOX)
-        if here == body_size:
-            self._party.received(kind, header, body)
+        if here == size:
+            self.received(kind, header, body)
         else:
             self._large, self._filled = (kind, header, body), here
 
@@ -110,15 +105,15 @@ class Frames(asyncio.BufferedProtocol):
             self._transport.writelines([head, *padded])
 
     def close(self) -> None:
-        """End the connection once what has been sent is out."""
+        """Close the connection once everything has been sent."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End the connection at once: the other end sees it, and works for nobody any more."""
+        """Close the connection at once, so that the other end notices and stops its work."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell it."""
-        self._party.lost()
+        """Handle the end of the connection."""
+        self.lost()

@@ -1,4 +1,4 @@
-"""A replica's end of the direct edges: takes batches on its own socket, and sends them back worked on."""
+"""The replica's end of the direct edges: takes batches on a socket of its own, and sends back what the node answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from contextvars import Context
 from pathlib import Path
 from typing import Any
@@ -21,100 +20,94 @@ from graph.edges.wire import ANSWER, CALL, CLOSING, FAILURE, VERSION, Body, Buff
 
 logger = logging.getLogger("ray.serve")
 
-# How long the last answers may take to be read by who waits for them.
+# Seconds that callers have to read the last answers.
 FLUSH_S = 5.0
 Work = Callable[[Batch[Any]], Awaitable[Batch[Any]]]
 
 
 class Listener:
-    """Listens for callers on this machine."""
+    """Listens for callers on this machine.
+
+    Attributes:
+        work: answers a batch.
+        closing: whether no more batches are taken.
+        callers: the open connections.
+    """
 
     def __init__(self, work: Work, folder: Path, replica: str) -> None:
-        """Set who works on a batch, and the socket: the replica's name in the folder of its deployment."""
-        self._work = work
+        """Set what answers a batch, and the socket's place: the replica's name in the folder of its deployment."""
+        self.work, self.closing = work, False
+        self.callers: set[Caller] = set()
         self._path = folder / f"{replica}.{VERSION}"
         self._server: asyncio.Server | None = None
-        self.closing = False
-        self._callers: set[Caller] = set()
 
     async def open(self) -> None:
-        """Listen; callers find the socket by its name, which it gets when it is ready."""
+        """Listen. The socket gets the name by which callers find it when it is ready."""
         private(self._path.parent)
         unready = self._path.with_suffix(".new")
         before = self._server
-        self._server = await asyncio.get_running_loop().create_unix_server(lambda: Caller(self).frames, unready)
+        self._server = await asyncio.get_running_loop().create_unix_server(lambda: Caller(self), unready)
         unready.rename(self._path)
         if before is not None:
             before.close()
 
     @property
     def is_open(self) -> bool:
-        """Whether callers find it; what cleans old files up may have removed its name."""
+        """Whether callers find the socket; a program that removes old files may have removed its name."""
         return self._server is not None and self._path.exists()
 
     async def keep_open(self) -> None:
-        """Listen, if it does not and is not about to end; raises OSError if it can't."""
+        """Listen, unless this does already or is closing; raises OSError if it can't."""
         if not self.closing and not self.is_open:
             await self.open()
 
-    def admit(self, caller: Caller) -> None:
-        """Know a caller."""
-        self._callers.add(caller)
-
-    def forget(self, caller: Caller) -> None:
-        """Know it no more."""
-        self._callers.discard(caller)
-
-    async def work(self, batch: Batch[Any]) -> Batch[Any]:
-        """What the node makes of a batch."""
-        return await self._work(batch)
-
     async def close(self) -> None:
-        """Take no more batches, and finish those that are here."""
+        """Take no more batches, and finish those that have arrived."""
         self.closing = True
-        with suppress(FileNotFoundError):
-            self._path.unlink()
-        tasks = [caller.task for caller in self._callers if caller.task is not None]
-        if tasks:
+        self._path.unlink(missing_ok=True)
+        if tasks := [caller.task for caller in self.callers if caller.task is not None]:
             await asyncio.wait(tasks)
         if self._server is not None:
             self._server.close()
-        for caller in list(self._callers):
-            caller.frames.close()
-        # The process ends after this, and with it what has not been sent.
+        for caller in list(self.callers):
+            caller.close()
+        # The process ends after this, and what has not been sent is lost with it.
         give_up = time.monotonic() + FLUSH_S
-        while self._callers and time.monotonic() < give_up:
+        while self.callers and time.monotonic() < give_up:
             await asyncio.sleep(0.01)
 
 
-class Caller:
-    """One connection: a batch at a time. When it ends, nobody waits for the work any more."""
+class Caller(Frames):
+    """A caller's connection, with one batch at a time. When it ends, the work on the batch is cancelled.
+
+    Attributes:
+        task: the work on a batch; None between two batches.
+    """
 
     def __init__(self, listener: Listener) -> None:
-        """Set the listener."""
-        self.frames = Frames(self)
+        super().__init__()
         self.task: asyncio.Task[None] | None = None
         self._listener = listener
-        listener.admit(self)
+        listener.callers.add(self)
 
     def received(self, kind: int, header: bytes, body: Body) -> None:
-        """Begin to work."""
+        """Begin to work on a batch."""
         if kind != CALL or self.task is not None:
-            self.frames.abort()
+            self.abort()
         elif self._listener.closing:
-            self.frames.send(CLOSING)
+            self.send(CLOSING)
         else:
-            # In a context of its own, as the batch has one where it comes from.
+            # In a context of its own, which the batch has in its caller's process, too.
             self.task = asyncio.get_running_loop().create_task(self._answer(header, body), context=Context())
 
     async def _answer(self, header: bytes, body: Body) -> None:
+        # Without an answer the caller gets the end of the connection, which it notices at once.
         try:
             reply = await self._reply(header, body)
             self.task = None
-            self.frames.send(*reply)
+            self.send(*reply)
         except BaseException:
-            # Without an answer the caller had better know at once.
-            self.frames.abort()
+            self.abort()
             raise
 
     async def _reply(self, header: bytes, body: Body) -> tuple[int, bytes, list[Buffer]]:
@@ -127,7 +120,7 @@ class Caller:
             return FAILURE, b"", []
 
     def lost(self) -> None:
-        """Stop working for a caller that left."""
-        self._listener.forget(self)
+        """Cancel the work for a caller that has disconnected."""
+        self._listener.callers.discard(self)
         if self.task is not None:
             self.task.cancel()

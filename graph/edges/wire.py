@@ -1,30 +1,28 @@
 """A batch as bytes: a typed header, and the payload's own memory behind it. Nothing is unpickled.
 
-Frame: kind (1 byte), the header's length (4), the body's length (8), little-endian; the header in MessagePack; the
-body, whose buffers each begin at a multiple of 8 bytes.
+A frame is its kind (1 byte), the header's length (4) and the body's length (8), little-endian; then the header in
+MessagePack; then the body, whose buffers each begin at a multiple of 8 bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
-from msgspec.structs import fields
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from deployments.contract import batch as contract
 from deployments.contract.answer import Answer, Classification
 from deployments.contract.batch import Batch
-from deployments.contract.errors import by_code
-from deployments.contract.item import OF_THE_INGRESS, Item, Note, Step
+from deployments.contract.errors import EnsembleError, error_by_code
+from deployments.contract.item import Item, Note, Step
 
-Kind = Literal[0, 1, 2, 3]
 CALL, ANSWER, FAILURE, CLOSING = 0, 1, 2, 3
 PREFIX = struct.Struct("<BIQ")
 ALIGNMENT = 8
@@ -59,67 +57,68 @@ class Answers(msgspec.Struct, tag="answers"):
     probabilities: Array
 
 
-# Of an `Item` these travel in another form: the error as its fields, the steps by the position of their notes.
-OTHERWISE: Mapping[str, Any] = {"error": dict[str, Any] | None, "steps": list[tuple[int, tuple[str, str] | None]]}
-# All others travel as they are, but for those that the ingress' process alone knows.
-PLAIN = {field.name: field.type for field in fields(Item) if field.name not in {*OTHERWISE, *OF_THE_INGRESS}}
-plain = attrgetter(*PLAIN)
-SentItem = msgspec.defstruct("SentItem", [*PLAIN.items(), *OTHERWISE.items()], array_like=True)
+Payload = Blobs | Array | Named | Answers
 
 
 class Header(msgspec.Struct, array_like=True):
-    """What a frame says of its batch."""
+    """What a frame says about its batch."""
 
-    items: list[SentItem]  # type: ignore[valid-type]
-    notes: list[Note]
-    payload: Blobs | Array | Named | Answers
-
-
-ENCODER = msgspec.msgpack.Encoder()
-DECODER = msgspec.msgpack.Decoder(Header)
+    items: tuple[Item, ...]
+    payload: Payload
 
 
 def _version() -> str:
-    """A digest of the code that decides what travels: two versions of it don't talk to each other."""
+    """A digest of the code that decides what is sent: two versions of it don't connect to each other."""
     files = sorted(Path(contract.__file__).parent.glob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in [*files, Path(__file__)])).hexdigest()[:6]
 
 
 VERSION = _version()
+# Of what an item has, only its error is no plain data.
+ENCODER = msgspec.msgpack.Encoder(enc_hook=EnsembleError.to_dict)
+DECODER = msgspec.msgpack.Decoder(Header, dec_hook=lambda _, error: error_by_code(**error))
 
 
 def encode(batch: Batch[Any]) -> tuple[bytes, list[Buffer]]:
     """A batch's header and the buffers of its body."""
-    notes: dict[int, tuple[int, Note]] = {}
-    items = [_sent(item, notes) for item in batch.items]
     buffers: list[Buffer] = []
     payload = _described(batch.payload, buffers)
-    return ENCODER.encode(Header(items, [note for _, note in notes.values()], payload)), buffers
+    return ENCODER.encode(Header(batch.items, payload)), buffers
 
 
 def decode(header: bytes, body: Body) -> Batch[Any]:
     """The batch of a frame; its arrays lie in `body`.
 
     Raises:
-        ValueError: the header is malformed, or the body is not what it says.
+        ValueError: the header is malformed, or the body does not fit it.
     """
-    told = DECODER.decode(header)
+    found = DECODER.decode(header)
     cursor = Cursor(body)
-    payload = _payload(told.payload, cursor)
+    payload = _payload(found.payload, cursor)
     cursor.end()
-    steps: dict[int, Step] = {}
-    return Batch(payload, tuple(_item(sent, told.notes, steps) for sent in told.items))
+    notes: list[Note] = []
+    return Batch(payload, tuple(_sharing(item, notes) for item in found.items))
+
+
+def _sharing(item: Item, notes: list[Note]) -> Item:
+    """The item with the notes that other images of its batch have, too: a note is counted once."""
+    steps = []
+    for step in item.steps:
+        shared = next((note for note in notes if note == step.note), None)
+        if shared is None:
+            notes.append(step.note)
+        steps.append(step if shared is None else Step(shared, step.failure))
+    return replace(item, steps=tuple(steps)) if steps else item
 
 
 class Cursor:
     """Takes buffers out of a body, one after the other."""
 
     def __init__(self, body: Body) -> None:
-        """Begin at the first byte."""
         self._body, self._offset = body, 0
 
     def take(self, size: int) -> Body:
-        """The next buffer, of so many bytes; raises ValueError if there are not so many."""
+        """The next buffer, of `size` bytes; raises ValueError if the body has fewer."""
         end = self._offset + size
         if size < 0 or end > len(self._body):
             raise ValueError("the body is shorter than its header says")
@@ -134,26 +133,11 @@ class Cursor:
 
 
 def padding(buffer: Buffer) -> bytes:
-    """What follows a buffer, so that the next one is aligned."""
+    """The bytes that follow a buffer, so that the next one is aligned."""
     return bytes(-len(buffer) % ALIGNMENT)
 
 
-def _sent(item: Item, notes: dict[int, tuple[int, Note]]) -> msgspec.Struct:
-    steps = [(notes.setdefault(id(step.note), (len(notes), step.note))[0], step.failure) for step in item.steps]
-    error = None if item.error is None else item.error.to_dict()
-    return SentItem(*plain(item), error, steps)
-
-
-def _item(sent: Any, notes: Sequence[Note], passed: dict[int, Step]) -> Item:
-    steps = tuple(
-        passed.setdefault(number, Step(notes[number])) if failure is None else Step(notes[number], failure)
-        for number, failure in sent.steps
-    )
-    error = None if sent.error is None else by_code(**sent.error)
-    return Item(error=error, steps=steps, **dict(zip(PLAIN, plain(sent), strict=True)))
-
-
-def _described(payload: Any, buffers: list[Buffer]) -> Blobs | Array | Named | Answers:
+def _described(payload: Any, buffers: list[Buffer]) -> Payload:
     if isinstance(payload, np.ndarray):
         return _array(payload, buffers)
     if isinstance(payload, Mapping):
@@ -168,24 +152,24 @@ def _described(payload: Any, buffers: list[Buffer]) -> Blobs | Array | Named | A
 
 def _array(array: NDArray[Any], buffers: list[Buffer]) -> Array:
     if array.dtype.name not in get_args(Dtype):
-        raise TypeError(f"an array of {array.dtype} can't travel by socket; convert it, or set `edges: handle`")
+        raise TypeError(f"an array of {array.dtype} can't be sent by a socket; convert it, or set `edges: handle`")
     whole = np.ascontiguousarray(array)
     buffers.append(whole.reshape(-1).view(np.uint8).data)
     return Array(str(whole.dtype), list(whole.shape))  # type: ignore[arg-type]
 
 
-def _payload(told: Blobs | Array | Named | Answers, cursor: Cursor) -> Any:
-    if isinstance(told, Array):
-        if min(told.shape, default=0) < 0:
+def _payload(described: Payload, cursor: Cursor) -> Any:
+    if isinstance(described, Array):
+        if min(described.shape, default=0) < 0:
             raise ValueError("an extent is negative")
-        dtype = np.dtype(told.dtype)
+        dtype = np.dtype(described.dtype)
         size = dtype.itemsize
-        for extent in told.shape:
+        for extent in described.shape:
             size *= extent
-        return cursor.take(size).view(dtype).reshape(told.shape)
-    if isinstance(told, Named):
-        return {name: _payload(part, cursor) for name, part in told.parts.items()}
-    if isinstance(told, Answers):
-        rows = _payload(told.probabilities, cursor)
-        return [Answer(*pair) for pair in zip(told.classifications, rows, strict=True)]
-    return [cursor.take(length).tobytes() for length in told.lengths]
+        return cursor.take(size).view(dtype).reshape(described.shape)
+    if isinstance(described, Named):
+        return {name: _payload(part, cursor) for name, part in described.parts.items()}
+    if isinstance(described, Answers):
+        rows = _payload(described.probabilities, cursor)
+        return [Answer(*pair) for pair in zip(described.classifications, rows, strict=True)]
+    return [cursor.take(length).tobytes() for length in described.lengths]

@@ -1,1 +1,1 @@
-"""Nodes made of nodes. They run in their caller's process, so they cost no hop, and know nothing of Ray."""
+"""Nodes made of nodes. They run in their caller's process, so they cost no hop, and import nothing of Ray."""

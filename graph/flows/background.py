@@ -1,4 +1,4 @@
-"""Work that nobody waits for: asking members about images once more, or asking others about them."""
+"""Work that no request waits for, such as asking members about images that are already answered."""
 
 from __future__ import annotations
 
@@ -10,31 +10,28 @@ from msgspec.structs import replace
 
 from deployments.contract.batch import Batch
 
-# How long it may take where nothing else says so.
+# How long it may take where the configuration sets no patience.
 PATIENCE_MS = 5000
 
 P = TypeVar("P")
 
 
 class Background:
-    """One piece of work at a time: while it is under way there is no room for another."""
+    """One piece of work at a time."""
 
     def __init__(self) -> None:
-        """Begin with none."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
 
     @property
     def is_busy(self) -> bool:
-        """Whether a piece is under way."""
-        return bool(self._tasks)
+        """Whether a piece of work is running."""
+        return self._task is not None and not self._task.done()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin a piece."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        """Start a piece of work, while none is running."""
+        self._task = asyncio.get_running_loop().create_task(work)
 
 
 def unhurried(batch: Batch[P]) -> Batch[P]:
-    """The images without a deadline: nobody waits for them, so they have the time that a member may take."""
+    """The images without their deadlines, so that they have all the time that a member may take."""
     return Batch(batch.payload, tuple(replace(item, deadline=None) for item in batch.items))

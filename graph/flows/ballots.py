@@ -1,4 +1,4 @@
-"""What members made of a batch, as one batch: each image with the answers that it has, and what is missing of it."""
+"""The members' answers to a batch as one batch: each image with the answers that it has, and those that are missing."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from msgspec.structs import replace
 from deployments.contract.batch import Batch
 from deployments.contract.errors import EnsembleError
 from deployments.contract.item import Item
-from deployments.contract.payload import Ballots, PixelSets, Probabilities
+from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
 
 # A member's answer to a batch, or why there is none.
 Outcome = Batch[Probabilities] | EnsembleError
 
 
-def collect(asked: Batch[PixelSets], outcomes: Mapping[str, Outcome], quorum: int) -> Batch[Ballots]:
+def collect(asked: Batch[PixelSets], outcomes: Mapping[str, Outcome], quorum: int) -> Batch[MemberProbabilities]:
     """The members' answers to a batch, by name; an image that fewer than `quorum` answered has failed.
 
     Its error is that of the first member that failed. A row of NaN stands for an answer that is missing.
     """
-    answers = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Batch)}
     items = tuple(_merged(item, position, outcomes, quorum) for position, item in enumerate(asked.items))
     live = [position for position, item in enumerate(items) if item.error is None]
-    rows = {name: _rows(answer, live) for name, answer in answers.items()}
+    rows = {name: _rows(outcome, live) for name, outcome in outcomes.items() if isinstance(outcome, Batch)}
     return Batch({name: part for name, part in rows.items() if part is not None}, items)
 
 
 def _merged(item: Item, position: int, outcomes: Mapping[str, Outcome], quorum: int) -> Item:
-    """An image with all that its copies, one from each member that answered the batch, have gone through."""
+    """An image with what its copies, one from each member that answered the batch, have gained."""
     if item.error is not None:
         return item
     copies = [outcome.items[position] for outcome in outcomes.values() if isinstance(outcome, Batch)]
@@ -37,7 +36,7 @@ def _merged(item: Item, position: int, outcomes: Mapping[str, Outcome], quorum: 
     failed = {name: error for name, error in errors.items() if error is not None}
     too_few = len(outcomes) - len(failed) < quorum
     before = len(item.steps)
-    # Which of the tried versions have answered, where some are tried.
+    # A canary that did not answer has removed the member from its copy's trials.
     trials = tuple(name for name in item.trials if all(name in copy.trials for copy in copies)) if item.trials else ()
     return replace(
         item,

@@ -1,40 +1,34 @@
-"""The members side by side, and what they say combined; with a quorum, of as many as answer in time."""
+"""The members, asked side by side, and their combined answer; with a quorum, of as many as answer in time."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from functools import partial
 
 import numpy as np
 
 from deployments.contract.batch import Batch
 from deployments.contract.nodes import Node
-from deployments.contract.payload import Ballots, PixelSets, Probabilities
-from graph.flows.asked import Asked, Member, has_quorum
+from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
 from graph.flows.ballots import Outcome, collect
-from graph.flows.patience import AskingSettings, fair_s, patience_s
+from graph.flows.member import Member, Members, answered
+from graph.flows.patience import AskingSettings
 
 
 class Ensemble:
-    """Asks every member; an image that fewer than the quorum have answered has failed."""
+    """Asks every member. An image that fewer members than the quorum have answered has failed."""
 
     def __init__(
         self,
         members: Mapping[str, Member],
-        combiner: Node[Ballots, Probabilities] | None,
+        combiner: Node[MemberProbabilities, Probabilities] | None,
         settings: AskingSettings = AskingSettings(),  # noqa: B008
     ) -> None:
-        """Set the members by name, who combines what they say, None for nobody, and how many must answer."""
-        self._asked = [Asked(name, member, fair_s(settings.patience_ms)) for name, member in members.items()]
-        self._combiner = combiner
-        self._quorum = settings.quorum or len(members)
-        self._has_quorum = partial(has_quorum, self._asked, self._quorum)
-        self._patience_ms = settings.patience_ms
+        """Set the members by name, what combines their predictions (None for nothing), and how they are asked."""
+        self._members, self._combiner = Members(members, settings), combiner
 
-    async def __call__(self, batch: Batch[PixelSets]) -> Batch[Probabilities | Ballots]:
-        """Pixels by preprocessing to probabilities: combined, float32 [N,C], or where nobody combines them, by name."""
-        ballots = collect(batch, await self._ask(batch), self._quorum)
+    async def __call__(self, batch: Batch[PixelSets]) -> Batch[Probabilities | MemberProbabilities]:
+        """Pixels by preprocessing to probabilities: combined, float32 [N,C], or without a combiner by member's name."""
+        ballots = collect(batch, await self._ask(batch), self._members.quorum)
         if self._combiner is None:
             return ballots
         if not ballots.live:
@@ -42,18 +36,13 @@ class Ensemble:
         return await self._combiner(ballots)
 
     async def _ask(self, batch: Batch[PixelSets]) -> dict[str, Outcome]:
-        waits = self._quorum < len(self._asked)
-        patience = patience_s(batch, self._patience_ms) if waits else None
-        # Who is late is not waited for again, unless the others are too few.
-        now = [asked for asked in self._asked if not asked.is_late] if self._has_quorum() else self._asked
-        calls = {each: each.ask(batch, self._has_quorum if waits else None) for each in now}
-        for asked in self._asked:
-            if asked not in calls:
-                asked.try_again(batch, patience)
-        try:
-            await asyncio.wait(calls.values(), timeout=patience)
-        except asyncio.CancelledError:
-            for call in calls.values():
-                call.cancel()
-            raise
-        return {asked.name: asked.outcome(calls.get(asked), patience) for asked in self._asked}
+        members = self._members
+        patience = members.patience_s(batch)
+        # Nobody waits for a late member again, unless the others are too few.
+        skips_late = members.has_quorum()
+        calls = {each: members.ask(each, batch) for each in members.callers if not (skips_late and each.is_late)}
+        for each in members.callers:
+            if each not in calls:
+                each.try_again(batch, patience)
+        await answered(list(calls.values()), patience)
+        return {each.name: each.outcome(calls.get(each), patience) for each in members.callers}

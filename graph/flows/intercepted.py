@@ -1,4 +1,4 @@
-"""The graph with interceptors around it: each may mark images on their way in, and sees answers on their way out."""
+"""A graph with interceptors around it: they may mark images on their way in, see the answers, and add to them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from msgspec.structs import replace
-
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
-from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.item import Item
-from deployments.contract.nodes import Graph, Part, joined, parts
+from deployments.contract.nodes import Graph, Part, join_parts, parts
 from graph.flows.record import Record
 
 logger = logging.getLogger("ray.serve")
+
+Answered = Batch[Sequence[Answer]]
 
 
 @dataclass(eq=False)
@@ -24,80 +23,91 @@ class InFlight:
     """A batch on its way through the graph.
 
     Attributes:
-        sent: the images as they came.
-        images: the encoded image of each that has not failed, by position.
-        items: the images as they go on; interceptors mark them here.
-        positions: of those that somebody sent: what warms members up never waited, and nothing is tried on it.
-        records: what came of each image that is answered, by position.
+        sent: the batch as it came.
+        items: its items as the graph gets them; interceptors mark them here.
+        records: the predictions for each image that was asked for by `answered`, by position.
     """
 
-    sent: Sequence[Item]
-    images: Mapping[int, bytes]
+    sent: Batch[Sequence[bytes]]
     items: list[Item]
-    positions: Sequence[int]
     records: dict[int, Record] = field(default_factory=dict)
+
+    @property
+    def images(self) -> Mapping[int, bytes]:
+        """The images that clients sent, by position. Warm-up images have no place in the queue, and are left out."""
+        images = zip(self.sent.live, self.sent.payload, strict=True)
+        return {position: image for position, image in images if self.sent.items[position].queued_ns}
+
+    def answered(self, positions: Sequence[int], part: Answered) -> Iterator[tuple[int, Item, Record]]:
+        """The images of a part that clients sent and that are answered: position, item, and predictions."""
+        for row, answer in zip(part.live, part.payload, strict=True):
+            position, item = positions[row], part.items[row]
+            if self.sent.items[position].queued_ns:
+                if position not in self.records:
+                    self.records[position] = Record.of(item, answer)
+                yield position, item, self.records[position]
 
 
 class Interceptor:
-    """Looks at batches on their way; each method does nothing unless it is overridden."""
+    """Sees batches before and after the graph. Each method does nothing unless it is overridden.
+
+    Attributes:
+        of_members: whether it sees batches of members that are asked by themselves, too.
+    """
+
+    of_members = False
+
+    def sees(self, batch: Batch[Sequence[bytes]]) -> bool:
+        """Whether the other methods are to be called for a batch."""
+        return True
 
     def on_request(self, batch: InFlight) -> None:
-        """Mark images before the graph gets them."""
+        """Mark images in `batch.items` before the graph gets them."""
 
-    def on_answer(self, batch: InFlight, position: int, item: Item) -> None:
-        """See the answer to an image, which is in `records`, and the item that it came with."""
+    def on_part(self, batch: InFlight, positions: Sequence[int], part: Answered) -> Answered:
+        """See some of the images when they are done, by their positions; what is returned goes on in their place."""
+        return part
 
     def on_end(self, batch: InFlight) -> None:
-        """See the whole batch, when every image is answered or nobody waits any more."""
+        """See the batch when every image is done, or when the batch was cancelled."""
 
 
 class Intercepted:
     """A graph with interceptors around it."""
 
     def __init__(self, graph: Graph, interceptors: Sequence[Interceptor]) -> None:
-        """Set the graph, from encoded images to answers, and the interceptors in the order in which each looks."""
+        """Set the graph, from encoded images to answers, and the interceptors in the order in which they are called."""
         self._graph, self._interceptors = graph, interceptors
 
-    async def __call__(self, batch: Batch[Sequence[bytes]]) -> Batch[Sequence[Answer]]:
+    async def __call__(self, batch: Batch[Sequence[bytes]]) -> Answered:
         """Encoded images to answers."""
-        return await joined(self.parts(batch))
+        return await join_parts(self.parts(batch))
 
-    async def parts(self, batch: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
-        """The same, as the graph gives them."""
-        images = dict(zip(batch.live, batch.payload, strict=True))
-        positions = [p for p in batch.live if batch.items[p].queued_ns]
-        passing = InFlight(batch.items, images, list(batch.items), positions)
-        for each in self._interceptors:
-            each.on_request(passing)
-        items = tuple(item if item.by is ANYONE else replace(item, by=_known(item.by)) for item in passing.items)
+    def parts(self, batch: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
+        """The same, in the parts that the graph returns."""
+        interceptors = [each for each in self._interceptors if each.sees(batch)]
+        return self._seen(interceptors, batch) if interceptors else parts(self._graph, batch)
+
+    async def _seen(self, interceptors: Sequence[Interceptor], batch: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
+        in_flight = InFlight(batch, list(batch.items))
+        for each in interceptors:
+            each.on_request(in_flight)
         try:
-            async for places, part in parts(self._graph, Batch(batch.payload, items)):
-                with logged():
-                    self._look(passing, places, part)
-                yield places, part
+            async for positions, part in parts(self._graph, Batch(batch.payload, tuple(in_flight.items))):
+                for each in interceptors:
+                    with logged():
+                        part = each.on_part(in_flight, positions, part)
+                yield positions, part
         finally:
-            for each in self._interceptors:
+            for each in interceptors:
                 with logged():
-                    each.on_end(passing)
-
-    def _look(self, batch: InFlight, places: Sequence[int], part: Batch[Sequence[Answer]]) -> None:
-        for row, answer in zip(part.live, part.payload, strict=True):
-            item, position = part.items[row], places[row]
-            if batch.sent[position].queued_ns:
-                batch.records[position] = Record.of(item, answer)
-                for each in self._interceptors:
-                    each.on_answer(batch, position, item)
-
-
-def _known(by: Caller) -> Caller:
-    """Who asks, as far as it is others' business further on: a cache may go by the key's name."""
-    return Caller(name=by.name) if by.name else ANYONE
+                    each.on_end(in_flight)
 
 
 @contextmanager
 def logged() -> Iterator[None]:
-    """The answers are there, whatever becomes of what is noted of them."""
+    """Log what an interceptor raises: the answers are returned all the same."""
     try:
         yield
     except Exception:
-        logger.exception("an interceptor failed; the answers are given")
+        logger.exception("an interceptor failed; the answers are returned")

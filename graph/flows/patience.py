@@ -11,10 +11,8 @@ from pydantic import Field
 from deployments.contract.batch import Batch
 from deployments.contract.settings import Schema
 
-# Of the time that a batch has left, when `patience_ms` does not say: the rest is for what comes after the members.
+# A member's share of the time that a batch has left, where `patience_ms` is not set; the nodes after it have the rest.
 PATIENT_SHARE = 0.8
-# A member that has had less has not been slow: where `patience_ms` does not say, a short deadline proves nothing.
-LEAST_FAIR_S = 1.0
 
 
 class AskingSettings(Schema):
@@ -26,18 +24,13 @@ class AskingSettings(Schema):
     )
 
 
-def fair_s(patience_ms: int | None) -> float:
-    """How long a member must have had before it counts as late, seconds, whatever the deadlines of its images."""
-    return LEAST_FAIR_S if patience_ms is None else patience_ms / 1000
-
-
 def patience_s(batch: Batch[Any], patience_ms: int | None, turns: int = 1) -> float | None:
     """How long a member may take, seconds; None for as long as the batch itself.
 
     Args:
         batch: the images.
-        patience_ms: the most that it may take, if something says so.
-        turns: the members that are asked one after the other from now on; they share what is left.
+        patience_ms: the longest that it may take; None for no bound of its own.
+        turns: how many members are asked one after the other from now on; they share the time that is left.
     """
     deadlines = [item.deadline for item in batch.items if item.deadline is not None]
     bounds: Sequence[float] = [patience_ms / 1000] if patience_ms is not None else []

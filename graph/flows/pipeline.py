@@ -6,22 +6,21 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from deployments.contract.batch import Batch
-from deployments.contract.nodes import Node, Part, joined, parts
+from deployments.contract.nodes import Node, Part, join_parts, parts
 
 
 class Pipeline:
-    """Nodes in a row, each taking what the one before gives; where no image is left, the rest are not asked."""
+    """Nodes in a row, each of which takes what the one before returns. Without a live image the rest are not called."""
 
     def __init__(self, *nodes: Node[Any, Any]) -> None:
-        """Set the nodes, in order."""
         self._nodes = nodes
 
     async def __call__(self, batch: Batch[Any]) -> Batch[Any]:
-        """What the last makes of what the others have made of it."""
-        return await joined(self.parts(batch))
+        """What the last node returns."""
+        return await join_parts(self.parts(batch))
 
     def parts(self, batch: Batch[Any]) -> AsyncIterator[Part]:
-        """The same, but images that leave a node before others pass the rest of the nodes before them, too."""
+        """The same in parts: images that one node returns before others pass the rest of the nodes before them, too."""
         return _through(self._nodes, range(len(batch.items)), batch)
 
 

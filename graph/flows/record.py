@@ -1,4 +1,4 @@
-"""What came of an image, as far as it is compared with something later."""
+"""The predictions for an image, kept to be compared with its true label and with shadows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Record:
 
     Attributes:
         index: the ensemble's.
-        members: each member's that answered, by name.
-        versions: of each member that has a canary, the version that answered.
+        members: that of each member that answered, by name.
+        versions: the version that answered of each member that has a canary, by name.
         last: the last member that a cascade asked; empty without one.
-        shadows: each shadow's, by name, once it has answered.
-        label: the true one, once it is known.
-        watchers: called with the name of each shadow, once both its answer and the label are known.
+        shadows: that of each shadow, by name, once it has answered.
+        label: the true class, once it is known.
+        watchers: called with the name of each shadow, once both its answer and the true class are known.
     """
 
     index: int
@@ -35,15 +35,12 @@ class Record:
 
     @classmethod
     def of(cls, item: Item, answer: Answer) -> Record:
-        """What an answer says, and its item."""
-        return cls(
-            answer.classification.index,
-            {name: vote.index for name, vote in item.votes.items()},
-            last=item.asked[-1] if item.asked else "",
-        )
+        """The predictions of an answer and of its item."""
+        votes = {name: vote.index for name, vote in item.predictions.items()}
+        return cls(answer.classification.index, votes, last=item.asked[-1] if item.asked else "")
 
     def others(self, replaced: str) -> dict[str, int]:
-        """What a shadow is compared with: the ensemble, and the member that it would replace."""
+        """The predictions that a shadow is compared with: the ensemble's, and that of the member it would replace."""
         own = self.members.get(replaced)
         return {ENSEMBLE: self.index} if own is None else {ENSEMBLE: self.index, replaced: own}
 
@@ -54,7 +51,7 @@ class Record:
             self._complete(name)
 
     def set_shadow(self, name: str, index: int) -> None:
-        """Note a shadow's prediction; it may come before or after the label."""
+        """Note a shadow's prediction, before or after the true class."""
         self.shadows[name] = index
         if self.label is not None:
             self._complete(name)

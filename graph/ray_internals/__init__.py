@@ -1,6 +1,6 @@
-"""What is Ray's and not its public interface: the only package that imports `ray._private`.
+"""Everything that is used of Ray and not part of its public interface; no other package imports it.
 
-Each module was read in the version below; a test fails where another one is installed or a name has changed.
+Each module was read in the version below. A test fails where another version is installed or a name has changed.
 """
 
 RAY_VERSION = "2.60"

@@ -1,21 +1,31 @@
-"""Ray's dashboard: where Serve's REST interface is there, and the token that requests to it show."""
+"""Ray's dashboard, which has Serve's REST interface: its address, and the token that requests carry."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-# The configuration that is deployed, and what became of it.
+from ray.experimental.internal_kv import _internal_kv_get
+
+# The path of Serve's deployed configuration and its state.
 APPLICATIONS = "/api/serve/applications/"
+# The dashboard's address in Ray's key-value store.
+NAMESPACE, KEY = "dashboard", "dashboard"
+# A resource that the head alone has; a task that needs some of it runs there.
+ON_HEAD = {"node:__internal_head__": 0.001}
+
+
+def url() -> str:
+    """The URL of the dashboard, in a process of the cluster."""
+    return f"http://{(_internal_kv_get(KEY, namespace=NAMESPACE) or b'').decode()}"
 
 
 def authorization() -> dict[str, str]:
-    """The header; none where Ray asks for no token."""
+    """The header with the token; none where Ray needs no token."""
     if os.environ.get("RAY_AUTH_MODE") != "token":
         return {}
     token = os.environ.get("RAY_AUTH_TOKEN")
     if token is None:
-        # Without the variable, Ray's own place.
         file = os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"
         token = Path(file).read_text(encoding="utf-8").strip()
     return {"Authorization": f"Bearer {token}"}

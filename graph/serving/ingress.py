@@ -15,12 +15,13 @@ from starlette.responses import Response
 from deployments.contract.answer import Classification
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import EnsembleError, RemoteUnavailable, Unloaded
-from deployments.contract.nodes import Node, Watched
+from deployments.contract.hosts import is_loopback
+from deployments.contract.nodes import HealthChecked, Node
 from deployments.ingress.access import Access
 from deployments.ingress.grpc.server import GrpcServer, answers_grpc
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.member import MemberIngress, PixelRows
+from deployments.ingress.member import PixelRows
 from deployments.ingress.options import from_keywords
 from deployments.ingress.service import Service
 from deployments.ingress.shared_memory import Regions
@@ -29,14 +30,17 @@ from deployments.observe.metrics import EdgeMetrics, report_state
 from deployments.observe.observer import Observer
 from deployments.observe.stats import Stats
 from deployments.observe.tracing import Tracing
-from graph.edges import edge
 from graph.edges.direct import DirectEdge
+from graph.edges.edge import edge
 from graph.edges.folder import private, sockets
+from graph.front.front import Front, folder
+from graph.front.grpc import GrpcListener
+from graph.front.http import HttpListener
 from graph.live import LiveSettings
 from graph.names import INGRESS
 from graph.plan import Plan
+from graph.ray_internals.listening import http_host
 from graph.serving.joined import join
-from graph.serving.listening import listens_on_loopback
 from graph.serving.replicas import Replicas
 
 logger = logging.getLogger("ray.serve")
@@ -56,65 +60,71 @@ class IngressReplica:
 
     def __init__(self, plan: Plan, nodes: Mapping[str, DeploymentHandle[Any] | Callable[[], Node[Any, Any]]]) -> None:
         """Compose the graph: each node is a handle, or made here."""
+        config, labels, keys = plan.config, plan.agreed.labels, plan.config.access.keys
         inline = {name: node() for name, node in nodes.items() if not isinstance(node, DeploymentHandle)}
         handles = {name: node for name, node in nodes.items() if isinstance(node, DeploymentHandle)}
         metrics = EdgeMetrics()
-        edges = {name: edge(name, handle, plan.edges, metrics) for name, handle in handles.items()}
+        edges = {name: edge(name, handle, config.edges, metrics) for name, handle in handles.items()}
         replica = serve.get_replica_context().replica_id
         application = replica.deployment_id.app_name
-        versions = {name: offer.version for name, offer in plan.offers.items()}
+        offers = plan.offers
+        versions = {name: offer.version for name, offer in offers.items()}
         joined = join(plan, {**inline, **edges}, application, replica.unique_id, versions)
         self._capabilities = joined.capabilities
-        stats = Stats() if plan.page.enabled else None
+        stats = Stats() if config.page.enabled else None
         self._observer = Observer(Tracing(exporters.from_environment(), plan.services), stats)
-        self._ingress = Ingress(joined.graph, plan.ingress, plan.class_count, self._observer, joined.knows)
+        graph = joined.intercepted(joined.graph)
+        rows = {name: PixelRows(joined.nodes[name], offer.size, labels) for name, offer in offers.items()}
+        members = {name: joined.intercepted(each, of_member=True) for name, each in rows.items()}
+        self._ingress = Ingress.of_images(graph, config.ingress, len(labels), self._observer, joined.knows)
         self._nodes = {INGRESS: self._ingress, **inline}
-        self._settings = LiveSettings({**self._nodes, **joined.live})
+        sections = {section: nodes for each in joined.capabilities for section, nodes in each.live.items()}
+        self._sections = {"nodes": inline, **sections}
+        self._settings = LiveSettings({INGRESS: self._ingress, **self._sections})
         self._ready = False
         self._unready = ""
-        labels = plan.labels or tuple(map(str, range(plan.class_count)))
         service = Service(
             self._ingress,
-            plan.class_count,
+            len(labels),
             lambda: self._ready,
-            None if plan.keys is None else Access(plan.keys),
+            None if keys is None else Access(keys),
             self._missing,
-            plan.page,
+            config.page,
             plan.strategy,
             stats,
             replica.unique_id,
             Replicas(application),
             labels,
-            {
-                name: (self._of_member(PixelRows(joined.nodes[name], offer.size, labels), len(labels)), offer)
-                for name, offer in plan.offers.items()
-            },
+            {name: (self._ingress.of_pixels(graph), offers[name]) for name, graph in members.items()},
             Regions(sockets(application, REGIONS), lambda: self._ingress.settings.shared_memory_prefix, private),
             self._capabilities,
             versions,
-            listens_on_loopback(),
+            is_loopback(http_host()),
+            plan.weights,
         )
         self._service = service
         self._http, self.grpc = HttpServer(service), GrpcServer(service)
+        self._by_handle = 0
+        self._front: Front | None = None
+        if (sockets_of_front := folder(application)) is not None:
+            listeners = HttpListener(self._http), GrpcListener(self.grpc, config.ingress.max_request_bytes)
+            self._front = Front(sockets_of_front, *listeners)
         report_state(self._nodes, {name: each for name, each in edges.items() if isinstance(each, DirectEdge)})
         self._warm_up = asyncio.get_event_loop().create_task(self._warm_up_until_ready())
-
-    def _of_member(self, rows: PixelRows, classes: int) -> MemberIngress:
-        return MemberIngress(self._ingress, rows, classes)
 
     def _missing(self) -> dict[str, str]:
         if self._unready:
             return {"members": self._unready}
         # What the last image was answered without may have changed meanwhile.
-        missing = {name: code for name, code in self._ingress.missing.items() if code != Unloaded.code}
+        missing = {name: code for name, code in self._ingress.execution.missing.items() if code != Unloaded.code}
         return missing | dict.fromkeys(self._service.unloaded, Unloaded.code)
 
     async def _warm_up_until_ready(self) -> None:
         """Send images until every member has answered, and again whenever a remote one has been missed."""
         while True:
-            if not self._ready or RemoteUnavailable.code in self._ingress.missing.values():
+            if not self._ready or RemoteUnavailable.code in self._ingress.execution.missing.values():
                 try:
-                    self._ingress.missing = await self._ingress.warm_up()
+                    await self._ingress.warm_up()
                     self._ready, self._unready = True, ""
                 except EnsembleError as err:
                     self._note_unready(err.message)
@@ -129,28 +139,32 @@ class IngressReplica:
             self._unready = why
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Apply a changed `user_config`: the ingress' settings, and the sections of others.
+        """Apply a changed `user_config`: the ingress' settings, and the sections of nodes and of capabilities."""
+        sections = {name: change for name, change in user_config.items() if name in self._sections}
+        own = {name: change for name, change in user_config.items() if name not in self._sections}
+        self._settings.apply({INGRESS: own, **sections})
 
-        Under `nodes` are the settings of inline nodes, by name; capabilities have sections of their own.
-        """
-        own = dict(user_config)
-        changes: dict[str, Any] = {}
-        sections = {section: name for each in self._capabilities for section, name in each.sections.items()}
-        for section, name in {"nodes": "", **sections}.items():
-            if section in own:
-                changes |= _named(section, name, own.pop(section))
-        self._settings.apply({INGRESS: own, **changes})
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """What Serve scales by, where it does not see the requests itself: those under way, whichever way they came."""
+        if self._front is None:
+            return {}
+        return {"running_requests": self._front.in_flight + self._by_handle}
 
     async def check_health(self) -> None:
         """Raise if an inline node says that it can't work any more."""
+        # Serve asks for the first time when the replica is complete, its `user_config` applied.
+        if self._front is not None:
+            await self._front.keep_open()
         for capability in self._capabilities:
             await capability.check_health()
         for node in self._nodes.values():
-            if isinstance(node, Watched):
+            if isinstance(node, HealthChecked):
                 node.check_health()
 
-    def __del__(self) -> None:
-        """Serve calls this when it stops the replica: the last spans go out."""
+    async def __del__(self) -> None:
+        """Serve awaits this when it stops the replica: what has come is answered, and the last spans go out."""
+        if (front := getattr(self, "_front", None)) is not None:
+            await front.close()
         if hasattr(self, "_observer"):
             self._observer.close()
 
@@ -179,11 +193,15 @@ class IngressReplica:
             raise TypeError(f"image must be bytes, the content of an image file; got {type(image).__name__}")
         parent = {} if traceparent is None else {"traceparent": traceparent}
         given = ANYONE if not headers else Caller(headers={name.lower(): value for name, value in headers.items()})
-        with self._observer.call("handle", parent, {}) as call:
-            [outcome] = await self._ingress.classify([image], from_keywords(options), trace=call.trace, by=given)
-            if isinstance(outcome, EnsembleError):
-                raise outcome
-            return outcome.classification
+        self._by_handle += 1
+        try:
+            with self._observer.call("handle", parent, {}) as call:
+                [outcome] = await self._ingress.classify([image], from_keywords(options), trace=call.trace, by=given)
+                if isinstance(outcome, EnsembleError):
+                    raise outcome
+                return outcome.classification
+        finally:
+            self._by_handle -= 1
 
     async def feedback(self, request_id: str, label: str | int, index: int = 0, key: str = "") -> None:
         """Tell what an image truly is; for callers with a handle.
@@ -205,11 +223,3 @@ class IngressReplica:
     async def __call__(self, request: Request) -> Response:
         """HTTP."""
         return await self._http(request)
-
-
-def _named(section: str, name: str, given: Any) -> dict[str, Any]:
-    """The changes of a section of `user_config`, by what their settings are called."""
-    if name and not name.endswith("."):
-        return {name: given}
-    # What is no mapping is refused by the name of the section.
-    return {f"{name}{each}": change for each, change in given.items()} if isinstance(given, dict) else {section: given}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from deployments.contract.item import Item
 from deployments.contract.nodes import Graph
 from graph.capabilities.capability import Capability, Nodes, Site
+from graph.flows.intercepted import Intercepted
 from graph.plan import Plan
 
 Knows = Callable[[bytes, Item], bool]
@@ -20,7 +20,7 @@ class Joined:
 
     Attributes:
         graph: from encoded images to answers.
-        nodes: every node by name, for whoever asks one by itself.
+        nodes: every node by name, for callers of a single one.
         capabilities: what takes part, in order.
     """
 
@@ -28,10 +28,11 @@ class Joined:
     nodes: Nodes
     capabilities: tuple[Capability, ...]
 
-    @property
-    def live(self) -> Mapping[str, Any]:
-        """What capabilities can change while they serve, by name."""
-        return {name: each for capability in self.capabilities for name, each in capability.live.items()}
+    def intercepted(self, graph: Graph, of_member: bool = False) -> Graph:
+        """A graph, of the ensemble or of a member that is asked by itself, with the capabilities' interceptors."""
+        found = [each.interceptor for each in self.capabilities if each.interceptor is not None]
+        interceptors = [each for each in found if each.of_members or not of_member]
+        return Intercepted(graph, interceptors) if interceptors else graph
 
     @property
     def knows(self) -> Knows | None:
@@ -52,8 +53,8 @@ def join(plan: Plan, placed: Nodes, application: str, replica: str, versions: di
     """
     capabilities: list[Capability] = []
     nodes, members = placed, placed
-    for planned in plan.capabilities:
-        made = planned(Site(application, replica, members, versions))
+    for capability in plan.capabilities:
+        made = capability(plan.config, plan.agreed, Site(application, replica, members, versions))
         nodes = {**nodes, **made.nodes}
         members = {**members, **made.nodes, **made.members}
         capabilities.append(made)

@@ -9,7 +9,7 @@ from typing import Any
 from ray import serve
 
 from deployments.contract.batch import Batch
-from deployments.contract.nodes import Node, Watched
+from deployments.contract.nodes import HealthChecked, Node
 from deployments.observe.metrics import report_state
 from graph.edges.folder import sockets
 from graph.edges.listener import Listener
@@ -61,7 +61,7 @@ class NodeDeployment:
             except OSError:
                 logger.exception("%s can't listen on a socket; it is called by handle", self._name)
                 self._listener = None
-        if isinstance(self.node, Watched):
+        if isinstance(self.node, HealthChecked):
             self.node.check_health()
 
     async def __del__(self) -> None:

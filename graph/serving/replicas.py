@@ -1,4 +1,4 @@
-"""How many replicas each deployment has, as Serve's controller knows it."""
+"""How many replicas each deployment has, as Serve's controller reports it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ray import serve
 
 logger = logging.getLogger("ray.serve")
 
-# However many look at the page, the controller is asked no more often than this.
+# The controller is asked no more often than this, however many people look at the page.
 KEPT_S = 2.0
 
 
@@ -19,13 +19,13 @@ class Replicas:
     """Asks the controller, and keeps its answer for a moment."""
 
     def __init__(self, application: str) -> None:
-        """Set whose deployments are told."""
+        """Set the application whose deployments are reported."""
         self._application = application
         self._asked = -KEPT_S
         self._known: Mapping[str, Mapping[str, int]] = {}
 
     async def __call__(self) -> Mapping[str, Mapping[str, int]]:
-        """The number of replicas by deployment and state, such as `RUNNING`; the last known while nobody answers."""
+        """The number of replicas by deployment and state, such as `RUNNING`; the last known if it fails."""
         now = time.monotonic()
         if now - self._asked >= KEPT_S:
             self._asked = now

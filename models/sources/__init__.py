@@ -1,4 +1,4 @@
-"""Where models come from: a folder, a website or a bucket, of which what is asked for is fetched into a cache."""
+"""Model repositories: a folder, or a website or bucket whose models are fetched into a cache."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from typing import Protocol
 from models.repository import Folder, Model, Stamp
 from models.sources.location import Location
 
-# What the configuration names.
-Where = Path | Location
+# The address of a repository in the configuration.
+RepositoryAddress = Path | Location
 
 
 class Repository(Protocol):
     """Models by name and version.
 
     Attributes:
-        look_every_s: how often it may be asked for new versions, at most.
-        places_whole: whether a version that is there is complete; in a folder it may be being written.
+        poll_interval_s: how often to look for new versions, seconds.
+        is_atomic: whether every version that it lists is complete; in a folder, one may be being written.
     """
 
-    look_every_s: float
-    places_whole: bool
+    poll_interval_s: float
+    is_atomic: bool
 
     def versions(self, name: str) -> list[int]:
         """The versions of a model, ascending; empty if there is no such model."""
 
     def stamp(self, name: str, version: int) -> Stamp:
-        """What changes when the files of a version do, without asking anew."""
+        """The stamp of a version's files, as they were when they were listed last."""
 
     def find(self, name: str, version: int | None = None) -> Model:
-        """A version on this machine's disk, the highest by default; raises ModelError if it can't be had."""
+        """A version on this machine's disk, by default the highest; raises ModelError if there is none."""
 
 
-def opened(where: Where) -> Repository:
-    """The repository at a place; what was learnt of a source is shared within a process."""
+def open_repository(where: RepositoryAddress) -> Repository:
+    """The repository at an address; within a process, those of the same website or bucket are one."""
     return Folder(where) if isinstance(where, Path) else _mirror(where)
 
 
 @cache
 def _mirror(location: Location) -> Repository:
-    # Imported where it is needed: serving from a folder needs no client of anything.
+    # Imported where it is needed: a folder needs no client.
     from models.sources.mirror import Mirror
 
     return Mirror(location)

@@ -1,4 +1,4 @@
-"""The address of a model repository that is no folder."""
+"""The addresses of model repositories that are not folders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from models.errors import SourceError
-from models.repository import LONGEST_NAME, NAME
+from models.repository import MAX_NAME_LENGTH, NAME
 
 SCHEMES = ("https", "http", "s3", "gs")
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -17,11 +17,11 @@ DIGEST = re.compile("sha256=([0-9a-f]{64})")
 
 @dataclass(frozen=True)
 class Location:
-    """An address, which may travel to other machines.
+    """The address of a website or bucket.
 
     Attributes:
         url: without a slash at its end, and without a fragment.
-        manifest: the SHA-256 that the manifest of a website must have; None if the website is taken at its word.
+        manifest: the SHA-256 that the manifest of a website must have; None for any.
     """
 
     url: str
@@ -36,11 +36,11 @@ class Location:
         return self.url
 
 
-def located(given: str | Path | Location) -> Path | Location:
-    """A folder, or an address if it begins with a scheme.
+def parse_repository(given: str | Path | Location) -> Path | Location:
+    """A folder; or an address, if it begins with a scheme.
 
     Raises:
-        SourceError: an address that can't be one of a repository.
+        SourceError: it can't be the address of a repository.
     """
     if isinstance(given, Path | Location):
         return given
@@ -54,7 +54,7 @@ def located(given: str | Path | Location) -> Path | Location:
     except ValueError as err:
         raise SourceError(f"{given!r} is no address: {err}") from err
     if parts.scheme not in SCHEMES:
-        raise SourceError(f"{parts.scheme}:// is not spoken; models come from a folder, https://, s3:// or gs://")
+        raise SourceError(f"{parts.scheme}:// is not supported; models come from a folder, https://, s3:// or gs://")
     if "@" in parts.netloc:
         raise SourceError("an address holds no credentials; the environment does (docs/operations.md)")
     if not host:
@@ -79,11 +79,11 @@ def _digest(given: str, parts: SplitResult) -> str | None:
     return found[1]
 
 
-def model_at(given: str) -> tuple[Path | Location | None, str]:
-    """The repository and the name of a model, which is named or is a folder's path or address.
+def split_model(given: str) -> tuple[Path | Location | None, str]:
+    """The repository and the name of a model that is given by its name, or by the path or address of its folder.
 
     Raises:
-        SourceError: it is no name, path or address.
+        SourceError: it is none of these.
     """
     if "/" not in given:
         repository, name = None, given
@@ -92,17 +92,17 @@ def model_at(given: str) -> tuple[Path | Location | None, str]:
         above, _, name = address.rstrip("/").rpartition("/")
         if "://" in address and "://" not in above:
             raise SourceError(f"{given!r} names no model; a model's address is its folder's, below the repository's")
-        repository = located(f"{above or '/'}{mark}{fragment}")
+        repository = parse_repository(f"{above or '/'}{mark}{fragment}")
         if isinstance(repository, Path) and not repository.is_absolute():
-            raise SourceError(f"{given!r}: a model that is not in the repository is named by its whole path, from / on")
-    if not re.fullmatch(NAME, name) or len(name) > LONGEST_NAME:
+            raise SourceError(f"{given!r}: a model outside of the repository is given by its absolute path")
+    if not re.fullmatch(NAME, name) or len(name) > MAX_NAME_LENGTH:
         raise SourceError(
-            f"{name!r} is no model's name: use at most {LONGEST_NAME} letters, digits, dots, dashes and underscores"
+            f"{name!r} is no model's name: use at most {MAX_NAME_LENGTH} letters, digits, dots, dashes and underscores"
         )
     return repository, name
 
 
 def checked(given: str) -> str:
-    """The same name, path or address of a model; raises SourceError if it is none."""
-    model_at(given)
+    """Return a name, path or address of a model; raises SourceError for anything else."""
+    split_model(given)
     return given

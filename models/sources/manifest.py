@@ -1,4 +1,4 @@
-"""`manifest.json`: which files a website has, because it can't be asked for them."""
+"""`manifest.json` lists the files of a website, which can't list them itself."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from models.errors import ModelError, SourceError
 from models.repository import METADATA, find, sha256, versions
 
 MANIFEST = "manifest.json"
-LONGEST_MANIFEST = 4 * 1024 * 1024
+MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 
 
 class Entry(msgspec.Struct, forbid_unknown_fields=True):
     """A file.
 
     Attributes:
-        size: its bytes.
-        sha256: of its content, hexadecimal.
+        size: in bytes.
+        sha256: of the content, hexadecimal.
     """
 
     size: Annotated[int, msgspec.Meta(ge=0)]
@@ -63,9 +63,9 @@ def write(root: Path) -> str:
         raise ModelError(f"{root} holds no models, <name>/<version>/")
     models = {name: {str(version): _files(root, name, version) for version in versions(root, name)} for name in names}
     content = msgspec.json.format(msgspec.json.encode(Manifest(models))) + b"\n"
-    if len(content) > LONGEST_MANIFEST:
-        raise ModelError(f"{root} holds more files than a manifest can name in {LONGEST_MANIFEST} bytes")
-    # Replaced whole, so that no reader sees half of it.
+    if len(content) > MAX_MANIFEST_BYTES:
+        raise ModelError(f"{root} holds more files than a manifest can name in {MAX_MANIFEST_BYTES} bytes")
+    # Replaced as a whole, so that no reader gets a part of it.
     descriptor, staged = tempfile.mkstemp(dir=root, prefix=f".{MANIFEST}-")
     try:
         with os.fdopen(descriptor, "wb") as stream:

@@ -1,4 +1,4 @@
-"""What was fetched from a source, in the user's cache folder: verified, then placed whole."""
+"""A cache of the models of a source, in the user's cache folder: files are verified, then placed all at once."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ from models.sources.source import File, Listing, Source
 logger = logging.getLogger("ray.serve")
 
 LISTED_FOR_S = 5.0
-LONGEST_METADATA = 4 * 1024 * 1024
-# Of one version.
-MOST_FILES = 256
-MOST_BYTES = 8 * 1024**3
-# A folder that a version is fetched into: the beginning of its digest, and something random.
+MAX_METADATA_BYTES = 4 * 1024 * 1024
+# The largest version.
+MAX_FILES = 256
+MAX_BYTES = 8 * 1024**3
+# The names of the folders that versions are fetched into: the beginning of the digest, and something random.
 STAGED = f".{'[0-9a-f]' * 16}-*"
-# Versions of one model at one address.
-MOST_KEPT = 8
+# Versions that are kept of a model at an address.
+MAX_KEPT = 8
 
 
 class Mirror:
     """A repository at a source; see `models.sources.Repository`.
 
-    `content/<SHA-256 of metadata.json>/` holds a version's files, which that digest vouches for; what has the same
-    content is fetched once. `placed/<address>/<name>/<version>` leads there: what is served if the source is away. Of a
-    model the last few versions that were looked for are kept.
+    `content/<SHA-256 of metadata.json>/` holds the files of a version, so the same content is fetched once.
+    `placed/<address>/<name>/<version>` is a link to it: it is served if the source does not answer. Of a model, the
+    last few versions that were looked for are kept.
     """
 
-    look_every_s = 30.0
-    places_whole = True
+    poll_interval_s = 30.0
+    is_atomic = True
 
     def __init__(self, location: Location) -> None:
-        """Set the address; raises SourceError if what asks it is not installed."""
+        """Set the address; raises SourceError if its driver is not installed."""
         self._location = location
         self._source = _source(location)
-        # With the digest that its manifest must have: what was fetched by another one is not of this source.
+        # The digest of the manifest belongs to the address: with another one, it is another source.
         address = hashlib.sha256(f"{location}#{location.manifest}".encode()).hexdigest()
         self._content, self._placed = cache() / "content", cache() / "placed" / address[:32]
-        # When, and what came of it, or why nothing did. No exception: it would keep what asked for it alive.
+        # By model, when it was listed, and the listing or the text of the error, as an exception would keep its frames.
         self._listed: dict[str, tuple[float, Listing | str]] = {}
         self._listing_lock = threading.Lock()
 
     def versions(self, name: str) -> list[int]:
-        """The versions that are complete; if the source is away, those that were fetched before."""
+        """The complete versions; if the source does not answer, those that were fetched before."""
         try:
             return sorted(self._list(name))
         except Unreachable as err:
@@ -69,17 +69,17 @@ class Mirror:
             return kept
 
     def stamp(self, name: str, version: int) -> Stamp:
-        """What the last listing told of the version's files."""
+        """The stamp of a version's files in the last listing."""
         _, listing = self._listed.get(name, (0.0, {}))
         files = [] if isinstance(listing, str) else sorted(listing.get(version, {}).items())
         return tuple((path, file.size, file.tag) for path, file in files)
 
     def find(self, name: str, version: int | None = None) -> Model:
-        """Fetch a version unless it is here; if the source is away, what was fetched before will do.
+        """Fetch a version unless it is here; if the source does not answer, find one that was fetched before.
 
         Raises:
-            Unreachable: the source is away, and nothing was fetched before.
-            SourceError: it has no such version, or what it has is not what `metadata.json` says.
+            Unreachable: the source does not answer, and the version was not fetched before.
+            SourceError: the source has no such version, or its files do not match `metadata.json`.
         """
         try:
             return self._fetched(name, version)
@@ -97,7 +97,7 @@ class Mirror:
             if time.monotonic() - at > LISTED_FOR_S:
                 try:
                     found = self._source.list(name)
-                    # What has no metadata is still being written there, or is not ours.
+                    # A version without metadata is incomplete, or was not written by us.
                     listing = {version: files for version, files in found.items() if METADATA in files}
                 except Unreachable as err:
                     listing = str(err)
@@ -114,41 +114,41 @@ class Mirror:
         if chosen not in listing:
             raise SourceError(f"model {name!r} has no version {chosen} at {self._location}; it has {sorted(listing)}")
         where, files = f"{name}/{chosen}", listing[chosen]
-        told = self._metadata(where, files[METADATA])
-        folder = self._content / hashlib.sha256(told).hexdigest()
-        digests = _digests(f"{self._location}/{where}", told, files)
-        _clear(self._content)
-        with _failing_here(), _alone(folder):
-            if not _is_whole(folder, digests):
-                self._fetch(where, files, digests, told, folder)
-            _lead(self._placed / where, folder)
-        self._forget(name)
+        metadata = self._metadata(where, files[METADATA])
+        folder = self._content / hashlib.sha256(metadata).hexdigest()
+        digests = _digests(f"{self._location}/{where}", metadata, files)
+        _remove_abandoned(self._content)
+        with _errors_of_cache(), _locked(folder):
+            if not _is_intact(folder, digests):
+                self._fetch(where, files, digests, metadata, folder)
+            _link(self._placed / where, folder)
+        self._evict(name)
         return read(name, chosen, folder)
 
-    def _forget(self, name: str) -> None:
-        """Remove the versions of a model that were looked for longest ago, all but the last few."""
+    def _evict(self, name: str) -> None:
+        """Remove all but the last few versions of a model that were looked for."""
         with suppress(OSError):
             links = sorted((self._placed / name).glob("[0-9]*"), key=lambda link: link.lstat().st_mtime_ns)
-            for link in links[:-MOST_KEPT]:
+            for link in links[:-MAX_KEPT]:
                 folder = link.resolve()
                 link.unlink(missing_ok=True)
-                with _alone(folder):
-                    # The same content may be placed for another address or version, by another process just now.
+                with _locked(folder):
+                    # Another process may place the same content for another address or version at this moment.
                     if not any(other.resolve() == folder for other in (cache() / "placed").glob("*/*/[0-9]*")):
                         shutil.rmtree(folder)
 
     def _metadata(self, where: str, file: File) -> bytes:
-        if file.size > LONGEST_METADATA:
-            raise SourceError(f"{self._location}/{where}/{METADATA} has {file.size} bytes; {LONGEST_METADATA} may be")
-        told = b"".join(self._pieces(f"{where}/{METADATA}", file))
-        if file.sha256 not in {None, hashlib.sha256(told).hexdigest()}:
-            raise SourceError(f"{self._location}/{where}/{METADATA} does not match the manifest; write that anew")
-        return told
+        if file.size > MAX_METADATA_BYTES:
+            raise SourceError(f"{self._location}/{where}/{METADATA} has {file.size} bytes; {MAX_METADATA_BYTES} may be")
+        content = b"".join(self._pieces(f"{where}/{METADATA}", file))
+        if file.sha256 not in {None, hashlib.sha256(content).hexdigest()}:
+            raise SourceError(f"{self._location}/{where}/{METADATA} does not match the manifest; write that again")
+        return content
 
     def _fetch(
-        self, where: str, files: Mapping[str, File], digests: Mapping[str, str], told: bytes, folder: Path
+        self, where: str, files: Mapping[str, File], digests: Mapping[str, str], metadata: bytes, folder: Path
     ) -> None:
-        """Fetch a version's files, verify them, and put them into a folder, all or none."""
+        """Fetch the files of a version, verify them, and put them into a folder, all or none."""
         staged = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name[:16]}-"))
         try:
             for path, expected in digests.items():
@@ -163,7 +163,7 @@ class Mirror:
                         f"{self._location}/{where}/{path} does not match the SHA-256 in {METADATA}; upload the version "
                         f"again, {METADATA} last"
                     )
-            (staged / METADATA).write_bytes(told)
+            (staged / METADATA).write_bytes(metadata)
             if folder.exists():
                 # It is damaged.
                 shutil.rmtree(folder)
@@ -172,12 +172,12 @@ class Mirror:
             shutil.rmtree(staged, ignore_errors=True)
 
     def _pieces(self, path: str, file: File) -> Iterator[bytes]:
-        """A file's content, of just as many bytes as were told."""
+        """The content of a file, which must have the listed size."""
         left = file.size
         for piece in self._source.read(path):
             left -= len(piece)
             if left < 0:
-                raise SourceError(f"{self._location}/{path} is longer than the {file.size} bytes that were told of it")
+                raise SourceError(f"{self._location}/{path} is longer than the {file.size} bytes that are listed")
             yield piece
         if left:
             raise Unreachable(
@@ -186,7 +186,7 @@ class Mirror:
 
 
 def cache() -> Path:
-    """The folder of what was fetched."""
+    """The folder of the cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ensemble-serving" / "models"
 
 
@@ -200,17 +200,15 @@ def _source(location: Location) -> Source:
     return Bucket(location)
 
 
-def _digests(where: str, told: bytes, files: Mapping[str, File]) -> dict[str, str]:
-    """The SHA-256 of each file of a version by its `metadata.json`; raises SourceError unless each can be fetched."""
+def _digests(where: str, metadata: bytes, files: Mapping[str, File]) -> dict[str, str]:
+    """The SHA-256 of each file of a version, by its `metadata.json`; raises SourceError unless each can be fetched."""
     try:
-        metadata: dict[str, Any] = msgspec.json.decode(told, type=dict[str, Any])
-        digests = msgspec.convert(metadata.get("sha256", {}), dict[str, str])
+        decoded: dict[str, Any] = msgspec.json.decode(metadata, type=dict[str, Any])
+        digests = msgspec.convert(decoded.get("sha256", {}), dict[str, str])
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as err:
         raise SourceError(f"{where}/{METADATA} is no object with the SHA-256 of each file: {err}") from err
-    if not 0 < len(digests) <= MOST_FILES:
-        raise SourceError(
-            f"{where}/{METADATA} has the SHA-256 of {len(digests)} files; a version has 1 to {MOST_FILES}"
-        )
+    if not 0 < len(digests) <= MAX_FILES:
+        raise SourceError(f"{where}/{METADATA} has the SHA-256 of {len(digests)} files; a version has 1 to {MAX_FILES}")
     for path, digest in digests.items():
         if path == METADATA or not _is_below(path):
             raise SourceError(f"{where}/{METADATA} names {path!r}, which is no file beside it")
@@ -218,8 +216,8 @@ def _digests(where: str, told: bytes, files: Mapping[str, File]) -> dict[str, st
             raise SourceError(f"{where}/{path} is missing; upload the version again, {METADATA} last")
         if files[path].sha256 not in {None, digest}:
             raise SourceError(f"{where}/{path} has another SHA-256 in the manifest than in {METADATA}; write it anew")
-    if (size := sum(files[path].size for path in digests)) > MOST_BYTES:
-        raise SourceError(f"{where} has {size} bytes; a version has at most {MOST_BYTES}")
+    if (size := sum(files[path].size for path in digests)) > MAX_BYTES:
+        raise SourceError(f"{where} has {size} bytes; a version has at most {MAX_BYTES}")
     return digests
 
 
@@ -229,7 +227,7 @@ def _is_below(path: str) -> bool:
     return usual and not pure.is_absolute() and ".." not in pure.parts and path != "."
 
 
-def _is_whole(folder: Path, digests: Mapping[str, str]) -> bool:
+def _is_intact(folder: Path, digests: Mapping[str, str]) -> bool:
     if not folder.is_dir():
         return False
     try:
@@ -240,10 +238,10 @@ def _is_whole(folder: Path, digests: Mapping[str, str]) -> bool:
     return True
 
 
-def _lead(link: Path, folder: Path) -> None:
-    """Let a link lead to a folder, from one moment to the next."""
+def _link(link: Path, folder: Path) -> None:
+    """Point a link at a folder, atomically."""
     if link.is_symlink() and link.resolve() == folder.resolve():
-        # It was looked for now.
+        # Its time is when the version was last looked for.
         os.utime(link, follow_symlinks=False)
         return
     link.parent.mkdir(parents=True, exist_ok=True)
@@ -253,21 +251,21 @@ def _lead(link: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Let one process of this machine at a time fetch a folder; the others then find it."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a folder, so that one process of this machine fetches it, and the others find it."""
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (folder.parent / f".{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _clear(content: Path) -> None:
-    """Remove what fetches left that were killed on their way: whoever fetches holds the lock of what it fetches."""
+def _remove_abandoned(content: Path) -> None:
+    """Remove the folders of processes that were killed while they fetched, which hold no lock any more."""
     for staged in content.glob(STAGED):
         with suppress(OSError), ExitStack() as locks:
             if staged.is_symlink() or staged.lstat().st_uid != os.getuid():
                 continue
-            # Its name has but a part of the digest: should two begin so, both locks are taken.
+            # The name has only the beginning of the digest: if two begin alike, both locks are taken.
             found = list(content.glob(f"{staged.name.partition('-')[0]}*.lock"))
             for lock in found:
                 fcntl.flock(locks.enter_context(lock.open("r+")), fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -276,7 +274,7 @@ def _clear(content: Path) -> None:
 
 
 @contextmanager
-def _failing_here() -> Iterator[None]:
+def _errors_of_cache() -> Iterator[None]:
     try:
         yield
     except OSError as err:

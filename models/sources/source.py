@@ -1,4 +1,4 @@
-"""What a place that models are fetched from is asked."""
+"""The protocol of the sources that models are fetched from."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class File(NamedTuple):
     """A file at a source.
 
     Attributes:
-        size: its bytes.
-        tag: changes when its content does.
-        sha256: of its content, hexadecimal, if the source tells it.
+        size: in bytes.
+        tag: changes with the content.
+        sha256: of the content, hexadecimal, if the source has it.
     """
 
     size: int
@@ -28,12 +28,12 @@ class Source(Protocol):
     """A website or a bucket."""
 
     def list(self, name: str) -> Listing:
-        """What it has of a model.
+        """List the files of a model.
 
         Raises:
-            Unreachable: it does not answer.
-            SourceError: it refuses, or answers nonsense.
+            Unreachable: the source does not answer.
+            SourceError: the source refuses, or its answer is invalid.
         """
 
     def read(self, path: str) -> Iterator[bytes]:
-        """A file's content in pieces, by its path below the repository; raises as `list` does."""
+        """Read a file in pieces, by its path below the repository; raises as `list` does."""

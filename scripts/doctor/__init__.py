@@ -1,1 +1,1 @@
-"""Says what is wrong with this machine or a configuration: `ensemble doctor`."""
+"""Checks this machine and a configuration: `ensemble doctor`."""

@@ -1,10 +1,12 @@
-"""Says what is wrong with this machine or a configuration; each line that is not well ends in what to do.
+"""Checks this machine and a configuration; each line that is not `ok` ends in what to do.
 
     ensemble doctor
     ensemble doctor configs/colocated.yaml
+    ensemble doctor --cluster --host-address 10.0.0.1 configs/cluster.yaml      on a machine that is to be a head
+    ensemble doctor --join 10.0.0.1 --host-address 10.0.0.2                     on one that is to join it
 
-It looks at ports, cores, instructions, memory, HAProxy, the token, installed versions, the configuration and its
-models, and sends one image through each node in this process. It exits by 1 if something is wrong.
+It checks versions, the working directory, HAProxy, cores, instructions, memory, the token, ports, the configuration and
+its models, and sends one image through each node in this process. It exits by 1 if something is wrong.
 """
 
 from __future__ import annotations
@@ -28,12 +30,13 @@ COLOURS = {"ok": "green", "look": "yellow", "wrong": "bold red"}
 
 def examine(config: dict[str, Any]) -> Iterator[Finding]:
     """Everything about this machine and a Serve config."""
+    from scripts.configuration import ours
     from scripts.doctor import machine, software
     from scripts.serve.environment import switches
-    from scripts.serve.exposure import IMPORT_PATH
     from scripts.serve.ports import wanted
 
     yield software.versions()
+    yield software.folder(os.getcwd())
     yield software.haproxy()
     needed = machine.reserved(config)
     yield machine.cores(needed["num_cpus"])
@@ -43,33 +46,59 @@ def examine(config: dict[str, Any]) -> Iterator[Finding]:
     for name, value in switches().items():
         os.environ.setdefault(name, value)
     yield from machine.ports(wanted(config))
-    for application in config.get("applications") or []:
-        if application.get("import_path") == IMPORT_PATH:
-            yield from software.application(application.get("args") or {})
+    yield software.names(config)
+    for application in ours(config):
+        yield from software.application(application)
+
+
+def examine_machine(
+    config: dict[str, Any] | None, host_address: str | None, head_address: str | None
+) -> Iterator[Finding]:
+    """Everything about this machine as one of a cluster: its head, or one that joins the head with an address.
+
+    Args:
+        config: the head's Serve config; None to ask the head.
+        host_address: the address under which other machines reach this one; None for what the environment says.
+        head_address: the head's, for a machine that joins; None for the head.
+    """
+    from scripts.doctor import cluster
+
+    yield (own := cluster.address(host_address))
+    if own.verdict == "wrong":
+        return
+    if head_address is not None:
+        config = None
+        for found in cluster.joining(head_address):
+            if isinstance(found, Finding):
+                yield found
+            else:
+                config = found
+    elif config is not None:
+        yield from cluster.head(config)
+    if config is not None:
+        yield from examine(config)
 
 
 def main() -> None:
-    """Parse the command line and look."""
+    """Parse the command line and check."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "config", type=Path, nargs="?", default=shipped("serve_config.yaml"), help="a Serve config file (default: ours)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--cluster", action="store_true", help="check it as the head of a cluster of several machines")
+    parser.add_argument("--join", metavar="HEAD", help="check whether this machine can join the head with this address")
+    parser.add_argument("--host-address", metavar="IP", help="this machine's address in its cluster")
     args = parser.parse_args()
 
-    import yaml
+    from scripts import configuration
+    from scripts.errors import errors_in_one_line
 
-    from scripts.errors import ScriptError, told_in_one_line
-
-    with told_in_one_line():
-        try:
-            config = yaml.safe_load(args.config.read_text(encoding="utf-8"))
-        except yaml.YAMLError as err:
-            raise ScriptError(f"{args.config} is no YAML: {err}") from err
-        if not isinstance(config, dict):
-            raise ScriptError(f"{args.config}: a Serve config file is a mapping; see serve_config.yaml")
-        found, console = [], Console(soft_wrap=True)
-        for finding in examine(config):
+    found, console = [], Console(soft_wrap=True)
+    with errors_in_one_line():
+        config = configuration.read(args.config)
+        in_cluster = args.cluster or args.join
+        for finding in examine_machine(config, args.host_address, args.join) if in_cluster else examine(config):
             found.append(finding)
             if not args.json:
                 line = Text(f"{finding.verdict:6}", COLOURS[finding.verdict]) + Text(finding.what)

@@ -1,4 +1,4 @@
-"""What the doctor finds."""
+"""The result of one check of `ensemble doctor`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ Verdict = Literal["ok", "look", "wrong"]
 
 
 class Finding(NamedTuple):
-    """One line.
+    """The result of one check.
 
     Attributes:
-        verdict: `ok`; `look`, which is worth a look; or `wrong`, with which it can't serve.
-        what: what was looked at, and what is there.
+        verdict: `ok`; `look`, for what may be wrong; or `wrong`, for what can't be served with.
+        what: what was checked, and what was found.
         remedy: what to do about it; empty if nothing needs to be done.
     """
 

@@ -1,10 +1,10 @@
-"""What the machine has, against what the configuration wants of it."""
+"""Checks of the machine against what the configuration needs."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ from scripts.serve.ports import Port, check_ports
 
 CPU_INFO = Path("/proc/cpuinfo")
 GIB = 1024**3
-# A replica is a Python process with Ray in it; measured on this project's, 120 to 250 MB.
+# A replica is a Python process with Ray in it: 120 to 250 MB, measured on this project's.
 MEMORY_OF_A_REPLICA = 0.25 * GIB
-# By the kernel's names of the instructions: what they speed up.
+# By the kernel's names: the instructions that speed up a type of number.
 INT8 = {"amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx_vnni": "AVX VNNI"}
 BF16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512"}
 
@@ -41,14 +41,14 @@ def reserved(config: Mapping[str, Any]) -> dict[str, float]:
     return total
 
 
-def ports(wanted: list[Port]) -> Iterator[Finding]:
+def ports(wanted: Iterable[Port]) -> Iterator[Finding]:
     """Whether each port is free."""
     for port in wanted:
         try:
             check_ports(port)
         except ScriptError as err:
-            said, _, remedy = str(err).partition("; ")
-            yield Finding("wrong", f"port {said}", remedy)
+            problem, _, remedy = str(err).partition(". ")
+            yield Finding("wrong", f"port {problem}", remedy)
         else:
             yield Finding("ok", f"port {port.host}:{port.number} is free")
 
@@ -58,7 +58,9 @@ def cores(needed: float) -> Finding:
     here, machine = available_cpus(), os.cpu_count() or 1
     what = f"cores: {here} of the machine's {machine} may be used; the configuration reserves {needed:g}"
     if needed > here:
-        return Finding("wrong", what, "lower num_cpus or min_replicas of its deployments, or replicas wait for ever")
+        return Finding(
+            "wrong", what, "lower num_cpus or min_replicas of its deployments: replicas that find no cores wait forever"
+        )
     return Finding("ok", what)
 
 
@@ -75,7 +77,7 @@ def instructions(flags: set[str] | None = None) -> Finding:
 
 
 def cpu_flags() -> set[str]:
-    """The instruction sets that the kernel tells of."""
+    """The instruction sets that the kernel reports."""
     try:
         lines = CPU_INFO.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -84,7 +86,7 @@ def cpu_flags() -> set[str]:
 
 
 def memory(needed: float, replicas: float, available: float | None = None) -> Finding:
-    """The memory that is free, against what replicas reserve, or may be expected to take; bytes."""
+    """The memory that is free, against what replicas reserve or are expected to take; bytes."""
     free = available if available is not None else psutil.virtual_memory().available
     what = f"memory: {free / GIB:.1f} GiB are free; the configuration reserves {needed / GIB:.1f} GiB"
     if needed > free:
@@ -96,7 +98,7 @@ def memory(needed: float, replicas: float, available: float | None = None) -> Fi
 
 
 def token() -> Finding:
-    """Ray's token, which keeps others of this machine out."""
+    """Ray's token, without which other users of this machine can't use the cluster."""
     path = Path(os.environ.get(TOKEN_PATH, str(TOKEN_FILE)))
     if not path.exists():
         return Finding("ok", f"token: {path} will be made at the start")

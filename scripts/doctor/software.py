@@ -1,4 +1,4 @@
-"""What is installed, and what the configuration makes of it."""
+"""Checks of what is installed, and of a configuration and its models."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from packaging.requirements import Requirement
 from deployments.contract.batch import Batch
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import Item
+from scripts.configuration import check, check_names, doubts
 from scripts.doctor.finding import Finding
-from scripts.serve.launcher import bundled
-from scripts.shipped import shipped
+from scripts.serve import haproxy as front
+from scripts.shipped import hidden, shipped
 
 DISTRIBUTION = "ensemble-serving"
-# The first images warm up.
+# Images whose time does not count, and images whose time does.
 WARM_UP, MEASURED = 3, 10
 
 
@@ -45,32 +46,52 @@ def versions(required: list[str] | None = None) -> Finding:
     return Finding("ok", f"versions: Ray {metadata.version('ray')}, OpenVINO {metadata.version('openvino')}; all fit")
 
 
+def folder(path: str) -> Finding:
+    """Whether code in a folder hides this project's packages from commands for which the folder comes first."""
+    if found := hidden([path]):
+        return Finding(
+            "look",
+            f"folder: {', '.join(found.values())} would be imported in place of this project's code by `serve run` and "
+            "`python -m`, for which the working directory comes first",
+            "use `ensemble serve`, for which it comes last; or rename it",
+        )
+    return Finding("ok", f"folder: nothing in {path} hides this project's packages")
+
+
 def haproxy() -> Finding:
     """The HAProxy in front."""
     try:
-        program = bundled()
-        told = subprocess.run([program, "-v"], capture_output=True, text=True, check=True).stdout  # noqa: S603
+        program = front.program()
+        printed = subprocess.run([program, "-v"], capture_output=True, text=True, check=True).stdout  # noqa: S603
     except (ImportError, OSError, subprocess.SubprocessError, RuntimeError) as err:
-        remedy = "pip install 'ray[serve]', or RAY_SERVE_ENABLE_HA_PROXY=0 for Serve's own proxy"
+        remedy = "pip install 'ray[serve]', or args: {front: serve} for Serve's own proxy"
         return Finding("wrong", f"HAProxy can't be run: {err}", remedy)
-    return Finding("ok", f"HAProxy: {' '.join(told.split()[:3])}, {program}")
+    return Finding("ok", f"HAProxy: {' '.join(printed.split()[:3])}, {program}")
 
 
-def application(arguments: Mapping[str, Any]) -> Iterator[Finding]:
-    """Whether the application can be built, and the time of one image through each of its nodes in this process."""
-    from graph.agreement import agree
+def names(config: Mapping[str, Any]) -> Finding:
+    """Whether a name in a Serve config is like one of Serve's fields, and is none."""
+    try:
+        check_names(config)
+    except ConfigurationError as err:
+        return Finding("wrong", f"configuration: {err}", "Serve ignores it: correct the name")
+    return Finding("ok", "configuration: Serve knows its fields")
+
+
+def application(given: Mapping[str, Any]) -> Iterator[Finding]:
+    """Whether an application can be built, and the time of one image through each of its nodes in this process."""
     from graph.composition import ensemble
-    from graph.config import parse
     from graph.placement import recipes
 
     try:
-        config = parse(dict(arguments))
-        agreed = agree(config)
+        config, agreed = check(given)
         yield Finding("ok", f"models: {', '.join(m.name for m in config.members)}, {len(agreed.labels)} classes agreed")
         nodes = {name: recipe.make() for name, recipe in recipes(config, agreed).items()}
     except ConfigurationError as err:
         yield Finding("wrong", f"configuration: {err}", "correct what it names; docs/configuration.md has every field")
         return
+    for doubt in doubts(config, agreed):
+        yield Finding("look", f"models: {doubt}", "ensemble check, with labelled images")
     graph = ensemble(agreed.pixels, config.ensemble, nodes)
     image = shipped("tests/cat.jpg").read_bytes()
 

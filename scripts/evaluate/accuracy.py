@@ -1,4 +1,4 @@
-"""Top-1 accuracy of models of the repository, decoded and predicted by the code that serves them."""
+"""Top-1 accuracy on labelled images, decoded and predicted by the code that serves them."""
 
 from __future__ import annotations
 
@@ -16,67 +16,52 @@ from tqdm import tqdm
 
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
-from deployments.contract.member import told
 from deployments.contract.payload import Pixels, Probabilities
-from deployments.contract.preprocessing import Preprocessing
-from deployments.members.openvino import OpenVino
-from deployments.members.predictor import Predictor
-from models.network import input_size, load
+from deployments.contract.preprocessing import AsSent, Preprocessing
 from models.repository import Model, sha256
 from scripts.dataset import Dataset, decode, label
 from scripts.errors import ScriptError
+from scripts.evaluate.candidates import Candidate, of_models
 
+# The index of each image's class, int64 [N].
 Truth = NDArray[np.int64]
 
-CHUNK = 64
+# A batch of the server's own size, so that members on other servers take it.
+AT_ONCE = 16
 
 
 def predict(models: Sequence[Model], dataset: Dataset) -> list[Probabilities]:
-    """The probabilities of every image by every model.
+    """The probabilities of every image by every model of a repository; see `predictions`."""
+    return predictions(of_models(models), dataset)
+
+
+def predictions(candidates: Sequence[Candidate], dataset: Dataset) -> list[Probabilities]:
+    """The probabilities of every image by every candidate.
 
     Returns:
-        One float32 [images,classes] per model, rows in the order of the dataset.
+        One float32 [images,classes] for each candidate, rows in the order of the dataset.
 
     Raises:
-        ScriptError: an image can't be decoded, or a model doesn't fix its input size.
-        ModelError: a model is damaged.
-        ConfigurationError: a model can't run.
+        ScriptError: an image can't be decoded, or a candidate fails on one.
     """
-    return asyncio.run(_predict(models, dataset))
+    return asyncio.run(_predictions(candidates, dataset))
 
 
-async def _predict(models: Sequence[Model], dataset: Dataset) -> list[Probabilities]:
-    wanted = [preprocessing(model) for model in models]
-    members = [
-        Predictor(OpenVino(name=model.name), model, each.size, 1) for model, each in zip(models, wanted, strict=True)
-    ]
-    parts: list[list[Probabilities]] = [[] for _ in models]
-    with tqdm(total=len(dataset), desc="evaluate", unit="img", leave=False) as progress:
+async def _predictions(candidates: Sequence[Candidate], dataset: Dataset) -> list[Probabilities]:
+    parts: list[list[Probabilities]] = [[] for _ in candidates]
+    with tqdm(total=len(dataset), desc="predict", unit="img", leave=False) as progress:
         for names, encoded in _chunks(dataset):
-            pixels = {each: decode_all(names, encoded, each) for each in set(wanted)}
-            for member, each, outputs in zip(members, wanted, parts, strict=True):
-                answer = await member(Batch(pixels[each], (Item(),) * len(names)))
+            made: dict[str, Any] = {AsSent().key: encoded}
+            for candidate, outputs in zip(candidates, parts, strict=True):
+                wanted = candidate.wanted
+                if isinstance(wanted, Preprocessing) and wanted.key not in made:
+                    made[wanted.key] = decode_all(names, encoded, wanted)
+                answer = await candidate.node(Batch(made[wanted.key], (Item(),) * len(names)))
                 if error := next((item.error for item in answer.items if item.error is not None), None):
-                    raise ScriptError(f"model {member.name!r}: {error}")
+                    raise ScriptError(f"{candidate.name!r}: {error}")
                 outputs.append(answer.payload)
             progress.update(len(names))
     return [np.concatenate(outputs) for outputs in parts]
-
-
-def preprocessing(model: Model) -> Preprocessing:
-    """How a model's pixels are made.
-
-    Raises:
-        ScriptError: the model takes any size, and no metadata names one.
-        ModelError: the model is damaged or no classifier.
-    """
-    size = input_size(load(model))
-    if size is None:
-        height, width = model.input.get("height"), model.input.get("width")
-        if not isinstance(height, int) or not isinstance(width, int):
-            raise ScriptError(f"model {model.name!r} fixes no input size; bring it in with ensemble prepare --size")
-        size = height, width
-    return Preprocessing(size, **told(model.input))
 
 
 def decode_all(names: Sequence[str], encoded: Sequence[bytes], wanted: Preprocessing) -> Pixels:
@@ -92,28 +77,28 @@ def truth(dataset: Dataset, model: Model) -> Truth:
     """
     if model.labels is None:
         raise ScriptError(f"model {model.name!r} has no labels; prepare it with --labels")
-    return indices(dataset, model.labels, model.name)
+    return indices(dataset, model.labels, f"model {model.name!r}")
 
 
-def indices(dataset: Dataset, labels: Sequence[str], name: str) -> Truth:
-    """The class index of every image, int64 [N], by the labels of the model of that name.
+def indices(dataset: Dataset, labels: Sequence[str], whose: str) -> Truth:
+    """The class index of every image, int64 [N], by the labels of what is named.
 
     Raises:
         ScriptError: the dataset has classes that are none of the labels, or several of them.
     """
     index = {label: position for position, label in enumerate(labels)}
     if twice := [each for each in dataset.classes if labels.count(each) > 1]:
-        raise ScriptError(f"model {name!r} has several classes named {twice[0]!r}; prepare it with other --labels")
+        raise ScriptError(f"{whose} has several classes named {twice[0]!r}; prepare it with other --labels")
     if unknown := [each for each in dataset.classes if each not in index]:
         raise ScriptError(
-            f"{dataset.path} has the class {unknown[0]!r}, which is none of the {len(index)} classes of model "
-            f"{name!r} ({', '.join(labels[:3])}, ...); evaluate it on images of its own classes"
+            f"{dataset.path} has the class {unknown[0]!r}, which is none of the {len(index)} classes of {whose} "
+            f"({', '.join(labels[:3])}, ...); use images of its own classes"
         )
     return np.array([index[label(name)] for name in dataset.names], np.int64)
 
 
 def hits(probabilities: Probabilities, labels: Truth) -> NDArray[np.float64]:
-    """Whether each row's most probable class is the right one, 1 or 0."""
+    """For each row 1 if its most probable class is the right one, else 0."""
     right: NDArray[np.float64] = (probabilities.argmax(axis=1) == labels).astype(np.float64)
     return right
 
@@ -143,12 +128,12 @@ def provenance(dataset: Dataset) -> dict[str, Any]:
 
 
 def computed_in() -> str:
-    """The type that OpenVINO computes float models in on this CPU, `f32` or `bf16`: top-1 depends on it a little."""
+    """The type that OpenVINO computes float models in on this CPU, `f32` or `bf16`; top-1 depends on it a little."""
     hint: ov.Type = ov.Core().get_property("CPU", "INFERENCE_PRECISION_HINT")
     return str(hint.to_string())
 
 
 def _chunks(dataset: Dataset) -> Iterator[tuple[list[str], list[bytes]]]:
     images = zip(dataset.names, dataset.read(), strict=True)
-    while chunk := list(islice(images, CHUNK)):
+    while chunk := list(islice(images, AT_ONCE)):
         yield [name for name, _ in chunk], [encoded for _, (encoded, _) in chunk]

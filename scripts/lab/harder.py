@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from deployments.contract.payload import Pixels
 from scripts.dataset import Dataset
-from scripts.errors import ScriptError, check_writable, told_in_one_line
+from scripts.errors import ScriptError, check_writable, errors_in_one_line
 
 QUALITY = 75
 GREY = 128.0
@@ -75,7 +75,7 @@ def main() -> None:
     if not 0 < args.contrast <= 1 or args.blur < 0 or args.noise < 0:
         parser.error("--contrast is above 0 and at most 1; --blur and --noise are 0 or more")
     check_writable(parser, args.target)
-    with told_in_one_line():
+    with errors_in_one_line():
         convert(Dataset.open(args.data), args.target, args.contrast, args.blur, args.noise, args.seed)
 
 

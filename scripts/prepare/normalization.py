@@ -1,4 +1,4 @@
-"""How a model wants its pixels normalized, and which of the usual ways labelled images say it is."""
+"""How a model takes its pixels normalized, and which of the usual ways labelled images show it to be."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
 from deployments.contract.payload import Pixels
@@ -17,13 +15,12 @@ from models.baking import Color
 from scripts.errors import ScriptError
 from scripts.evaluate.accuracy import Truth, hits
 from scripts.interval import Interval
+from scripts.results import Table
 
 WHITE = 255
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 # By the name that --normalize has for it: mean and standard deviation of pixels scaled to 0 to 1, red first.
 USUAL: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    "imagenet": (IMAGENET_MEAN, IMAGENET_STD),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "unit": ((0.0,) * 3, (1.0,) * 3),
     "symmetric": ((0.5,) * 3, (0.5,) * 3),
     "none": ((0.0,) * 3, (1 / WHITE,) * 3),
@@ -33,7 +30,7 @@ ORDERS: tuple[Color, ...] = ("RGB", "BGR")
 
 @dataclass(frozen=True)
 class Normalization:
-    """What a model wants its pixels to be.
+    """How a model takes its pixels.
 
     Attributes:
         order: of the channels.
@@ -55,12 +52,17 @@ class Normalization:
         return cls(order, mean[::step], std[::step], name)
 
     @property
-    def flags(self) -> str:
-        """What names it on the command line."""
+    def values(self) -> str:
+        """The flags for mean and std."""
         if self.name:
-            return f"--channel-order {self.order} --normalize {self.name}"
+            return f"--normalize {self.name}"
         mean, std = (" ".join(f"{value:g}" for value in values) for values in (self.mean, self.std))
-        return f"--channel-order {self.order} --mean {mean} --std {std}"
+        return f"--mean {mean} --std {std}"
+
+    @property
+    def flags(self) -> str:
+        """What stands for it on the command line."""
+        return f"--channel-order {self.order} {self.values}"
 
 
 def usual(order: Color | None = None, name: str | None = None) -> list[Normalization]:
@@ -72,7 +74,7 @@ def usual(order: Color | None = None, name: str | None = None) -> list[Normaliza
 def choose(
     allowed: Sequence[Normalization], bake: Callable[[Normalization], ov.Model], pixels: Pixels, labels: Truth
 ) -> Normalization:
-    """The one of those that are allowed by which a model is right most often.
+    """Of those that are allowed, the one with which a model is right most often.
 
     Args:
         allowed: what fits the flags.
@@ -84,17 +86,13 @@ def choose(
         ScriptError: the images don't decide, none is better than guessing, or a usual one is better than those allowed.
     """
     every = [*allowed, *(each for each in usual() if each not in allowed)]
-    answers: list[NDArray[np.int64]] = []
-    right: list[NDArray[np.float64]] = []
-    classes = 1
-    for each in tqdm(every, desc="normalization", unit="way", leave=False):
-        outputs = _predict(bake(each), pixels)
-        classes = outputs.shape[1]
-        answers.append(outputs.argmax(axis=1))
-        right.append(hits(outputs, labels))
+    outputs = [predict(bake(each), pixels) for each in tqdm(every, desc="normalization", unit="way", leave=False)]
+    right, classes = [hits(output, labels) for output in outputs], outputs[0].shape[1]
     rows = sorted(range(len(every)), key=lambda row: -right[row].mean())
-    _show([(every[row], Interval.share(right[row] > 0)) for row in rows], len(labels))
-    if Interval.share(right[rows[0]] > 0).low <= 100 / classes:
+    shares = [Interval.share(each > 0) for each in right]
+    lines = [(every[row].order, every[row].values, str(shares[row])) for row in rows]
+    Table(("channels", "normalization", "top-1 (95 % interval)"), lines, (0, 1), f"{len(labels)} images").show()
+    if shares[rows[0]].low <= 100 / classes:
         raise ScriptError(
             f"none of the usual normalizations is better than guessing one of {classes} classes; say by --labels which "
             "class each output is, and by --mean, --std and --channel-order what the model was trained with"
@@ -107,7 +105,8 @@ def choose(
                 f"{every[row].flags} is right more often than what the flags say, by {difference.mean:.1f} points: "
                 "pass it, or leave out --data to keep what the flags say"
             )
-        if row < len(allowed) and difference.high >= 0 and not np.array_equal(answers[row], answers[kept]):
+        same = np.array_equal(outputs[row].argmax(axis=1), outputs[kept].argmax(axis=1))
+        if row < len(allowed) and difference.high >= 0 and not same:
             raise ScriptError(
                 f"these {len(labels)} images don't tell {every[kept].flags} from {every[row].flags}; pass the flags of "
                 "one of them, or more images by --data"
@@ -115,7 +114,7 @@ def choose(
     return every[kept]
 
 
-def _predict(network: ov.Model, pixels: Pixels) -> NDArray[np.float32]:
+def predict(network: ov.Model, pixels: Pixels) -> NDArray[np.float32]:
     """The probabilities of every image, float32 [images,classes]."""
     compiled = ov.Core().compile_model(network, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     fixed = network.input(0).get_partial_shape()[0]
@@ -127,11 +126,3 @@ def _predict(network: ov.Model, pixels: Pixels) -> NDArray[np.float32]:
         filled = some if fixed.is_dynamic else np.concatenate([some, np.repeat(some[-1:], rows - len(some), axis=0)])
         parts.append(compiled(filled)[0][: len(some)].copy())
     return np.concatenate(parts)
-
-
-def _show(ways: Sequence[tuple[Normalization, Interval]], images: int) -> None:
-    """Print the accuracy by each, the best first."""
-    table = Table("channels", "normalization", "top-1, % (95 % interval)", title=f"{images} images")
-    for way, share in ways:
-        table.add_row(way.order, way.name or f"mean {way.mean}, std {way.std}", str(share))
-    Console().print(table)

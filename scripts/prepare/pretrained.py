@@ -1,126 +1,146 @@
-"""A torchvision model by its name, with official or with random weights, as an OpenVINO network."""
+"""Models of torchvision and of timm by their names, with official or with random weights, as OpenVINO networks."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import re
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 from urllib.parse import urlparse
 
 import openvino as ov
 
+from deployments.contract.preprocessing import Resize
+from deployments.contract.settings import did_you_mean
 from models.errors import ModelError
-from models.layout import Layout
 from models.repository import sha256
 from scripts.prepare.normalization import Normalization
+from scripts.prepare.source import CROP_RATIO, Source
 
 Weights = Literal["default", "random"]
 
-IMAGENET_SIZE = (224, 224)
-IMAGENET_CROP_RATIO = 0.875
+TIMM = "timm/"
 SEED = 0
+# By timm's names.
+RESIZE: dict[str, Resize] = {"center": "crop", "squash": "stretch", "border": "letterbox"}
 
 
-@dataclass(frozen=True)
-class Pretrained:
-    """A network, and what is known about its input.
-
-    Attributes:
-        network: one image input, one output of class scores.
-        origin: how it was made, for `metadata.json`.
-        labels: the class names, if the weights come with any.
-        size: height and width, pixels; None where only the network says.
-        crop_ratio: share of the shorter side that the evaluation crop keeps.
-        normalization: what the weights were trained with; None where it is not known.
-        layout: of the input; None where only its shape says.
-    """
-
-    network: ov.Model
-    origin: dict[str, Any]
-    labels: tuple[str, ...] | None = None
-    size: tuple[int, int] | None = None
-    crop_ratio: float = IMAGENET_CROP_RATIO
-    normalization: Normalization | None = None
-    layout: Layout | None = None
-
-
-def get(name: str, weights: Weights) -> Pretrained:
-    """Make a torchvision model.
+def get(name: str, weights: Weights) -> Source:
+    """Make a model.
 
     Args:
-        name: `resnet50`, `densenet169`; with `default` weights any of torchvision's classifiers.
-        weights: `default` for torchvision's official ones, their SHA-256 compared with the 8 digits in the file name;
-            `random` for none, which takes neither torchvision nor a network.
+        name: `resnet50` for torchvision's, `timm/resnet50` for timm's.
+        weights: `default` for the official ones, whose SHA-256 is verified; `random` for none, which needs no network
+            connection.
 
     Raises:
-        ModelError: PyTorch or torchvision is missing, there is no such model, or its weights can't be had.
+        ModelError: PyTorch, torchvision or timm is missing, there is no such model, or its weights can't be had.
     """
-    try:
-        import torch
-    except ImportError as err:
-        raise ModelError("torchvision models need PyTorch: pip install -e '.[train]'") from err
-    if weights == "default":
-        return _official(name)
-    from scripts.prepare.imagenet import ARCHITECTURES, random_model
-
-    if name not in ARCHITECTURES:
-        raise ModelError(f"no model {name!r} with random weights; there are {', '.join(sorted(ARCHITECTURES))}")
-    network = ov.convert_model(random_model(name, SEED), example_input=torch.zeros(2, 3, *IMAGENET_SIZE))
-    origin = {"model": name, "weights": "random", "seed": SEED, "torch": torch.__version__}
-    normalization = Normalization.usual("RGB", "imagenet")
-    return Pretrained(network, origin, size=IMAGENET_SIZE, normalization=normalization, layout="NCHW")
-
-
-def _official(name: str) -> Pretrained:
     try:
         import torch
         import torchvision
     # RuntimeError is what a torchvision built for another PyTorch raises.
     except (ImportError, RuntimeError) as err:
         raise ModelError(
-            f"--weights default needs a torchvision that fits the installed PyTorch ({err}); install the "
-            "pair that PyTorch's site names, or pass --weights random"
+            f"{name} needs PyTorch and a torchvision that fits it: pip install 'ensemble-serving[train]' ({err})"
         ) from err
+    torch.manual_seed(SEED)
+    if name.startswith(TIMM):
+        return _timm(name.removeprefix(TIMM), weights)
+    return _torchvision(torchvision, name, weights)
+
+
+def _torchvision(torchvision: Any, name: str, weights: Weights) -> Source:
     models = torchvision.models
     known = models.list_models(module=models)
     if name not in known:
-        raise ModelError(f"no model {name!r} in torchvision; it has {', '.join(known)}")
-    weights = models.get_model_weights(name).DEFAULT
-    digest = _download(weights.url)
-    # torchvision's builder knows the names of old weights, but unpickles what it reads unless PyTorch is told not to.
+        raise ModelError(f"no model {name!r} in torchvision {torchvision.__version__}{did_you_mean(name, known)}")
+    official = models.get_model_weights(name).DEFAULT
+    recipe = official.transforms()
+    (crop,), (resize,) = recipe.crop_size, recipe.resize_size
+    size, normalization = (crop, crop), Normalization("RGB", tuple(recipe.mean), tuple(recipe.std))
+    origin = {"model": name, "torchvision": torchvision.__version__}
+    if weights == "random":
+        network = _network(models.get_model(name, weights=None), size, is_random=True)
+        origin |= {"weights": "random", "seed": SEED}
+        return Source(network, origin, None, size, CROP_RATIO, None, normalization, "NCHW")
+    origin |= {"weights": str(official), "url": official.url, "sha256": _download(official.url)}
+    # torchvision's builder knows the names of old weights, but unpickles what it reads unless PyTorch refuses to.
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     try:
-        model = models.get_model(name, weights=weights)
+        network = _network(models.get_model(name, weights=official), size)
     except (pickle.UnpicklingError, RuntimeError) as err:
-        raise ModelError(f"the weights {weights.url} don't fit this torchvision: {err}") from err
-    recipe = weights.transforms()
-    (crop,), (resize,) = recipe.crop_size, recipe.resize_size
-    origin = {
-        "model": name,
-        "weights": str(weights),
-        "url": weights.url,
-        "sha256": digest,
-        "torchvision": torchvision.__version__,
-    }
-    return Pretrained(
-        ov.convert_model(model.eval(), example_input=torch.zeros(2, 3, crop, crop)),
-        origin,
-        tuple(weights.meta["categories"]),
-        (crop, crop),
-        crop / resize,
-        Normalization("RGB", tuple(recipe.mean), tuple(recipe.std)),
+        raise ModelError(f"the weights {official.url} don't fit this torchvision: {err}") from err
+    labels = tuple(official.meta["categories"])
+    return Source(network, origin, labels, size, crop / resize, None, normalization, "NCHW")
+
+
+def _timm(name: str, weights: Weights) -> Source:
+    try:
+        timm: Any = importlib.import_module("timm")
+        from torchvision.models import ResNet50_Weights
+    except ImportError as err:
+        raise ModelError(f"{TIMM}{name} needs timm: pip install timm") from err
+    if not timm.is_model(name):
+        raise ModelError(f"no model {name!r} in timm {timm.__version__}{did_you_mean(name, timm.list_models())}")
+    file = _from_hub(timm.get_pretrained_cfg(name).hf_hub_id) if weights == "default" else None
+    model = timm.create_model(name, checkpoint_path=str(file or ""))
+    recipe = timm.data.resolve_data_config(model=model)
+    _, height, width = recipe["input_size"]
+    is_imagenet = file is not None and timm.data.infer_imagenet_subset(model) == "imagenet-1k"
+    return Source(
+        _network(model, (height, width), is_random=file is None),
+        {
+            "model": f"{TIMM}{name}",
+            "timm": timm.__version__,
+            "weights": weights,
+            **({"seed": SEED} if file is None else {"sha256": sha256(file)}),
+        },
+        # The names of torchvision's models, so that both may be in one ensemble.
+        tuple(ResNet50_Weights.DEFAULT.meta["categories"]) if is_imagenet else None,
+        (height, width),
+        recipe["crop_pct"],
+        RESIZE[recipe["crop_mode"]],
+        Normalization("RGB", tuple(recipe["mean"]), tuple(recipe["std"])),
         "NCHW",
     )
+
+
+def _network(model: Any, size: tuple[int, int], *, is_random: bool = False) -> ov.Model:
+    import torch
+
+    model.eval()
+    if is_random:
+        _spread(model, size)
+    return ov.convert_model(model, example_input=torch.zeros(2, 3, *size))
+
+
+def _spread(model: Any, size: tuple[int, int]) -> None:
+    """Scale the last layer of a model with random weights so that the logits of drawn images have mean 0, variance 1.
+
+    Without trained batch norms the residual sums grow from block to block, and the softmax would answer one class
+    whatever it sees.
+    """
+    import torch
+
+    with torch.no_grad():
+        # Coarse blotches of colour: fine noise has the same features everywhere, images have not.
+        blotches = torch.randn(16, 3, 8, 8) + torch.randn(16, 3, 1, 1)
+        logits = model(torch.nn.functional.interpolate(blotches, size=size, mode="bilinear"))
+        centre = logits.mean(0)
+        spread = (logits - centre).std()
+        for head in [module for module in model.modules() if isinstance(module, torch.nn.Linear)][-1:]:
+            head.weight /= spread
+            head.bias.copy_((head.bias - centre) / spread)
 
 
 def _download(url: str) -> str:
     """Put a file where torchvision looks for it, unless it is there; returns its SHA-256.
 
     Raises:
-        ModelError: it can't be had, or doesn't begin with the digits in its name.
+        ModelError: it can't be had, or its SHA-256 doesn't begin with the digits in its name.
     """
     import torch
 
@@ -133,7 +153,24 @@ def _download(url: str) -> str:
         digest = sha256(file)
     except OSError as err:
         raise ModelError(f"can't get the weights {url}: {err}; --weights random needs no network") from err
-    told = re.search(r"-([0-9a-f]{8,})\.", name)
-    if told is None or not digest.startswith(told[1]):
+    expected = re.search(r"-([0-9a-f]{8,})\.", name)
+    if expected is None or not digest.startswith(expected[1]):
         raise ModelError(f"{file} is damaged: its SHA-256 {digest} doesn't begin as its name says; delete it")
     return digest
+
+
+def _from_hub(repository: str) -> Path:
+    """The weights of a repository of the Hugging Face hub, whose cache names each large file by its SHA-256.
+
+    Raises:
+        ModelError: they can't be had, or don't match.
+    """
+    from huggingface_hub import hf_hub_download
+
+    try:
+        file = Path(hf_hub_download(repository, "model.safetensors"))
+    except (OSError, ValueError) as err:
+        raise ModelError(f"can't get the weights of {repository}: {err}; --weights random needs no network") from err
+    if file.resolve().name != sha256(file):
+        raise ModelError(f"{file} is damaged: its SHA-256 is not what the hub says; delete it")
+    return file

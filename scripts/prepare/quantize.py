@@ -1,12 +1,12 @@
-"""Quantizes a model of the repository to int8 after training, and writes the next version if it is worth having.
+"""Quantizes a model of the repository to int8 after training, and writes it as the next version if it loses little.
 
     ensemble quantize resnet --data train.zip --validation test.zip --repository models
 
 Needs the `quantize` extra (NNCF). Calibration and validation images are decoded by the server's own code. Without
 --validation, images of --data that calibration does not use are held out, at least half of them; where their classes
-are not the model's, its answers are compared with the float model's. Refused are versions that lost more top-1 than
-`--max-drop` points, and versions whose weights did not shrink by half (a tenth of that is allowed for scales and
-biases): NNCF then found nothing to quantize, and the model would be no faster.
+are not the model's, its answers are compared with the float model's. A version is not written if it loses more top-1
+than `--max-drop` points, or if its weights did not shrink by half (a tenth of that is allowed for scales and biases):
+NNCF then found nothing to quantize, and the model would be no faster.
 """
 
 from __future__ import annotations
@@ -23,23 +23,15 @@ from deployments.contract.payload import Pixels, Probabilities
 from models.baking import fold
 from models.errors import ModelError
 from models.network import load, precision
-from models.repository import DEFAULT_ROOT, LABELS, METADATA, Model, find, versions
+from models.repository import LABELS, METADATA, Model, find, versions
 from models.writing import describe, input_metadata, write_version
 from scripts.dataset import Dataset
-from scripts.errors import ScriptError, positive, told_in_one_line
-from scripts.evaluate.accuracy import (
-    computed_in,
-    decode_all,
-    hits,
-    predict,
-    preprocessing,
-    provenance,
-    sample,
-    top1,
-    truth,
-    without,
-)
+from scripts.errors import ScriptError, errors_in_one_line, positive
+from scripts.evaluate.accuracy import computed_in, decode_all, hits, predict, provenance, sample, top1, truth, without
+from scripts.evaluate.candidates import preprocessing
+from scripts.flags import add_flags, flag, from_flags
 from scripts.interval import Interval
+from scripts.repository import add_repository
 
 Preset = Literal["mixed", "performance"]
 BiasCorrection = Literal["fast", "accurate"]
@@ -54,23 +46,21 @@ class Quantization:
     """How to quantize.
 
     Attributes:
-        data: images to calibrate on, a zip or folder of `<class>/*.jpg`.
-        samples: how many of them.
-        validation: images to measure on; None for those of `data` that calibration leaves over.
-        max_drop: the most top-1 that may be lost, in points of percent.
+        data: images to calibrate on, a zip file or folder of `<class>/*.jpg`.
         preset: `performance` quantizes activations symmetrically, `mixed` asymmetrically where that is more exact.
         bias_correction: how NNCF corrects what quantizing shifts: `fast` each layer alone, `accurate` with the layers
-            before it as they are once quantized, which in general loses less top-1, and takes longer.
-        unmeasured: whether a version is written whose loss nobody has measured.
+            before it as they are once quantized.
     """
 
     data: Path
-    samples: int = 500
-    validation: Path | None = None
-    max_drop: float = 0.3
-    preset: Preset = "mixed"
-    bias_correction: BiasCorrection = "fast"
-    unmeasured: bool = False
+    samples: int = flag(500, "images to calibrate on (default: 500)", type=positive)
+    validation: Path | None = flag(None, "zip file or folder to measure on (default: the rest of --data)", type=Path)
+    max_drop: float = flag(0.3, "most top-1 to lose, points (default: 0.3)", type=float)
+    preset: Preset = flag("mixed", "of activations (default: mixed)", choices=get_args(Preset))
+    bias_correction: BiasCorrection = flag(
+        "fast", "accurate takes longer and in general loses less (default: fast)", choices=get_args(BiasCorrection)
+    )
+    unmeasured: bool = flag(False, "write it without knowing what it loses", action="store_true")
 
 
 def quantize(repository: Path, name: str, version: int | None, settings: Quantization) -> Path:
@@ -152,19 +142,19 @@ def compare(source: Model, quantized: Model, validation: Dataset, max_drop: floa
     try:
         labels = truth(validation, source)
     except ScriptError as err:
-        told = _agreement(before, after)
-        drop = told["expected_drop"]
+        found = _agreement(before, after)
+        drop = found["expected_drop"]
         print(
             f"{err}; so its answers to {len(validation)} images are compared with the float model's: "
-            f"{told['agreement']:.2f} % are the same, and {drop:.2f} points are lost if its probabilities are right"
+            f"{found['agreement']:.2f} % are the same, and {drop:.2f} points are lost if its probabilities are right"
         )
     else:
-        told = {"top1": top1(after, labels), "source_top1": top1(before, labels)}
-        drop = told["source_top1"] - told["top1"]
+        found = {"top1": top1(after, labels), "source_top1": top1(before, labels)}
+        drop = found["source_top1"] - found["top1"]
         lost = Interval.paired(hits(before, labels) - hits(after, labels))
         print(
-            f"top-1 of {len(validation)} images: {told['source_top1']:.2f} % {precision(source)}, {told['top1']:.2f} % "
-            f"INT8; the loss is {drop:.2f} points (95 % interval {lost.low:.2f} to {lost.high:.2f})"
+            f"top-1 of {len(validation)} images: {precision(source)} {found['source_top1']:.2f} %, INT8 "
+            f"{found['top1']:.2f} %; the loss is {drop:.2f} points (95 % interval {lost.low:.2f} to {lost.high:.2f})"
         )
     # Rounded, because 89.3 - 89.0 is a little more than 0.3 in binary.
     if round(drop, 6) > max_drop:
@@ -172,7 +162,7 @@ def compare(source: Model, quantized: Model, validation: Dataset, max_drop: floa
             f"int8 loses {drop:.2f} points of top-1, more than {max_drop}, so nothing was written; "
             "try --bias-correction accurate, --preset mixed, more --samples, or a larger --max-drop"
         )
-    return {**told, "images": len(validation), "computed_in": computed_in(), **provenance(validation)}
+    return {**found, "images": len(validation), "computed_in": computed_in(), **provenance(validation)}
 
 
 def _agreement(before: Probabilities, after: Probabilities) -> dict[str, float]:
@@ -215,7 +205,7 @@ def _to_int8(network: ov.Model, pixels: Pixels, settings: Quantization) -> tuple
     try:
         import nncf
     except ImportError as err:
-        raise ModelError("quantizing needs NNCF: pip install -e '.[quantize]'") from err
+        raise ModelError("quantizing needs NNCF: pip install 'ensemble-serving[quantize]'") from err
     fold(network)
     batch = network.input(0).get_partial_shape()[0]
     rows = 1 if batch.is_dynamic else batch.get_length()
@@ -233,38 +223,17 @@ def _to_int8(network: ov.Model, pixels: Pixels, settings: Quantization) -> tuple
     return quantized, str(nncf.__version__)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `Quantization`, which `ensemble prepare` has as well."""
-    parser.add_argument("--samples", type=positive, default=500, help="images to calibrate on (default: 500)")
-    parser.add_argument("--validation", type=Path, help="zip or folder to measure on (default: the rest of --data)")
-    parser.add_argument("--max-drop", type=float, default=0.3, help="most top-1 to lose, points (default: 0.3)")
-    parser.add_argument("--preset", choices=get_args(Preset), default="mixed")
-    parser.add_argument(
-        "--bias-correction",
-        choices=get_args(BiasCorrection),
-        default="fast",
-        help="accurate takes longer and in general loses less (default: fast)",
-    )
-    parser.add_argument("--unmeasured", action="store_true", help="write it without knowing what it loses")
-
-
-def from_arguments(args: argparse.Namespace) -> Quantization:
-    """The settings that `add_arguments` and `--data` made."""
-    given = args.validation, args.max_drop, args.preset, args.bias_correction, args.unmeasured
-    return Quantization(args.data, args.samples, *given)
-
-
 def main() -> None:
     """Parse the command line and quantize."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="model of the repository")
     parser.add_argument("--version", type=positive, help="version to quantize (default: the highest float one)")
     parser.add_argument("--data", type=Path, required=True, help="zip or folder of <class>/*.jpg to calibrate on")
-    parser.add_argument("--repository", type=Path, default=DEFAULT_ROOT, help="default: the models in the box")
-    add_arguments(parser)
+    add_repository(parser)
+    add_flags(parser, Quantization)
     args = parser.parse_args()
-    with told_in_one_line():
-        folder = quantize(args.repository, args.name, args.version, from_arguments(args))
+    with errors_in_one_line():
+        folder = quantize(args.repository, args.name, args.version, from_flags(Quantization, args))
         print(f"wrote {describe(folder)}")
 
 

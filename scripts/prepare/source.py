@@ -1,50 +1,78 @@
-"""Reads what a model is made of: a file of any framework, or the name of a torchvision model."""
+"""What a model is prepared from: a network, and what is known about the images that it takes."""
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import openvino as ov
 
+from deployments.contract.preprocessing import Resize
 from models.errors import ModelError
+from models.layout import Layout
 from models.repository import sha256
-from scripts.errors import ScriptError
-from scripts.prepare import pretrained
+from scripts.prepare.normalization import Normalization
 
 READABLE = (".onnx", ".tflite", ".pdmodel", ".xml", ".pb")
+# The share of the shorter side that ImageNet's evaluation keeps: 224 of 256 pixels.
+CROP_RATIO = 0.875
+# What to do about files that OpenVINO can't read, by their suffix.
+ADVICE = {
+    ".json": "if it is PaddlePaddle's, save it with FLAGS_enable_pir_api=0 in the environment, which makes a .pdmodel",
+    **dict.fromkeys((".keras", ".h5"), "save it by Keras' model.export(FOLDER), which makes a SavedModel"),
+    **dict.fromkeys(
+        (".pt2", ".pt", ".pth", ".ckpt", ".bin", ".safetensors"),
+        "PyTorch's own files run or evaluate what is in them, or lack the network; export it as ONNX: "
+        "torch.onnx.export(model.eval(), torch.zeros(1, 3, HEIGHT, WIDTH), 'model.onnx')",
+    ),
+}
 
 
-def read(source: str, args: argparse.Namespace) -> pretrained.Pretrained:
-    """The network, and what is known about its input.
+@dataclass(frozen=True)
+class Source:
+    """A network, and what is known about its input.
+
+    Attributes:
+        network: one image input, one output of class scores.
+        origin: where it is from, for `metadata.json`.
+        labels: the class names, if it has any.
+        size: height and width, pixels; None where only the network says.
+        crop_ratio: the share of the shorter side that the evaluation crop keeps; None where it is not known.
+        resize: how its images are resized; None where it is not known.
+        normalization: that of its training; None where it is not known.
+        layout: of the input; None where only its shape says.
+    """
+
+    network: ov.Model
+    origin: dict[str, Any]
+    labels: tuple[str, ...] | None = None
+    size: tuple[int, int] | None = None
+    crop_ratio: float | None = None
+    resize: Resize | None = None
+    normalization: Normalization | None = None
+    layout: Layout | None = None
+
+    @property
+    def takes_bytes(self) -> bool:
+        """Whether it takes pixels from 0 to 255 as whole numbers, so that it seems to normalize by itself."""
+        return bool(self.network.inputs) and self.network.input(0).get_element_type() == ov.Type.u8
+
+
+def read(path: Path) -> Source:
+    """The network of a file or folder that OpenVINO reads.
 
     Raises:
-        ModelError: it can't be read.
-        ScriptError: a flag is missing or doesn't fit.
+        ModelError: it can't be read; the message says what to do instead.
     """
-    path = Path(source)
     if not path.exists():
-        if "/" in source or path.suffix in READABLE:
-            raise ModelError(f"there is no {source}")
-        if args.weights is None:
-            raise ScriptError(
-                f"{source!r} is no file; for torchvision's model of that name say --weights default|random"
-            )
-        return pretrained.get(source, args.weights)
-    if args.weights is not None:
-        raise ScriptError(f"--weights is for torchvision models; {source} has its own")
+        raise ModelError(f"there is no {path}")
+    if path.suffix in ADVICE:
+        raise ModelError(f"{path} is not read: {ADVICE[path.suffix]}")
     try:
         network = ov.Core().read_model(path) if path.suffix == ".xml" else ov.convert_model(path)
     # convert_model raises its own error type, and plain Exception for a format that it doesn't know.
     except Exception as err:
-        if path.suffix == ".json":
-            raise ModelError(
-                f"OpenVINO can't read {source}; if that is PaddlePaddle's, save it with FLAGS_enable_pir_api=0 in the "
-                "environment, which makes a .pdmodel"
-            ) from err
-        raise ModelError(f"OpenVINO can't read {source}; it reads {', '.join(READABLE)}, SavedModel: {err}") from err
-    takes_bytes = network.inputs and network.input(0).get_element_type() == ov.Type.u8
-    if takes_bytes and args.normalize != "none" and args.mean is None and args.std is None:
-        raise ScriptError(f"{source} takes uint8 pixels, so it seems to normalize by itself: pass --normalize none")
+        raise ModelError(f"OpenVINO can't read {path}; it reads {', '.join(READABLE)}, SavedModel: {err}") from err
     digest = {"sha256": sha256(path)} if path.is_file() else {}
-    return pretrained.Pretrained(network, {"file": path.name, **digest})
+    return Source(network, {"file": path.name, **digest})

@@ -3,8 +3,8 @@
     ensemble serve serve_config.yaml
 
 What `serve run` does, and besides: sets the switches that Ray reads before it starts, turns Ray's token authentication
-on, looks whether the configuration and its models fit before Ray starts, clears away what a killed run left on the
-ports, waits until every member has answered, and says so.
+on, checks the configuration and its models before Ray starts, ends what a killed server has left behind, waits until
+every member has answered, and says so.
 """
 
 from __future__ import annotations
@@ -19,29 +19,42 @@ from scripts.shipped import shipped
 
 def main() -> None:
     """Parse the command line and serve."""
-    # Until the server heeds signals itself, nothing is started, and there is nothing to tell about the end.
+    # Until the server handles signals itself, nothing has been started that would have to be ended.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "config", type=Path, nargs="?", default=shipped("serve_config.yaml"), help="a Serve config file (default: ours)"
     )
     parser.add_argument(
-        "--whole-dashboard", action="store_true", help="Ray's dashboard with all its pages: 170 MB more"
+        "--whole-dashboard", action="store_true", help="Ray's dashboard with all its pages, which takes more memory"
+    )
+    parser.add_argument("--without-keys", action="store_true", help="let other machines reach it without an API key")
+    parser.add_argument(
+        "--ports-from",
+        type=int,
+        metavar="N",
+        help="listen on N (HTTP), N + 1 (gRPC), N + 2 and N + 3 (metrics of HAProxy and of Ray), beside another server",
     )
     parser.add_argument(
-        "--without-keys", action="store_true", help="other machines may reach it, and nobody is asked for a key"
+        "--host-address",
+        metavar="IP",
+        help="this machine's address, for clients and for other machines that join (docs/cluster.md)",
     )
+    parser.add_argument(
+        "--cluster-port", type=int, metavar="N", help="the port at which other machines join (default: 6379)"
+    )
+    parser.add_argument("--json-logs", action="store_true", help="log lines of JSON, with trace ids, here too")
     args = parser.parse_args()
-
-    import yaml
 
     from deployments.contract.errors import ConfigurationError
     from scripts.errors import ScriptError
+    from scripts.serve.machines import enter
     from scripts.serve.server import serve
 
     try:
-        serve(args.config, args.whole_dashboard, args.without_keys)
-    except (ScriptError, ConfigurationError, OSError, ValueError, yaml.YAMLError) as err:
+        enter(args.host_address, args.cluster_port)
+        serve(args.config, args.whole_dashboard, args.without_keys, args.ports_from, args.json_logs)
+    except (ScriptError, ConfigurationError, OSError, ValueError) as err:
         sys.exit(f"{args.config}: {err}")
 
 

@@ -1,9 +1,10 @@
-"""Ray Serve's REST interface, which `serve deploy` and `serve status` speak too."""
+"""A client of Ray Serve's REST interface, which `serve deploy` and `serve status` use too."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -15,13 +16,13 @@ START_TIMEOUT_S = 60.0
 
 
 class ServeApi:
-    """Deploys, asks and shuts down the applications of a cluster."""
+    """Deploys, reports and shuts down the applications of a cluster."""
 
     def __init__(self, dashboard: str) -> None:
         """Set the root of the cluster's dashboard, `http://127.0.0.1:8265`."""
         self._client = httpx.Client(base_url=dashboard, headers=authorization(), timeout=30, trust_env=False)
 
-    def deploy(self, config: dict[str, Any], stop: threading.Event | None = None) -> None:
+    def deploy(self, config: Mapping[str, Any], stop: threading.Event | None = None) -> None:
         """Deploy a Serve config; not if `stop` is set before the dashboard answers.
 
         Raises:
@@ -43,7 +44,7 @@ class ServeApi:
 
     def failure(self) -> str | None:
         """Why an application can't be served, if one can't."""
-        for application in self._applications():
+        for application in self.applications():
             if application["status"] in {"DEPLOY_FAILED", "UNHEALTHY"}:
                 messages = [application["message"], *(d["message"] for d in application["deployments"].values())]
                 return explain(messages)
@@ -51,26 +52,26 @@ class ServeApi:
 
     def progress(self) -> str:
         """The states of the applications and their deployments, in words."""
-        told = []
-        for application in self._applications():
+        states = []
+        for application in self.applications():
             nodes = (f"{each['name']} {each['status']}" for each in application["deployments"].values())
-            told.append(f"Serve: {application['status']} ({', '.join(nodes)})")
-        return "; ".join(told) or "Serve tells nothing"
+            states.append(f"Serve: {application['status']} ({', '.join(nodes)})")
+        return "; ".join(states) or "Serve reports no application"
 
-    def _applications(self) -> list[dict[str, Any]]:
-        """What Serve tells of each application; nothing while it can't be asked."""
+    def applications(self) -> list[dict[str, Any]]:
+        """What Serve reports of each application; empty while it does not answer."""
         try:
             return list(self._client.get(APPLICATIONS).json()["applications"].values())
         except (httpx.HTTPError, ValueError, KeyError):
             return []
 
     def shut_down(self, timeout_s: float) -> None:
-        """Stop every application, its replicas finishing what they have."""
+        """Stop every application; its replicas finish what they have."""
         self._client.delete(APPLICATIONS, timeout=timeout_s)
 
 
 def explain(messages: list[str]) -> str:
-    """The configuration error in a failed application's messages, or else the whole of them."""
+    """The configuration error in a failed application's messages, or else all of them."""
     for message in messages:
         for line in reversed(message.splitlines()):
             if "ConfigurationError: " in line:

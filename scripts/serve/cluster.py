@@ -1,4 +1,4 @@
-"""The Ray cluster that serves: every process of it is below this one, wherever it was started from."""
+"""The Ray cluster that serves: each of its processes descends from this one, wherever it was started."""
 
 from __future__ import annotations
 
@@ -8,85 +8,150 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from graph.ray_internals.head import INTERFACE_ADDRESS
 from scripts.errors import ScriptError
 
 # Linux's number for `prctl`: orphans below this process become its children, not init's.
 PR_SET_CHILD_SUBREAPER = 36
-# In the environment of everything that is started: who started it.
+# The environment variable that says of a process which server has started it.
 MARK = "ENSEMBLE_SERVED_BY"
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S, END_TIMEOUT_S = 5.0, 20.0
-# Without these there is no cluster any more.
+INTERFACE_LOG, INTERFACE_TIMEOUT_S, LOOK_EVERY_S = "serve_interface.log", 60.0, 0.02
+# Without these there is no cluster.
 VITAL = ("gcs_server", "raylet")
 
 
 class Cluster:
-    """A Ray head on this machine, from its start to its end."""
+    """A Ray head on this machine, from its start to its end.
 
-    def __init__(self, whole_dashboard: bool) -> None:
-        """Start it, on loopback.
+    Attributes:
+        address: of the cluster, for Ray.
+        dashboard: its root, `http://127.0.0.1:8265`.
+        session: the folder of the session, with its logs.
+    """
+
+    def __init__(self, whole_dashboard: bool, forks: Path) -> None:
+        """Start it, on loopback or, in a cluster of several machines, on this machine's address.
 
         Args:
             whole_dashboard: whether Ray's dashboard has all its pages.
+            forks: the socket of the fork server that starts its Python processes.
 
         Raises:
             ScriptError: it did not start.
         """
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-        command = [
-            sys.executable,
-            "-m",
-            "graph.ray_internals.head",
-            *(["--whole-dashboard"] if whole_dashboard else []),
-        ]
-        environment = {**os.environ, MARK: mark(psutil.Process())}
-        try:
-            started = subprocess.run(  # noqa: S603
-                # Away from the terminal, whose Ctrl-C is for this process to heed.
-                command,
-                env=environment,
-                capture_output=True,
-                timeout=START_TIMEOUT_S,
-                start_new_session=True,
-            )
-        except subprocess.TimeoutExpired as err:
-            self.end()
-            raise ScriptError(f"Ray did not start within {START_TIMEOUT_S:.0f} s") from err
-        if started.returncode != 0:
-            self.end()
-            raise ScriptError(f"Ray did not start: {started.stderr.decode(errors='replace')[-2000:]}")
-        told = json.loads(started.stdout.splitlines()[-1])
-        self.address: str = told["address"]
-        self.dashboard: str = told["dashboard"]
-        self.session: str = told["session"]
-        processes = psutil.Process().children(recursive=True)
-        self._vital = {name: process for process in processes if (name := _name(process)) in VITAL}
+        self._interface: subprocess.Popen[bytes] | None = None
+        options = ["--whole-dashboard"] if whole_dashboard else []
+        printed = start_ray("graph.ray_internals.head", f"--forks={forks}", *options)
+        self.address: str = printed["address"]
+        self.session = Path(printed["session"])
+        self._interface_command: list[str] = printed["interface"]
+        self._vital = below(VITAL)
+        self.dashboard: str = self._interface_address() if self._interface_command else printed["dashboard"]
+
+    def check(self) -> None:
+        """Raise ScriptError if a process without which there is no cluster has ended."""
+        if lost := self.lost():
+            raise ScriptError(f"Ray's {lost} has ended; see {self.session}/logs")
 
     def lost(self) -> str | None:
-        """The name of a process without which there is no cluster, if it has ended."""
-        _reap()
-        return next((name for name in VITAL if not _runs(self._vital.get(name))), None)
+        """The name of a process without which there is no cluster, if it has ended; others are started again."""
+        self._keep_interface()
+        return ended(self._vital)
+
+    def _interface_address(self) -> str:
+        """The root of Serve's REST interface, as soon as it listens; raises ScriptError if it does not."""
+        file, give_up = self.session / INTERFACE_ADDRESS, time.monotonic() + INTERFACE_TIMEOUT_S
+        while not file.exists():
+            self._keep_interface()
+            if time.monotonic() > give_up:
+                self.end()
+                raise ScriptError(f"Serve's REST interface did not start; see {self.session}/logs/{INTERFACE_LOG}")
+            time.sleep(LOOK_EVERY_S)
+        return f"http://{file.read_text(encoding='ascii')}"
+
+    def _keep_interface(self) -> None:
+        """Start Serve's REST interface, unless it runs; its output goes to a log."""
+        if not self._interface_command or (self._interface is not None and self._interface.poll() is None):
+            return
+        with (self.session / "logs" / INTERFACE_LOG).open("ab") as log:
+            self._interface = subprocess.Popen(  # noqa: S603
+                self._interface_command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=marked(),
+                # This process deploys, and Serve's workers put its working directory in front of their import path.
+                cwd=self.session,
+                start_new_session=True,
+            )
 
     def end(self) -> None:
         """End every process below this one, and what they start meanwhile."""
-        _end_all_below()
+        end_all_below()
+
+
+def start_ray(module: str, *arguments: str) -> dict[str, Any]:
+    """Start processes of Ray's below this one, by a module that prints JSON and ends; what it printed.
+
+    Raises:
+        ScriptError: they did not start, and none of them is left.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        started = subprocess.run(  # noqa: S603
+            # `-P` leaves out the working directory, where there may be packages of the same names.
+            [sys.executable, "-P", "-m", module, *arguments],
+            env=marked(),
+            capture_output=True,
+            timeout=START_TIMEOUT_S,
+            # Away from the terminal, so that Ctrl-C comes to this process alone.
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired as err:
+        end_all_below()
+        raise ScriptError(f"Ray did not start within {START_TIMEOUT_S:.0f} s") from err
+    if started.returncode != 0:
+        end_all_below()
+        raise ScriptError(f"Ray did not start: {started.stderr.decode(errors='replace')[-2000:]}")
+    printed: dict[str, Any] = json.loads(started.stdout.splitlines()[-1])
+    return printed
+
+
+def below(names: Collection[str]) -> dict[str, psutil.Process | None]:
+    """The processes below this one that have these names; None for a name that none has."""
+    processes = {_name(process): process for process in psutil.Process().children(recursive=True)}
+    return {name: processes.get(name) for name in names}
+
+
+def ended(processes: Mapping[str, psutil.Process | None]) -> str | None:
+    """The name of the first process that has ended, if one has."""
+    _reap()
+    return next((name for name, process in processes.items() if not _runs(process)), None)
 
 
 def end_at_once() -> None:
     """Kill every process below this one, and what they start meanwhile."""
-    _end_all_below(psutil.Process.kill)
+    end_all_below(psutil.Process.kill)
+
+
+def marked() -> dict[str, str]:
+    """The environment for what this process starts, by which it is found if this one is killed."""
+    return {**os.environ, MARK: mark(psutil.Process())}
 
 
 def mark(process: psutil.Process) -> str:
-    """What tells a process from another that once had, or will have, its number: on this start of this machine.
+    """What tells a process from every other that has its number at another time, on this start of this machine.
 
-    Its age in ticks of the machine's, not by the clock, which may be set meanwhile.
+    It has the process's start in ticks of the machine's clock, which nobody sets.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     namespace = os.readlink("/proc/self/ns/pid")
@@ -96,12 +161,12 @@ def mark(process: psutil.Process) -> str:
 
 
 def leftovers() -> Iterator[psutil.Process]:
-    """This user's processes that were started by a server that is no more: it was killed."""
+    """This user's processes that a server has started which was killed since."""
     here = mark(psutil.Process()).split("@")[2:]
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             marked = process.environ().get(MARK, "") if process.uids().real == os.getuid() else ""
-            # A container's processes are seen from outside, but their numbers are others there.
+            # A container's processes can be seen from outside, where they have other numbers.
             if marked and marked.split("@")[2:] == here and not _is_there(marked):
                 yield process
 
@@ -114,7 +179,7 @@ def _is_there(marked: str) -> bool:
 
 
 def clear_leftovers() -> None:
-    """End what earlier, killed servers left behind, and say so."""
+    """End what earlier servers left behind that were killed, and print it."""
     if found := list(leftovers()):
         names = sorted({process.name() for process in found})
         print(f"ending {len(found)} processes that a killed server left: {', '.join(names)}", flush=True)
@@ -122,7 +187,7 @@ def clear_leftovers() -> None:
 
 
 def end(processes: Iterable[psutil.Process], *ways: Callable[[psutil.Process], None]) -> None:
-    """Ask processes to end, and end those that don't; or in other ways, one after the other."""
+    """End processes, by default by SIGTERM and those that remain by SIGKILL, or by other ways one after the other."""
     running = list(processes)
     for way in ways or (psutil.Process.terminate, psutil.Process.kill):
         for process in running:
@@ -131,9 +196,10 @@ def end(processes: Iterable[psutil.Process], *ways: Callable[[psutil.Process], N
         _, running = psutil.wait_procs(running, STOP_TIMEOUT_S)
 
 
-def _end_all_below(*ways: Callable[[psutil.Process], None]) -> None:
+def end_all_below(*ways: Callable[[psutil.Process], None]) -> None:
+    """End every process below this one, and what they start meanwhile; by the ways of `end`."""
     give_up, empty = time.monotonic() + END_TIMEOUT_S, 0
-    # A process whose parent ends while the list is made is below nobody in it: it is, when one looks again.
+    # A process whose parent ends while the list is made is in it the next time.
     while empty < 2 and time.monotonic() < give_up:
         below = psutil.Process().children(recursive=True)
         empty = 0 if below else empty + 1
@@ -154,7 +220,7 @@ def _runs(process: psutil.Process | None) -> bool:
 
 
 def _reap() -> None:
-    """Let go of children that have ended."""
+    """Take the exit status of children that have ended."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             time.sleep(0)

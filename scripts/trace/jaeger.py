@@ -12,21 +12,21 @@ from datetime import UTC, datetime, timedelta
 import httpx
 
 from scripts.errors import ScriptError
-from scripts.trace.spans import Trace, parse_traces
+from scripts.trace.spans import Trace, spans_in, traces
 
 PATH = "/api/v3/traces"
 TRACE_ID = re.compile("[0-9a-f]{32}")
-# Without an id it is asked for the latest so many of the last so long.
+# Without an id: how many of the latest traces are asked for, and of how long ago at most.
 LATEST, SPAN = 200, timedelta(days=2)
 
 
 def read_traces(url: str, trace_id: str | None = None) -> list[Trace]:
-    """The trace of this id, if it is a whole one, else the ingress' latest ones; the newest first.
+    """The trace of this id, if the id is complete, else the latest ones of the ingress; the newest first.
 
     Raises:
         ScriptError: there is no Jaeger, or it has none.
     """
-    whole = trace_id is not None and TRACE_ID.fullmatch(trace_id)
+    complete = trace_id is not None and TRACE_ID.fullmatch(trace_id)
     now = datetime.now(UTC)
     query = {
         "query.service_name": os.environ.get("OTEL_SERVICE_NAME") or "Ingress",
@@ -34,14 +34,14 @@ def read_traces(url: str, trace_id: str | None = None) -> list[Trace]:
         "query.start_time_max": (now + timedelta(minutes=1)).isoformat(),
         "query.num_traces": str(LATEST),
     }
-    path = f"{PATH}/{trace_id}" if whole else PATH
+    path = f"{PATH}/{trace_id}" if complete else PATH
     try:
-        answer = httpx.get(f"{url.rstrip('/')}{path}", params={} if whole else query, timeout=30, trust_env=False)
+        answer = httpx.get(f"{url.rstrip('/')}{path}", params={} if complete else query, timeout=30, trust_env=False)
     except (httpx.HTTPError, httpx.InvalidURL) as err:
         raise ScriptError(f"there is no Jaeger at {url}: {err}; make jaeger says how to start one") from err
     if answer.status_code == httpx.codes.NOT_FOUND:
         raise ScriptError(f"{url} has no such trace; serve with OTEL_TRACES_EXPORTER=otlp and send a request")
     try:
-        return parse_traces(answer.json()["result"])
+        return traces(spans_in(answer.json()["result"]))
     except (ValueError, KeyError, TypeError) as err:
         raise ScriptError(f"what {url} answers, status {answer.status_code}, is not Jaeger's: {err!r}") from err

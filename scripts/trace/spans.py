@@ -1,15 +1,16 @@
-"""Reads the traces that `OTEL_TRACES_EXPORTER=file` writes: OTLP JSON lines."""
+"""The spans of traces, read from OTLP as JSON, as `OTEL_TRACES_EXPORTER=file` writes it and Jaeger answers it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scripts.errors import ScriptError
 
+# OTLP's status code of a span that failed.
 ERROR = 2
 
 
@@ -25,7 +26,7 @@ class Span:
     start_us: int
     end_us: int
     attributes: dict[str, Any]
-    links: tuple[tuple[str, str], ...]
+    links: list[dict[str, str]]
     process: dict[str, Any]
     failed: bool
 
@@ -36,16 +37,8 @@ class Span:
 
     def to_dict(self) -> dict[str, Any]:
         """What `--json` prints of it."""
-        return {
-            "name": self.name,
-            "service": self.service,
-            "span_id": self.span_id,
-            "parent_id": self.parent_id,
-            "start_us": self.start_us,
-            "end_us": self.end_us,
-            "attributes": self.attributes,
-            "links": [{"trace_id": trace_id, "span_id": span_id} for trace_id, span_id in self.links],
-        }
+        names = ("name", "service", "span_id", "parent_id", "start_us", "end_us", "attributes", "links")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -88,59 +81,47 @@ def read_traces(folder: Path) -> list[Trace]:
     Raises:
         ScriptError: there is no trace, or a file holds something else.
     """
-    spans: dict[str, list[Span]] = {}
+    spans: list[Span] = []
     for path in sorted(folder.glob("*.jsonl")):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), 1):
             if not line.endswith("\n"):
                 continue  # it is being written
             try:
-                for span in _spans(json.loads(line)):
-                    spans.setdefault(span.trace_id, []).append(span)
+                spans += spans_in(json.loads(line))
             except (ValueError, KeyError, TypeError) as err:
                 raise ScriptError(f"{path}, line {number}, is not OTLP JSON: {err!r}") from err
     if not spans:
         raise ScriptError(f"there are no traces in {folder}; serve with OTEL_TRACES_EXPORTER=file and send a request")
-    return _newest_first(spans)
+    return traces(spans)
 
 
-def parse_traces(data: dict[str, Any]) -> list[Trace]:
-    """Every trace in OTLP's `TracesData` as JSON, the newest first.
-
-    Raises:
-        KeyError, TypeError, ValueError: it is something else.
-    """
-    spans: dict[str, list[Span]] = {}
-    for span in _spans(data):
-        spans.setdefault(span.trace_id, []).append(span)
-    return _newest_first(spans)
+def traces(spans: Iterable[Span]) -> list[Trace]:
+    """The traces of spans, the newest first."""
+    found: dict[str, list[Span]] = {}
+    for span in sorted(spans, key=lambda span: (span.start_us, -span.end_us)):
+        found.setdefault(span.trace_id, []).append(span)
+    result = [Trace(trace_id, tuple(own)) for trace_id, own in found.items()]
+    return sorted(result, key=lambda trace: trace.start_us, reverse=True)
 
 
-def _newest_first(spans: dict[str, list[Span]]) -> list[Trace]:
-    traces = [
-        Trace(trace_id, tuple(sorted(found, key=lambda span: (span.start_us, -span.end_us))))
-        for trace_id, found in spans.items()
-    ]
-    return sorted(traces, key=lambda trace: trace.start_us, reverse=True)
-
-
-def _spans(data: dict[str, Any]) -> Iterator[Span]:
+def spans_in(data: dict[str, Any]) -> Iterator[Span]:
+    """Every span in OTLP's `TracesData` as JSON; raises KeyError, TypeError or ValueError for something else."""
     for resource in data["resourceSpans"]:
         process = _attributes(resource["resource"].get("attributes", []))
-        for scope in resource["scopeSpans"]:
-            for span in scope["spans"]:
-                yield Span(
-                    span["traceId"],
-                    span["spanId"],
-                    span.get("parentSpanId") or None,
-                    span["name"],
-                    process.get("service.name", "unknown_service"),
-                    int(span["startTimeUnixNano"]) // 1000,
-                    int(span["endTimeUnixNano"]) // 1000,
-                    _attributes(span.get("attributes", [])),
-                    tuple((link["traceId"], link["spanId"]) for link in span.get("links", [])),
-                    process,
-                    span.get("status", {}).get("code") == ERROR,
-                )
+        for span in (span for scope in resource["scopeSpans"] for span in scope["spans"]):
+            yield Span(
+                span["traceId"],
+                span["spanId"],
+                span.get("parentSpanId") or None,
+                span["name"],
+                process.get("service.name", "unknown_service"),
+                int(span["startTimeUnixNano"]) // 1000,
+                int(span["endTimeUnixNano"]) // 1000,
+                _attributes(span.get("attributes", [])),
+                [{"trace_id": link["traceId"], "span_id": link["spanId"]} for link in span.get("links", [])],
+                process,
+                span.get("status", {}).get("code") == ERROR,
+            )
 
 
 def _attributes(pairs: list[dict[str, Any]]) -> dict[str, Any]:

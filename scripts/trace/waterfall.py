@@ -13,8 +13,8 @@ from scripts.trace.spans import Span, Trace
 PALETTE = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#eeca3b")
 FAILED = "#d00000"
 BAR_CELLS = 60
-# Attributes worth a place beside the bar.
-TOLD = {
+# Attributes that are printed beside the bar, and what each is called there.
+NOTED = {
     "ensemble.batch.size": "batch of",
     "ensemble.model.version": "version",
     "ensemble.queue_wait_ms": "queued ms",
@@ -40,15 +40,15 @@ def draw(trace: Trace, console: Console) -> None:
         cells = max(1, round(_share(trace, span.end_us) * BAR_CELLS) - before)
         bar = Text(" " * min(before, BAR_CELLS - 1)) + Text("━" * cells, colours[span.service])
         name = Text("  " * depth + span.name, FAILED if span.failed else "")
-        table.add_row(name, span.service, bar, f"{span.duration_us / 1000:.2f}", _told(span))
+        table.add_row(name, span.service, bar, f"{span.duration_us / 1000:.2f}", _notes(span))
     console.print(table)
 
 
 def svg(trace: Trace) -> str:
-    """The same as an SVG document."""
+    """The waterfall as an SVG document."""
     colours = _colours(trace)
     rows = list(trace.tree())
-    notes = [f"{span.duration_us / 1000:.2f} ms {_told(span)}" for _, span in rows]
+    notes = [f"{span.duration_us / 1000:.2f} ms {_notes(span)}" for _, span in rows]
     width = LABEL_PX + BAR_PX + 24 + round(CHARACTER_PX * max(map(len, notes)))
     height = HEAD_PX + ROW_PX * len(rows) + 8
     parts = [
@@ -86,8 +86,8 @@ def _share(trace: Trace, time_us: int) -> float:
     return min(1.0, max(0.0, (time_us - trace.start_us) / max(trace.duration_us, 1)))
 
 
-def _told(span: Span) -> str:
-    values = {name: span.attributes[key] for key, name in TOLD.items() if key in span.attributes}
+def _notes(span: Span) -> str:
+    values = {name: span.attributes[key] for key, name in NOTED.items() if key in span.attributes}
     return ", ".join(
         f"{name} {value:.2f}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()
     )

@@ -1,1 +1,1 @@
-"""Trains the models in the box: `ensemble train`. Needs the `train` extra (PyTorch)."""
+"""Trains the bundled models: `ensemble train`. Needs the `train` extra (PyTorch)."""

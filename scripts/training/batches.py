@@ -1,4 +1,4 @@
-"""What an epoch learns from: shuffled, augmented batches of images."""
+"""Batches of an epoch: images shuffled, augmented and mixed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scripts.training.images import augment, mix
 from scripts.training.recipe import Recipe
 
 # Normalized images, float [n,3,H,W]; the classes' probabilities, float [n,classes]; and what teachers answer to these
-# images, float [n,classes], None if nobody has asked them.
+# images, float [n,classes], None where they were not asked.
 Lesson = tuple[Tensor, Tensor, Tensor | None]
 # From numbers of images, int64 [n], to these.
 Draw = Callable[[Tensor], Lesson]

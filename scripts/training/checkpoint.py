@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from scripts.errors import ScriptError
 
@@ -65,6 +65,14 @@ def origin(initial: Path, begun: dict[str, Any]) -> dict[str, Any]:
     return saved
 
 
+def set_weights(model: nn.Module, saved: dict[str, Any], file: Path | None) -> None:
+    """Give a network the weights of a run; raises ScriptError, with the file, if they are another architecture's."""
+    try:
+        model.load_state_dict(saved["model"])
+    except RuntimeError as err:
+        raise ScriptError(f"{file} holds another architecture's weights; name another file: {err}") from err
+
+
 def save(checkpoint: Path, content: dict[str, Any]) -> None:
     """Write a checkpoint in the place of the one before, whole or not at all."""
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +87,7 @@ def random_state() -> list[Tensor]:
 
 
 def set_random_state(state: list[Tensor]) -> None:
-    """Put the generators back to what `random_state` told."""
+    """Set the generators to what `random_state` returned."""
     torch.set_rng_state(state[0])
     if torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state[1:])

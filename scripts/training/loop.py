@@ -15,14 +15,14 @@ from tqdm import tqdm
 
 from models.repository import DEFAULT_ROOT, sha256
 from scripts.dataset import Dataset
-from scripts.errors import ScriptError
 from scripts.training import checkpoint as saving
 from scripts.training.architectures import ARCHITECTURES, whiten
 from scripts.training.batches import Draw, Lesson, as_they_are, batches
 from scripts.training.images import load_images
 from scripts.training.mixtures import Mixtures
 from scripts.training.muon import Muon
-from scripts.training.recipe import Recipe, to_json
+from scripts.training.precision import arithmetic
+from scripts.training.recipe import Recipe
 from scripts.training.teachers import Teachers, distillation
 
 # Of 5,000 images of 32x32: enough for the statistics of 2x2 patches.
@@ -85,7 +85,8 @@ def sum_gradients(
     total, size = 0.0, recipe.forward_batch_size
     lessons: Sequence[Tensor | None] = [None] * len(images) if taught is None else taught.split(size)
     for part, truth, lesson in zip(images.split(size), targets.split(size), lessons, strict=False):
-        with torch.autocast(part.device.type, torch.bfloat16):
+        precision = arithmetic(part.device)
+        with torch.autocast(part.device.type, precision, enabled=precision is torch.bfloat16):
             logits = model(part.contiguous(memory_format=torch.channels_last)).float()
         loss = F.cross_entropy(logits, truth, label_smoothing=recipe.label_smoothing, reduction="sum")
         if lesson is not None:
@@ -124,51 +125,53 @@ class Run:
         checkpoint: Path,
         initial: Path | None = None,
         repository: Path | None = None,
-        lessons: Path | None = None,
+        teacher_outputs: Path | None = None,
     ) -> None:
-        """Load everything, from a checkpoint if there is one; see `train`."""
+        """Load everything, from the checkpoint if there is one.
+
+        Args:
+            recipe: what decides the result.
+            data: the images to learn, a zip or folder of `<class>/*.jpg`.
+            validation: such images to print top-1 of after each epoch; default: those that the recipe holds out.
+            size: height and width, pixels.
+            checkpoint: written every epoch.
+            initial: a finished run's checkpoint, to begin with its weights.
+            repository: where the teachers are; default: the bundled models.
+            teacher_outputs: a file that keeps the teachers' answers about mixtures, for other runs.
+
+        Raises:
+            ScriptError: the checkpoint was made with another recipe, other data or another size; `initial` is not at
+                its end, or of other classes or another size; either is no checkpoint, or another architecture's; or
+                see `load_images` and `Teachers`.
+            DatasetError: a path holds no labelled images.
+        """
         self._recipe, self._checkpoint = recipe, checkpoint
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         dataset, _ = Dataset.open(data).hold_out(recipe.hold_out)
-        judged = judging_images(recipe, data, validation)
+        self._teachers = None
+        if recipe.teachers:
+            self._teachers = Teachers(repository or DEFAULT_ROOT, recipe.teachers, dataset.classes, size)
         self._begun: dict[str, Any] = {
-            "recipe": to_json(recipe),
+            "recipe": recipe.to_json(),
             "classes": list(dataset.classes),
             "size": size,
             "data_sha256": sha256(data) if data.is_file() else None,
             "initial": None,
-            "teachers": [],
+            "teachers": [] if self._teachers is None else self._teachers.provenance(),
         }
         origin = None if initial is None else saving.origin(initial, self._begun)
         if origin is not None:
             self._begun["initial"] = {what: origin.get(what) for what in ("recipe", "data_sha256", "initial")}
-        self._teachers = None
-        if recipe.teachers:
-            self._teachers = Teachers(repository or DEFAULT_ROOT, recipe.teachers, dataset.classes, size, lessons)
-            self._begun["teachers"] = self._teachers.provenance()
         torch.manual_seed(recipe.seed)
         model = ARCHITECTURES[recipe.architecture](len(dataset.classes))
         saved = saving.resume(checkpoint, self._begun)
         if (weights := saved or origin) is not None:
-            try:
-                model.load_state_dict(weights["model"])
-            except RuntimeError as err:
-                name = checkpoint if saved is not None else initial
-                raise ScriptError(f"{name} holds another architecture's weights; name another file: {err}") from err
-        # The smaller first, so that a class that isn't the model's is told at once.
-        held = load_images(judged, size, dataset.classes) if judged is not None else None
-        raw, labels = load_images(dataset, size, dataset.classes)
-        self._normalize = Normalization(raw, device)
-        self._images, self._labels = self._normalize(raw), labels.to(device)
-        self._draw = as_they_are(self._images, self._labels, len(dataset.classes))
-        if recipe.mixtures:
-            mixtures = Mixtures(raw, labels, len(dataset.classes), recipe, self._teachers)
-            self._draw = partial(self._normalized, mixtures.draw)
-        self._judged = None if held is None else (self._normalize(held[0]), held[1].to(device))
+            saving.set_weights(model, weights, checkpoint if saved is not None else initial)
+        self._load(dataset, judging_images(recipe, data, validation), size, teacher_outputs)
         if weights is None:
             # Every so many, because they are sorted by class.
             whiten(model, self._images[:: -(-self._images[:, 0].numel() // WHITENING_PIXELS)].cpu())
-        self._model: nn.Sequential = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._model: nn.Sequential = model.to(self._device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._optimizers = optimizers(self._model, recipe)
         self._peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in self._optimizers]
         self.epoch = 0
@@ -177,6 +180,24 @@ class Run:
                 optimizer.load_state_dict(state)
             saving.set_random_state(saved["random"])
             self.epoch = saved["epoch"]
+
+    def _load(self, dataset: Dataset, judged: Dataset | None, size: int, teacher_outputs: Path | None) -> None:
+        """Decode the images to learn and those to measure on."""
+        # The smaller first, so that a class that isn't the model's is reported at once.
+        held = load_images(judged, size, dataset.classes) if judged is not None else None
+        raw, labels = load_images(dataset, size, dataset.classes)
+        self._normalize = Normalization(raw, self._device)
+        self._images, self._labels = self._normalize(raw), labels.to(self._device)
+        self._judged = None if held is None else (self._normalize(held[0]), held[1].to(self._device))
+        self._draw = as_they_are(self._images, self._labels, len(dataset.classes))
+        if self._recipe.mixtures:
+            mixtures = Mixtures(raw, labels, len(dataset.classes), self._recipe, self._teachers, teacher_outputs)
+            self._draw = partial(self._normalized, mixtures.draw)
+
+    def finish(self) -> None:
+        """Train to the end of the recipe; the checkpoint is saved after every epoch."""
+        while self.epoch < self._recipe.epochs:
+            print(self.next_epoch(), flush=True)
 
     def next_epoch(self) -> str:
         """Go through the images once and save the checkpoint; returns a sentence on it."""
@@ -226,43 +247,8 @@ class Run:
             "random": saving.random_state(),
         }
         saving.save(self._checkpoint, content)
-        if self._teachers is not None:
-            self._teachers.save()
 
 
 def judging_images(recipe: Recipe, data: Path, validation: Path | None) -> Dataset | None:
     """The images that a run is judged by: those of `validation`, else those that it leaves out, if any."""
     return Dataset.open(data).hold_out(recipe.hold_out)[1] if validation is None else Dataset.open(validation)
-
-
-def train(
-    recipe: Recipe,
-    data: Path,
-    validation: Path | None,
-    size: int,
-    checkpoint: Path,
-    initial: Path | None = None,
-    repository: Path | None = None,
-    lessons: Path | None = None,
-) -> None:
-    """Train to the end of the recipe, saving `checkpoint` after every epoch and resuming from it.
-
-    Args:
-        recipe: what decides the result.
-        data: the images to learn, a zip or folder of `<class>/*.jpg`.
-        validation: such images to print top-1 of after each epoch; default: those that the recipe holds out.
-        size: height and width, pixels.
-        checkpoint: written every epoch.
-        initial: a finished run's checkpoint, to begin with its weights.
-        repository: where the teachers are; default: the models in the box.
-        lessons: a file that keeps what the teachers answer, for later epochs and other runs; see `Lessons`.
-
-    Raises:
-        ScriptError: the checkpoint was made with another recipe, other data or another size; `initial` is not at its
-            end, or of other classes or another size; either is no checkpoint, or another architecture's; or see
-            `load_images` and `Teachers`.
-        DatasetError: a path holds no labelled images.
-    """
-    run = Run(recipe, data, validation, size, checkpoint, initial, repository, lessons)
-    while run.epoch < recipe.epochs:
-        print(run.next_epoch(), flush=True)

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import zipfile
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
+from scripts.errors import ScriptError
 from scripts.training.batches import Lesson
 from scripts.training.images import mix
 from scripts.training.recipe import Recipe
 from scripts.training.teachers import Teachers
 
-# Alike for every run, whatever its own seed, so that runs share what the teachers have answered.
+# The same for every run, whatever its own seed, so that runs share the teachers' answers.
 SEED = 0
 AT_ONCE = 500
 
 
 class Mixtures:
-    """The images as they are, and all of them mixed in several ways; what their classes are, and what teachers say."""
+    """The images as they are, and all of them mixed in several ways; their classes, and the teachers' answers."""
 
-    def __init__(self, raw: Tensor, labels: Tensor, classes: int, recipe: Recipe, teachers: Teachers | None) -> None:
-        """Mix images, uint8 [N,3,H,W], of classes int64 [N], and ask the teachers about all."""
+    def __init__(
+        self,
+        raw: Tensor,
+        labels: Tensor,
+        classes: int,
+        recipe: Recipe,
+        teachers: Teachers | None,
+        outputs: Path | None = None,
+    ) -> None:
+        """Mix images, uint8 [N,3,H,W], of classes int64 [N], and ask the teachers about all; see `answers`."""
         plain = F.one_hot(labels, classes).float()
         ways = [(raw, plain)]
         with torch.random.fork_rng(devices=[]):
@@ -32,7 +46,7 @@ class Mixtures:
         self._probability = recipe.mix_probability
         self._images = torch.stack([images for images, _ in ways])
         self._targets = torch.stack([targets for _, targets in ways])
-        self._taught = None if teachers is None else _answers(self._images, teachers)
+        self._taught = None if teachers is None else answers(self._images, teachers, outputs)
 
     def draw(self, rows: Tensor) -> Lesson:
         """Some images, each as it is or mixed in one of the ways.
@@ -59,9 +73,33 @@ def _mixed(raw: Tensor, targets: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor
     return images, mixed
 
 
-def _answers(images: Tensor, teachers: Teachers) -> Tensor:
-    """What teachers answer to images, uint8 [K,N,3,H,W]: float [K,N,classes]."""
+def answers(images: Tensor, teachers: Teachers, file: Path | None) -> Tensor:
+    """The teachers' answers to images, uint8 [K,N,3,H,W]: float [K,N,classes].
+
+    Args:
+        images: the mixtures.
+        teachers: are asked unless the file has the answers.
+        file: `.npz`, which keeps them for other runs; None for none.
+
+    Raises:
+        ScriptError: the file is of other teachers or images, or holds something else.
+    """
+    key = hashlib.sha256(json.dumps(teachers.provenance()).encode() + images.contiguous().numpy().tobytes()).hexdigest()
+    if file is not None and file.exists():
+        try:
+            with np.load(file) as saved:
+                kept, of = torch.from_numpy(saved["answers"]), str(saved["key"])
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as err:
+            raise ScriptError(f"{file} holds no teachers' answers: {err!r}; name another by --teacher-outputs") from err
+        if of != key:
+            raise ScriptError(f"{file} is of other teachers or images; name another by --teacher-outputs")
+        return kept
     parts = images.flatten(0, 1).split(AT_ONCE)
-    answers = [teachers(part.float()) for part in tqdm(parts, "teachers", unit="batch", delay=1)]
-    teachers.save()
-    return torch.cat(answers).view(*images.shape[:2], -1)
+    asked = torch.cat([teachers(part.float()) for part in tqdm(parts, "teachers", unit="batch", delay=1)])
+    result = asked.view(*images.shape[:2], -1)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_name(f"{file.name}.partial.npz")
+        np.savez(partial, key=key, answers=result.numpy())
+        partial.replace(file)
+    return result

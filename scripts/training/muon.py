@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scripts.training.precision import arithmetic
+
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 3
 
@@ -40,8 +42,8 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """A matrix with the same singular vectors and singular values near 1, by Newton-Schulz iteration in bfloat16."""
-    x = matrix.bfloat16()
+    """A matrix with the same singular vectors and singular values near 1, by Newton-Schulz iteration."""
+    x = matrix.to(arithmetic(matrix.device))
     x = x / (x.norm() + 1e-7)
     tall = x.shape[0] > x.shape[1]
     if tall:

@@ -1,9 +1,12 @@
-"""What decides the result of a training run."""
+"""What decides the result of a training run; its flags are those of `ensemble train`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from scripts.errors import at_least_zero, fraction, positive
+from scripts.flags import flag
 
 Augmentation = Literal["shift", "zoom"]
 Mix = Literal["none", "cutmix", "mixup", "either"]
@@ -16,58 +19,50 @@ class Recipe:
 
     Attributes:
         architecture: a name in `architectures.ARCHITECTURES`.
-        augmentation: `shift` translates and cuts out; `zoom` also zooms and changes contrast and brightness.
-        epochs: passes over the images.
-        seed: of everything random.
-        batch_size: images in a step.
         forward_batch_size: images that go through the network at once; batch norm sees no more.
-        learning_rate: of the convolutions, at first; it falls linearly to 0.
         momentum: of the convolutions' optimizer.
-        bias_learning_rate: of biases, at first.
-        head_learning_rate: of the last layer, at first.
         sgd_momentum: of the biases' and the last layer's optimizer.
         weight_decay: of biases and the last layer, for an image.
-        label_smoothing: the share of each target that is spread over all classes.
-        translate_px: pixels, at most.
-        cutout_px: the cut square's side, pixels.
-        zoom: fraction, at most.
-        contrast: fraction, at most, of contrast and of brightness.
-        mix: how images of a batch are mixed with each other; with `either` half of them by each of the two.
-        mix_probability: the fraction of images that is mixed.
-        mixtures: how many times all images are mixed beforehand, for all epochs; 0 if each batch is mixed anew.
-        hold_out: how many images are left out, to compare candidates on; see `Dataset.hold_out`.
-        teachers: the models whose answers are learnt besides the labels; see `teachers`.
-        temperature: to which the teachers' and the student's answers are softened for comparing them.
-        teacher_weight: the teachers' share in the loss; the labels have the rest.
     """
 
     architecture: str
-    augmentation: str
-    epochs: int
-    seed: int
-    batch_size: int = 2000
+    augmentation: str = flag(
+        "shift",
+        "`shift` translates and cuts out; `zoom` also zooms and changes contrast and brightness",
+        choices=get_args(Augmentation),
+    )
+    epochs: int = flag(24, "passes over the images", type=positive)
+    seed: int = flag(1, "of everything random", type=int)
+    batch_size: int = flag(2000, "images in a step", type=positive)
     forward_batch_size: int = 500
-    learning_rate: float = 0.24
+    learning_rate: float = flag(0.24, "of the convolutions, at first; it falls linearly to 0", type=float)
     momentum: float = 0.6
-    bias_learning_rate: float = 0.053
-    head_learning_rate: float = 0.67
+    bias_learning_rate: float = flag(0.053, "of biases, at first", type=float)
+    head_learning_rate: float = flag(0.67, "of the last layer, at first", type=float)
     sgd_momentum: float = 0.85
     weight_decay: float = 2e-6
-    label_smoothing: float = 0.2
-    translate_px: int = 3
-    cutout_px: int = 6
-    zoom: float = 0.1
-    contrast: float = 0.1
-    mix: str = "none"
-    mix_probability: float = 0.5
-    mixtures: int = 0
-    hold_out: int = 0
-    teachers: tuple[str, ...] = ()
-    # The models in the box were trained with smoothed labels, and are soft without it.
-    temperature: float = 1.0
-    teacher_weight: float = 0.9
+    label_smoothing: float = flag(0.2, "the share of each target that is spread over all classes", type=fraction)
+    translate_px: int = flag(3, "pixels, at most", "--translate", type=int)
+    cutout_px: int = flag(6, "the cut square's side, pixels", "--cutout", type=int)
+    zoom: float = flag(0.1, "fraction, at most", type=fraction)
+    contrast: float = flag(0.1, "fraction, at most, of contrast and of brightness", type=fraction)
+    mix: str = flag(
+        "none", "how images are mixed with each other; `either`: half of them by each", choices=get_args(Mix)
+    )
+    mix_probability: float = flag(0.5, "the fraction of images that is mixed", type=fraction)
+    mixtures: int = flag(
+        0,
+        "mix all images so many times beforehand, and ask teachers about each once; 0: mix each batch anew",
+        type=at_least_zero,
+    )
+    hold_out: int = flag(0, "images to leave out, and to compare candidates on", type=at_least_zero)
+    teachers: tuple[str, ...] = flag(
+        (), "models whose answers are learnt besides the labels", nargs="+", metavar="NAME"
+    )
+    # The bundled models were trained with smoothed labels, and are soft without it.
+    temperature: float = flag(1.0, "to which the teachers' and the student's answers are softened", type=float)
+    teacher_weight: float = flag(0.9, "the teachers' share in the loss; the labels have the rest", type=fraction)
 
-
-def to_json(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as it is recorded, and comes back from JSON."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(recipe).items()}
+    def to_json(self) -> dict[str, Any]:
+        """The recipe as it is recorded, and comes back from JSON."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}

@@ -1,4 +1,4 @@
-"""Knowledge distillation: a student learns what a finished ensemble answers to the images it is trained on.
+"""Knowledge distillation: a student learns the answers of a finished ensemble to the images that it is trained on.
 
 Source: Hinton et al. 2015 (arXiv:1503.02531); that the teachers see the very pixels that the student sees, cut and
 mixed, is from Beyer et al. 2022 (arXiv:2106.05237).
@@ -21,7 +21,6 @@ from deployments.cpus import available_cpus
 from models.network import input_size, load
 from models.repository import Model, find, sha256
 from scripts.errors import ScriptError
-from scripts.training.lessons import Lessons
 
 # What a probability of 0 becomes, so that its logarithm is finite.
 SMALLEST = 1e-7
@@ -30,13 +29,11 @@ SMALLEST = 1e-7
 class Teachers:
     """Models of a repository that answer together, by the mean of their probabilities."""
 
-    def __init__(
-        self, repository: Path, names: Sequence[str], classes: Sequence[str], size: int, lessons: Path | None = None
-    ) -> None:
-        """Load each model's highest version, and what `lessons` holds of their answers, if it is named.
+    def __init__(self, repository: Path, names: Sequence[str], classes: Sequence[str], size: int) -> None:
+        """Load each model's highest version.
 
         Raises:
-            ScriptError: a model has other classes, or takes images of another size; or see `Lessons`.
+            ScriptError: a model has other classes, or takes images of another size.
             ModelError: there is no such model, or it is damaged.
         """
         self._models = [find(repository, name) for name in names]
@@ -50,7 +47,6 @@ class Teachers:
             "INFERENCE_NUM_THREADS": min(available_cpus(), torch.get_num_threads()),
         }
         self._compiled = [ov.Core().compile_model(load(model), "CPU", options) for model in self._models]
-        self._lessons = None if lessons is None else Lessons(lessons, self.provenance())
 
     def provenance(self) -> list[dict[str, Any]]:
         """Name, version and SHA-256 of each, for the metadata of their student."""
@@ -63,13 +59,7 @@ class Teachers:
             pixels: BGR from 0 to 255, float [N,3,H,W], as the student sees them before they are normalized.
         """
         rows = pixels.round().clamp(0, 255).byte().permute(0, 2, 3, 1).contiguous().cpu().numpy()
-        answers = self._ask(rows) if self._lessons is None else self._lessons.of(rows, self._ask)
-        return torch.from_numpy(answers).to(pixels.device)
-
-    def save(self) -> None:
-        """Keep what they have answered, if a file is named for it."""
-        if self._lessons is not None:
-            self._lessons.save()
+        return torch.from_numpy(self._ask(rows)).to(pixels.device)
 
     def _ask(self, rows: Pixels) -> Probabilities:
         answers: Probabilities = np.mean([model(rows)[0] for model in self._compiled], axis=0)

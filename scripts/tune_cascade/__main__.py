@@ -1,9 +1,9 @@
-"""Picks a cascade's order and thresholds on one half of labelled images, and judges them on the other.
+"""Chooses a cascade's order and thresholds on one half of labelled images, and judges them on the other.
 
     ensemble tune-cascade --data images.zip --loss 0.1
     ensemble tune-cascade --data images.zip --members gate resnet densenet --gates gate --json cascade.json
 
-The members' scores come from the server's own decoding, prediction and combination. The cheapest cascade wins that
+The members' predictions come from the server's own decoding, prediction and combination. The cheapest cascade wins that
 loses at most `--loss` points of top-1 against all members together; a member costs the CPU time of its inference on
 this machine. Take images that no member was trained on. Prints the lines for the configuration.
 """
@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,16 +26,19 @@ from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from deployments.members.openvino import OpenVino
 from deployments.members.predictor import Predictor
-from models.repository import DEFAULT_ROOT, Model, find
-from scripts.dataset import Dataset
-from scripts.errors import ScriptError, check_writable, told_in_one_line
-from scripts.evaluate.__main__ import default_data
-from scripts.evaluate.accuracy import predict, preprocessing, truth
+from models.repository import Model, find
+from scripts.dataset import Dataset, default_data
+from scripts.errors import ScriptError, errors_in_one_line
+from scripts.evaluate.accuracy import predict
+from scripts.evaluate.candidates import preprocessing
+from scripts.evaluate.ensembles import Members
+from scripts.evaluate.measure import truth_of
 from scripts.interval import Interval
-from scripts.tune_cascade.search import Choice, Members, choose, sureness
+from scripts.repository import add_repository
+from scripts.results import add_files, check_files, write_files
+from scripts.tune_cascade.search import Choice, choose
 
 BATCH, TIMED = 8, 15
-SHARES = (0.7, 0.8, 0.85, 0.9, 0.95)
 
 
 def cost_ms(model: Model) -> float:
@@ -57,14 +59,12 @@ def cost_ms(model: Model) -> float:
 
 
 def members_of(models: Sequence[Model], gates: Sequence[str], dataset: Dataset, method: Method) -> Members:
-    """What the models say of a dataset, and what they cost.
+    """The models' predictions for a dataset, and what an inference costs.
 
     Raises:
         ScriptError: labels differ, a gate is no member, or every member is a gate.
     """
-    labels = truth(dataset, models[0])
-    if other := [model.name for model in models if model.labels != models[0].labels]:
-        raise ScriptError(f"members {models[0].name!r} and {other[0]!r} have different labels")
+    labels = truth_of(models, dataset)
     names = [model.name for model in models]
     if unknown := sorted(set(gates) - set(names)):
         raise ScriptError(f"--gates: {unknown[0]!r} is none of the members {names}")
@@ -83,19 +83,17 @@ def halves(dataset: Dataset) -> NDArray[np.bool_]:
     return np.isin(dataset.names, chosen.names)
 
 
-def report(members: Members, choosing: NDArray[np.bool_], choice: Choice) -> dict[str, object]:
+def report(members: Members, choosing: NDArray[np.bool_], choice: Choice) -> dict[str, Any]:
     """Print what a choice does to the images that had no part in it, and what to write into the configuration."""
     judged = members.part(~choosing)
-    walk, full = judged.walk(choice.order, choice.exit_at), judged.full()
-    labels = judged.labels
-    hits, full_hits = walk.answers == labels, full == labels
-    difference = Interval.paired(hits.astype(float) - full_hits)
-    for name, said in judged.scores.items():
-        right = Interval.share(said.argmax(axis=1) == labels)
-        print(f"{name}: top-1 {right}, {judged.costs[name]:.2f} ms an image")
-    print(f"all together: top-1 {Interval.share(full_hits)}")
+    walk, full, labels = judged.walk(choice.order, choice.exit_at), judged.full(), judged.labels
+    hits, full_hits = Interval.share(walk.answers == labels), Interval.share(full == labels)
+    difference = Interval.paired((walk.answers == labels).astype(float) - (full == labels))
+    for name, scores in judged.scores.items():
+        print(f"{name}: top-1 {Interval.share(scores.argmax(axis=1) == labels)}, {judged.costs[name]:.2f} ms per image")
+    print(f"all together: top-1 {full_hits}")
     print(
-        f"the cascade: top-1 {Interval.share(hits)}, {difference.mean:+.2f} points "
+        f"the cascade: top-1 {hits}, {difference.mean:+.2f} points "
         f"({difference.low:+.2f} to {difference.high:+.2f}, paired) at {walk.cost / sum(judged.costs.values()):.2f} "
         "of the inference"
     )
@@ -106,8 +104,8 @@ def report(members: Members, choosing: NDArray[np.bool_], choice: Choice) -> dic
     print(f"ensemble: {{cascade: {{order: [{', '.join(choice.order)}], exit_at: {list(choice.exit_at)}}}}}")
     return {
         **asdict(choice),
-        "top1": asdict(Interval.share(hits)),
-        "full_top1": asdict(Interval.share(full_hits)),
+        "top1": asdict(hits),
+        "full_top1": asdict(full_hits),
         "difference": asdict(difference),
         "stops": dict(zip(choice.order, walk.stops, strict=True)),
         "costs_ms": dict(judged.costs),
@@ -115,54 +113,33 @@ def report(members: Members, choosing: NDArray[np.bool_], choice: Choice) -> dic
     }
 
 
-def compare(members: Members, first: str) -> None:
-    """Print what exits by the maximum and by the margin answer, at the same shares of images that stop at the first."""
-    said = members.scores[first]
-    together = members.full()
-    print(f"\n{first} first, all {len(said):,} images: top-1, and exits that all together would answer otherwise")
-    for share in SHARES:
-        cells = []
-        for signal in ("maximum", "margin"):
-            sure = sureness(said, signal)
-            stops = sure >= np.quantile(sure, 1 - share)
-            answers = np.where(stops, said.argmax(axis=1), together)
-            top1 = 100 * (answers == members.labels).mean()
-            cells.append(f"{signal} {top1:.2f} %, {(answers != together).sum()}")
-        print(f"{100 * share:.0f} % stop: {'; '.join(cells)}")
-
-
 def main() -> None:
     """Parse the command line, choose and report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--data", type=Path, default=default_data(), metavar="PATH", help="<class>/*.jpg, folder or zip"
+        "--data", type=Path, default=default_data(), metavar="PATH", help="<class>/*.jpg, folder or zip file"
     )
     parser.add_argument("--members", nargs="+", default=["resnet", "densenet"], metavar="NAME")
     parser.add_argument(
-        "--gates", nargs="+", default=[], metavar="NAME", help="members of weight 0: asked first, no say"
+        "--gates", nargs="+", default=[], metavar="NAME", help="members of weight 0: asked first, not combined"
     )
     parser.add_argument("--loss", type=float, default=0.1, metavar="POINTS", help="of top-1, at most; default: 0.1")
     parser.add_argument("--method", choices=[m for m in get_args(Method) if m != "majority_vote"], default="mean")
-    parser.add_argument("--repository", type=Path, default=DEFAULT_ROOT, metavar="FOLDER")
-    parser.add_argument("--compare", action="store_true", help="compare exits by the maximum and by the margin, too")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    add_repository(parser)
+    add_files(parser, "json")
     args = parser.parse_args()
     if args.data is None:
         parser.error("name the images by --data")
     if args.loss < 0:
         parser.error("--loss must be 0 or more")
-    check_writable(parser, args.json)
-    with told_in_one_line():
+    check_files(parser, args)
+    with errors_in_one_line():
         dataset = Dataset.open(args.data)
         choosing = halves(dataset)
         models = [find(args.repository, name) for name in dict.fromkeys(args.members)]
         members = members_of(models, args.gates, dataset, args.method)
         choice = choose(members.part(choosing), args.loss)
-        told = report(members, choosing, choice)
-        if args.compare:
-            compare(members, choice.order[0])
-        if args.json is not None:
-            args.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        write_files(args, None, report(members, choosing, choice))
 
 
 if __name__ == "__main__":

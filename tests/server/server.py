@@ -19,8 +19,9 @@ import ray
 import yaml
 from ray.serve.context import _set_global_client
 
-from scripts.serve.launcher import CERTIFICATE
-from scripts.serve.ports import BEHIND_HAPROXY
+from deployments.contract.hosts import RAY_METRICS_SETTING
+from scripts.serve.ports import METRICS_SETTING
+from scripts.serve.tls import CERTIFICATE
 
 SERVICES = ("open_inference", "tensorflow_serving", "health", "feedback")
 
@@ -85,25 +86,27 @@ class Server:
         self._cwd = folder
         # Short, because the paths of Unix sockets below it are.
         self.folder = Path(tempfile.mkdtemp(prefix="es-"))
-        self.http_port, self.grpc_port, *more = free_ports(2 + len(BEHIND_HAPROXY))
-        content["http_options"]["port"], content["grpc_options"]["port"] = self.http_port, self.grpc_port
+        self.http_port, self.grpc_port, metrics_port, self.ray_metrics_port = free_ports(4)
+        for protocol, port in (("http", self.http_port), ("grpc", self.grpc_port)):
+            content[f"{protocol}_options"] = {**content.get(f"{protocol}_options", {}), "port": port}
         self.environment = {
             **os.environ,
             "RAY_TMPDIR": str(self.folder),
             "PYTHONFAULTHANDLER": "1",
-            **{name: str(port) for name, port in zip(BEHIND_HAPROXY, more, strict=True)},
+            METRICS_SETTING: str(metrics_port),
+            RAY_METRICS_SETTING: str(self.ray_metrics_port),
             **environment,
         }
         scheme = "https" if CERTIFICATE in environment else "http"
         self.url = f"{scheme}://127.0.0.1:{self.http_port}"
         self.grpc = f"127.0.0.1:{self.grpc_port}"
-        self.ports = {self.http_port, self.grpc_port, *more}
+        self.ports = {self.http_port, self.grpc_port, metrics_port, self.ray_metrics_port}
 
     def __enter__(self, interrupted_after=None):
         self._file = self.folder / "config.yaml"
         self._file.write_text(yaml.safe_dump(self.content))
         self._log = self.folder / "log"
-        command = [self._python, "-m", "scripts.serve", *self._flags, str(self._file)]
+        command = [Path(self._python).with_name("ensemble"), "serve", *self._flags, str(self._file)]
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, cwd=self._cwd or self.folder, env=self.environment
@@ -112,7 +115,8 @@ class Server:
             time.sleep(interrupted_after)
             self.process.send_signal(signal.SIGINT)
         give_up = time.monotonic() + 240
-        while "Ready." not in self.log() or "export" not in self.log():
+        # One that was interrupted is to end, even if it was ready just before.
+        while interrupted_after is not None or "Ready." not in self.log() or "source " not in self.log():
             if self.process.poll() is not None or time.monotonic() > give_up:
                 if self.process.poll() is None:
                     # Every thread's stack goes to the log.
@@ -129,8 +133,9 @@ class Server:
         return self._log.read_text()
 
     def told(self, name):
-        """The value of a variable that it printed for other shells."""
-        return re.search(rf"{name}=(\S+)", self.log())[1]
+        """The value of a variable in the file that it names for other shells."""
+        variables = Path(re.search(r"source (\S+)", self.log())[1]).read_text()
+        return re.search(rf"{name}=(\S+)", variables)[1]
 
     def ray_logs(self, pattern):
         """The files of its Ray's log folder that match."""

@@ -22,8 +22,7 @@ from selenium.webdriver.common.keys import Keys
 from deployments.protocol import inference_pb2 as pb
 from deployments.protocol import inference_pb2_grpc
 from scripts import keys
-from scripts.serve import block
-from scripts.serve.launcher import CERTIFICATE, KEY
+from scripts.serve.tls import CERTIFICATE, KEY
 from tests.certificates import self_signed
 from tests.conftest import ROOT
 from tests.server.clients import Calls, infer_request
@@ -246,8 +245,9 @@ def test_the_curl_that_it_prints_works_with_a_key_and_plain_http_does_not(runnin
     line = next(line for line in running.server.log().splitlines() if "curl" in line).strip()
     command = shlex.split(line)
     assert "--cacert" in command
-    command += ["--silent", "--header", f"Authorization: Bearer {running.mobile}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    # A placeholder stands for the key.
+    environment = {**os.environ, "ENSEMBLE_API_KEY": running.mobile}
+    done = subprocess.run(line, shell=True, env=environment, capture_output=True, text=True, check=True)
     assert '"label"' in done.stdout
     with pytest.raises(httpx.TransportError):
         httpx.get(running.server.url.replace("https", "http"))
@@ -267,7 +267,7 @@ def test_the_command_line_client_shows_its_key(running, protocol):
 
 
 def test_what_listens_beyond_loopback_is_what_the_documents_name(running):
-    """Three listeners, which Serve has no address for: docs/security.md."""
+    """A replica's listener for handles, which Serve has no address for: docs/security.md."""
     beyond = []
     for process in psutil.Process(running.server.process.pid).children(recursive=True):
         for connection in process.net_connections("tcp"):
@@ -277,18 +277,19 @@ def test_what_listens_beyond_loopback_is_what_the_documents_name(running):
                 beyond.append((re.sub(r"\W.*", "", process.name().removeprefix("ray::")), connection.laddr.port))
     ports = {port for _, port in beyond}
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    fallback = int(running.server.environment["RAY_SERVE_FALLBACK_PROXY_GRPC_PORT"])
-    assert fallback in ports
-    [replicas] = [port for port in ports if block.FIRST <= port < block.END]
-    # The third has a port of its own at each start: a replica's own, for handles. configs/nftables.conf has the range.
-    assert len(beyond) == 3, beyond
-    assert all(first <= port <= last for port in ports - {replicas, fallback})
+    # It has a port of its own at each start. configs/nftables.conf has the range.
+    assert len(beyond) == 1, beyond
+    assert all(first <= port <= last for port in ports)
 
 
 @pytest.mark.skipif(not (browser.PROGRAM and browser.DRIVER), reason="no chromium and chromedriver")
 def test_the_page_opens_without_a_key_and_its_calls_ask_for_one(running):
     with browser.chromium() as page:
         page.get(running.server.url)
+        # What it recognizes is shown to owners of a key.
+        about = page.find_element(By.ID, "about")
+        assert eventually(page.find_element(By.ID, "ask-about").is_displayed)
+        assert not about.is_displayed()
         browser.hand_over(page, "drop", "grey.png", "image/png", level(10))
         dialog, field = page.find_element(By.ID, "keys"), page.find_element(By.ID, "key")
         assert eventually(dialog.is_displayed)
@@ -298,6 +299,7 @@ def test_the_page_opens_without_a_key_and_its_calls_ask_for_one(running):
         assert eventually(lambda: dialog.is_displayed() and field.get_attribute("value") == "")
         field.send_keys(running.mobile, Keys.ENTER)
         assert "level" in browser.card(page, "grey.png").find_element(By.CLASS_NAME, "label").text
+        assert eventually(about.is_displayed)
         # Not asked for again, and kept nowhere.
         browser.hand_over(page, "drop", "again.png", "image/png", level(10))
         assert "level" in browser.card(page, "again.png").text

@@ -61,14 +61,14 @@ def test_calls_go_by_socket_and_metrics_say_so(pairs):
     assert all(value >= 1 for value in opened.values())
 
 
-def test_a_replica_loads_what_its_node_needs(pairs):
-    def libraries(name):
-        [first, _] = replicas(pairs, name)
-        paths = " ".join(mapped.path for mapped in first.memory_maps())
-        return {library for library in ("cv2", "openvino") if f"/{library}/" in paths}
+def test_only_a_members_replica_loads_openvino(pairs):
+    """What all have from the fork server, such as OpenCV, is in memory once."""
 
-    loaded = {name: libraries(name) for name in NODES}
-    assert loaded == {"JpegTransformer": {"cv2"}, "heavy": {"openvino"}, "Combiner": set(), "Labeler": set()}
+    def has_openvino(name):
+        [first, _] = replicas(pairs, name)
+        return any("/openvino/" in mapped.path for mapped in first.memory_maps())
+
+    assert {name for name in NODES if has_openvino(name)} == {"heavy"}
 
 
 def test_a_killed_replicas_batches_go_to_another(pairs):
@@ -126,14 +126,15 @@ def two_nodes(models):
                 node.wait(60)
 
 
-def test_a_second_machines_replicas_share_the_work(two_nodes):
+def test_a_second_machines_replicas_take_part(two_nodes):
+    """Batches stay on their machine where it is as quick; some go to the other one, to find out whether it is."""
     server, receiver = two_nodes
     with Load(server) as load:
 
         def pids():
-            return Counter(span.resource["process.pid"] for span in receiver.spans if span.name == "predict heavy")
+            return {span.resource["process.pid"] for span in receiver.spans if span.name == "predict heavy"}
 
-        assert eventually(lambda: len(pids()) == 2 and min(pids().values()) >= 20, 60), pids()
+        assert eventually(lambda: len(pids()) == 2, 60), pids()
     assert set(load.statuses) == {200}
     # Ray exports what is counted every few seconds.
     assert eventually(lambda: min(calls(server)["heavy", edge] for edge in ("direct", "handle")) > 0), calls(server)

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from scripts.serve.ports import BEHIND_HAPROXY, GRPC_PORT, HTTP_PORT
+from scripts.serve.ports import GRPC_PORT, HTTP_PORT, METRICS_PORT
 from tests.conftest import ROOT
 
-# The first gRPC ports of ingress replicas, a replica's own, and one of nobody's that the rules leave alone.
-REPLICAS, SOMEBODYS = [30000, 31000, 31999, 32768, 39953, 60999], 2222
+# What replicas have, and one of nobody's that the rules leave alone.
+REPLICAS, SOMEBODYS = [32768, 39953, 60999], 2222
 
 
 @pytest.mark.skipif(shutil.which("nft") is None, reason="needs nftables; .ci/run installs it")
 def test_the_rules_close_what_is_not_the_service():
-    service, internal = [HTTP_PORT, GRPC_PORT], [*BEHIND_HAPROXY.values(), *REPLICAS]
+    service, internal = [HTTP_PORT, GRPC_PORT], [METRICS_PORT, *REPLICAS]
     ports = sorted([*service, *internal, SOMEBODYS])
     script, rules = Path(__file__).with_name("firewall_script.py"), ROOT / "configs" / "nftables.conf"
     command = ["unshare", "--map-root-user", "--net", sys.executable, script, rules, *map(str, ports)]

@@ -36,20 +36,20 @@ def slow(tmp_path_factory):
 
 
 @pytest.fixture(
-    scope="module", params=[("separate", "grpc", "1"), ("inline", "http/protobuf", "1"), ("separate", "grpc", "0")]
+    scope="module",
+    params=[("separate", "grpc", "direct"), ("inline", "http/protobuf", "direct"), ("separate", "grpc", "serve")],
 )
 def traced(request, slow):
     """A server whose traces go to a receiver: (server, receiver)."""
-    placement, protocol, haproxy = request.param
+    placement, protocol, front = request.param
     with Receiver() as receiver:
         environment = {
             "OTEL_TRACES_EXPORTER": "otlp",
             "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
             "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.grpc_url if protocol == "grpc" else receiver.http_url,
             "OTEL_BSP_SCHEDULE_DELAY": "200",
-            "RAY_SERVE_ENABLE_HA_PROXY": haproxy,
         }
-        with Server(config(slow, placement, members=MEMBERS), **environment) as server:
+        with Server(config(slow, placement, members=MEMBERS, front=front), **environment) as server:
             yield server, receiver
 
 

@@ -6,12 +6,14 @@ import socket
 import stat
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 import pytest
 import yaml
 
+from graph.front.slot import FOLDER
 from scripts.serve.cluster import leftovers
 from tests.conftest import ROOT
 from tests.server.server import Server, config, post
@@ -37,9 +39,9 @@ def test_ctrl_c_leaves_nothing_and_prints_nothing_that_means_nothing(repository)
         assert {"haproxy", "raylet"} <= {process.name() for process in started}
         assert listening(server) == server.ports
         environment = next(process for process in started if process.name() == "raylet").environ()
-        commands = Path(environment["RAY_SERVE_HAPROXY_SOCKET_PATH"]).parent
-        assert stat.S_IMODE(commands.stat().st_mode) == 0o700
-    assert not commands.exists()
+        sockets = Path(environment[FOLDER])
+        assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
+    assert not sockets.exists()
     assert server.process.returncode == 0
     assert not listening(server)
     _, alive = psutil.wait_procs(started, timeout=5)
@@ -48,7 +50,9 @@ def test_ctrl_c_leaves_nothing_and_prints_nothing_that_means_nothing(repository)
     lines = [line for line in server.printed.splitlines() if line.strip() and not line.startswith("Still starting, ")]
     assert lines[0].startswith("Ready.")
     assert lines[-1] == "Stopping."
-    assert len(lines) == 6, lines
+    assert len(lines) == 7, lines
+    # What other shells read is gone with it.
+    assert not Path(lines[5].split()[1]).exists()
 
 
 @pytest.mark.parametrize("seconds", [0.3, 1, 3, 9])
@@ -113,11 +117,15 @@ def test_a_bad_configuration_ends_the_start_and_names_the_field(repository, tmp_
     assert "Traceback" not in str(caught.value)
 
 
-def test_a_port_in_use_is_named(repository):
+def test_all_ports_in_use_are_named(repository):
     server = Server(config(repository, "inline"))
-    told = rf"127\.0\.0\.1:{server.http_port} can't be listened on"
-    with socket.create_server(("127.0.0.1", server.http_port)), pytest.raises(AssertionError, match=told):
-        server.__enter__()
+    with ExitStack() as taken:
+        for port in server.ports:
+            taken.enter_context(socket.create_server(("127.0.0.1", port)))
+        with pytest.raises(AssertionError, match="did not start") as caught:
+            server.__enter__()
+    assert all(f"127.0.0.1:{port} (" in str(caught.value) for port in server.ports)
+    assert "--ports-from" in str(caught.value)
 
 
 PHOTOS = {"cat": "n02123045_tabby", "ship": "n03095699_container_ship", "frog": "n01644900_tailed_frog"}
@@ -161,6 +169,6 @@ def test_beyond_loopback_it_starts_only_with_keys_or_a_word(repository, without_
     content["http_options"]["host"] = "0.0.0.0"
     server = Server(content, flags=["--without-keys"] if without_keys else [])
     # With the word it gets as far as the model that there is not.
-    told = "no model 'none'" if without_keys else "say --without-keys"
+    told = "no model 'none'" if without_keys else "pass --without-keys"
     with pytest.raises(AssertionError, match=told):
         server.__enter__()

@@ -40,9 +40,9 @@ def python(tmp_path_factory):
 
 
 def test_it_serves(python, tmp_path):
-    script = "import graph, scripts.shipped as s; print(graph.__file__); print(s.shipped('serve_config.yaml'))"
+    script = "import ensemble_serving as e, scripts.shipped as s; print(e.__file__, s.shipped('serve_config.yaml'))"
     done = subprocess.run([python, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
-    package, config = done.stdout.splitlines()
+    package, config = done.stdout.split()
     assert str(python.parent.parent) in package
     assert str(python.parent.parent) in config
     with open(config) as stream, Server(yaml.safe_load(stream), python=python) as server:
@@ -58,7 +58,7 @@ def test_what_trains_and_what_measures_stays_in_a_checkout(python, tmp_path):
         [python, "-c", "import scripts; print(scripts.__path__[0])"], cwd=tmp_path, capture_output=True, text=True
     )
     rooms = {path.name for path in Path(folder.stdout.strip()).iterdir()}
-    assert "serve" in rooms
+    assert {"serve", "load"} <= rooms
     assert not rooms & {"training", "lab"}
     done = subprocess.run([python.with_name("ensemble"), "train"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1

@@ -1,14 +1,31 @@
-"""A gRPC call that is answered: who answers it."""
+"""A gRPC method: its handler, and what the server does before it."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
 from deployments.observe.observer import Call
+
+
+class Context(Protocol):
+    """The context of a call, from gRPC's own server or from Serve's."""
+
+    def invocation_metadata(self) -> Any:
+        """The client's metadata: pairs of a name and a value."""
+
+    def set_code(self, code: Any) -> None:
+        """Set the status."""
+
+    def set_details(self, details: str) -> None:
+        """Set the status' message."""
+
+    def set_trailing_metadata(self, trailing_metadata: Any) -> None:
+        """Set the trailers."""
+
 
 Handler = Callable[[Any, Call], Awaitable[Message]]
 Calls = dict[str, "Rpc"]
@@ -16,18 +33,16 @@ Calls = dict[str, "Rpc"]
 
 @dataclass(frozen=True)
 class Rpc:
-    """What answers a method.
+    """A method.
 
     Attributes:
-        handler: answers a request; every `EnsembleError` that it raises is told.
-        answer: the type of its answer, which is empty where there is an error.
-        observed: as what its calls are traced and counted, `<service>/<method>`; empty for not at all.
+        handler: answers a request; every `EnsembleError` that it raises is answered as a status.
+        observed: `<service>/<method>`, by which its calls are traced and counted; empty for not at all.
         is_open: whether it needs no key where others do.
         parts: the most images or labels that a request holds; None for as many images as the settings allow.
     """
 
     handler: Handler
-    answer: type[Message]
     observed: str = ""
     is_open: bool = False
     parts: int | None = None

@@ -1,5 +1,7 @@
 """gRPC: the standard health service, `grpc.health.v1.Health`, which Kubernetes and load balancers ask.
 
+`Watch` is not implemented: an open stream would keep a replica from stopping.
+
 Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 """
 
@@ -16,33 +18,26 @@ from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 from deployments.protocol.services import SERVICES
 
-# Its stubs do not know of it yet.
-LIST: Any = getattr(pb, "HealthListResponse")  # noqa: B009
+# The response of `List`; None where the installed grpcio-health-checking has no such method, as beside protobuf 6.
+LIST: Any = getattr(pb, "HealthListResponse", None)
+# The empty name stands for all services.
+KNOWN = sorted({"", *(each.full_name for each in SERVICES)})
 
 
-class Health:
-    """Answers `Check` and `List`. `Watch` is not implemented: an open stream would keep a replica from stopping."""
+def calls(service: Service) -> Calls:
+    """The method that probes ask, and the list of everything that they may ask about."""
 
-    def __init__(self, service: Service) -> None:
-        """Set what is asked about; the empty name stands for all of it."""
-        self._service = service
-        self._known = {"", *(each.full_name for each in SERVICES)}
+    def status() -> pb.HealthCheckResponse:
+        return pb.HealthCheckResponse(status="SERVING" if service.is_ready() else "NOT_SERVING")
 
-    def calls(self) -> Calls:
-        """What probes ask, and the list of all that they may ask about."""
-        return {
-            "Check": Rpc(self._check, pb.HealthCheckResponse, is_open=True),
-            "List": Rpc(self._list, LIST),
-        }
+    async def check(request: pb.HealthCheckRequest, _: Call) -> Message:
+        if request.service not in KNOWN:
+            raise NotFound(f"there is no service {request.service!r}; there are {KNOWN}")
+        return status()
 
-    async def _check(self, request: pb.HealthCheckRequest, _: Call) -> Message:
-        if request.service not in self._known:
-            raise NotFound(f"there is no service {request.service!r}; there are {sorted(self._known)}")
-        return self._status()
+    async def listed(_: Message, _call: Call) -> Message:
+        found: Message = LIST(statuses=dict.fromkeys(KNOWN, status()))
+        return found
 
-    async def _list(self, _: Message, _call: Call) -> Message:
-        listed: Message = LIST(statuses=dict.fromkeys(self._known, self._status()))
-        return listed
-
-    def _status(self) -> pb.HealthCheckResponse:
-        return pb.HealthCheckResponse(status="SERVING" if self._service.is_ready() else "NOT_SERVING")
+    listing = {"List": Rpc(listed)} if LIST is not None else {}
+    return {"Check": Rpc(check, is_open=True), **listing}

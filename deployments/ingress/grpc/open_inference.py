@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from deployments.contract.errors import InvalidParameter
 from deployments.ingress import options
-from deployments.ingress.grpc.calls import Calls, Handler, Rpc
+from deployments.ingress.grpc.calls import Calls, Rpc
 from deployments.ingress.open_inference import metadata, regions, tensors
 from deployments.ingress.open_inference.catalog import Catalog
 from deployments.ingress.open_inference.model import Model
@@ -35,6 +35,11 @@ CONTENTS = {
 }
 
 
+def calls(service: Service) -> Calls:
+    """The methods of the protocol."""
+    return OpenInference(service).calls()
+
+
 class OpenInference:
     """Answers the protocol's calls."""
 
@@ -46,33 +51,32 @@ class OpenInference:
 
     def calls(self) -> Calls:
         """The protocol's methods that are served; gRPC itself answers UNIMPLEMENTED to others."""
-        told = self._told
+        method = self._method
         return {
-            "ServerLive": told(pb.ServerLiveResponse, lambda _: {"live": True}, is_open=True),
-            "ServerReady": told(pb.ServerReadyResponse, lambda _: {"ready": self._service.is_ready()}, is_open=True),
-            "ServerMetadata": told(pb.ServerMetadataResponse, lambda _: self._catalog.server),
-            "ModelReady": told(
+            "ServerLive": method(pb.ServerLiveResponse, lambda _: {"live": True}, is_open=True),
+            "ServerReady": method(pb.ServerReadyResponse, lambda _: {"ready": self._service.is_ready()}, is_open=True),
+            "ServerMetadata": method(pb.ServerMetadataResponse, lambda _: self._catalog.server),
+            "ModelReady": method(
                 pb.ModelReadyResponse,
                 lambda asked: {"ready": self._catalog.is_ready(asked.name, asked.version)},
                 is_open=True,
             ),
-            "ModelMetadata": told(pb.ModelMetadataResponse, lambda asked: self._find(asked).metadata),
-            "ModelConfig": told(pb.ModelConfigResponse, self._config),
-            "ModelStatistics": told(pb.ModelStatisticsResponse, self._statistics),
-            "RepositoryIndex": told(
+            "ModelMetadata": method(pb.ModelMetadataResponse, lambda asked: self._find(asked).metadata),
+            "ModelConfig": method(pb.ModelConfigResponse, self._config),
+            "ModelStatistics": method(pb.ModelStatisticsResponse, self._statistics),
+            "RepositoryIndex": method(
                 pb.RepositoryIndexResponse, lambda asked: {"models": self._catalog.index(asked.ready)}
             ),
-            "ModelInfer": Rpc(self._infer, pb.ModelInferResponse, f"{OPEN_INFERENCE.full_name}/ModelInfer"),
+            "ModelInfer": Rpc(self._infer, f"{OPEN_INFERENCE.full_name}/ModelInfer"),
         }
 
-    def _told(self, answer: type[M], tell: Callable[[Any], Any], is_open: bool = False) -> Rpc:
-        """A method that answers what is told of a request, as JSON has it."""
+    def _method(self, answer: type[M], report: Callable[[Any], Any], is_open: bool = False) -> Rpc:
+        """A method that answers what is reported for a request, as JSON has it."""
 
         async def handler(request: Any, _: Call) -> Message:
-            return json_format.ParseDict(msgspec.to_builtins(tell(request)), answer())
+            return json_format.ParseDict(msgspec.to_builtins(report(request)), answer())
 
-        typed: Handler = handler
-        return Rpc(typed, answer, is_open=is_open)
+        return Rpc(handler, is_open=is_open)
 
     def _find(self, asked: Any) -> Model:
         return self._catalog.find(asked.name, asked.version)
@@ -88,12 +92,10 @@ class OpenInference:
         """Answer a request; raw contents are answered raw, typed contents typed."""
         model = self._catalog.find(request.model_name, request.model_version)
         tensor = self._tensor(request, model)
-        requested = model.requested(request.outputs, lambda output: (output.name, parameters(output.parameters)))
+        requested = model.requested(request.outputs, parameters)
         given = parameters(request.parameters)
         names = [each.name for each in requested]
-        inferred = await model.infer(
-            tensor, names, options.from_parameters(given), given, trace=call.trace, by=call.caller
-        )
+        inferred = await model.infer(tensor, names, options.from_parameters(given), call)
         response = pb.ModelInferResponse(
             model_name=model.metadata.name, model_version=model.metadata.versions[0], id=request.id
         )
@@ -101,24 +103,24 @@ class OpenInference:
         raw = bool(request.raw_input_contents) or not request.inputs[0].HasField("contents")
         for name, value in inferred.parameters.items():
             response.parameters[name].string_param = value
-        for told, asked in zip(model.told(inferred.outputs, requested), requested, strict=True):
-            output = response.outputs.add(name=told.name, datatype=told.datatype, shape=told.shape)
+        for tensor, asked in zip(model.as_requested(inferred.outputs, requested), requested, strict=True):
+            output = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
             if (where := regions.place(asked.parameters)) is not None:
-                for name, value in regions.put(self._service.regions, where, tensors.to_raw(told)).items():
+                for name, value in regions.put(self._service.regions, where, tensors.to_raw(tensor)).items():
                     field = "string_param" if isinstance(value, str) else "int64_param"
                     setattr(output.parameters[name], field, value)
                 if raw:
                     # Clients count the outputs to find the contents of one.
                     response.raw_output_contents.append(b"")
             elif raw:
-                response.raw_output_contents.append(tensors.to_raw(told))
+                response.raw_output_contents.append(tensors.to_raw(tensor))
             else:
-                elements = told.data if told.datatype == "BYTES" else told.data.ravel().tolist()
-                getattr(output.contents, CONTENTS[told.datatype]).extend(elements)
+                elements = tensor.data if tensor.datatype == "BYTES" else tensor.data.ravel().tolist()
+                getattr(output.contents, CONTENTS[tensor.datatype]).extend(elements)
         return response
 
     def _tensor(self, request: pb.ModelInferRequest, model: Model) -> Tensor:
-        model.check_inputs(request.inputs, lambda tensor: (tensor.name, tensor.datatype))
+        model.check_inputs(request.inputs)
         [tensor], raw = request.inputs, request.raw_input_contents
         where, settings = regions.place(parameters(tensor.parameters)), self._ingress.settings
         if len(raw) > 1:

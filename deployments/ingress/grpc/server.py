@@ -1,4 +1,4 @@
-"""Dispatches gRPC calls by a table: Serve calls the method of the last part of a path, whatever its service."""
+"""Dispatches gRPC calls by a table: by the last part of a path, whatever its service, as Serve does."""
 
 from __future__ import annotations
 
@@ -8,26 +8,21 @@ from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
-from ray.serve.grpc_util import RayServegRPCContext
 
 from deployments.contract.caller import caller
-from deployments.contract.errors import EnsembleError
-from deployments.ingress.grpc.calls import Calls
-from deployments.ingress.grpc.health import Health
-from deployments.ingress.grpc.open_inference import OpenInference
-from deployments.ingress.grpc.shared_memory import SharedMemory
-from deployments.ingress.grpc.tensorflow_serving import TensorFlowServing
+from deployments.contract.errors import INTERNAL_HINT, EnsembleError
+from deployments.ingress.grpc import health, open_inference, shared_memory, tensorflow_serving
+from deployments.ingress.grpc.calls import Calls, Context
 from deployments.ingress.grpc.wire import decoded, max_fields
-from deployments.ingress.ingress import INTERNAL_HINT
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
-from deployments.protocol.services import SERVICES, requests
+from deployments.protocol.services import SERVICES, types
 
 logger = logging.getLogger("ray.serve")
 
 C = TypeVar("C", bound=type)
-# Bytes. A message is in memory while its refusal waits for its turn; that of a larger one leaves at once.
+# Bytes. A message is in memory while its refusal waits for its turn; a larger one is refused at once.
 MOST_HELD = 256 * 1024
 NO_STREAM = "is not implemented, since the server streams nothing; ask the unary methods"
 
@@ -37,58 +32,59 @@ class GrpcServer:
 
     def __init__(self, service: Service) -> None:
         """Set what is served: a protocol is one more entry."""
-        self._ingress = service.ingress
-        self._access = service.access
-        self._headers = service.headers
-        self._requests = requests()
+        self._ingress, self._access, self._headers = service.ingress, service.access, service.headers
+        self._types = types()
         self._calls: Calls = {}
-        served = OpenInference, SharedMemory, TensorFlowServing, Health
-        for protocol in served:
-            self._calls |= protocol(service).calls()
+        for calls in (open_inference.calls, shared_memory.calls, tensorflow_serving.calls, health.calls):
+            self._calls |= calls(service)
         for extension in service.extensions:
             self._calls |= extension.calls(service)
 
-    async def __call__(self, name: str, body: bytes, context: RayServegRPCContext) -> Message:
+    async def __call__(self, name: str, body: bytes, context: Context) -> Message:
         """Answer a call of the method of that name; its request is decoded once the caller is known."""
-        rpc, metadata = self._calls[name], dict(context.invocation_metadata())
-        if not rpc.observed:
+        observed, metadata = self._calls[name].observed, dict(context.invocation_metadata())
+        if not observed:
             return await self._answered(name, body, context, metadata, Call(Trace("")))
         # https://opentelemetry.io/docs/specs/semconv/rpc/
-        known = {"rpc.system.name": "grpc", "rpc.method": rpc.observed}
+        known = {"rpc.system.name": "grpc", "rpc.method": observed}
         known["ensemble.request.id"] = metadata.get("request_id", "")
         with self._ingress.observer.call("grpc", metadata, known) as call:
             call.attributes["rpc.response.status_code"] = grpc.StatusCode.OK.name
             return await self._answered(name, body, context, metadata, call)
 
     async def _answered(
-        self, name: str, body: bytes, context: RayServegRPCContext, metadata: Mapping[str, str], call: Call
+        self, name: str, body: bytes, context: Context, metadata: Mapping[str, str], call: Call
     ) -> Message:
-        rpc, settings = self._calls[name], self._ingress.settings
         try:
-            key = ""
-            if self._access is not None and not rpc.is_open:
-                key = self._access.admit(metadata.get("authorization"))
-            call.caller = caller(metadata, key, settings.fair_by, self._headers)
-            if rpc.observed and len(body) <= MOST_HELD:
-                await self._ingress.admit(call.caller)
-            fields = max_fields(settings.max_parts if rpc.parts is None else rpc.parts)
-            request = decoded(body, self._requests[name], settings.max_request_bytes, fields)
-            return await rpc.handler(request, call)
+            return await self._handled(name, body, metadata, call)
         except EnsembleError as err:
             error = err
         except Exception:
-            told, traced = rpc.answer.DESCRIPTOR.full_name, call.trace.parent[3:35]
-            logger.exception("failed on a call that %s answers; trace %s", told, traced)
+            trace = call.trace.parent[3:35]
+            logger.exception("failed on a call of %s; trace %s", name, trace, extra={"trace_ids": [trace]})
             error = EnsembleError(INTERNAL_HINT)
         call.fail(error)
         call.attributes["rpc.response.status_code"] = error.grpc_status
-        # Returned, not raised, or Serve would log a client's mistake with a traceback.
+        # Returned, not raised: a client's mistake is not worth a traceback in the log.
         context.set_code(grpc.StatusCode[error.grpc_status])
         context.set_details(f"{error.code}: {error.message}")
         if error.retry_after_s is not None:
             # https://github.com/grpc/proposal/blob/master/A6-client-retries.md
             context.set_trailing_metadata([("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000)))])
-        return rpc.answer()
+        _, response = self._types[name]
+        return response()
+
+    async def _handled(self, name: str, body: bytes, metadata: Mapping[str, str], call: Call) -> Message:
+        rpc, settings = self._calls[name], self._ingress.settings
+        key = ""
+        if self._access is not None and not rpc.is_open:
+            key = self._access.admit(metadata.get("authorization"))
+        call.caller = caller(metadata, key, settings.fair_by, self._headers)
+        if rpc.observed and len(body) <= MOST_HELD:
+            await self._ingress.capacity.admit(call.caller)
+        fields = max_fields(settings.max_parts if rpc.parts is None else rpc.parts)
+        request, _ = self._types[name]
+        return await rpc.handler(decoded(body, request, settings.max_request_bytes, fields), call)
 
 
 def answers_grpc(cls: C) -> C:
@@ -100,7 +96,7 @@ def answers_grpc(cls: C) -> C:
 
 
 def _unary(name: str) -> Any:
-    async def answer(self: Any, request: bytes, grpc_context: RayServegRPCContext) -> Message:
+    async def answer(self: Any, request: bytes, grpc_context: Context) -> Message:
         answered: Message = await self.grpc(name, request, grpc_context)
         return answered
 
@@ -109,7 +105,7 @@ def _unary(name: str) -> Any:
 
 
 def _streaming(name: str) -> Any:
-    async def answer(self: Any, request: bytes, grpc_context: RayServegRPCContext) -> AsyncIterator[Message]:
+    async def answer(self: Any, request: bytes, grpc_context: Context) -> AsyncIterator[Message]:
         grpc_context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         grpc_context.set_details(f"{name} {NO_STREAM}")
         return

@@ -22,6 +22,11 @@ from deployments.protocol.services import PREDICTION
 METADATA_FIELD = "signature_def"
 
 
+def calls(service: Service) -> Calls:
+    """The methods of the protocol."""
+    return TensorFlowServing(service).calls()
+
+
 class TensorFlowServing:
     """Answers that API's calls."""
 
@@ -34,19 +39,19 @@ class TensorFlowServing:
     def calls(self) -> Calls:
         """Its methods."""
         return {
-            "Predict": Rpc(self._predict, pb.PredictResponse, f"{PREDICTION.full_name}/Predict"),
-            "Classify": Rpc(self._classify, pb.ClassificationResponse, f"{PREDICTION.full_name}/Classify"),
-            "GetModelMetadata": Rpc(self._metadata, pb.GetModelMetadataResponse),
-            "GetModelStatus": Rpc(self._status, pb.GetModelStatusResponse),
+            "Predict": Rpc(self._predict, f"{PREDICTION.full_name}/Predict"),
+            "Classify": Rpc(self._classify, f"{PREDICTION.full_name}/Classify"),
+            "GetModelMetadata": Rpc(self._metadata),
+            "GetModelStatus": Rpc(self._status),
         }
 
     async def _predict(self, request: pb.PredictRequest, call: Call) -> Message:
         spec = self._spec(request)
         check_input(list(request.inputs))
         names = self._servable.named(request.output_filter)
-        self._ingress.check_count(len(request.inputs[INPUT].string_val) or 1)
+        self._ingress.capacity.check_count(len(request.inputs[INPUT].string_val) or 1)
         images = _strings(request.inputs[INPUT])
-        inferred = await self._servable.predict(images, names, DEFAULT, call=call)
+        inferred = await self._servable.predict(images, names, DEFAULT, call)
         outputs = {tensor.name: _proto(tensor) for tensor in inferred.outputs}
         return pb.PredictResponse(outputs=outputs, model_spec=spec)
 
@@ -54,7 +59,7 @@ class TensorFlowServing:
         spec = self._spec(request)
         given = request.input.example_list_with_context
         listed = request.input.example_list.examples
-        self._ingress.check_count(len(listed) + len(given.examples))
+        self._ingress.capacity.check_count(len(listed) + len(given.examples))
         shared = _image(given.context)
         images = []
         for example in (*listed, *given.examples):
@@ -62,7 +67,7 @@ class TensorFlowServing:
             if own is None and shared is None:
                 check_input([])
             images.append(own if own is not None else shared or b"")
-        classes = await self._servable.classify(images, DEFAULT, call=call)
+        classes = await self._servable.classify(images, DEFAULT, call)
         result = pb.ClassificationResult(
             classifications=[
                 pb.Classifications(classes=[pb.Class(label=label, score=score) for label, score in each])
@@ -100,9 +105,10 @@ def _strings(tensor: pb.TensorProto) -> list[bytes]:
     elements = list(tensor.string_val)
     if tensor.dtype != pb.DT_STRING or tensor.tensor_content:
         raise InvalidParameter(f"the input {INPUT!r} is DT_STRING, an encoded image an element of string_val")
-    fits = not extents or (extents[0] == len(elements) and all(extent == 1 for extent in extents[1:]))
-    if not fits or tensor.tensor_shape.unknown_rank or len(extents) > 2 or (not extents and len(elements) != 1):
-        raise InvalidParameter(f"the input {INPUT!r} has shape {extents[:4]} but {len(elements)} elements")
+    count = len(elements)
+    fits = extents in ([count], [count, 1]) or (not extents and count == 1)
+    if not fits or tensor.tensor_shape.unknown_rank:
+        raise InvalidParameter(f"the input {INPUT!r} has shape {extents[:4]} but {count} elements")
     return elements
 
 

@@ -1,4 +1,4 @@
-"""What a message costs to decode, seen from its bytes before it is decoded.
+"""What a message will cost, read from its bytes before it is decoded.
 
 A field of two bytes becomes an object of a hundred, and a number of one byte one of eight. So the fields are counted
 first, nested ones too; the payload of a string or of bytes is skipped in one step. The work is bounded by `max_fields`.
@@ -20,7 +20,7 @@ M = TypeVar("M", bound=Message)
 # Of a request: an image takes at most 7, as an `Example` of TensorFlow Serving's `Classify`; names, shapes, parameters
 # and requested outputs take the rest.
 FIELDS_PER_PART, FIELDS_BESIDES = 8, 1024
-# Of packed integers, each of which may take eight times its bytes: 32 MiB of zeros took 2.9 s and 490 MB to decode.
+# Of packed integers, which may take eight times their bytes: 32 MiB of zeros took 2.9 s and 490 MB to decode.
 MOST_VARINT_BYTES = 2 * 1024 * 1024
 # As deep as protobuf itself decodes, and a varint as long.
 MOST_DEPTH, MOST_VARINT = 100, 10

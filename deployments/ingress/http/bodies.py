@@ -1,26 +1,29 @@
-"""Reads bodies within bounds: each byte takes room at the ingress as it comes."""
+"""Reads bodies within bounds: each byte counts at the ingress as it comes."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Mapping
+from typing import TypeVar
 
+import msgspec
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidParameter, UnsupportedMediaType
-from deployments.ingress.arrivals import Arrival
+from deployments.ingress.arrival import Arrival
 from deployments.ingress.http.encodings import decoded
 from deployments.ingress.settings import IngressSettings
 
-# "application/octet-stream" says nothing about what it is, and many clients send it for a file they don't know; curl
-# says of every body that it is a form.
+# Many clients send "application/octet-stream" for a file of unknown type, and curl declares every body a form.
 UNDECLARED = frozenset({"", "application/octet-stream", "application/x-www-form-urlencoded"})
 FORM_OVERHEAD_BYTES = 64 * 1024
 # Commas and opening brackets of a JSON document whose images are base64: three for each image, and more for parameters.
 MOST_ELEMENTS = 32_768
-# To take in more than this costs more than a new connection.
+# To read more than this costs more than a new connection.
 LARGE_BYTES = 2**20
+T = TypeVar("T")
 # In a request's scope, when all of its body has been read.
 WHOLE = "ensemble.body.whole"
 
@@ -30,7 +33,7 @@ class BoundedParser(MultiPartParser):
 
     def __init__(self, request: Request, max_parts: int, max_bytes: int, arrival: Arrival) -> None:
         """Bound the number of parts and the bytes of the body."""
-        # One file more than allowed is let through, so that the ingress refuses it in the words of its limit.
+        # One file more than allowed passes, so that the ingress refuses it with the error of its own limit.
         super().__init__(
             request.headers,
             bounded(request, max_bytes, arrival),
@@ -47,7 +50,7 @@ def media_type(headers: Mapping[str, str]) -> str:
 
 
 def check_image_type(declared: str) -> None:
-    """Raise UnsupportedMediaType for a declared type that is no image."""
+    """Raise UnsupportedMediaType for a declared type other than an image's."""
     if declared not in UNDECLARED and not declared.startswith("image/"):
         raise UnsupportedMediaType(
             f"{declared!r} is no image; send the file with Content-Type: image/jpeg (or what it is), or without one"
@@ -59,8 +62,8 @@ async def bounded(request: Request, limit: int, arrival: Arrival) -> AsyncGenera
 
     Raises:
         ImageTooLarge: it exceeds `limit` bytes.
-        Overloaded: it exceeds what there is room for.
-        UnsupportedMediaType: it is compressed in a way that is not known.
+        Overloaded: it exceeds what is admitted.
+        UnsupportedMediaType: its encoding is unknown.
         InvalidParameter: it is not compressed as it declares.
     """
     received, declared = 0, request.headers.get("content-length", "")
@@ -77,14 +80,14 @@ async def bounded(request: Request, limit: int, arrival: Arrival) -> AsyncGenera
 async def body(request: Request, limit: int, arrival: Arrival) -> bytes:
     """The whole body; raises as `bounded` does, and before a byte is read if it declares too many."""
     _check_declared_length(request, limit)
-    # Of one that came at once nothing is copied; the last chunk is empty then.
+    # A body that came in one piece is not copied; its last chunk is empty.
     return b"".join([chunk async for chunk in bounded(request, limit, arrival) if chunk])
 
 
 async def document(request: Request, limit: int, arrival: Arrival) -> bytes:
     """The whole body, a JSON document of at most `MOST_ELEMENTS`; raises as `body` does.
 
-    Parsing millions of elements would hold the event loop for seconds and take a hundred times their bytes. A comma or
+    To parse millions of elements would hold the event loop for seconds and take a hundred times their bytes. A comma or
     a bracket within a text counts too; base64 has none.
 
     Raises:
@@ -98,8 +101,17 @@ async def document(request: Request, limit: int, arrival: Arrival) -> bytes:
     return b"".join(chunks)
 
 
+def parsed(body: bytes, model: type[T]) -> T:
+    """What a JSON document holds, as a typed model has it; raises InvalidParameter if it is not so."""
+    try:
+        # Unlike msgspec's own decoder this one takes a text of half a character, which some clients send as an id.
+        return msgspec.convert(json.loads(body), model)
+    except (ValueError, RecursionError) as err:
+        raise InvalidParameter(f"the body is not the JSON object that is needed: {err}") from err
+
+
 def check_elements(chunk: bytes, before: int = 0) -> int:
-    """The number of elements that a part of a JSON document may begin; raises InvalidParameter if they are too many."""
+    """The most elements that a part of a JSON document can begin; raises InvalidParameter if they are too many."""
     elements = sum(map(chunk.count, (b",", b"[", b"{")))
     if before + elements > MOST_ELEMENTS:
         raise InvalidParameter(f"the JSON has more than {MOST_ELEMENTS} commas and opening brackets")
@@ -113,7 +125,7 @@ async def images(request: Request, settings: IngressSettings, arrival: Arrival) 
         UnsupportedMediaType: the body declares another type.
         InvalidParameter: the form is malformed, or has other parts.
         ImageTooLarge: it exceeds the limits.
-        Overloaded: it exceeds what there is room for.
+        Overloaded: it exceeds what is admitted.
     """
     declared = media_type(request.headers)
     if declared != "multipart/form-data":
@@ -152,7 +164,7 @@ def is_whole(request: Request) -> bool:
 
 
 def has_large_rest(request: Request) -> bool:
-    """Whether a request that was not read to its end declares more than `LARGE_BYTES`, or tells no length."""
+    """Whether a request that was not read to its end declares more than `LARGE_BYTES`, or no length."""
     if is_whole(request):
         return False
     declared = request.headers.get("content-length", "0")

@@ -1,8 +1,9 @@
-"""Refuses what a web page elsewhere makes a browser send: by another name of this server, or to change something."""
+"""Refuses what a web page of another origin makes a browser send: under a foreign host name, or to change something."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 
 from deployments.contract.errors import Forbidden, MisdirectedRequest
 from deployments.contract.hosts import is_address
@@ -14,9 +15,9 @@ SITE, OWN = "sec-fetch-site", frozenset({"same-origin", "none"})
 
 
 def check_host(headers: Mapping[str, str], hosts: Collection[str] | None, is_local: bool) -> None:
-    """Look whether the request is for this server, and not for a name that somebody let stand for its address.
+    """Refuse a request to a host name that is not this server's: somebody may have pointed it at this address.
 
-    An address can't be made to stand for another, and browsers resolve `localhost` themselves.
+    An address can't be pointed elsewhere, and browsers resolve `localhost` themselves.
 
     Args:
         headers: of the request.
@@ -30,8 +31,7 @@ def check_host(headers: Mapping[str, str], hosts: Collection[str] | None, is_loc
     if host is None or (hosts is None and not is_local):
         return
     name = _name(host)
-    known = is_address(name) or name == "localhost" or name.endswith(".localhost")
-    if not known and not _is_among(name, hosts or ()):
+    if not _is_own(name) and not _is_among(name, hosts or ()):
         raise MisdirectedRequest(
             f"this server does not answer for the host {name[:MOST_QUOTED]!r}; ask it by its address or as localhost, "
             "or let its configuration list the name in ingress.hosts"
@@ -39,17 +39,17 @@ def check_host(headers: Mapping[str, str], hosts: Collection[str] | None, is_loc
 
 
 def check_origin(headers: Mapping[str, str], hosts: Collection[str] | None) -> None:
-    """Look whether a request that may change something is no web page's, or a page's of this server.
+    """Refuse a request that may change something if a web page of another origin makes a browser send it.
 
     Args:
         headers: of the request.
-        hosts: the names of `ingress.hosts`, whose pages may, too; not `*`.
+        hosts: the names of `ingress.hosts`, whose pages may send it; `*` is none of them.
 
     Raises:
-        Forbidden: a page elsewhere makes a browser send it, behind its reader's back perhaps.
+        Forbidden: such a page makes a browser send it, perhaps behind its reader's back.
     """
     origin = headers.get("origin", "")
-    # A proxy that ends TLS may change `Host`; what the browser says of its page holds.
+    # A proxy that ends TLS may change `Host`, but not what the browser says about its page.
     if headers.get(SITE) in OWN or (not origin and SITE not in headers):
         return
     authority = origin.partition("://")[2].lower()
@@ -61,6 +61,13 @@ def check_origin(headers: Mapping[str, str], hosts: Collection[str] | None) -> N
     )
 
 
+# Bounded, since clients choose the names; the same few come again and again.
+@lru_cache(maxsize=64)
+def _is_own(name: str) -> bool:
+    """Whether nobody else can let a name stand for this server: an address, or localhost."""
+    return is_address(name) or name == "localhost" or name.endswith(".localhost")
+
+
 def _name(authority: str) -> str:
     """The host of `host:port`, in small letters."""
     if authority.startswith("["):
@@ -69,7 +76,7 @@ def _name(authority: str) -> str:
 
 
 def _is_among(name: str, hosts: Collection[str], any_of: Collection[str] = (ANY,)) -> bool:
-    """Whether a list has the name, or `.` and the end of it."""
+    """Whether a list has the name, or its end behind a `.`."""
     return any(
         each in any_of or name == each.removeprefix(".") or (each.startswith(".") and name.endswith(each))
         for each in map(str.lower, hosts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -15,7 +16,7 @@ from deployments.contract.options import Options
 from deployments.ingress import options
 from deployments.ingress.http import bodies
 from deployments.ingress.http.routes import AS_OBJECT, OF_CLASSIFYING, REFERENCE, Route, Routes, aged, encoded
-from deployments.ingress.ingress import Outcome
+from deployments.ingress.queue import Outcome
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 
@@ -37,54 +38,44 @@ class Results(msgspec.Struct, frozen=True):
     results: Annotated[list[Any], Meta(extra_json_schema=OF_RESULTS)]
 
 
-class Classify:
-    """Answers `/classify`."""
+def routes(service: Service) -> Routes:
+    """The one path."""
+    ingress = service.ingress
 
-    def __init__(self, service: Service) -> None:
-        """Set where images go."""
-        self._ingress = service.ingress
-
-    def routes(self) -> Routes:
-        """The one path."""
-        return {
-            PATH: Route(
-                "POST",
-                self.answer,
-                "Classify one image, or each image of a form",
-                (Classification, Results),
-                OF_CLASSIFYING,
-                query=Options,
-                body={"image/*": IMAGE, "multipart/form-data": FORM},
-                observed=True,
-            )
-        }
-
-    async def answer(self, request: Request, call: Call) -> Response:
-        """Classify the images of a request."""
+    async def answer(request: Request, call: Call) -> Response:
         asked = options.with_headers(options.from_query(request.query_params), request.headers)
         # Before a byte of the body is read.
-        async with self._ingress.arriving(asked, call.caller) as arrival:
-            images = await bodies.images(request, self._ingress.settings, arrival)
-        places = [place for place, image in enumerate(images) if isinstance(image, bytes)]
-        sent = [image for image in images if isinstance(image, bytes)]
-        told = (
-            await self._ingress.classify(
-                sent, asked, began=arrival.began, trace=call.trace, by=call.caller, places=places
+        async with ingress.capacity.arriving(asked, call.caller) as arrival:
+            images = await bodies.images(request, ingress.settings, arrival)
+        # The parts of a form that are images; the others are errors already.
+        sent = {place: image for place, image in enumerate(images) if isinstance(image, bytes)}
+        outcomes: dict[int, Outcome] = {
+            place: image for place, image in enumerate(images) if isinstance(image, EnsembleError)
+        }
+        if sent:
+            answers = await ingress.classify(
+                list(sent.values()), asked, began=arrival.began, trace=call.trace, by=call.caller, places=list(sent)
             )
-            if sent
-            else ()
-        )
-        answers = iter(told)
-        outcomes: list[Outcome] = [next(answers) if isinstance(image, bytes) else image for image in images]
-        if len(outcomes) > 1:
-            failed = [outcome for outcome in outcomes if isinstance(outcome, EnsembleError)]
-            if failed:
-                call.fail(next((error for error in failed if error.is_fault), failed[0]))
-            return aged(encoded({"results": [_told(outcome) for outcome in outcomes]}), outcomes)
-        if isinstance(outcomes[0], EnsembleError):
-            raise outcomes[0]
-        return aged(encoded(outcomes[0].classification), outcomes)
+            outcomes |= zip(sent, answers, strict=True)
+        return _response([outcomes[place] for place in range(len(images))], call)
+
+    summary = "Classify one image, or each image of a form"
+    body = {"image/*": IMAGE, "multipart/form-data": FORM}
+    models = (Classification, Results)
+    return {PATH: Route("POST", answer, summary, models, OF_CLASSIFYING, query=Options, body=body, observed=True)}
 
 
-def _told(outcome: Outcome) -> Any:
+def _response(outcomes: Sequence[Outcome], call: Call) -> Response:
+    """One image's answer, or the answers to each image of a form; raises the error of an image that is alone."""
+    if len(outcomes) > 1:
+        if failed := [outcome for outcome in outcomes if isinstance(outcome, EnsembleError)]:
+            call.fail(next((error for error in failed if error.is_fault), failed[0]))
+        return aged(encoded(Results([_result(outcome) for outcome in outcomes])), outcomes)
+    [outcome] = outcomes
+    if isinstance(outcome, EnsembleError):
+        raise outcome
+    return aged(encoded(outcome.classification), outcomes)
+
+
+def _result(outcome: Outcome) -> Any:
     return AS_OBJECT.tell(outcome) if isinstance(outcome, EnsembleError) else outcome.classification

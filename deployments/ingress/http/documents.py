@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cached_property
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,46 +27,42 @@ PAGE = """<!doctype html>
 """
 
 
-class Documents:
-    """Answers `/openapi.json` and `/docs`."""
+def routes(documented: Routes) -> Routes:
+    """The document of these routes and its own, the page and its files."""
 
-    def __init__(self, routes: Routes) -> None:
-        """Set what is documented."""
-        self._documented = routes
-
-    def routes(self) -> Routes:
-        """The document, the page and its files."""
-        return {
-            "/openapi.json": Route("GET", self._openapi, "This document", (dict[str, Any],), open=True),
-            "/docs": Route("GET", self._page, "This document, to read and to try", open=True),
-            **{f"/docs/{name}": Route("GET", self._asset, "", open=True) for name in ASSETS},
-        }
-
-    @cached_property
-    def openapi(self) -> dict[str, Any]:
+    @cache
+    def openapi() -> dict[str, Any]:
         """The document, https://spec.openapis.org/oas/v3.1.0."""
-        routes = {path: route for path, route in {**self._documented, **self.routes()}.items() if route.summary}
-        models = {model for route in routes.values() for model in _models(route)}
+        listed = {path: route for path, route in {**documented, **own}.items() if route.summary}
+        models = {model for route in listed.values() for model in _models(route)}
         _, components = msgspec.json.schema_components(sorted(models, key=str), ref_template=REFERENCE)
         return {
             "openapi": "3.1.0",
             "info": {"title": "ensemble", "version": "1", "description": "An ensemble of image classifiers on CPUs."},
-            "paths": {path: {route.method.lower(): _operation(path, route)} for path, route in routes.items()},
+            "paths": {path: {route.method.lower(): _operation(path, route)} for path, route in listed.items()},
             "components": {"schemas": components, "securitySchemes": {"key": KEY}},
         }
 
-    async def _openapi(self, _: Request, _call: Call) -> Response:
-        return encoded(self.openapi)
+    async def document(_: Request, _call: Call) -> Response:
+        return encoded(openapi())
 
-    async def _page(self, _: Request, _call: Call) -> Response:
+    async def page(_: Request, _call: Call) -> Response:
         return HTMLResponse(PAGE)
 
-    async def _asset(self, request: Request, _call: Call) -> Response:
-        name = request.scope["path"].rpartition("/")[2]
-        spec = find_spec("fastapi_offline")
-        assert spec is not None
-        assert spec.origin is not None
-        return FileResponse(Path(spec.origin).parent / "static" / name, media_type=ASSETS[name])
+    own = {
+        "/openapi.json": Route("GET", document, "This document", (dict[str, Any],), open=True),
+        "/docs": Route("GET", page, "This document, to read and to try", open=True),
+        **{f"/docs/{name}": Route("GET", _asset, "", open=True) for name in ASSETS},
+    }
+    return own
+
+
+async def _asset(request: Request, _: Call) -> Response:
+    name = request.scope["path"].rpartition("/")[2]
+    spec = find_spec("fastapi_offline")
+    assert spec is not None
+    assert spec.origin is not None
+    return FileResponse(Path(spec.origin).parent / "static" / name, media_type=ASSETS[name])
 
 
 def _models(route: Route) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Bodies that are compressed for the way: decoded piece by piece, so that a small one can't become large unseen."""
+"""Compressed bodies (`Content-Encoding`): decoded piece by piece, and bounded by the bytes that were sent."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from starlette.requests import Request
 from deployments.contract.errors import ImageTooLarge, InvalidParameter, UnsupportedMediaType
 from deployments.contract.settings import MIB
 
-# What zlib is told of each encoding: the window's size, and 16 more for gzip's header.
+# zlib's `wbits` for each encoding: the window's size, and 16 more for gzip's header.
 WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 MOST_AT_ONCE = 64 * 1024
-# A body may become so many times as large, or of so many bytes where that is more. An image takes five times its bytes
+# How many times as large a body may become, or how many bytes where that is more. An image takes five times its bytes
 # until it is refused; these keep that below 8 bytes for each byte sent, and 64 MB.
 MOST_TIMES, FREE_BYTES = 3, 8 * MIB
 
@@ -38,17 +38,15 @@ async def decoded(request: Request) -> AsyncGenerator[bytes, None]:
     try:
         async for chunk in request.stream():
             came += len(chunk)
-            most = max(FREE_BYTES, MOST_TIMES * came)
-            piece = decoder.decompress(chunk, MOST_AT_ONCE)
-            while piece:
-                if (became := became + len(piece)) > most:
+            rest = chunk
+            while piece := decoder.decompress(rest, MOST_AT_ONCE):
+                if (became := became + len(piece)) > max(FREE_BYTES, MOST_TIMES * came):
                     raise ImageTooLarge(
                         f"the body becomes more than {MOST_TIMES} times as large as what was sent, and more than "
                         f"{FREE_BYTES} bytes; send it without Content-Encoding, or an image as PNG or JPEG"
                     )
                 yield piece
-                full = len(piece) == MOST_AT_ONCE
-                piece = decoder.decompress(decoder.unconsumed_tail, MOST_AT_ONCE) if full else b""
+                rest = decoder.unconsumed_tail
     except zlib.error as err:
         raise InvalidParameter(f"the body is not compressed by {encoding}: {err}") from err
     if not decoder.eof or decoder.unused_data:

@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from deployments.contract.errors import (
     EnsembleError,
-    InvalidParameter,
     NotReady,
     RateLimited,
     Unauthenticated,
@@ -35,12 +34,13 @@ from deployments.ingress.http.routes import (
 )
 from deployments.ingress.open_inference import metadata
 from deployments.ingress.open_inference.catalog import Catalog
+from deployments.ingress.open_inference.ensemble import MODEL
 from deployments.ingress.open_inference.model import Model
 from deployments.ingress.service import Service
 from deployments.ingress.statistics import AllStatistics
 from deployments.observe.observer import Call
 
-MODELS = "/v2/models"
+TITLE, MODELS = "Open Inference Protocol", "/v2/models"
 # Many clients say of JSON what they say of any bytes; curl says that it is a form.
 JSON_TYPES = frozenset({"", "application/json", "application/octet-stream", "application/x-www-form-urlencoded"})
 
@@ -59,6 +59,17 @@ class Ready(msgspec.Struct, frozen=True, omit_defaults=True):
     missing: Mapping[str, str] | None = None
 
 
+class IndexRequest(msgspec.Struct):
+    """Which models are listed: all, or those that are ready."""
+
+    ready: bool = False
+
+
+def routes(service: Service) -> Routes:
+    """The paths of the protocol."""
+    return OpenInference(service).routes()
+
+
 class OpenInference:
     """Answers the protocol's paths."""
 
@@ -70,21 +81,17 @@ class OpenInference:
 
     def routes(self) -> Routes:
         """The protocol's paths; the only version that there is of a model may be named."""
+        catalog = self._catalog
         routes = {
-            "/v2": _get(self._server, "the server", metadata.ServerMetadata),
-            "/v2/health/live": _health(self._live, "the process answers", Live),
-            "/v2/health/ready": _health(self._ready("ensemble"), "the server is ready", Ready, NotReady),
+            "/v2": _get(lambda: catalog.server, "the server", metadata.ServerMetadata),
+            "/v2/health/live": _health(lambda: Live(True), "the process answers", Live),
+            "/v2/health/ready": _health(partial(self._ready, MODEL), "the server is ready", Ready, NotReady),
             "/v2/repository/index": Route(
-                "POST",
-                self._index,
-                "Open Inference Protocol: the models",
-                (list[metadata.IndexEntry],),
-                OF_ARRIVING,
-                AS_TEXT,
+                "POST", self._index, f"{TITLE}: the models", (list[metadata.IndexEntry],), OF_ARRIVING, AS_TEXT
             ),
-            f"{MODELS}/stats": _get(self._all_statistics, "what was counted of every model", AllStatistics),
+            f"{MODELS}/stats": _get(catalog.statistics, "what was counted of every model", AllStatistics),
         }
-        for name, model in self._catalog.models.items():
+        for name, model in catalog.models.items():
             routes |= self._of(f"{MODELS}/{name}", model)
             routes |= {
                 path: replace(route, handler=partial(self._versioned, name, route.handler))
@@ -94,22 +101,21 @@ class OpenInference:
 
     def _of(self, path: str, model: Model) -> Routes:
         """The paths of a model."""
-        name = model.metadata.name
+        ready = partial(self._ready, model.metadata.name)
+        statistics = partial(self._catalog.statistics, model)
         return {
-            path: _get(self._tell(lambda: model.metadata), "the model's input and outputs", metadata.ModelMetadata),
-            f"{path}/ready": _health(self._ready(name), "the model is ready", Ready, NotReady, Unloaded),
+            path: _get(lambda: model.metadata, "the model's input and outputs", metadata.ModelMetadata),
+            f"{path}/ready": _health(ready, "the model is ready", Ready, NotReady, Unloaded),
             f"{path}/config": _get(
-                self._tell(lambda: metadata.config(model.metadata, model.max_batch_size)),
+                lambda: metadata.config(model.metadata, model.max_batch_size),
                 "the model's configuration",
                 metadata.ModelConfig,
             ),
-            f"{path}/stats": _get(
-                partial(self._statistics, model), "what this ingress counted of the model", AllStatistics
-            ),
+            f"{path}/stats": _get(statistics, "what this ingress counted of the model", AllStatistics),
             f"{path}/infer": Route(
                 "POST",
                 partial(self._infer, model),
-                "Open Inference Protocol: ask the model",
+                f"{TITLE}: ask the model",
                 (tensors.InferAnswer,),
                 OF_CLASSIFYING,
                 AS_TEXT,
@@ -124,66 +130,44 @@ class OpenInference:
         return await handler(request, call)
 
     async def _infer(self, model: Model, request: Request, call: Call) -> Response:
-        settings = self._ingress.settings
+        settings, regions = self._ingress.settings, self._service.regions
         if (declared := bodies.media_type(request.headers)) not in JSON_TYPES:
             raise UnsupportedMediaType(f"{declared!r} is not application/json")
         header = request.headers.get(tensors.BINARY)
         # Of binary tensors only the JSON before them has elements.
         receive = bodies.document if header is None else bodies.body
-        async with self._ingress.arriving(by=call.caller) as arrival:
+        async with self._ingress.capacity.arriving(by=call.caller) as arrival:
             body = await receive(request, settings.max_request_bytes, arrival)
-        asked = tensors.read(model, body, header, settings, self._service.regions)
+        asked = tensors.read(model, body, header, settings, regions)
         inferred = await model.infer(
             asked.tensor,
             [each.name for each in asked.requested],
-            options.with_headers(options.from_parameters(asked.parameters), request.headers),
-            asked.parameters,
-            began=arrival.began,
-            trace=call.trace,
-            by=call.caller,
+            options.with_headers(options.from_parameters(asked.request.parameters), request.headers),
+            call,
+            arrival.began,
         )
-        return aged(tensors.write(model, asked, inferred, self._service.regions), inferred.answers)
+        return aged(tensors.write(model, asked, inferred, regions), inferred.answers)
 
-    def _ready(self, name: str) -> Handler:
-        async def handler(_: Request, _call: Call) -> Response:
-            self._service.check_ready(name)
-            return encoded(Ready(name, True, self._service.missing() or None))
-
-        return handler
-
-    def _tell(self, content: Callable[[], Any]) -> Handler:
-        async def handler(_: Request, _call: Call) -> Response:
-            return encoded(content())
-
-        return handler
-
-    async def _live(self, _: Request, _call: Call) -> Response:
-        return encoded(Live(True))
-
-    async def _server(self, _: Request, _call: Call) -> Response:
-        return encoded(self._catalog.server)
+    def _ready(self, name: str) -> Ready:
+        self._service.check_ready(name)
+        return Ready(name, True, self._service.missing() or None)
 
     async def _index(self, request: Request, call: Call) -> Response:
-        """The models; the body may ask for those that are ready only."""
-        async with self._ingress.arriving(by=call.caller) as arrival:
+        async with self._ingress.capacity.arriving(by=call.caller) as arrival:
             body = await bodies.document(request, self._ingress.settings.max_request_bytes, arrival)
-        ready = tensors.parsed(body).get("ready", False) if body else False
-        if not isinstance(ready, bool):
-            raise InvalidParameter("'ready' must be a bool")
-        return encoded(self._catalog.index(ready))
-
-    async def _statistics(self, model: Model, _: Request, _call: Call) -> Response:
-        return encoded(self._catalog.statistics(model))
-
-    async def _all_statistics(self, _: Request, _call: Call) -> Response:
-        return encoded(self._catalog.statistics())
+        return encoded(self._catalog.index(bodies.parsed(body or b"{}", IndexRequest).ready))
 
 
-def _get(handler: Handler, summary: str, answer: Any) -> Route:
-    return Route(
-        "GET", handler, f"Open Inference Protocol: {summary}", (answer,), (Unauthenticated, RateLimited), AS_TEXT
-    )
+def _get(
+    report: Callable[[], Any], summary: str, answer: Any, *errors: type[EnsembleError], is_open: bool = False
+) -> Route:
+    """A path that answers what is reported at the moment."""
+
+    async def handler(_: Request, _call: Call) -> Response:
+        return encoded(report())
+
+    failures = errors if is_open else (Unauthenticated, RateLimited)
+    return Route("GET", handler, f"{TITLE}: {summary}", (answer,), failures, AS_TEXT, open=is_open)
 
 
-def _health(handler: Handler, summary: str, answer: Any, *errors: type[EnsembleError]) -> Route:
-    return Route("GET", handler, f"Open Inference Protocol: {summary}", (answer,), errors, AS_TEXT, open=True)
+_health = partial(_get, is_open=True)

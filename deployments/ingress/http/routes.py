@@ -1,4 +1,4 @@
-"""A path that HTTP answers: who answers it, and what the OpenAPI document says of it."""
+"""A path of HTTP: its handler, and what the OpenAPI document says about it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from deployments.contract.errors import (
 )
 from deployments.observe.observer import Call
 
-# Where the OpenAPI document has the models.
+# A model's place in the OpenAPI document.
 REFERENCE = "#/components/schemas/{name}"
 Handler = Callable[[Request, Call], Awaitable[Response]]
 Routes = dict[str, "Route"]
@@ -71,12 +71,12 @@ class ProtocolError(msgspec.Struct, frozen=True):
 
 
 class ErrorStyle(NamedTuple):
-    """How a protocol tells an error.
+    """A protocol's form of errors.
 
     Attributes:
-        model: of its JSON.
-        tell: what fills it.
-        statuses: the protocol's own status for some of ours.
+        model: of their JSON.
+        tell: makes the JSON's content of an error.
+        statuses: the protocol's own status in place of some of ours.
     """
 
     model: type
@@ -94,15 +94,15 @@ AS_TEXT = ErrorStyle(ProtocolError, lambda error: {"error": f"{error.code}: {err
 
 @dataclass(frozen=True)
 class Route:
-    """What answers a path.
+    """A path.
 
     Attributes:
         method: `GET`, which answers `HEAD` too, or `POST`.
-        handler: answers a request; every `EnsembleError` that it raises is told.
-        summary: what it is for; empty for what the OpenAPI document need not tell, such as a file of a page.
-        answers: the models that its JSON may have; none for what is not JSON.
+        handler: answers a request; every `EnsembleError` that it raises is answered.
+        summary: its title in the OpenAPI document; empty for a path that is not in it, such as a file of a page.
+        answers: the models that its JSON may have; none for another type.
         errors: what can go wrong.
-        style: how errors are told.
+        style: the form of its errors.
         query: the model of its query.
         body: by media type, the model or the JSON schema of the request's body.
         observed: whether its calls are traced and counted.
@@ -122,7 +122,7 @@ class Route:
 
     @property
     def may_change(self) -> bool:
-        """Whether a request may change something, and so must not be sent for a web page elsewhere: all but `GET`."""
+        """Whether a request may change something, and so is refused to pages of other origins: all but `GET`."""
         return self.method != "GET"
 
     @property
@@ -133,21 +133,21 @@ class Route:
 
 
 def aged(response: Response, outcomes: Sequence[Answer | EnsembleError]) -> Response:
-    """The answer with the header `Age`, if every image of it was remembered: that of the one remembered longest."""
-    told = [outcome.classification.cache for outcome in outcomes if isinstance(outcome, Answer)]
-    ages = [cache.age_s for cache in told if cache is not None and cache.age_s is not None]
+    """The answer with the header `Age`, if a cache had every image of it: the age of the oldest, seconds."""
+    found = [outcome.classification.cache for outcome in outcomes if isinstance(outcome, Answer)]
+    ages = [cache.age_s for cache in found if cache is not None and cache.age_s is not None]
     if ages and len(ages) == len(outcomes):
         response.headers["Age"] = str(int(max(ages)))
     return response
 
 
 def unlisted(routes: Routes) -> Routes:
-    """The same routes, as other names of what the OpenAPI document tells already."""
+    """The same routes without a place in the OpenAPI document, for other names of paths that it has."""
     return {path: replace(route, summary="") for path, route in routes.items()}
 
 
 def pattern(path: str) -> re.Pattern[str]:
-    """What matches a path in which names in braces stand for parts of it, and finds these by name."""
+    """The regular expression of a path with names in braces, which finds these parts by name."""
     return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from urllib.parse import unquote
 
@@ -11,18 +12,21 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from deployments.contract.caller import caller
-from deployments.contract.errors import EnsembleError, MethodNotAllowed, NotFound
-from deployments.ingress.http import bodies, browsers, leaving, tensorflow_serving
-from deployments.ingress.http.classify import Classify
-from deployments.ingress.http.documents import Documents
-from deployments.ingress.http.open_inference import OpenInference
-from deployments.ingress.http.page.live import live
-from deployments.ingress.http.page.page import Page
+from deployments.contract.errors import INTERNAL_HINT, EnsembleError, MethodNotAllowed, NotFound
+from deployments.contract.hosts import RAY_METRICS_SETTING
+from deployments.ingress.http import (
+    bodies,
+    browsers,
+    classify,
+    documents,
+    leaving,
+    open_inference,
+    shared_memory,
+    tensorflow_serving,
+)
+from deployments.ingress.http.page import live, page
 from deployments.ingress.http.routes import AS_OBJECT, AS_TEXT, ErrorStyle, Route, Routes, pattern, plain
 from deployments.ingress.http.server_timing import NAME, server_timing
-from deployments.ingress.http.shared_memory import SharedMemory
-from deployments.ingress.http.tensorflow_serving import TensorFlowServing
-from deployments.ingress.ingress import INTERNAL_HINT
 from deployments.ingress.refusals import Refusals
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
@@ -30,7 +34,8 @@ from deployments.observe.tracing import Trace
 
 logger = logging.getLogger("ray.serve")
 
-# Refusals of large bodies: so many leave a second, and so many wait for their turn.
+METRICS = "/metrics"
+# Refusals of large bodies: how many leave per second, and how many wait for their turn.
 LARGE_PACE, MOST_LARGE = 1.0, 32
 
 
@@ -39,42 +44,43 @@ class HttpServer:
 
     def __init__(self, service: Service) -> None:
         """Set what is served: a protocol is one more entry."""
-        self._ingress = service.ingress
-        self._access = service.access
-        self._headers = service.headers
+        self._ingress, self._access, self._headers = service.ingress, service.access, service.headers
         self._is_local = service.is_local
+        self._leavers = leaving.Leavers()
         self._refusals = Refusals(least=LARGE_PACE, most=MOST_LARGE)
         self._routes: Routes = {}
-        served = Classify, OpenInference, SharedMemory, TensorFlowServing
-        for protocol in served:
-            self._routes |= protocol(service).routes()
+        for routes in (classify.routes, open_inference.routes, shared_memory.routes, tensorflow_serving.routes):
+            self._routes |= routes(service)
         for extension in service.extensions:
             self._routes |= extension.routes(service)
-        self._routes |= live(service)
+        self._routes |= live.routes(service)
         self._patterns = {pattern(path): path for path in self._routes if "{" in path}
-        self._routes |= Documents(self._routes).routes() | Page(service).routes()
+        self._routes |= documents.routes(self._routes) | page.routes(service)
+
+    async def alone(self, request: Request) -> Response:
+        """Answer a request, and cancel the work if its client disconnects, which nobody else notices.
+
+        A large body that is refused for good is not read to its end. Such refusals wait for their turn, because a
+        client that is refused sooner comes again sooner.
+        """
+        response = await self._leavers.answered(request, self)
+        if _leaves_body(request, response):
+            await self._refusals.hold()
+        return response
 
     async def __call__(self, request: Request) -> Response:
-        """Answer a request; what is left of a large body that is refused for good is not taken in."""
-        unwatched = leaving.is_unwatched(request)
-        response = await (leaving.answered(request, self._dispatched) if unwatched else self._dispatched(request))
-        refused = 400 <= response.status_code < leaving.LEFT and "Retry-After" not in response.headers
-        if refused and bodies.has_large_rest(request):
+        """Answer a request, of which Serve's proxy has read the body and whose client it watches."""
+        response = await self._dispatched(request)
+        if _leaves_body(request, response):
             response.headers["Connection"] = "close"
-            if unwatched:
-                # Who is refused sooner comes again sooner. Where Serve takes in the body, it would come meanwhile.
-                await self._refusals.hold()
         return response
 
     async def _dispatched(self, request: Request) -> Response:
         path = request.scope["path"]
         template = path if path in self._routes else self._matching(path, request)
         route = self._routes.get(template)
-        if route is None and (error := tensorflow_serving.unknown(path)) is not None:
-            return self._error(error, tensorflow_serving.AS_MESSAGE)
         if route is None:
-            style = AS_TEXT if path.startswith("/v2") else AS_OBJECT
-            return self._error(NotFound(f"there is no {path}; see /docs for what there is"), style)
+            return self._not_found(path)
         if request.method != route.method and not (request.method == "HEAD" and route.method == "GET"):
             refusal = self._error(MethodNotAllowed(f"{path} takes {route.method}, not {request.method}"), route.style)
             refusal.headers["Allow"] = "GET, HEAD" if route.method == "GET" else route.method
@@ -91,6 +97,15 @@ class HttpServer:
                 return template
         return ""
 
+    def _not_found(self, path: str) -> Response:
+        """The error of an unknown path, as the protocol has it whose path it would be."""
+        if (error := tensorflow_serving.unknown(path)) is not None:
+            return self._error(error, tensorflow_serving.AS_MESSAGE)
+        if path == METRICS:
+            return self._error(NotFound(f"there is no {path} on this port; {where_metrics_are()}"), AS_OBJECT)
+        style = AS_TEXT if path.startswith("/v2") else AS_OBJECT
+        return self._error(NotFound(f"there is no {path}; see /docs for what there is"), style)
+
     async def _observed(self, request: Request, route: Route, template: str) -> Response:
         """The answer to a call that is traced and counted."""
         known = {
@@ -98,46 +113,58 @@ class HttpServer:
             "http.route": template,
             "url.path": request.scope["path"],
             "url.scheme": "http",
-            # The client's own, or HAProxy's or Serve's; Serve answers with it and notes it in its logs.
             "ensemble.request.id": request.headers.get("x-request-id", ""),
         }
         with self._ingress.observer.call("http", request.headers, known) as call:
             response = await self._answered(request, route, call)
             call.attributes["http.response.status_code"] = response.status_code
-            response.headers["traceresponse"] = call.trace.parent
-            response.headers[NAME] = server_timing(time.perf_counter() - call.started, call.trace.way)
+            timing = server_timing(time.perf_counter() - call.started, call.trace.timeline)
+            # Not by `headers`, which looks each time whether it has the name.
+            response.raw_headers += [(b"traceresponse", call.trace.parent.encode()), (NAME, timing.encode())]
             return response
 
     async def _answered(self, request: Request, route: Route, call: Call) -> Response:
         try:
-            hosts = self._ingress.settings.hosts
-            browsers.check_host(request.headers, hosts, self._is_local)
+            settings = self._ingress.settings
+            browsers.check_host(request.headers, settings.hosts, self._is_local)
             if route.may_change:
-                browsers.check_origin(request.headers, hosts)
+                browsers.check_origin(request.headers, settings.hosts)
             name = ""
             if self._access is not None and not route.open:
                 name = self._access.admit(request.headers.get("authorization"))
-            call.caller = caller(request.headers, name, self._ingress.settings.fair_by, self._headers)
+            call.caller = caller(request.headers, name, settings.fair_by, self._headers)
             return await route.handler(request, call)
         except EnsembleError as err:
-            call.fail(err)
-            return self._error(err, route.style)
+            error = err
         except ClientDisconnect:
             call.outcome = "cancelled"
             return Response(status_code=leaving.LEFT)
         except Exception:
-            traced = call.trace.parent[3:35]
-            logger.exception("failed on %s %s; trace %s", request.method, request.scope["path"], traced)
+            path, trace = request.scope["path"], call.trace.parent[3:35]
+            ids = {"trace_ids": [trace]}
+            logger.exception("failed on %s %s; trace %s", request.method, path, trace, extra=ids)
             error = EnsembleError(INTERNAL_HINT)
-            call.fail(error)
-            return self._error(error, route.style)
+        call.fail(error)
+        return self._error(error, route.style)
 
     def _error(self, error: EnsembleError, style: ErrorStyle) -> Response:
         """The answer to a failed request."""
         response = plain(style.tell(error), style.status(error))
         response.headers.update(error.headers)
         if error.retry:
-            response.headers["Retry-After"] = str(
-                math.ceil(error.retry_after_s or self._ingress.settings.retry_after_s)
-            )
+            seconds = error.retry_after_s or self._ingress.settings.retry_after_s
+            response.headers["Retry-After"] = str(math.ceil(seconds))
         return response
+
+
+def where_metrics_are() -> str:
+    """Where this machine's Ray exports metrics for Prometheus, in words."""
+    if port := os.environ.get(RAY_METRICS_SETTING):
+        return f"Prometheus metrics are at http://127.0.0.1:{port}{METRICS} of this server's machine"
+    return "Ray exports Prometheus metrics; their addresses are in prom_metrics_service_discovery.json in Ray's folder"
+
+
+def _leaves_body(request: Request, response: Response) -> bool:
+    """Whether a request is refused for good, and much of its body has not been read."""
+    refused = 400 <= response.status_code < leaving.LEFT and "Retry-After" not in response.headers
+    return refused and bodies.has_large_rest(request)

@@ -1,4 +1,4 @@
-"""Registering system shared memory over HTTP, below `/v2/systemsharedmemory`."""
+"""HTTP: registering system shared memory, an extension of the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deployments.contract.errors import InvalidParameter, NotFound, RateLimited, Unauthenticated
+from deployments.contract.errors import NotFound, RateLimited, Unauthenticated
 from deployments.ingress.http import bodies
 from deployments.ingress.http.routes import AS_TEXT, OF_ARRIVING, Handler, Route, Routes, encoded
 from deployments.ingress.service import Service
@@ -28,49 +28,32 @@ class Registration(msgspec.Struct):
     offset: int = 0
 
 
-class SharedMemory:
-    """Answers the paths of the protocol's extension."""
+def routes(service: Service) -> Routes:
+    """The extension's paths, each for one region and for all."""
+    regions = service.regions
 
-    def __init__(self, service: Service) -> None:
-        """Set where registrations are kept."""
-        self._ingress = service.ingress
-        self._regions = service.regions
-
-    def routes(self) -> Routes:
-        """Its paths, each for one region and for all."""
-        routes: Routes = {
-            f"{REGION_PATH}/register": _route("POST", self._register, "register a region", body=Registration)
-        }
-        for path, which in ((REGION_PATH, "a region"), (PATH, "every region")):
-            routes[f"{path}/status"] = _route("GET", self._status, f"tell of {which}", list[Region])
-            routes[f"{path}/unregister"] = _route("POST", self._unregister, f"unregister {which}")
-        return routes
-
-    async def _register(self, request: Request, call: Call) -> Response:
-        async with self._ingress.arriving(by=call.caller) as arrival:
+    async def register(request: Request, call: Call) -> Response:
+        async with service.ingress.capacity.arriving(by=call.caller) as arrival:
             body = await bodies.document(request, MOST_BYTES, arrival)
-        try:
-            asked = msgspec.json.decode(body, type=Registration)
-        except (msgspec.MsgspecError, UnicodeError) as err:
-            raise InvalidParameter(f"a registration has a key, a byte_size and an offset: {err}") from err
-        self._regions.register(Region(_region(request), asked.key, asked.offset, asked.byte_size))
+        asked = bodies.parsed(body, Registration)
+        regions.register(Region(request.path_params["region"], asked.key, asked.offset, asked.byte_size))
         return encoded({})
 
-    async def _status(self, request: Request, _: Call) -> Response:
-        return encoded(self._regions.listed(_region(request)))
+    async def status(request: Request, _: Call) -> Response:
+        return encoded(regions.listed(request.path_params.get("region", "")))
 
-    async def _unregister(self, request: Request, _: Call) -> Response:
-        self._regions.unregister(_region(request))
+    async def unregister(request: Request, _: Call) -> Response:
+        regions.unregister(request.path_params.get("region", ""))
         return encoded({})
 
-
-def _region(request: Request) -> str:
-    """The name of the region in the path, empty where none is."""
-    region: str = request.path_params.get("region", "")
-    return region
+    found = {f"{REGION_PATH}/register": _route("POST", register, "register a region", body=Registration)}
+    for path, which in ((REGION_PATH, "a region"), (PATH, "every region")):
+        found[f"{path}/status"] = _route("GET", status, f"report {which}", list[Region])
+        found[f"{path}/unregister"] = _route("POST", unregister, f"unregister {which}")
+    return found
 
 
 def _route(method: str, handler: Handler, summary: str, answer: Any = dict[str, Any], body: Any = None) -> Route:
-    told = f"Open Inference Protocol, system shared memory: {summary}"
+    title = f"Open Inference Protocol, system shared memory: {summary}"
     errors = (*(OF_ARRIVING if body else (Unauthenticated, RateLimited)), NotFound)
-    return Route(method, handler, told, (answer,), errors, AS_TEXT, body={"application/json": body} if body else {})
+    return Route(method, handler, title, (answer,), errors, AS_TEXT, body={"application/json": body} if body else {})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from typing import Any
 
@@ -17,6 +15,7 @@ from deployments.ingress.http import bodies
 from deployments.ingress.http.routes import (
     OF_CLASSIFYING,
     ErrorStyle,
+    Handler,
     ProtocolError,
     Route,
     Routes,
@@ -24,7 +23,6 @@ from deployments.ingress.http.routes import (
     plain,
     unlisted,
 )
-from deployments.ingress.http.tensors import parsed
 from deployments.ingress.open_inference.ensemble import INPUT, MODEL
 from deployments.ingress.open_inference.tensors import Tensor, to_list
 from deployments.ingress.service import Service
@@ -32,7 +30,7 @@ from deployments.ingress.tensorflow_serving import LATEST, VERSION, Servable, ch
 from deployments.observe.observer import Call
 
 PATH = f"/v1/models/{MODEL}"
-# That API calls what is wrong in a request a bad request.
+# In that API every mistake in a request is a bad request.
 AS_MESSAGE = ErrorStyle(ProtocolError, lambda error: {"error": error.message}, {422: 400})
 OTHERS = re.compile(r"/v1/models/([^/:]+)(?:/versions/([^/:]+))?([/:][^/:]+)?")
 
@@ -71,6 +69,11 @@ class Classes(msgspec.Struct):
     results: list[list[tuple[str, float]]]
 
 
+def routes(service: Service) -> Routes:
+    """The paths of the protocol."""
+    return TensorFlowServing(service).routes()
+
+
 class TensorFlowServing:
     """Answers that API's paths."""
 
@@ -97,10 +100,10 @@ class TensorFlowServing:
         }
 
     async def _status(self, _: Request, _call: Call) -> Response:
-        told = self._servable.status()
-        for each in told["model_version_status"]:
+        status = self._servable.status()
+        for each in status["model_version_status"]:
             each["status"]["error_code"] = "OK"
-        return plain(told)
+        return plain(status)
 
     async def _metadata(self, _: Request, _call: Call) -> Response:
         spec = {"name": MODEL, "signature_name": "", "version": str(VERSION)}
@@ -111,52 +114,47 @@ class TensorFlowServing:
         by_row = "instances" in fields
         if by_row == ("inputs" in fields):
             raise InvalidParameter("the request needs either 'instances', images by row, or 'inputs', by column")
-        images = self._rows(fields["instances"]) if by_row else self._column(fields["inputs"])
+        if by_row:
+            images = [_decoded(row if _is_value(row) else _only(row)) for row in self._listed(fields, "instances")]
+        else:
+            if isinstance(fields["inputs"], dict):
+                fields["inputs"] = _only(fields["inputs"])
+            images = [_decoded(value) for value in self._listed(fields, "inputs")]
         asked = options.with_headers(options.DEFAULT, request.headers)
-        inferred = await self._servable.predict(images, self._servable.outputs, asked, began=began, call=call)
-        columns = {tensor.name: _elements(tensor) for tensor in inferred.outputs}
+        inferred = await self._servable.predict(images, self._servable.outputs, asked, call, began)
+        columns = {tensor.name: _rows(tensor) for tensor in inferred.outputs}
         if not by_row:
             return aged(plain({"outputs": columns}), inferred.answers)
-        rows = zip(*columns.values(), strict=True)
-        predictions = [dict(zip(columns, row, strict=True)) for row in rows]
+        predictions = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return aged(plain({"predictions": predictions}), inferred.answers)
 
     async def _classify(self, request: Request, call: Call) -> Response:
         fields, began = await self._body(request, call)
-        context, examples = fields.get("context", {}), self._listed(fields.get("examples"), "examples")
-        if not isinstance(context, dict) or not all(isinstance(example, dict) for example in examples):
+        context, examples = fields.get("context", {}), self._listed(fields, "examples")
+        if not all(isinstance(example, dict) for example in (context, *examples)):
             raise InvalidParameter(f"'context' and each of 'examples' must be an object with the feature {INPUT!r}")
         # The context's image is decoded once, and is one object in every example that has none of its own.
         shared = _decoded(_only(context)) if context else None
         images = [_decoded(_only(example)) if example or shared is None else shared for example in examples]
         asked = options.with_headers(options.DEFAULT, request.headers)
-        results = await self._servable.classify(images, asked, began=began, call=call)
-        return plain({"results": results})
+        return plain({"results": await self._servable.classify(images, asked, call, began)})
 
     async def _body(self, request: Request, call: Call) -> tuple[dict[str, Any], float]:
         """The request's fields, and when it began to arrive."""
-        async with self._ingress.arriving(by=call.caller) as arrival:
+        async with self._ingress.capacity.arriving(by=call.caller) as arrival:
             body = await bodies.document(request, self._ingress.settings.max_request_bytes, arrival)
-        fields = parsed(body)
+        fields = bodies.parsed(body, dict[str, Any])
         signature = fields.get("signature_name", "")
         if not isinstance(signature, str):
             raise InvalidParameter("'signature_name' must be a string")
         self._servable.check(MODEL, None, signature)
         return fields, arrival.began
 
-    def _rows(self, rows: Any) -> list[bytes]:
-        """The images of rows, each a value or an object with the one input."""
-        return [_decoded(row if _is_value(row) else _only(row)) for row in self._listed(rows, "instances")]
-
-    def _column(self, inputs: Any) -> list[bytes]:
-        """The images of a column, which is the one input or an object with it."""
-        column = _only(inputs) if isinstance(inputs, dict) else inputs
-        return [_decoded(value) for value in self._listed(column, "inputs")]
-
-    def _listed(self, values: Any, name: str) -> list[Any]:
+    def _listed(self, fields: dict[str, Any], name: str) -> list[Any]:
+        values = fields.get(name)
         if not isinstance(values, list):
             raise InvalidParameter(f"{name!r} must be a list")
-        self._ingress.check_count(len(values))
+        self._ingress.capacity.check_count(len(values))
         return values
 
 
@@ -171,11 +169,11 @@ def unknown(path: str) -> NotFound | None:
     return not_found(name, version)
 
 
-def _route(method: str, handler: Any, summary: str, *answers: Any, body: Any = None) -> Route:
+def _route(method: str, handler: Handler, summary: str, *answers: Any, body: Any = None) -> Route:
     errors = OF_CLASSIFYING if body else (Unauthenticated, RateLimited)
-    told = f"TensorFlow Serving's API: {summary}"
+    title = f"TensorFlow Serving's API: {summary}"
     asked = {"application/json": body} if body else {}
-    return Route(method, handler, told, answers, errors, AS_MESSAGE, body=asked, observed=bool(body))
+    return Route(method, handler, title, answers, errors, AS_MESSAGE, body=asked, observed=bool(body))
 
 
 def _is_value(row: Any) -> bool:
@@ -183,6 +181,7 @@ def _is_value(row: Any) -> bool:
 
 
 def _only(inputs: Any) -> Any:
+    """The one input of an object."""
     if not isinstance(inputs, dict):
         raise InvalidParameter(f'an image is {{"b64": ...}}, or an object with it as {INPUT!r}')
     check_input(list(inputs))
@@ -196,12 +195,12 @@ def _decoded(value: Any) -> bytes:
         if isinstance(value, str):
             return value.encode()
         if isinstance(encoded, str):
-            return base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError) as err:
+            return msgspec.convert(encoded, bytes)
+    except ValueError as err:
         raise InvalidParameter(f"an image is no base64: {err}") from err
     raise InvalidParameter('an image is {"b64": ...}, its bytes in base64')
 
 
-def _elements(tensor: Tensor) -> list[Any]:
+def _rows(tensor: Tensor) -> list[Any]:
     """A row of the tensor for each image."""
     return to_list(tensor) if tensor.datatype == "BYTES" else tensor.data.tolist()

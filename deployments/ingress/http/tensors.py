@@ -1,15 +1,11 @@
 """An inference request of the Open Inference Protocol over HTTP, and its answer: JSON, and binary tensors after it.
 
-The extension for binary tensors: the header tells the bytes of JSON; what follows are the tensors, each of as many
-bytes as its parameter `binary_data_size` says. A header of 0 means that the whole body is the one input.
+The extension for binary tensors: a header has the length of the JSON; the tensors follow, each of as many bytes as its
+parameter `binary_data_size`. A header of 0 means that the whole body is the one input.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -75,68 +71,58 @@ class InferAnswer(msgspec.Struct, omit_defaults=True):
 
 
 class Asked(NamedTuple):
-    """A request that was read.
-
-    Attributes:
-        tensor: its input.
-        requested: the outputs to answer.
-        binary: whether each of them is to be answered in binary.
-        parameters: the request's.
-        identifier: the request's `id`.
-    """
+    """A request that was read: its input, and its JSON, which may be empty."""
 
     tensor: Tensor
     requested: list[Requested]
-    binary: list[bool]
-    parameters: dict[str, Any]
-    identifier: str
+    request: InferRequest
+
+    def is_binary(self, output: Requested) -> bool:
+        """Whether an output is to be answered in binary."""
+        default = self.request.parameters.get("binary_data_output", False)
+        return output.parameters.get("binary_data", default) is True
 
 
 def read(model: Model, body: bytes, header: str | None, settings: IngressSettings, regions: Regions) -> Asked:
-    """A request's tensor, and what it asks for.
+    """A request's tensor, and the outputs that it asks for.
 
     Args:
-        model: what is asked.
+        model: which is asked.
         body: of the request.
         header: the value of `Inference-Header-Content-Length`, None without it.
         settings: the limits.
-        regions: where a tensor may be instead.
+        regions: the shared memory that may hold the tensor.
 
     Raises:
         InvalidParameter: it is malformed, or not for this model.
     """
     length = _length(header, len(body))
-    if length == 0 and header is not None:
-        whole = model.requested([], _output)
-        return Asked(_whole(model, body), whole, [True] * len(whole), {}, "")
     if header is not None:
         bodies.check_elements(body[:length])
-    fields, tail = parsed(body[:length]), memoryview(body)[length:]
-    tensor = _tensor(model, fields, tail, settings, regions)
-    identifier, parameters = _field(fields, "id", str, ""), _field(fields, "parameters", dict, {})
-    requested = model.requested(_list(fields, "outputs"), _output)
-    default = parameters.get("binary_data_output", False)
-    binary = [each.parameters.get("binary_data", default) is True for each in requested]
-    return Asked(tensor, requested, binary, parameters, identifier)
+    if header is not None and length == 0:
+        request = InferRequest([], parameters={"binary_data_output": True})
+        return Asked(_whole(model, body), model.requested([]), request)
+    request = bodies.parsed(body[:length], InferRequest)
+    tensor = _tensor(model, request.inputs, memoryview(body)[length:], settings, regions)
+    return Asked(tensor, model.requested(request.outputs), request)
 
 
 def write(model: Model, asked: Asked, inferred: Inferred, regions: Regions) -> Response:
     """The answer as it was asked for: JSON, or JSON and binary tensors, or some of them in shared memory."""
     outputs, raws = [], []
-    told = model.told(inferred.outputs, asked.requested)
-    for tensor, requested, is_binary in zip(told, asked.requested, asked.binary, strict=True):
+    answered = model.as_requested(inferred.outputs, asked.requested)
+    for tensor, requested in zip(answered, asked.requested, strict=True):
         output = OutputTensor(tensor.name, tensor.datatype, tensor.shape)
         if (where := place(requested.parameters)) is not None:
             output.parameters = put(regions, where, tensors.to_raw(tensor))
-        elif is_binary:
+        elif asked.is_binary(requested):
             raws.append(tensors.to_raw(tensor))
             output.parameters = {"binary_data_size": len(raws[-1])}
         else:
             output.data = tensors.to_list(tensor)
         outputs.append(output)
-    answer = InferAnswer(
-        model.metadata.name, model.metadata.versions[0], inferred.parameters, outputs, asked.identifier
-    )
+    [version] = model.metadata.versions
+    answer = InferAnswer(model.metadata.name, version, inferred.parameters, outputs, asked.request.id)
     response = plain(msgspec.to_builtins(answer))
     if not raws:
         return response
@@ -162,58 +148,22 @@ def _whole(model: Model, body: bytes) -> Tensor:
 
 
 def _tensor(
-    model: Model, fields: dict[str, Any], tail: memoryview, settings: IngressSettings, regions: Regions
+    model: Model, inputs: list[InputTensor], tail: memoryview, settings: IngressSettings, regions: Regions
 ) -> Tensor:
-    inputs = _list(fields, "inputs")
-    model.check_inputs(inputs, lambda given: (_field(given, "name", str), _field(given, "datatype", str)))
+    model.check_inputs(inputs)
     [given] = inputs
-    name, datatype, shape = given["name"], given["datatype"], _field(given, "shape", list)
-    parameters, most = _field(given, "parameters", dict, {}), settings.max_parts
-    size, where = parameters.get("binary_data_size"), place(parameters)
+    most, size, where = settings.max_parts, given.parameters.get("binary_data_size"), place(given.parameters)
     if (size or 0) != len(tail):
-        raise InvalidParameter(f"{len(tail)} bytes follow the JSON, but binary_data_size of {name!r} says {size}")
-    if where is not None:
-        return tensors.from_raw(name, datatype, shape, taken(regions, where, settings.max_request_bytes), most)
-    if size is not None:
-        return tensors.from_raw(name, datatype, shape, tail, most)
-    data = _field(given, "data", list)
-    if datatype != "BYTES":
-        return tensors.from_list(name, datatype, shape, data)
-    if len(data) > most:
-        return Tensor(name, datatype, shape, data)
+        raise InvalidParameter(f"{len(tail)} bytes follow the JSON; binary_data_size of {given.name!r} is {size}")
+    if where is not None or size is not None:
+        raw = tail if where is None else taken(regions, where, settings.max_request_bytes)
+        return tensors.from_raw(given.name, given.datatype, given.shape, raw, most)
+    if given.datatype != "BYTES":
+        return tensors.from_list(given.name, given.datatype, given.shape, given.data)
+    # One element more than are taken is enough to be refused. Of shape [-1, 1] each may be in a list of its own.
+    elements = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in given.data[: most + 1]]
     try:
-        return Tensor(name, datatype, shape, [base64.b64decode(_element(item), validate=True) for item in data])
-    except (binascii.Error, TypeError, ValueError) as err:
-        raise InvalidParameter(f"the data of {name!r} must be base64 strings: {err}") from err
-
-
-def parsed(body: bytes) -> dict[str, Any]:
-    """The object that a body is in JSON; raises InvalidParameter if it is none."""
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError) as err:
-        raise InvalidParameter(f"the body is not valid JSON: {err}") from err
-    if not isinstance(fields, dict):
-        raise InvalidParameter("the body must be a JSON object")
-    return fields
-
-
-def _field(container: Any, name: str, kind: type, default: Any = None) -> Any:
-    value = container.get(name, default) if isinstance(container, dict) else None
-    if not isinstance(value, kind):
-        raise InvalidParameter(f"{name!r} must be a {kind.__name__}")
-    return value
-
-
-def _output(output: Any) -> tuple[str, dict[str, Any]]:
-    return _field(output, "name", str), _field(output, "parameters", dict, {})
-
-
-def _list(body: Mapping[str, Any], name: str) -> Sequence[Any]:
-    items: Sequence[Any] = _field(body, name, list, [])
-    return items
-
-
-def _element(item: Any) -> Any:
-    """An element of the tensor; of shape [-1, 1] each may be in a list of its own."""
-    return item[0] if isinstance(item, list) and len(item) == 1 else item
+        # A fourth of the time that Python's base64 takes.
+        return Tensor(given.name, given.datatype, given.shape, msgspec.convert(elements, list[bytes]))
+    except ValueError as err:
+        raise InvalidParameter(f"the data of {given.name!r} must be base64 strings: {err}") from err

@@ -65,7 +65,7 @@ class Catalog:
         """What was counted of these models, or of all of them."""
         return AllStatistics(
             [
-                model.statistics.told(model.metadata.name, model.metadata.versions[0])
+                model.statistics.reported(model.metadata.name, model.metadata.versions[0])
                 for model in models or self.models.values()
             ]
         )

@@ -1,4 +1,4 @@
-"""What the protocol tells of the server and of its models."""
+"""Metadata of the server and of its models, as the protocol has them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TransactionPolicy(msgspec.Struct, frozen=True):
 
 
 class ModelConfig(msgspec.Struct, frozen=True):
-    """A model's configuration, as far as there is something to say in Triton's words."""
+    """A model's configuration: the fields of Triton's that apply here."""
 
     name: str
     platform: str

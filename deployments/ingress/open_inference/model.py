@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
 from deployments.contract.answer import Answer
-from deployments.contract.caller import ANYONE, Caller
-from deployments.contract.errors import InvalidParameter
-from deployments.contract.options import Options
+from deployments.contract.errors import EnsembleError, InvalidParameter
+from deployments.contract.options import MAX_CLASSES, SHOWN, Options
+from deployments.ingress.ingress import Ingress
 from deployments.ingress.open_inference.metadata import ModelMetadata
 from deployments.ingress.open_inference.tensors import Tensor, classified
 from deployments.ingress.statistics import Statistics
-from deployments.observe.tracing import Trace
+from deployments.observe.observer import Call
 
 NOTHING: Mapping[str, Any] = {}
 
@@ -23,7 +27,7 @@ class Requested(NamedTuple):
 
     Attributes:
         name: of the output.
-        classes: as how many most probable classes it is told; 0 for as it is.
+        classes: how many of the most probable classes are answered in its place; 0 for the output as it is.
         parameters: of the output, as the caller sent them.
     """
 
@@ -33,7 +37,7 @@ class Requested(NamedTuple):
 
 
 class Inferred(NamedTuple):
-    """A model's answer: a tensor for each output that was asked for, the response's parameters, and what they tell."""
+    """A model's answer: a tensor for each requested output, the response's parameters, and what they were made of."""
 
     outputs: list[Tensor]
     parameters: dict[str, str]
@@ -44,54 +48,73 @@ class Model(ABC):
     """A model with exactly one input.
 
     Attributes:
-        max_batch_size: the rows that a request may hold where the first dimension is a batch's; 0 where it is none.
         labels: the names of its classes, in order of index.
-        statistics: what was counted of it.
+        max_batch_size: the rows that a request may hold where the first dimension is a batch's; 0 where it is none.
     """
 
-    max_batch_size: int
-    labels: Sequence[str]
-    statistics: Statistics
+    def __init__(
+        self,
+        ingress: Ingress,
+        metadata: ModelMetadata,
+        labels: Sequence[str],
+        max_batch_size: int,
+        versions: MutableMapping[str, str],
+    ) -> None:
+        """Set where images go, what the model is, and what is known of the versions of members, by name."""
+        self._ingress, self._metadata, self._versions = ingress, metadata, versions
+        self.labels, self.max_batch_size = labels, max_batch_size
 
     @property
-    @abstractmethod
     def metadata(self) -> ModelMetadata:
-        """Its version and its tensors."""
+        """Its version, which is that of the last answer or the one loaded since, and its tensors."""
+        known = self._versions.get(self._metadata.name, self._metadata.versions[0])
+        if [known] != self._metadata.versions:
+            self._metadata = replace(self._metadata, versions=[known])
+        return self._metadata
+
+    @property
+    def statistics(self) -> Statistics:
+        """What was counted of it."""
+        return self._ingress.execution.statistics
 
     @abstractmethod
+    def images(self, tensor: Tensor) -> Sequence[bytes]:
+        """The images of its input, which `check_inputs` has let through; raises InvalidParameter for another shape."""
+
     async def infer(
         self,
         tensor: Tensor,
         names: Sequence[str],
         asked: Options,
-        parameters: Mapping[str, Any],
-        *,
+        call: Call,
         began: float | None = None,
-        trace: Trace | None = None,
-        by: Caller = ANYONE,
     ) -> Inferred:
         """Answer a request.
 
         Args:
-            tensor: its input, as `check_inputs` has let through.
+            tensor: its input, which `check_inputs` has let through.
             names: the outputs to answer.
             asked: the options of the request.
-            parameters: of the request.
+            call: the caller, and the trace.
             began: when it began to arrive, seconds since the epoch; default: now.
-            trace: the call's trace.
-            by: who asks.
 
         Raises:
             EnsembleError: as `Ingress.classify`, and the first image's that failed.
         """
+        images = self.images(tensor)
+        answers = succeeded(await self._ingress.classify(images, asked, began=began, trace=call.trace, by=call.caller))
+        name = self._metadata.name
+        if (version := answers[0].classification.model_versions.get(name)) is not None:
+            self._versions[name] = str(version)
+        return Inferred([_output(name, answers) for name in names], response_parameters(answers, asked), answers)
 
-    def check_inputs(self, inputs: Sequence[Any], read: Callable[[Any], tuple[str, str]]) -> None:
-        """Raise InvalidParameter unless the inputs, of which `read` gives (name, datatype), are the model's one."""
+    def check_inputs(self, inputs: Sequence[Any]) -> None:
+        """Raise InvalidParameter unless the inputs, each with a `name` and a `datatype`, are the model's one."""
         [own] = self.metadata.inputs
         # Counted before any of them is looked at: a request can hold millions.
         if len(inputs) != 1:
             raise InvalidParameter(f"the request needs exactly one input, {own.name!r}; it has {len(inputs)}")
-        name, datatype = read(inputs[0])
+        name, datatype = inputs[0].name, inputs[0].datatype
         if name != own.name:
             raise InvalidParameter(f"the request needs exactly one input, {own.name!r}; it has {name[:40]!r}")
         if datatype != own.datatype:
@@ -99,9 +122,13 @@ class Model(ABC):
             raise InvalidParameter(f"the input {own.name!r} has datatype {own.datatype}{what}; got {datatype[:40]!r}")
 
     def requested(
-        self, outputs: Sequence[Any], read: Callable[[Any], tuple[str, Mapping[str, Any]]]
+        self, outputs: Sequence[Any], values: Callable[[Any], Mapping[str, Any]] = lambda parameters: parameters
     ) -> list[Requested]:
-        """The outputs to answer: those asked for, of which `read` gives (name, parameters), or all.
+        """The outputs to answer: those that a request names, or all.
+
+        Args:
+            outputs: of the request, each with a `name` and `parameters`.
+            values: makes Python's values of the parameters of one.
 
         Raises:
             InvalidParameter: one is unknown or asked for twice, or its parameter `classification` is no number of
@@ -111,19 +138,66 @@ class Model(ABC):
         # Each is answered whole: a name of ten bytes, repeated, would ask for megabytes.
         if len(outputs) > len(known):
             raise InvalidParameter(f"{len(outputs)} outputs are asked for; there are {known}, name each once")
-        asked: list[Requested] = []
-        for name, parameters in map(read, outputs):
+        asked: dict[str, Requested] = {}
+        for output in outputs:
+            name, parameters = output.name, values(output.parameters)
             if name not in known:
                 raise InvalidParameter(f"there is no output {name[:40]!r}; the outputs are {known}")
-            if any(name == other.name for other in asked):
+            if name in asked:
                 raise InvalidParameter(f"the output {name!r} is asked for twice; name it once")
             classes = parameters.get("classification", 0)
-            if type(classes) is not int or not 0 <= classes <= 100_000:
+            if type(classes) is not int or not 0 <= classes <= MAX_CLASSES:
                 raise InvalidParameter(f"classification must be a number of classes; got {repr(classes)[:40]}")
-            asked.append(Requested(name, classes, parameters))
-        return asked or [Requested(name) for name in known]
+            asked[name] = Requested(name, classes, parameters)
+        return list(asked.values()) or [Requested(name) for name in known]
 
-    def told(self, outputs: Sequence[Tensor], requested: Sequence[Requested]) -> list[Tensor]:
+    def as_requested(self, outputs: Sequence[Tensor], requested: Sequence[Requested]) -> list[Tensor]:
         """The outputs as they were asked for: as they are, or as their most probable classes."""
         pairs = zip(outputs, requested, strict=True)
         return [classified(tensor, ask.classes, self.labels) if ask.classes else tensor for tensor, ask in pairs]
+
+
+def succeeded(outcomes: Sequence[Answer | EnsembleError]) -> list[Answer]:
+    """The answers to a request's images.
+
+    Raises:
+        EnsembleError: the first image's that failed, since the protocol has no error for a single element.
+    """
+    answers: list[Answer] = []
+    for position, outcome in enumerate(outcomes):
+        if isinstance(outcome, EnsembleError):
+            where = f"image {position}: " if len(outcomes) > 1 else ""
+            raise type(outcome)(f"{where}{outcome.message}", retry_after_s=outcome.retry_after_s)
+        answers.append(outcome)
+    return answers
+
+
+def _output(name: str, answers: Sequence[Answer]) -> Tensor:
+    """An output for each image: `label`, `index` or `probabilities`."""
+    if name == "label":
+        return Tensor(name, "BYTES", [len(answers)], [answer.classification.label.encode() for answer in answers])
+    if name == "index":
+        index = np.array([answer.classification.index for answer in answers], np.int64)
+        return Tensor(name, "INT64", list(index.shape), index)
+    probabilities = np.stack([answer.probabilities for answer in answers])
+    return Tensor(name, "FP32", list(probabilities.shape), probabilities)
+
+
+def response_parameters(answers: Sequence[Answer], asked: Options) -> dict[str, str]:
+    """What the protocol has no tensor for.
+
+    `trace_id`; and as JSON, an element for each image, `missing`, where members did not answer, `asked`, of a cascade,
+    `cache`, of a cache, and `classifications`, the answers, if an option asks for what they show.
+    """
+    each = [answer.classification for answer in answers]
+    listed: dict[str, list[Any]] = {}
+    if any(one.missing for one in each):
+        listed["missing"] = [one.missing or {} for one in each]
+    if each[0].asked is not None:
+        listed["asked"] = [one.asked for one in each]
+    if each[0].cache is not None:
+        listed["cache"] = [one.cache for one in each]
+    if any(getattr(asked, name) for name in SHOWN):
+        listed["classifications"] = each
+    texts = {name: msgspec.json.encode(values).decode() for name, values in listed.items()}
+    return {"trace_id": each[0].trace_id, **texts}

@@ -1,4 +1,4 @@
-"""Tensors in shared memory: where they are, by their parameters, and the way there and back."""
+"""Tensors in shared memory: the parameters of a tensor that name its place, and reading and writing there."""
 
 from __future__ import annotations
 
@@ -12,29 +12,19 @@ REGION, SIZE, OFFSET = "shared_memory_region", "shared_memory_byte_size", "share
 
 
 class Place(NamedTuple):
-    """A part of a region."""
+    """A part of a region: its name, and bytes."""
 
     region: str
     size: int
     offset: int
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """As the protocol has it."""
-        offset = {OFFSET: self.offset} if self.offset else {}
-        return {REGION: self.region, SIZE: self.size, **offset}
-
 
 def place(parameters: Mapping[str, Any]) -> Place | None:
-    """The place that the parameters of a tensor name; None for none.
-
-    Raises:
-        InvalidParameter: they are malformed.
-    """
+    """The place that the parameters of a tensor name, None for none; raises InvalidParameter if they are malformed."""
     if REGION not in parameters:
         return None
     found = Place(parameters[REGION], parameters.get(SIZE, 0), parameters.get(OFFSET, 0))
-    if type(found.region) is not str or type(found.size) is not int or type(found.offset) is not int:
+    if [type(each) for each in found] != [str, int, int]:
         raise InvalidParameter(f"{REGION!r} must be a name, {SIZE!r} and {OFFSET!r} numbers of bytes")
     return found
 
@@ -52,6 +42,7 @@ def taken(regions: Regions, where: Place, limit: int) -> bytes:
 
 
 def put(regions: Regions, where: Place, raw: bytes) -> dict[str, Any]:
-    """Leave a tensor in shared memory; the parameters that tell of it. Raises as `Regions.write`."""
+    """Write a tensor into shared memory; the parameters that name its place. Raises as `Regions.write`."""
     regions.write(where.region, raw, where.size, where.offset)
-    return Place(where.region, len(raw), where.offset).parameters
+    offset = {OFFSET: where.offset} if where.offset else {}
+    return {REGION: where.region, SIZE: len(raw), **offset}

@@ -1,4 +1,4 @@
-"""Tensors of the Open Inference Protocol: what they hold, and how it is written."""
+"""Tensors of the Open Inference Protocol, from and to bytes and JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.contract.answer import TOLD_DIGITS
+from deployments.contract.answer import PROBABILITY_DIGITS
 from deployments.contract.errors import InvalidParameter
 
 DTYPES: dict[str, Any] = {
@@ -22,10 +22,10 @@ DTYPES: dict[str, Any] = {
     "FP32": np.float32,
     "FP64": np.float64,
 }
-# What JSON's numbers may become: numpy's kinds by the kind of the tensor.
+# The kinds of numpy's arrays of JSON's numbers that a tensor of a kind accepts.
 FROM_JSON = {"b": "b", "i": "i", "u": "iu", "f": "iuf"}
 MOST_DIMENSIONS = 8
-# Of a tensor whose elements come one by one: to make Python's numbers of more would hold the event loop up.
+# The most elements that come one by one: to make Python's numbers of more would hold the event loop up.
 MOST_NUMBERS = 1_000_000
 
 
@@ -40,7 +40,7 @@ class Tensor:
 
 
 def from_raw(name: str, datatype: str, shape: Sequence[Any], raw: bytes | memoryview, most: int) -> Tensor:
-    """A tensor from its bytes, little-endian; of BYTES at most one element more than `most` is taken apart.
+    """A tensor from its bytes, little-endian; of BYTES at most one element more than `most` is read.
 
     Raises:
         InvalidParameter: the bytes are not what the shape says, or the datatype is unknown.
@@ -125,7 +125,7 @@ def split(raw: bytes | memoryview, most: int) -> list[bytes]:
 
 
 def classified(tensor: Tensor, most: int, labels: Sequence[str]) -> Tensor:
-    """The most probable classes of each row as the classification extension tells them: `value:index:label`.
+    """The most probable classes of each row as the classification extension has them: `value:index:label`.
 
     Raises:
         InvalidParameter: the tensor has no rows of classes.
@@ -134,7 +134,7 @@ def classified(tensor: Tensor, most: int, labels: Sequence[str]) -> Tensor:
         raise InvalidParameter(f"the output {tensor.name!r} has no classes; ask for those of 'probabilities'")
     order = np.argsort(-tensor.data, axis=1, kind="stable")[:, :most]
     elements = [
-        f"{row[index]:.{TOLD_DIGITS}f}:{index}:{labels[index]}".encode()
+        f"{row[index]:.{PROBABILITY_DIGITS}f}:{index}:{labels[index]}".encode()
         for row, best in zip(tensor.data, order.tolist(), strict=True)
         for index in best
     ]

@@ -1,65 +1,73 @@
-"""What a decoding process and its keeper tell each other: a typed header, and bytes behind it. Nothing is unpickled."""
+"""The messages between a decoding process and its worker: a typed header, and bytes behind it. Nothing is unpickled."""
 
 from __future__ import annotations
 
 import socket
 import struct
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from deployments.contract.payload import Pixels
 from deployments.contract.preprocessing import Preprocessing
 
 PREFIX = struct.Struct("<IQ")
+ENCODER = msgspec.msgpack.Encoder()
 T = TypeVar("T")
 
 
-class Ask(msgspec.Struct):
+class Decoded(NamedTuple):
+    """An image's pixels for each preprocessing, uint8 [H,W,3] BGR, and its own width and height."""
+
+    pixels: list[Pixels]
+    size: tuple[int, int]
+
+
+class Request(msgspec.Struct):
     """An image to decode, whose bytes follow.
 
     Attributes:
-        wanted: how its pixels are to be made.
-        max_image_bytes: see `TransformerSettings`, as the next.
-        max_image_pixels: likewise.
-        free_bytes: memory that it may take at once, without asking for room.
-        most_bytes: memory that it may take at all.
-        seconds: when it has taken this long, the process is ended by the system.
+        wanted: the preprocessings, each of which gets pixels.
+        max_image_bytes: see `TransformerSettings`.
+        max_image_pixels: see `TransformerSettings`.
+        free_bytes: memory that decoding may take without a reservation.
+        max_bytes: memory that decoding may take with a reservation.
+        seconds: the system ends the process once the request has taken this long.
     """
 
     wanted: list[Preprocessing]
     max_image_bytes: int
     max_image_pixels: int
     free_bytes: int
-    most_bytes: int
+    max_bytes: int
     seconds: float
 
 
-class Room(msgspec.Struct, tag="room"):
-    """Decoding it takes this much memory; the process waits to be told whether there is room for it."""
+class Reservation(msgspec.Struct, tag="reservation"):
+    """The process needs this much memory for the image, bytes; a bool, whether it gets it, is the answer."""
 
     size: int
 
 
-class Failed(msgspec.Struct, tag="failed"):
-    """It can't be decoded, because of the error that `EnsembleError.to_dict` describes so."""
+class Failure(msgspec.Struct, tag="failure"):
+    """The image can't be decoded, for the error that `EnsembleError.to_dict` describes."""
 
     error: dict[str, Any]
 
 
-class Done(msgspec.Struct, tag="done"):
-    """Its width and height in pixels, and the shapes of its sets of pixels, which follow."""
+class Success(msgspec.Struct, tag="success"):
+    """The image's width and height, and the shapes of its pixels, which follow."""
 
     size: tuple[int, int]
     shapes: list[tuple[int, int, int]]
 
 
-Told = Room | Failed | Done
-ENCODER = msgspec.msgpack.Encoder()
+Response = Reservation | Failure | Success
 
 
 def send(connection: socket.socket, header: Any, parts: Sequence[bytes | memoryview] = ()) -> None:
-    """Write a header, and bytes behind it."""
+    """Send a header, and bytes behind it."""
     encoded = ENCODER.encode(header)
     connection.sendall(PREFIX.pack(len(encoded), sum(len(part) for part in parts)) + encoded)
     for part in parts:
@@ -67,11 +75,11 @@ def send(connection: socket.socket, header: Any, parts: Sequence[bytes | memoryv
 
 
 def receive(connection: socket.socket, decoder: msgspec.msgpack.Decoder[T]) -> tuple[T, bytearray]:
-    """A header, and the bytes behind it.
+    """Receive a header, and the bytes behind it.
 
     Raises:
         EOFError: the other end has closed.
-        OSError: it does not answer in the connection's time.
+        OSError: it does not answer within the connection's timeout.
     """
     header_size, size = PREFIX.unpack(_read(connection, PREFIX.size))
     header = decoder.decode(_read(connection, header_size))
@@ -79,11 +87,11 @@ def receive(connection: socket.socket, decoder: msgspec.msgpack.Decoder[T]) -> t
 
 
 def _read(connection: socket.socket, size: int) -> bytearray:
-    whole = bytearray(size)
-    rest = memoryview(whole)
+    content = bytearray(size)
+    rest = memoryview(content)
     while len(rest):
         count = connection.recv_into(rest)
         if count == 0:
             raise EOFError("the other end has closed")
         rest = rest[count:]
-    return whole
+    return content

@@ -1,4 +1,4 @@
-"""Decodes images in processes of their own, so many at a time."""
+"""A pool of workers, each of which decodes images in a process of its own."""
 
 from __future__ import annotations
 
@@ -13,83 +13,91 @@ from typing import TYPE_CHECKING
 
 from deployments.contract.errors import DeadlineExceeded, EnsembleError
 from deployments.contract.preprocessing import Preprocessing
-from deployments.transformer.isolation.keeper import Decoded, Keeper, Limits, Memory
+from deployments.transformer.isolation.messages import Decoded
+from deployments.transformer.isolation.worker import MemoryBudget, Worker
 
 if TYPE_CHECKING:
     from deployments.transformer.transformer import TransformerSettings
 
 logger = logging.getLogger("ray.serve")
 
-# For an image without a deadline, seconds.
+# The time of an image that has no deadline.
 NO_DEADLINE_S = 3600.0
-# An encoded image, and its deadline, seconds since the epoch.
-Sent = tuple[bytes, float | None]
 
 
 class IsolatedPool:
-    """As many decoding processes as there are threads, each started when it is first needed."""
+    """As many threads as there may be processes; each has a worker, whose process starts when it is first needed."""
 
     def __init__(self, size: int) -> None:
-        """Set how many there are."""
-        self._memory = Memory()
+        """Set the number of processes."""
+        self._memory = MemoryBudget()
         self._own = threading.local()
-        self._keepers: list[Keeper] = []
-        # A thread keeps a process: it waits for it, and when it ends, so does the process.
+        self._workers: list[Worker] = []
         self._threads = ThreadPoolExecutor(size, thread_name_prefix="isolate")
-        weakref.finalize(self, _end, self._keepers)
+        weakref.finalize(self, _end, self._workers)
 
     @property
     def processes(self) -> list[int]:
-        """The ids of those that have been started."""
-        return [keeper.pid for keeper in self._keepers if keeper.pid is not None]
+        """The ids of the processes that run."""
+        return [worker.pid for worker in self._workers if worker.pid is not None]
 
     async def decode(
-        self, images: Sequence[Sent], wanted: Sequence[Preprocessing], settings: TransformerSettings
+        self,
+        images: Sequence[tuple[bytes, float | None]],
+        wanted: Sequence[Preprocessing],
+        settings: TransformerSettings,
+        cpu_ns: list[int] | None = None,
     ) -> list[Decoded | EnsembleError]:
-        """Decode images, each in a process: its pixels for each preprocessing and its size, or its error, in order."""
-        limits = Limits(
-            settings.max_image_bytes,
-            settings.max_image_pixels,
-            settings.max_decoding_bytes,
-            settings.decode_timeout_ms / 1000,
-        )
+        """Decode images, each in a process.
+
+        Args:
+            images: each with its deadline, seconds since the epoch.
+            wanted: the preprocessings, each of which gets pixels.
+            settings: the limits of an image.
+            cpu_ns: gets the CPU time that a process used for each image, nanoseconds.
+
+        Returns:
+            What became of each, in order.
+        """
         loop, now, monotonic = asyncio.get_running_loop(), time.time(), time.monotonic()
+        deadlines = [monotonic + (NO_DEADLINE_S if each is None else each - now) for _, each in images]
+        calls, taken_ns = zip(images, deadlines, strict=True), [] if cpu_ns is None else cpu_ns
         return await asyncio.gather(
             *(
-                loop.run_in_executor(
-                    self._threads,
-                    self._decode,
-                    image,
-                    wanted,
-                    limits,
-                    monotonic + (NO_DEADLINE_S if deadline is None else deadline - now),
-                )
-                for image, deadline in images
+                loop.run_in_executor(self._threads, self._decode, image, wanted, settings, deadline, taken_ns)
+                for (image, _), deadline in calls
             )
         )
 
     def _decode(
-        self, image: bytes, wanted: Sequence[Preprocessing], limits: Limits, deadline: float
+        self,
+        image: bytes,
+        wanted: Sequence[Preprocessing],
+        settings: TransformerSettings,
+        deadline: float,
+        cpu_ns: list[int],
     ) -> Decoded | EnsembleError:
         if time.monotonic() >= deadline:
             return DeadlineExceeded("the deadline passed before the image was decoded; allow more time")
-        keeper: Keeper | None = getattr(self._own, "keeper", None)
-        if keeper is None:
-            self._own.keeper = keeper = Keeper(self._memory)
-            self._keepers.append(keeper)
+        worker: Worker | None = getattr(self._own, "worker", None)
+        if worker is None:
+            self._own.worker = worker = Worker(self._memory)
+            self._workers.append(worker)
         try:
-            return keeper.decode(image, wanted, limits, deadline)
+            return worker.decode(image, wanted, settings, deadline)
         except EnsembleError as err:
             if err.code == EnsembleError.code:
                 logger.exception("failed to decode an image of %d bytes", len(image))
             return err.with_traceback(None)
         except Exception:
-            # Another image's answer must not hang on what this one has found.
+            # The batch's other images have answers.
             logger.exception("failed to decode an image of %d bytes", len(image))
-            keeper.end(at_once=True)
+            worker.end(at_once=True)
             return EnsembleError("the image could not be decoded; the server's log has the cause")
+        finally:
+            cpu_ns.append(worker.cpu_ns)
 
 
-def _end(keepers: Sequence[Keeper]) -> None:
-    for keeper in keepers:
-        keeper.end(at_once=True)
+def _end(workers: Sequence[Worker]) -> None:
+    for worker in workers:
+        worker.end(at_once=True)

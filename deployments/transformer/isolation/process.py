@@ -1,4 +1,4 @@
-"""A decoding process: one image after the other, until its keeper closes the connection.
+"""A decoding process: it decodes one image after the other, until its worker closes the connection.
 
     python -m deployments.transformer.isolation.process <descriptor of a socket>
 
@@ -21,80 +21,86 @@ import numpy as np
 
 from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidImage
 from deployments.transformer import decoding
-from deployments.transformer.isolation.messages import Ask, Done, Failed, Room, receive, send
+from deployments.transformer.isolation.messages import Failure, Request, Reservation, Success, receive, send
 
-# Beside what serves photographs of the usual kind, this may wait.
+REQUEST, IS_GRANTED = msgspec.msgpack.Decoder(Request), msgspec.msgpack.Decoder(bool)
+# JPEGs of the usual size, which are decoded elsewhere, come first.
 NICENESS = 5
-# On top of what its image may take: threads' stacks, and what libraries keep.
+# A JPEG may take so many times its own bytes where that is more. One in several scans takes 3 to 8 bytes per pixel.
+MAX_TIMES_OF_JPEG = 40
+# Memory besides that of the image: threads' stacks, and what libraries keep.
 SPARE_BYTES = 128 * 1024 * 1024
 PR_SET_PDEATHSIG = 1
 PAGE = resource.getpagesize()
 
 
-def limit_memory(most_bytes: int) -> None:
-    """Refuse this process more memory than it has, and so much besides."""
+def limit_memory(max_bytes: int) -> None:
+    """Refuse this process more memory than it has now and so much besides."""
     used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * PAGE
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (used + most_bytes + SPARE_BYTES, hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (used + max_bytes + SPARE_BYTES, hard))
 
 
 def work(connection: socket.socket) -> None:
-    """Decode what comes; raises EOFError at the end."""
-    asks, goes = msgspec.msgpack.Decoder(Ask), msgspec.msgpack.Decoder(bool)
+    """Decode images; raises EOFError once the worker has closed the connection."""
     while True:
-        ask, encoded = receive(connection, asks)
-        # Its default is to end the process, which no native code can hold up.
-        signal.setitimer(signal.ITIMER_REAL, ask.seconds)
+        request, encoded = receive(connection, REQUEST)
+        # By default the signal ends the process, which no native code can prevent.
+        signal.setitimer(signal.ITIMER_REAL, request.seconds)
+        response: Success | Failure | None
         try:
-            answer, buffers = decoded(connection, ask, bytes(encoded), goes)
+            response, buffers = decode(connection, request, bytes(encoded))
         except EnsembleError as err:
-            answer, buffers = Failed(err.to_dict()), []
+            response, buffers = Failure(err.to_dict()), []
         except (EOFError, OSError):
             raise
         except Exception:
             error = InvalidImage("the image can't be decoded; send it in another format")
-            answer, buffers = Failed(error.to_dict()), []
+            response, buffers = Failure(error.to_dict()), []
         finally:
-            # Or it would end a process that waits for its next image.
+            # Otherwise the timer would end a process that waits for its next image.
             signal.setitimer(signal.ITIMER_REAL, 0)
-        if answer is not None:
-            send(connection, answer, buffers)
+        if response is not None:
+            send(connection, response, buffers)
 
 
-def decoded(
-    connection: socket.socket, ask: Ask, image: bytes, goes: msgspec.msgpack.Decoder[bool]
-) -> tuple[Done | Failed | None, list[memoryview]]:
-    """What to say of an image, and its pixels; None for an image that the keeper has no room for.
+def decode(connection: socket.socket, request: Request, image: bytes) -> tuple[Success | None, list[memoryview]]:
+    """Decode an image: its sizes and pixels; None if its reservation is refused.
 
     Raises:
         EnsembleError: it can't be decoded.
-        EOFError: the keeper has closed.
+        EOFError: the worker has closed the connection.
     """
-    limit_memory(ask.most_bytes)
-    header = decoding.inspect(image, ask)
-    if header.memory > ask.most_bytes:
+    limit_memory(request.max_bytes)
+    header = decoding.read_header(image, request)
+    memory = header.memory(request.wanted)
+    most = max(request.max_bytes, MAX_TIMES_OF_JPEG * len(image)) if header.is_jpeg else request.max_bytes
+    if memory > most:
         raise ImageTooLarge(
-            f"decoding {header.width} x {header.height} pixels takes {header.memory} bytes of memory; at most "
-            f"{ask.most_bytes} are given; send it smaller, or as a JPEG"
+            f"decoding {header.width} x {header.height} pixels of this format takes {memory} bytes of memory; at most "
+            f"{most} are given; send it smaller, or as a baseline JPEG"
         )
-    if header.memory > ask.free_bytes:
-        send(connection, Room(header.memory))
-        goes_on, _ = receive(connection, goes)
-        if not goes_on:
+    if memory > request.max_bytes:
+        limit_memory(memory)
+    if memory > request.free_bytes:
+        send(connection, Reservation(memory))
+        is_granted, _ = receive(connection, IS_GRANTED)
+        if not is_granted:
             return None, []
-    sets = decoding.decode(image, header, ask.wanted)
+    sets = decoding.decode(image, header, request.wanted)
     shapes = [(each.shape[0], each.shape[1], each.shape[2]) for each in sets]
-    buffers = [np.ascontiguousarray(each).reshape(-1).data for each in sets]
-    return Done((header.width, header.height), shapes), buffers
+    return Success((header.width, header.height), shapes), [
+        np.ascontiguousarray(each).reshape(-1).data for each in sets
+    ]
 
 
 def main() -> None:
-    """Serve the keeper until it closes."""
-    # Ctrl-C in a terminal is for who started it; and what ends a process so often leaves no file of its memory.
+    """Serve the worker until it closes the connection."""
+    # Ctrl-C in a terminal is for the server; and a process that crashes by design leaves no core dump.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Nor does it outlive its keeper, should that end while a decoder hangs.
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # The process ends with its worker's, even while a decoder hangs.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.nice(NICENESS)
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         try:

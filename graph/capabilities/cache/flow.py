@@ -1,7 +1,7 @@
-"""A memory of what members said: an image that came before is not decoded and not asked of them again.
+"""A memory of the members' predictions: an image that came before is neither decoded nor given to the members again.
 
-What is kept is each member's scores, not an answer: the combination, the label, `top_k` and the trace are made anew for
-each request. So a change of weights or of the method holds for remembered images at once.
+Each member's scores are kept, not an answer. The combination, the label, `top_k` and the trace are made anew for
+each request, so a change of weights or of the method holds for remembered images at once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,18 +18,18 @@ import numpy as np
 from msgspec.structs import replace
 
 from deployments.contract.batch import Batch, Work
-from deployments.contract.item import Cached, Item, Version
-from deployments.contract.nodes import Node, Part, joined, parts
-from deployments.contract.options import decisive
-from deployments.contract.payload import Ballots
+from deployments.contract.item import CacheStatus, Item, Version
+from deployments.contract.nodes import Node, Part, join_parts, parts
+from deployments.contract.options import prediction_options
+from deployments.contract.payload import MemberProbabilities
 from graph.capabilities.cache.stores import Store
 
 if TYPE_CHECKING:
     from graph.capabilities.cache.metrics import CacheMetrics
 
 OPERATION = "cache"
-# Of more bytes hashlib gives the interpreter to another thread, and the event loop waits until it has it back.
-AT_ONCE = 2047
+# hashlib releases the interpreter lock for more bytes, and the event loop then waits until it has the lock again.
+HASHED_AT_ONCE = 2047
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):
@@ -36,7 +37,7 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
 
     Attributes:
         made: when, seconds since the epoch.
-        took_s: what decoding and members took for it, its share of the batch.
+        took_s: its share of the time that decoding and members took for its batch.
         image_size: see `Item`, as the next two.
         versions: likewise.
         asked: likewise.
@@ -56,103 +57,121 @@ DECODER = msgspec.msgpack.Decoder(Entry)
 Waiting = asyncio.Future[Entry | None]
 
 
+@dataclass
+class Lookup:
+    """The images of a batch, by position, as they are found in the cache.
+
+    Attributes:
+        keys: of every image that has not failed.
+        looked: the images that were looked up; the others must not be answered from memory.
+        found: what is remembered.
+        followed: images that another batch is asking the members about.
+        leaders: images that this batch asks about, and that other batches may wait for.
+    """
+
+    keys: Mapping[int, bytes]
+    looked: Sequence[int]
+    found: dict[int, Entry] = field(default_factory=dict)
+    followed: dict[int, Waiting] = field(default_factory=dict)
+    leaders: dict[int, Waiting] = field(default_factory=dict)
+
+    @property
+    def unknown(self) -> list[int]:
+        """The images to ask the members about."""
+        return [p for p in self.keys if p not in self.found and p not in self.followed]
+
+
 class Cache:
-    """Answers from its store what is there; of several that ask the same at once, one asks the members for all."""
+    """Answers from its store what it remembers. Of batches with the same image at a time, one asks the members."""
 
     def __init__(
         self,
-        node: Node[Sequence[bytes], Ballots],
+        node: Node[Sequence[bytes], MemberProbabilities],
         store: Store,
         identity: bytes,
         classes: int,
-        counts: CacheMetrics,
+        metrics: CacheMetrics,
         per_key: bool = False,
     ) -> None:
         """Set what is remembered.
 
         Args:
-            node: from encoded images to what each member says of them.
+            node: from encoded images to each member's predictions.
             store: where entries are kept.
-            identity: what decides scores besides the image: two that differ share nothing.
+            identity: what decides scores besides the image: caches with different ones share nothing.
             classes: the number of scores of a member.
-            counts: counts hits and misses.
+            metrics: count hits and misses.
             per_key: whether callers with different API keys share nothing.
         """
-        self._node = node
-        self._store = store
-        self._identity = identity
-        self._classes = classes
-        self._counts = counts
-        self._per_key = per_key
-        self._under_way: dict[bytes, Waiting] = {}
-        # Of each member that was asked, by whether its canary was, the version that answered last; what another one
-        # said is forgotten.
+        self._node, self._store, self._identity, self._classes = node, store, identity, classes
+        self._metrics, self._per_key = metrics, per_key
+        self._in_flight: dict[bytes, Waiting] = {}
+        # By member, and by whether its canary was asked, the version that answered last; entries of others are stale.
         self._versions: dict[tuple[str, bool], Version] = {}
 
-    async def __call__(self, batch: Batch[Sequence[bytes]]) -> Batch[Ballots]:
+    async def __call__(self, batch: Batch[Sequence[bytes]]) -> Batch[MemberProbabilities]:
         """Encoded images to each member's scores, float32 [N,C] by name."""
-        return await joined(self.parts(batch))
+        return await join_parts(self.parts(batch))
 
     async def parts(self, batch: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
-        """The same, but what is remembered does not wait for what is asked."""
+        """The same in parts: remembered images don't wait for those that the members are asked about."""
         work = Work(OPERATION, batch)
-        live = work.batch.live
-        keys = {p: self._key(image, work.batch.items[p]) for p, image in zip(live, work.payload, strict=True)}
-        open_ = [p for p in live if work.batch.items[p].options.cache is None]
-        contents = await self._store.look_up([keys[p] for p in open_])
-        told = zip(open_, contents, strict=True)
-        found = {p: entry for p, content in told if (entry := self._entry(content, work.batch.items[p].trials))}
-        # Nothing is awaited until `_under_way` names the images that this batch asks for, so that no other asks, too.
-        asks = [p for p in live if work.batch.items[p].options.cache is not None]
-        followed: dict[int, Waiting] = {}
-        leaders: dict[int, Waiting] = {}
-        for p in open_:
-            if p in found:
-                continue
-            if keys[p] in self._under_way:
-                followed[p] = self._under_way[keys[p]]
-            else:
-                self._under_way[keys[p]] = leaders[p] = asyncio.get_running_loop().create_future()
-                asks.append(p)
-        after: dict[int, Entry] = {}
+        lookup = await self._look_up(work)
+        later: dict[int, Entry] = {}
         try:
-            noted = work.done(work.payload, attributes={"ensemble.cache.hits": len(found)})
+            noted = work.done(work.payload, attributes={"ensemble.cache.hits": len(lookup.found)})
             if failed := [p for p, item in enumerate(noted.items) if item.error is not None]:
                 yield failed, Batch({}, tuple(noted.items[p] for p in failed))
-            if found:
-                yield _remembered(noted, found)
-            async for part in self._ask(noted, sorted(asks), keys, leaders):
+            if lookup.found:
+                yield _remembered(noted, lookup.found)
+            async for part in self._ask(noted, lookup.unknown, lookup):
                 yield part
-            for p, waiting in followed.items():
+            for p, waiting in lookup.followed.items():
                 if (entry := await asyncio.shield(waiting)) is not None:
-                    after[p] = entry
-            if after:
-                yield _remembered(noted, after)
-            # What the one that asked for all failed on has not failed: it may have been out of time.
-            async for part in self._ask(noted, [p for p in followed if p not in after], keys, {}):
+                    later[p] = entry
+            if later:
+                yield _remembered(noted, later)
+            # Where the batch that asked has no answer, this one may: the other's deadline may have passed.
+            async for part in self._ask(noted, [p for p in lookup.followed if p not in later], lookup):
                 yield part
         finally:
-            for p in list(leaders):
-                self._tell(keys[p], leaders.pop(p), None)
-            hits = found | after
-            saved_s = sum(entry.took_s for entry in hits.values())
-            self._counts.cache(len(hits), len(open_) - len(hits), len(live) - len(open_), saved_s)
+            for p in list(lookup.leaders):
+                self._share(lookup, p, None)
+            hits = lookup.found | later
+            passed, saved_s = len(lookup.keys) - len(lookup.looked), sum(entry.took_s for entry in hits.values())
+            self._metrics.cache(len(hits), len(lookup.looked) - len(hits), passed, saved_s)
 
     def knows(self, image: bytes, item: Item) -> bool:
-        """Whether what members say of an image is in this process' memory, so that it need not wait for others."""
+        """Whether the predictions for an image are in this process' memory, so that it need not wait for others."""
         return item.options.cache is None and self._store.has(self._key(image, item))
+
+    async def _look_up(self, work: Work[Sequence[bytes]]) -> Lookup:
+        items = work.batch.items
+        keys = {p: self._key(image, items[p]) for p, image in zip(work.batch.live, work.payload, strict=True)}
+        lookup = Lookup(keys, [p for p in keys if items[p].options.cache is None])
+        with work.elsewhere():
+            contents = await self._store.look_up([keys[p] for p in lookup.looked])
+        # Nothing is awaited until `_in_flight` has the images that this batch asks about, so that no other asks, too.
+        for p, content in zip(lookup.looked, contents, strict=True):
+            if (entry := self._entry(content, items[p].trials)) is not None:
+                lookup.found[p] = entry
+            elif keys[p] in self._in_flight:
+                lookup.followed[p] = self._in_flight[keys[p]]
+            else:
+                self._in_flight[keys[p]] = lookup.leaders[p] = asyncio.get_running_loop().create_future()
+        return lookup
 
     def _key(self, image: bytes, item: Item) -> bytes:
         tried = "".join(f" {name}" for name in item.trials)
         # Names of members have no "=".
-        owner = f" key={item.by.name}" if self._per_key else ""
-        digest = hashlib.sha256(self._identity + decisive(item.options) + f"{tried}{owner}".encode() + b"\0")
-        for start in range(0, len(image), AT_ONCE):
-            digest.update(image[start : start + AT_ONCE])
+        owner = f" key={item.caller.name}" if self._per_key else ""
+        digest = hashlib.sha256(self._identity + prediction_options(item.options) + f"{tried}{owner}".encode() + b"\0")
+        for start in range(0, len(image), HASHED_AT_ONCE):
+            digest.update(image[start : start + HASHED_AT_ONCE])
         return b"ensemble:" + digest.digest()
 
     def _entry(self, content: bytes | None, trials: Sequence[str]) -> Entry | None:
-        """What is remembered; None for nothing, and for what is not of our making."""
+        """The entry in a store's content; None if there is none, or if it is stale or not made by this code."""
         if content is None:
             return None
         try:
@@ -163,61 +182,56 @@ class Cache:
         current = all(self._versions.get((name, name in trials), v) == v for name, v in entry.versions.items())
         return entry if whole and current else None
 
-    def _tell(self, key: bytes, waiting: Waiting, entry: Entry | None) -> None:
-        """Tell those that wait for an image what members said of it; None if that can't be remembered."""
-        del self._under_way[key]
-        waiting.set_result(entry)
+    def _share(self, lookup: Lookup, p: int, entry: Entry | None) -> None:
+        """Give an image's entry to the batches that wait for it; None if it can't be remembered."""
+        del self._in_flight[lookup.keys[p]]
+        lookup.leaders.pop(p).set_result(entry)
 
     async def _ask(
-        self,
-        batch: Batch[Sequence[bytes]],
-        positions: Sequence[int],
-        keys: Mapping[int, bytes],
-        leaders: dict[int, Waiting],
+        self, batch: Batch[Sequence[bytes]], positions: Sequence[int], lookup: Lookup
     ) -> AsyncIterator[Part]:
-        """Ask the members of some images, remember what they say, and tell those that wait for it."""
+        """Ask the members about some images, remember their predictions, and share them."""
         if not positions:
             return
         took_s, left, began = 0.0, len(positions), time.perf_counter()
         async for places, answer in parts(self._node, batch.split(positions)):
             asked = [positions[place] for place in places]
-            # Who was asked further shares the time of the stages before.
+            # An image that went through several stages has its share of each of them.
             took_s += (time.perf_counter() - began) / left
             left -= len(places)
             entries = _entries(answer, batch, asked, took_s)
             for p in asked:
-                if (waiting := leaders.pop(p, None)) is not None:
-                    self._tell(keys[p], waiting, entries.get(p))
+                if p in lookup.leaders:
+                    self._share(lookup, p, entries.get(p))
             for p, entry in entries.items():
                 trials = batch.items[p].trials
                 self._versions.update({(name, name in trials): version for name, version in entry.versions.items()})
                 if batch.items[p].options.cache != "no-store":
-                    self._store.keep(keys[p], ENCODER.encode(entry))
+                    self._store.keep(lookup.keys[p], ENCODER.encode(entry))
             payload = answer.payload if isinstance(answer.payload, Mapping) else {}
-            yield asked, Batch(payload, tuple(replace(item, cache=Cached(False)) for item in answer.items))
+            yield asked, Batch(payload, tuple(replace(item, cache=CacheStatus(False)) for item in answer.items))
             began = time.perf_counter()
 
 
 def _entries(
-    answer: Batch[Ballots], asked: Batch[Sequence[bytes]], positions: Sequence[int], took_s: float
+    answer: Batch[MemberProbabilities], sent: Batch[Sequence[bytes]], positions: Sequence[int], took_s: float
 ) -> dict[int, Entry]:
-    """What to remember of an answer to some of the images that were asked.
+    """What to remember of the answer to some images of a batch, by position.
 
-    Only of those that no member and no canary failed on, and that the load did not shorten.
+    Images that a member or a canary failed on, or that the load has cut short, are not remembered.
     """
     now = time.time()
     entries = {}
     for row, place in enumerate(answer.live):
         item = answer.items[place]
-        if not item.missing and not item.eased and item.trials == asked.items[positions[place]].trials:
-            said = {name: scores[row] for name, scores in answer.payload.items()}
-            scores = {name: each.tobytes() for name, each in said.items() if not np.isnan(each[0])}
+        if not item.missing and not item.load_shed and item.trials == sent.items[positions[place]].trials:
+            scores = {name: rows[row].tobytes() for name, rows in answer.payload.items() if not np.isnan(rows[row][0])}
             entries[positions[place]] = Entry(now, took_s, item.image_size, dict(item.versions), item.asked, scores)
     return entries
 
 
 def _remembered(batch: Batch[Any], entries: Mapping[int, Entry]) -> Part:
-    """Images of a batch, by position, as if the members had just been asked."""
+    """Images of a batch, by position, as if the members had just answered them."""
     now = time.time()
     names = dict.fromkeys(name for entry in entries.values() for name in entry.scores)
     length = max(len(scores) // 4 for entry in entries.values() for scores in entry.scores.values())
@@ -231,7 +245,7 @@ def _remembered(batch: Batch[Any], entries: Mapping[int, Entry]) -> Part:
             image_size=entry.image_size,
             versions=entry.versions,
             asked=entry.asked,
-            cache=Cached(True, max(0.0, now - entry.made)),
+            cache=CacheStatus(True, max(0.0, now - entry.made)),
         )
         for position, entry in entries.items()
     )

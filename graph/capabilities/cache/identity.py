@@ -1,4 +1,4 @@
-"""What decides the members' scores besides the image: two applications share a cache's entries only if all is alike."""
+"""What decides the members' scores besides the image: applications that differ in it share no cache entries."""
 
 from __future__ import annotations
 
@@ -10,23 +10,17 @@ if TYPE_CHECKING:
     from graph.agreement import Agreement
     from graph.config import EnsembleConfig
 
-
-# Of the entries of a cache: other entries, another number.
+# The version of the entries' format.
 FORM = 1
 
 
 def identity(config: EnsembleConfig, agreed: Agreement) -> bytes:
-    """A digest of the members' models, their pixels, and, in a cascade, of what decides whom it asks.
-
-    Raises:
-        ConfigurationError: a member can't be served.
-    """
+    """A digest of the members' models, of their pixels, and in a cascade of what decides which members it asks."""
     cascade = config.ensemble.cascade
-    decisive = (*config.voters, *config.canaries.values())
     decides = {
         "form": FORM,
-        "members": {member.name: member.identity(config.model_repository) for member in decisive},
-        "pixels": {member.name: agreed.preprocessing[member.name].key for member in decisive},
+        "members": agreed.identities,
+        "pixels": {name: agreed.preprocessing[name].key for name in agreed.identities},
         "cascade": None
         if cascade is None
         else {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ray.serve.metrics import Counter, Gauge
 
-from deployments.observe.metrics import again_and_again, tag_keys
+from deployments.observe.metrics import TaggedCounter, report_periodically
 
 if TYPE_CHECKING:
     from graph.capabilities.cache.stores import Store
@@ -16,24 +16,22 @@ class CacheMetrics:
     """What the ingress counts of its cache."""
 
     def __init__(self) -> None:
-        """Register every metric."""
-        self._images = Counter(
+        self.images = TaggedCounter(
             "ensemble_cache_images",
-            description="Images by whether they were remembered: hit, miss, or passed by at the caller's wish.",
-            tag_keys=tag_keys("result"),
+            "Images by the cache's result: hit, miss, or passed at the caller's wish.",
+            "result",
         )
         self._saved = Counter(
             "ensemble_cache_saved_seconds",
-            description="Time of decoding and of members that remembered images took when they were not yet.",
+            description="Time that decoding and the members had taken for images that were then remembered.",
         )
-        self._bytes = Gauge("ensemble_cache_bytes", description="What remembered images take in memory.")
+        self._bytes = Gauge("ensemble_cache_bytes", description="Memory of the remembered images.")
         self._entries = Gauge("ensemble_cache_entries", description="Images remembered in memory.")
 
     def cache(self, hits: int, misses: int, passed: int, saved_s: float) -> None:
-        """Count the images of a batch, and what was saved."""
+        """Count the images of a batch, and the time that was saved."""
         for result, count in (("hit", hits), ("miss", misses), ("passed", passed)):
-            if count:
-                self._images.inc(count, tags={"result": result})
+            self.images.add(result, count=count)
         if saved_s > 0:
             self._saved.inc(saved_s)
 
@@ -44,4 +42,4 @@ class CacheMetrics:
             self._bytes.set(store.bytes_used)
             self._entries.set(len(store))
 
-        again_and_again(report, "cache metrics")
+        report_periodically(report, "cache metrics")

@@ -14,17 +14,21 @@ class CacheSettings(Schema):
     """What is remembered, where, and for how long."""
 
     max_bytes: ByteSize = Field(
-        ByteSize(64 * MIB), ge=64 * 1024, le=1024 * 1024 * MIB, description="memory of the entries, as 64MiB"
+        ByteSize(64 * MIB), ge=64 * 1024, le=1024 * 1024 * MIB, description="memory of the entries, such as 64MiB"
     )
     max_entries: int = Field(1_000_000, ge=1, le=1_000_000_000, description="images remembered in memory")
-    ttl_s: float = Field(600.0, gt=0, le=31_536_000, allow_inf_nan=False, description="how long an image is remembered")
+    ttl_s: float = Field(
+        600.0, gt=0, le=31_536_000, allow_inf_nan=False, description="how long an image is remembered, seconds"
+    )
     redis: str | None = Field(
-        None, max_length=4096, description="URL of a Redis that processes share; default: memory of this process"
+        None, max_length=4096, description="URL of a Redis that processes share; default: each process' own memory"
     )
     per_key: bool = Field(
-        False, description="whether each API key has entries of its own, so that none can tell what others asked"
+        False, description="whether each API key has entries of its own, so that no key sees what others sent"
     )
-    redis_timeout_ms: int = Field(50, ge=1, le=10_000, description="how long Redis may take; then there is no cache")
+    redis_timeout_ms: int = Field(
+        50, ge=1, le=10_000, description="how long Redis may take, ms; beyond it there is no cache"
+    )
 
     @field_validator("redis")
     @classmethod

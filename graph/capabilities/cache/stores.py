@@ -7,52 +7,53 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from deployments.contract.errors import ConfigurationError
 
 logger = logging.getLogger("ray.serve")
 
-# What an entry takes in memory besides its key and its content, bytes: measured, rounded up.
+# Memory of an entry besides its key and its content, bytes: measured, and rounded up.
 OVERHEAD = 260
-# After a failure Redis is left alone for so long.
+# Seconds for which Redis is not asked after a failure.
 PAUSE_S = 1.0
-# Entries on their way to Redis; more are not kept.
-MOST_UNDER_WAY = 256
+# Entries that are being written to Redis; further ones are dropped.
+MAX_WRITES = 256
 
 
-class Store(Protocol):
-    """Keeps entries by key for a time."""
+class Store:
+    """Keeps entries by key for a time; this one has none in its process.
 
-    @property
-    def bytes_used(self) -> int:
-        """What its entries take in this process."""
-        ...
+    Attributes:
+        bytes_used: the memory of its entries in this process.
+    """
+
+    bytes_used = 0
 
     def __len__(self) -> int:
-        """Its entries in this process."""
-        ...
+        """The number of its entries in this process."""
+        return 0
 
     def has(self, key: bytes) -> bool:
         """Whether an entry is in this process."""
-        ...
+        return False
 
     async def look_up(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         """The content of each key; None where there is none. Never raises."""
-        ...
+        raise NotImplementedError
 
     def keep(self, key: bytes, content: bytes) -> None:
-        """Keep an entry, or not; does not wait. Never raises."""
-        ...
+        """Keep an entry if there is room; does not wait, and never raises."""
+        raise NotImplementedError
 
 
-class Memory:
-    """Keeps the entries that were used last, in bounded memory."""
+class Memory(Store):
+    """Keeps the most recently used entries, in bounded memory."""
 
     def __init__(
         self, max_bytes: int, max_entries: int, ttl_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Set the bounds of all entries together, how long each lives, and what tells the time, seconds."""
+        """Set the bounds of all entries together, how long each lives, and a clock, seconds."""
         self._max_bytes, self._max_entries, self._ttl_s, self._clock = max_bytes, max_entries, ttl_s, clock
         self._entries: OrderedDict[bytes, tuple[float, bytes]] = OrderedDict()
         self.bytes_used = 0
@@ -82,7 +83,7 @@ class Memory:
         return content
 
     def keep(self, key: bytes, content: bytes) -> None:
-        """See `Store`; what was not used for the longest time makes room."""
+        """See `Store`; the least recently used entries make room."""
         if key in self._entries:
             self._remove(key)
         self._entries[key] = self._clock() + self._ttl_s, content
@@ -99,16 +100,14 @@ def _size(key: bytes, content: bytes) -> int:
     return len(key) + len(content) + OVERHEAD
 
 
-class Redis:
-    """Keeps entries in a Redis, which bounds its memory itself; while it is down there is no cache."""
-
-    bytes_used = 0
+class Redis(Store):
+    """Keeps entries in a Redis, which bounds its own memory; while Redis is down there is no cache."""
 
     def __init__(self, url: str, ttl_s: float, timeout_s: float) -> None:
-        """Set where it is, how long an entry lives and how long an answer may take; connects when it is first asked.
+        """Set its URL, how long an entry lives and how long a reply may take; it connects when it is first used.
 
         Raises:
-            ConfigurationError: the client's package is missing, or the URL is none of Redis'.
+            ConfigurationError: the client's package is missing, or the URL is wrong.
         """
         try:
             from redis import asyncio as client
@@ -117,7 +116,7 @@ class Redis:
         except ImportError as err:
             raise ConfigurationError("cache.redis needs Redis' client: pip install 'ensemble-serving[redis]'") from err
         try:
-            # Not tried again: a cache that is slow is worse than none.
+            # Without retries: a slow cache is worse than none.
             self._client: Any = client.Redis.from_url(
                 url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
             )
@@ -126,15 +125,7 @@ class Redis:
         self._ttl_ms = max(1, round(ttl_s * 1000))
         self._timeout_s = timeout_s
         self._down_until: float | None = None
-        self._under_way: set[asyncio.Task[None]] = set()
-
-    def __len__(self) -> int:
-        """None in this process."""
-        return 0
-
-    def has(self, key: bytes) -> bool:
-        """None: to ask Redis takes a while."""
-        return False
+        self._writes: set[asyncio.Task[None]] = set()
 
     async def look_up(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         """See `Store`."""
@@ -152,10 +143,10 @@ class Redis:
 
     def keep(self, key: bytes, content: bytes) -> None:
         """See `Store`."""
-        if not self._is_down and len(self._under_way) < MOST_UNDER_WAY:
+        if not self._is_down and len(self._writes) < MAX_WRITES:
             task = asyncio.get_running_loop().create_task(self._keep(key, content))
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+            self._writes.add(task)
+            task.add_done_callback(self._writes.discard)
 
     async def _keep(self, key: bytes, content: bytes) -> None:
         try:
@@ -172,7 +163,7 @@ class Redis:
 
     def _failed(self, error: Exception) -> None:
         if self._down_until is None:
-            # The URL may hold a password: it is not told.
+            # The URL is not logged, as it may have a password.
             logger.warning("Redis does not answer (%s); there is no cache until it does", type(error).__name__)
         self._down_until = time.monotonic() + PAUSE_S
 

@@ -1,27 +1,58 @@
-"""Metrics of a canary."""
+"""What is counted of canaries, for Prometheus and for `/stats`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from statistics import median
+from typing import TYPE_CHECKING, Annotated
 
-from ray.serve.metrics import Counter, Gauge, Histogram
+import msgspec
+from msgspec import Meta
+from ray.serve.metrics import Gauge, Histogram
 
-from deployments.observe.metrics import SECONDS, again_and_again, tag_keys
+from deployments.observe.metrics import SECONDS, TaggedCounter, report_periodically, tag_keys
+from graph.capabilities.proportion import Proportion, proportion
 
 if TYPE_CHECKING:
     from graph.capabilities.canary.trial import Trial
 
 
+class VersionStats(msgspec.Struct, frozen=True):
+    """A version of a member that has a canary."""
+
+    images: Annotated[int, Meta(description="images that it was asked about")]
+    failed: Annotated[int, Meta(description="of these, those that it alone failed on")]
+    agreed: Annotated[Proportion, Meta(description="with the ensemble's answer")]
+    median_ms: Annotated[float | None, Meta(description="of an image, in the window that decides; null if none")]
+
+
+class CanaryStats(msgspec.Struct, frozen=True):
+    """A canary, since the start of the ingress replica."""
+
+    share: Annotated[float, Meta(description="in force")]
+    rolled_back: Annotated[str, Meta(description="`failures` or `latency` if it was rolled back, else empty")]
+    canary: VersionStats
+    stable: VersionStats
+
+
 class CanaryMetrics:
-    """What the ingress counts of members with a canary, by the version: the `canary` and the `stable` one."""
+    """What the ingress counts of members with a canary; the role is `canary` or `stable`."""
 
     def __init__(self) -> None:
-        """Register every metric."""
-        self._images = Counter(
+        self.images = TaggedCounter(
             "ensemble_canary_images",
-            description="Images given to a version of a member, by whether it alone failed on them.",
-            tag_keys=tag_keys("member", "role", "failed"),
+            "Images that a version of a member was asked about, by whether it alone failed on them.",
+            *("member", "role", "failed"),
+        )
+        self.predictions = TaggedCounter(
+            "ensemble_canary_predictions",
+            "Images by the version of a member that answered, and by whether it agreed with the ensemble.",
+            *("member", "role", "version", "agrees"),
+        )
+        self.rollbacks = TaggedCounter(
+            "ensemble_canary_rollbacks",
+            "Canaries that were rolled back, by the reason: failures or latency.",
+            *("member", "reason"),
         )
         self._duration = Histogram(
             "ensemble_canary_duration_seconds",
@@ -29,43 +60,31 @@ class CanaryMetrics:
             boundaries=SECONDS,
             tag_keys=tag_keys("member", "role"),
         )
-        self._votes = Counter(
-            "ensemble_canary_predictions",
-            description="Images by the version that a member answered with, and whether that agreed with the ensemble.",
-            tag_keys=tag_keys("member", "role", "version", "agrees"),
-        )
-        self._rollbacks = Counter(
-            "ensemble_canary_rollbacks",
-            description="Canaries that have ended by themselves: for their failures or their latency.",
-            tag_keys=tag_keys("member", "reason"),
-        )
         self._share = Gauge(
             "ensemble_canary_share", description="Share of the images in force.", tag_keys=tag_keys("member")
         )
 
-    def asked(self, member: str, role: str, images: int, failed: int, seconds: float) -> None:
-        """Count a call of a version, which took so long, and the images that it failed on."""
-        tags = {"member": member, "role": role}
-        for count, told in ((images - failed, "false"), (failed, "true")):
-            if count:
-                self._images.inc(count, tags={**tags, "failed": told})
-        # Ray counts nothing that is not above zero.
-        self._duration.observe(max(seconds, 1e-9), tags=tags)
+    def took(self, member: str, role: str, seconds: float) -> None:
+        """Count the time that a version took for a batch."""
+        # Ray records only what is above zero.
+        self._duration.observe(max(seconds, 1e-9), tags={"member": member, "role": role})
 
-    def voted(self, member: str, role: str, version: str, agrees: bool) -> None:
-        """Count an image by whether the version that answered it agreed with the ensemble."""
-        tags = {"member": member, "role": role, "version": version, "agrees": str(agrees).lower()}
-        self._votes.inc(tags=tags)
+    def figures(self, trial: Trial) -> CanaryStats:
+        """What `/stats` reports about a canary."""
+        versions = (self._version(trial.name, role, seconds) for role, seconds in trial.seconds.items())
+        return CanaryStats(trial.share, trial.rolled_back, *versions)
 
-    def rolled_back(self, member: str, reason: str) -> None:
-        """Count a canary that has ended by itself."""
-        self._rollbacks.inc(tags={"member": member, "reason": reason})
+    def _version(self, member: str, role: str, seconds: Sequence[float]) -> VersionStats:
+        answered, failed = (self.images.counts[member, role, outcome] for outcome in (False, True))
+        predicted = [(key[3], n) for key, n in self.predictions.counts.items() if key[:2] == (member, role)]
+        agreed = proportion(sum(n for agrees, n in predicted if agrees), sum(n for _, n in predicted))
+        return VersionStats(answered + failed, failed, agreed, round(median(seconds) * 1000, 3) if seconds else None)
 
-    def follow(self, tried: Sequence[Trial]) -> None:
+    def follow(self, trials: Sequence[Trial]) -> None:
         """Report the shares in force."""
 
         def report() -> None:
-            for each in tried:
+            for each in trials:
                 self._share.set(each.share, tags={"member": each.name})
 
-        again_and_again(report, "canary metrics")
+        report_periodically(report, "canary metrics")

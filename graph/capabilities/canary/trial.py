@@ -1,10 +1,10 @@
-"""A canary as it is judged: which images it answers, how it fares beside the other version, and when it ends."""
+"""A canary's trial: which images it answers, how it compares with the other version, and when it is rolled back."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Literal
@@ -12,56 +12,50 @@ from typing import TYPE_CHECKING, Literal
 from deployments.contract.caller import Caller
 from deployments.contract.item import Version
 from deployments.contract.rollout import CanaryConfig, CanarySettings
-from graph.capabilities.canary.figures import CanaryStats, VersionStats
-from graph.capabilities.proportion import proportion
 
 if TYPE_CHECKING:
-    from graph.capabilities.canary.metrics import CanaryMetrics
+    from graph.capabilities.canary.metrics import CanaryMetrics, CanaryStats
 
 logger = logging.getLogger("ray.serve")
 
 Role = Literal["canary", "stable"]
 ALL = 2**64
-# A call that takes so many times the usual time, or at least this, has failed.
+# A call that takes so many times the usual time, and at least so many seconds, has failed.
 TAIL, LEAST_PATIENCE_S = 10, 0.25
 
 
 class Trial:
-    """Draws the images of a canary, and ends it when its failures or its latency pass their bounds.
+    """Draws the images of a canary, and rolls it back when its failures or its latency pass their bounds.
 
     Attributes:
         name: the member's.
-        header: the request's header that decides; None for the image itself.
-        rolled_back: why it has ended by itself; empty if it has not. New settings begin anew.
+        header: the request's header that decides, in small letters; None for the image itself.
+        rolled_back: why it was rolled back; empty if it was not. New settings start it again.
+        seconds: how long each version took for its last images.
     """
 
-    def __init__(self, name: str, config: CanaryConfig, counts: CanaryMetrics) -> None:
-        """Set the member's name, what is tried, and who counts."""
-        self.name, self.counts, self.rolled_back = name, counts, ""
+    def __init__(self, name: str, config: CanaryConfig, metrics: CanaryMetrics) -> None:
+        """Set the member's name, the version that is tried, and what counts."""
+        self.name, self.rolled_back = name, ""
         self.header = config.header
+        self._metrics = metrics
         self._salt = f"{name} {config.version} ".encode()
-        self._settings = CanarySettings.part_of(config)
-        self._calls: Counter[tuple[Role, bool]] = Counter()
-        self._votes: Counter[tuple[Role, bool]] = Counter()
-        self._clear()
-
-    def _clear(self) -> None:
-        window = self._settings.window
-        self._failed: deque[bool] = deque(maxlen=window)
-        self._seconds: dict[Role, deque[float]] = {"canary": deque(maxlen=window), "stable": deque(maxlen=window)}
+        self.settings = CanarySettings.part_of(config)
 
     @property
     def settings(self) -> CanarySettings:
-        """The share and the bounds that are configured."""
+        """The configured share and bounds."""
         return self._settings
 
     @settings.setter
     def settings(self, settings: CanarySettings) -> None:
         self._settings, self.rolled_back = settings, ""
-        self._clear()
-
-    def check(self, settings: CanarySettings) -> None:
-        """Any settings will do whose fields are in their bounds."""
+        # Whether the canary failed on its last images.
+        self._failed: deque[bool] = deque(maxlen=settings.window)
+        self.seconds: dict[Role, deque[float]] = {
+            "canary": deque(maxlen=settings.window),
+            "stable": deque(maxlen=settings.window),
+        }
 
     @property
     def share(self) -> float:
@@ -69,52 +63,45 @@ class Trial:
         return 0.0 if self.rolled_back else self._settings.share
 
     def takes(self, image: bytes, by: Caller) -> bool:
-        """Whether it answers an image; alike for what is alike in the key, and for ever more if the share grows."""
+        """Whether it answers an image: the same for images alike in the key, and still so when the share grows."""
         share = self.share
         if not 0 < share < 1:
             return share == 1
-        told = None if self.header is None else by.headers.get(self.header)
-        value = b"image" + image if told is None else b"key" + told.encode("utf-8", "surrogateescape")
+        key = None if self.header is None else by.headers.get(self.header)
+        value = b"image" + image if key is None else b"key" + key.encode("utf-8", "surrogateescape")
         drawn = hashlib.blake2b(self._salt + value, digest_size=8).digest()
         return int.from_bytes(drawn) < share * ALL
 
     def note(self, role: Role, failed: Sequence[bool], seconds: float) -> None:
-        """Note a call of a version: of each image whether that version alone failed on it, and what the call took."""
-        self.counts.asked(self.name, role, len(failed), sum(failed), seconds)
-        self._calls.update((role, each) for each in failed)
+        """Note a call of a version: whether that version alone failed on each image, and how long the call took."""
+        for outcome in (False, True):
+            self._metrics.images.add(self.name, role, outcome, count=failed.count(outcome))
+        self._metrics.took(self.name, role, seconds)
         if self.rolled_back:
             return
-        self._seconds[role].extend([seconds] * len(failed))
+        self.seconds[role].extend([seconds] * len(failed))
         if role == "canary":
             self._failed.extend(failed)
             self._judge()
 
     @property
     def patience_s(self) -> float | None:
-        """How long an answer of the canary is worth waiting for, seconds; None while that is not known.
+        """How long an answer of the canary is waited for, seconds; None as long as the other version's time is unknown.
 
-        The other images of the batch wait with it, so it is much less than a member may take.
+        The other images of the batch wait with it, so this is much less than the member's patience.
         """
-        usual = self._seconds["stable"]
+        usual = self.seconds["stable"]
         if len(usual) < self._settings.least:
             return None
         return max(LEAST_PATIENCE_S, TAIL * self._settings.max_slowdown * median(usual))
 
-    def voted(self, tried: bool, version: Version | None, agrees: bool) -> None:
+    def predicted(self, by_canary: bool, version: Version | None, agrees: bool) -> None:
         """Count an image by the version that answered it, and whether that agreed with the ensemble."""
-        role: Role = "canary" if tried else "stable"
-        self._votes[role, agrees] += 1
-        self.counts.voted(self.name, role, str(version), agrees)
+        self._metrics.predictions.add(self.name, "canary" if by_canary else "stable", str(version), agrees)
 
     def figures(self) -> CanaryStats:
-        """What was counted."""
-        return CanaryStats(self.share, self.rolled_back, self._version("canary"), self._version("stable"))
-
-    def _version(self, role: Role) -> VersionStats:
-        well, failed = self._calls[role, False], self._calls[role, True]
-        agreed = proportion(self._votes[role, True], self._votes[role, True] + self._votes[role, False])
-        seconds = self._seconds[role]
-        return VersionStats(well + failed, failed, agreed, round(median(seconds) * 1000, 3) if seconds else None)
+        """What `/stats` reports about it."""
+        return self._metrics.figures(self)
 
     def _judge(self) -> None:
         least, count = self._settings.least, len(self._failed)
@@ -122,17 +109,17 @@ class Trial:
             return
         share = sum(self._failed) / count
         if share > self._settings.max_failures:
-            self._end("failures", f"it failed on {share:.1%} of {count} images, more than", "max_failures")
-        elif len(self._seconds["stable"]) >= least:
-            own, usual = median(self._seconds["canary"]), median(self._seconds["stable"])
+            self._roll_back("failures", f"it failed on {share:.1%} of {count} images, more than", "max_failures")
+        elif len(self.seconds["stable"]) >= least:
+            own, usual = median(self.seconds["canary"]), median(self.seconds["stable"])
             if own > self._settings.max_slowdown * usual:
-                told = f"it takes {own * 1000:.1f} ms and the other version {usual * 1000:.1f}, more than"
-                self._end("latency", told, "max_slowdown")
+                compared = f"it takes {own * 1000:.1f} ms and the other version {usual * 1000:.1f} ms, more than"
+                self._roll_back("latency", compared, "max_slowdown")
 
-    def _end(self, reason: str, told: str, bound: str) -> None:
+    def _roll_back(self, reason: str, found: str, bound: str) -> None:
         logger.error(
             "canary of member %r is rolled back, its share is 0 until its settings change: %s %s = %s",
-            *(self.name, told, bound, getattr(self._settings, bound)),
+            *(self.name, found, bound, getattr(self._settings, bound)),
         )
         self.rolled_back = reason
-        self.counts.rolled_back(self.name, reason)
+        self._metrics.rollbacks.add(self.name, reason)

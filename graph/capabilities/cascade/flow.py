@@ -1,6 +1,6 @@
-"""The members one after the other: an image is answered once those that were asked are sure of it together.
+"""The members one after the other: an image is answered as soon as those that were asked are sure of it together.
 
-The largest probability of the combination decides, image by image. The margin to the second largest decides alike:
+The largest combined probability of the image decides. The margin to the second largest decides equally well:
 docs/cascade.md has both, measured. Source of the idea: https://arxiv.org/abs/2012.01988
 """
 
@@ -10,51 +10,90 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from msgspec.structs import replace
 
 from deployments.contract.batch import Batch
-from deployments.contract.nodes import Node, Part, joined
-from deployments.contract.payload import Ballots, PixelSets, Probabilities
+from deployments.contract.nodes import Node, Part, join_parts
+from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
 from graph.capabilities.cascade.audit import Audit
 from graph.capabilities.cascade.load import LoadState
 from graph.capabilities.cascade.settings import CascadeSettings
-from graph.flows.asked import Asked, Member, has_quorum
 from graph.flows.background import PATIENCE_MS, Background, unhurried
 from graph.flows.ballots import Outcome, collect
-from graph.flows.patience import AskingSettings, fair_s, patience_s
+from graph.flows.member import Member, MemberCaller, Members, answered
+from graph.flows.patience import AskingSettings
 
 logger = logging.getLogger("ray.serve")
 
+# How sure the members were of an early exit, and the class that they answered.
+Exit = tuple[float, int]
+
 
 @dataclass(frozen=True)
-class Ended:
-    """Images that are asked no further.
+class Stage:
+    """The predictions of the members that were asked so far.
 
     Attributes:
-        positions: theirs in the batch that came.
-        ballots: what the members that were asked said of them.
-        combined: that combined, float32 [N,C].
+        ballots: each member's.
+        judged: the positions of the images whose predictions are combined.
+        combined: their combined predictions, in that order, float32 [N,C].
     """
 
-    positions: Sequence[int]
-    ballots: Batch[Ballots]
+    ballots: Batch[MemberProbabilities]
+    judged: Sequence[int]
     combined: Batch[Probabilities]
+
+    def sure(self, threshold: float) -> list[int]:
+        """The images whose largest probability reaches the threshold, or that the combiner has failed."""
+        row_of = {place: row for row, place in enumerate(self.combined.live)}
+        reached = self.combined.payload.max(axis=1, initial=0.0) >= threshold
+        return [image for place, image in enumerate(self.judged) if place not in row_of or reached[row_of[place]]]
+
+    def exits(self, threshold: float) -> dict[int, Exit]:
+        """The images whose largest probability reaches the threshold, by position."""
+        rows = zip(self.combined.live, self.combined.payload, strict=True)
+        found = {self.judged[place]: (float(row.max()), int(row.argmax())) for place, row in rows}
+        return {image: each for image, each in found.items() if each[0] >= threshold}
+
+    def part(self, leaving: Sequence[int], asked: tuple[str, ...], eased: Container[int], combined: bool) -> Part:
+        """The images that leave: those that were judged, and then those that have failed.
+
+        Args:
+            leaving: their positions.
+            asked: the members that were asked.
+            eased: the images that would stay if the load were lower.
+            combined: whether to return combined predictions, or those of each member.
+        """
+        place_of = {image: place for place, image in enumerate(self.judged)}
+        images = [image for image in leaving if image in place_of]
+        kept = self.combined
+        if len(images) < len(self.judged):
+            kept = kept.split([place_of[image] for image in images])
+        pairs = zip(images, kept.items, strict=True)
+        items = tuple(replace(item, asked=asked, load_shed=image in eased) for image, item in pairs)
+        positions = [*images, *(image for image in leaving if image not in place_of)]
+        ballots = self.ballots.split(positions)
+        items = (*items, *ballots.items[len(images) :])
+        if combined:
+            return positions, Batch(kept.payload, items)
+        if len(kept.live) == len(ballots.live):
+            return positions, Batch(ballots.payload, items)
+        return positions, Batch({name: scores[kept.live] for name, scores in ballots.payload.items()}, items)
 
 
 class Cascade:
-    """Asks the members in turn: the images that those asked are sure of leave, and the rest of the batch goes on.
+    """Asks the members in turn. The images that those asked are sure of leave; the rest of the batch goes on.
 
-    A member that fails on an image is missing, and the image goes on to the next one; an image that more members
+    A member that fails on an image is missing, and the image goes on to the next one. An image that more members have
     failed on than the quorum allows has failed.
     """
 
     def __init__(
         self,
         members: Mapping[str, Member],
-        combiner: Node[Ballots, Probabilities],
+        combiner: Node[MemberProbabilities, Probabilities],
         asking: AskingSettings,
         settings: CascadeSettings,
         audit: Audit | None = None,
@@ -66,187 +105,131 @@ class Cascade:
 
         Args:
             members: by name.
-            combiner: combines what they say.
+            combiner: combines their predictions.
             asking: how many must answer, and in which time.
-            settings: in which order they are asked, and until when.
-            audit: draws exits to look at again; None for no audit.
-            load: tells when lower thresholds are in force; None for never.
-            combined: whether it gives what was said combined, or as each member said it.
+            settings: their order, and the thresholds.
+            audit: looks at some of the early exits again; None for no audit.
+            load: says when lower thresholds are in force; None for never.
+            combined: whether to return combined predictions, or those of each member.
         """
-        fair = fair_s(asking.patience_ms)
-        self._asked = [Asked(name, members[name], fair) for name in settings.order]
+        self._members = Members({name: members[name] for name in settings.order}, asking)
         self._exit_at: Sequence[float] = settings.exit_at if audit is None else audit.exit_at
-        self._audit = audit
-        self._load = load
-        self._audits = Background()
-        self._combiner, self._gives_combined = combiner, combined
-        self._quorum = asking.quorum or len(members)
-        self._has_quorum = partial(has_quorum, self._asked, self._quorum)
-        self._patience_ms = asking.patience_ms
+        self._audit, self._audits, self._load = audit, Background(), load
+        self._combiner, self._returns_combined = combiner, combined
+        self._audit_s = (asking.patience_ms or PATIENCE_MS) / 1000
 
-    async def __call__(self, batch: Batch[PixelSets]) -> Batch[Probabilities | Ballots]:
-        """Pixels by preprocessing to probabilities of those that were asked: combined, float32 [N,C], or by name."""
-        return await joined(self.parts(batch))
+    async def __call__(self, batch: Batch[PixelSets]) -> Batch[Probabilities | MemberProbabilities]:
+        """Pixels by preprocessing to the predictions of the members asked: combined, float32 [N,C], or by name."""
+        return await join_parts(self.parts(batch))
 
     async def parts(self, batch: Batch[PixelSets]) -> AsyncIterator[Part]:
-        """The same, stage by stage: an early exit does not wait for the images that go on."""
-        async for part in self._run(batch):
-            yield part.positions, part.combined if self._gives_combined else part.ballots
-
-    async def _run(self, batch: Batch[PixelSets]) -> AsyncIterator[Ended]:
+        """The same in parts: early exits don't wait for the images that go on."""
         positions: Sequence[int] = range(len(batch.items))
         outcomes: dict[str, Outcome] = {}
-        names: tuple[str, ...] = ()
+        asked: tuple[str, ...] = ()
         exit_at, full = self._thresholds(batch)
-        for number, member in enumerate(self._asked):
-            is_last = number == len(self._asked) - 1
-            is_asked, outcomes[member.name] = await self._ask(member, batch, len(self._asked) - number)
-            names = (*names, member.name) if is_asked else names
-            # An image may still fail on as many members as the quorum can do without.
-            ballots = collect(batch, outcomes, len(outcomes) - (len(self._asked) - self._quorum))
-            heard = ballots.live if is_last else _judged(ballots, len(outcomes), full)
-            combined = await self._combined(ballots, heard)
-            sure = heard if is_last else _sure(exit_at[number], heard, combined)
-            staying = [] if is_last else sorted(set(ballots.live) - set(sure))
-            leaving = [i for i in range(len(positions)) if i not in set(staying)]
-            eased: set[int] = set()
-            if not is_last and exit_at[number] < self._exit_at[number]:
-                eased = set(sure) - set(_sure(self._exit_at[number], heard, combined))
-            if self._audit is not None and not is_last:
-                self._look_again(self._audit, number, batch, outcomes, heard, combined)
-            if leaving:
-                yield _ended(positions, leaving, ballots, heard, combined, names, eased)
-            if not staying:
-                break
-            if leaving:
-                positions = [positions[i] for i in staying]
+        callers = self._members.callers
+        for number, member in enumerate(callers):
+            is_asked, outcomes[member.name] = await self._ask(member, batch, len(callers) - number)
+            asked = (*asked, member.name) if is_asked else asked
+            is_last = number == len(callers) - 1
+            stage = await self._stage(batch, outcomes, None if is_last else full)
+            if is_last:
+                yield _named(positions, stage.part(range(len(positions)), asked, (), self._returns_combined))
+                return
+            sure = stage.sure(exit_at[number])
+            eased = (
+                set(sure) - set(stage.sure(self._exit_at[number])) if exit_at[number] < self._exit_at[number] else ()
+            )
+            if self._audit is not None:
+                self._look_again(self._audit, number, batch, outcomes, stage)
+            staying = sorted(set(stage.ballots.live) - set(sure))
+            if leaving := sorted(set(range(len(positions))) - set(staying)):
+                yield _named(positions, stage.part(leaving, asked, eased, self._returns_combined))
+                positions, full = [positions[i] for i in staying], [full[i] for i in staying]
                 batch = batch.split(staying)
-                full = [full[i] for i in staying]
-                outcomes = {n: o.split(staying) if isinstance(o, Batch) else o for n, o in outcomes.items()}
+                outcomes = {n: each.split(staying) if isinstance(each, Batch) else each for n, each in outcomes.items()}
+            if not staying:
+                return
 
     def _thresholds(self, batch: Batch[PixelSets]) -> tuple[Sequence[float], list[bool]]:
-        """The thresholds in force, and which images are asked of every member."""
+        """The thresholds in force, and which images every member is to be asked about."""
         if self._load is None:
             return self._exit_at, [item.options.quality == "full" for item in batch.items]
         self._load.see(batch)
-        # An audit may have raised the usual ones meanwhile.
-        return (
-            self._load.exit_at if self._load.is_on else self._exit_at,
-            [self._load.grants(item) for item in batch.items],
-        )
+        # Read anew for each batch: an audit may raise the usual ones.
+        exit_at = self._load.exit_at if self._load.is_on else self._exit_at
+        return exit_at, [self._load.grants(item) for item in batch.items]
 
-    async def _ask(self, member: Asked, batch: Batch[PixelSets], turns: int) -> tuple[bool, Outcome]:
-        """Whether a member was asked, and what came of it."""
-        waits = self._quorum < len(self._asked)
-        patience = patience_s(batch, self._patience_ms, turns) if waits else None
-        # Who is late is not waited for again, unless the others are too few.
-        if member.is_late and self._has_quorum():
+    async def _ask(self, member: MemberCaller, batch: Batch[PixelSets], turns: int) -> tuple[bool, Outcome]:
+        """Whether a member was asked, and its answer."""
+        patience = self._members.patience_s(batch, turns)
+        # Nobody waits for a late member again, unless the others are too few.
+        if member.is_late and self._members.has_quorum():
             member.try_again(batch, patience)
             return False, member.outcome(None, None)
-        call = member.ask(batch, self._has_quorum if waits else None)
-        try:
-            await asyncio.wait([call], timeout=patience)
-        except asyncio.CancelledError:
-            call.cancel()
-            raise
+        call = self._members.ask(member, batch)
+        await answered([call], patience)
         return True, member.outcome(call, patience)
 
+    async def _stage(
+        self, batch: Batch[PixelSets], outcomes: Mapping[str, Outcome], full: Sequence[bool] | None
+    ) -> Stage:
+        """The predictions so far; `full` says which images every member is asked about, None after the last member."""
+        # An image may still fail on as many members as the quorum can do without.
+        ballots = collect(batch, outcomes, len(outcomes) - (len(self._members.callers) - self._members.quorum))
+        judged = ballots.live
+        if full is not None:
+            judged = [i for i in judged if len(ballots.items[i].missing) < len(outcomes) and not full[i]]
+        if not judged:
+            return Stage(ballots, judged, Batch(np.empty((0, 0), np.float32), ()))
+        all_judged = len(judged) == len(ballots.items)
+        return Stage(ballots, judged, await self._combiner(ballots if all_judged else ballots.split(judged)))
+
     def _look_again(
-        self,
-        audit: Audit,
-        number: int,
-        batch: Batch[PixelSets],
-        outcomes: Mapping[str, Outcome],
-        heard: Sequence[int],
-        combined: Batch[Probabilities],
+        self, audit: Audit, number: int, batch: Batch[PixelSets], outcomes: Mapping[str, Outcome], stage: Stage
     ) -> None:
-        """Give some of the exits to the members that were not asked, in the background, if none are there already."""
-        sure = combined.payload.max(axis=1, initial=0.0)
-        left = {heard[i]: row for row, i in enumerate(combined.live) if sure[row] >= self._exit_at[number]}
-        drawn = audit.draw(list(left))
+        """Ask the other members about some of the exits, in the background, unless they are busy already."""
+        exits = stage.exits(self._exit_at[number])
+        drawn = audit.draw(list(exits))
         if not drawn:
             return
         is_loaded = self._load is not None and self._load.is_on
-        if self._audits.is_busy or is_loaded or any(member.is_late for member in self._asked):
+        if self._audits.is_busy or is_loaded or any(member.is_late for member in self._members.callers):
             audit.drop(number, len(drawn))
             return
+        predictions: dict[str, Outcome] = {
+            name: each.split(drawn) for name, each in outcomes.items() if isinstance(each, Batch)
+        }
         part = unhurried(batch.split(drawn))
-        said = {name: outcome.split(drawn) for name, outcome in outcomes.items() if isinstance(outcome, Batch)}
-        exits = [(float(sure[left[image]]), int(combined.payload[left[image]].argmax())) for image in drawn]
-        self._audits.start(self._audited(audit, number, part, said, exits))
+        self._audits.start(self._run_audit(audit, number, part, predictions, [exits[image] for image in drawn]))
 
-    async def _audited(
+    async def _run_audit(
         self,
         audit: Audit,
         number: int,
         batch: Batch[PixelSets],
-        outcomes: Mapping[str, Outcome],
-        exits: Sequence[tuple[float, int]],
+        outcomes: dict[str, Outcome],
+        exits: Sequence[Exit],
     ) -> None:
         try:
-            async with asyncio.timeout((self._patience_ms or PATIENCE_MS) / 1000):
-                said = dict(outcomes)
-                for member in self._asked[number + 1 :]:
-                    said[member.name] = await member.ask(batch)
-                answer = await self._combiner(collect(batch, said, len(self._asked)))
+            async with asyncio.timeout(self._audit_s):
+                for member in self._members.callers[number + 1 :]:
+                    outcomes[member.name] = await member.ask(batch)
+                answer = await self._combiner(collect(batch, outcomes, len(self._members.callers)))
         except Exception as err:
-            # A member that fails is the cascade's to tell of when it needs it.
+            # The cascade logs a member's failure when it needs the member.
             logger.info("an audit of %d exits came to nothing: %r", len(exits), err)
             audit.drop(number, len(exits))
             return
         row_of = {position: row for row, position in enumerate(answer.live)}
-        for position, (sure, exit_) in enumerate(exits):
+        for position, (confidence, index) in enumerate(exits):
             if position in row_of:
-                audit.note(number, sure, int(answer.payload[row_of[position]].argmax()) != exit_)
+                audit.note(number, confidence, int(answer.payload[row_of[position]].argmax()) != index)
             else:
                 audit.drop(number, 1)
 
-    async def _combined(self, ballots: Batch[Ballots], heard: Sequence[int]) -> Batch[Probabilities]:
-        """What was said of some of the images, combined."""
-        if not heard:
-            return Batch(np.empty((0, 0), np.float32), ())
-        return await self._combiner(ballots if len(heard) == len(ballots.items) else ballots.split(heard))
 
-
-def _sure(exit_at: float, heard: Sequence[int], combined: Batch[Probabilities]) -> list[int]:
-    """Which of the images are answered by a threshold, or have failed."""
-    row_of = {position: row for row, position in enumerate(combined.live)}
-    reached = combined.payload.max(axis=1, initial=0.0) >= exit_at
-    return [image for i, image in enumerate(heard) if i not in row_of or reached[row_of[i]]]
-
-
-def _judged(ballots: Batch[Ballots], asked: int, full: Sequence[bool]) -> list[int]:
-    """The images that a member has answered and that may be answered without the others."""
-    return [
-        position for position in ballots.live if len(ballots.items[position].missing) < asked and not full[position]
-    ]
-
-
-def _ended(
-    positions: Sequence[int],
-    leaving: Sequence[int],
-    ballots: Batch[Ballots],
-    heard: Sequence[int],
-    combined: Batch[Probabilities],
-    names: tuple[str, ...],
-    eased: Container[int],
-) -> Ended:
-    """Those that leave, of which only what was `heard` is combined; the others have failed."""
-    place = {image: i for i, image in enumerate(heard)}
-    well = [image for image in leaving if image in place]
-    lost = [image for image in leaving if image not in place]
-    kept = combined if len(well) == len(heard) else combined.split([place[image] for image in well])
-    pairs = zip(well, kept.items, strict=True)
-    told = Batch(kept.payload, tuple(replace(item, asked=names, eased=image in eased) for image, item in pairs))
-    said = ballots.split([*well, *lost])
-    items = (*told.items, *said.items[len(well) :])
-    return Ended(
-        [positions[image] for image in (*well, *lost)], Batch(_rows(said, told), items), Batch(told.payload, items)
-    )
-
-
-def _rows(said: Batch[Ballots], told: Batch[Probabilities]) -> Ballots:
-    """The ballots of the images that the combiner has not failed."""
-    if len(told.live) == len(said.live):
-        return said.payload
-    return {name: scores[told.live] for name, scores in said.payload.items()}
+def _named(positions: Sequence[int], part: Part) -> Part:
+    """A part of the images that are left, by their positions in the batch that came."""
+    return [positions[place] for place in part[0]], part[1]

@@ -1,4 +1,4 @@
-"""Whether images wait so long that a cascade takes lower thresholds: answers get cheaper before any is refused."""
+"""Whether images wait so long that a cascade uses lower thresholds, so that answers get cheaper."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from graph.capabilities.cascade.settings import UnderLoadSettings
 
-# Of so many images at least a share is taken.
+# `full_share` is taken of at least so many images.
 FEWEST = 10
 
 
@@ -16,12 +16,11 @@ class LoadState:
     """Follows how long images wait in the queue.
 
     Attributes:
-        is_on: whether the thresholds for load are in force.
-        exit_at: these.
+        is_on: whether the lower thresholds are in force.
+        exit_at: the lower thresholds.
     """
 
     def __init__(self, settings: UnderLoadSettings) -> None:
-        """Set when it begins and ends, and the thresholds meanwhile."""
         self.is_on = False
         self.exit_at: Sequence[float] = settings.exit_at
         self._settings = settings
@@ -40,7 +39,7 @@ class LoadState:
         self._images += len(batch.items)
 
     def grants(self, item: Item) -> bool:
-        """Whether an image is asked of every member, as its caller wants; under load only a share of them is."""
+        """Whether every member is asked about an image, as its caller wants; under load only for a share of them."""
         if item.options.quality != "full":
             return False
         if not self.is_on:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ray.serve.metrics import Counter, Gauge
+from ray.serve.metrics import Gauge
 
-from deployments.observe.metrics import again_and_again, tag_keys
+from deployments.observe.metrics import TaggedCounter, report_periodically, tag_keys
 
 if TYPE_CHECKING:
     from graph.capabilities.cascade.audit import Audit
@@ -17,38 +17,26 @@ class AuditMetrics:
     """What the ingress counts of a cascade's audit."""
 
     def __init__(self, at_most: float | None) -> None:
-        """Register every metric; `at_most` is the bound that the configuration names."""
+        """Register every metric; `at_most` is the configured bound."""
         self._at_most = at_most
-        self._audits = Counter(
+        self.audits = TaggedCounter(
             "ensemble_cascade_audits",
-            description="Exits given to the members not asked: agrees, differs, or dropped.",
-            tag_keys=tag_keys("member", "result"),
+            "Early exits that the other members were asked about: agrees, differs, or dropped.",
+            *("member", "result"),
         )
-        self._tightened = Counter(
-            "ensemble_cascade_tightened",
-            description="Times that the audit raised a threshold.",
-            tag_keys=tag_keys("member"),
-        )
+        self.tightened = TaggedCounter("ensemble_cascade_tightened", "Thresholds that the audit has raised.", "member")
         self._share = Gauge(
             "ensemble_cascade_audit_share",
-            description="Share of recent exits that all members together answer otherwise, and its 95 % interval.",
+            description="Share of recent exits that all members together answer differently, and its 95 % interval.",
             tag_keys=tag_keys("member", "bound"),
         )
         self._threshold = Gauge(
             "ensemble_cascade_exit_at", description="Thresholds in force.", tag_keys=tag_keys("member")
         )
-        self._bound = Gauge("ensemble_cascade_audit_at_most", description="The bound that the configuration names.")
-
-    def audit(self, member: str, result: str) -> None:
-        """Count an exit at a member: `agrees`, `differs` or `dropped`."""
-        self._audits.inc(tags={"member": member, "result": result})
-
-    def tightened(self, member: str) -> None:
-        """Count a threshold that was raised."""
-        self._tightened.inc(tags={"member": member})
+        self._bound = Gauge("ensemble_cascade_audit_at_most", description="The configured bound of that share.")
 
     def follow(self, audit: Audit) -> None:
-        """Report the thresholds, and what the audit found."""
+        """Report the thresholds and the results of the audit."""
 
         def report() -> None:
             if self._at_most is not None:
@@ -58,10 +46,10 @@ class AuditMetrics:
                 for bound, value in zip(("low", "mean", "high"), share or (), strict=False):
                     self._share.set(value, tags={"member": member, "bound": bound})
 
-        again_and_again(report, "audit metrics")
+        report_periodically(report, "audit metrics")
 
 
 def follow_load(load: LoadState) -> None:
-    """Report whether thresholds for load are in force."""
+    """Report whether the thresholds for load are in force."""
     gauge = Gauge("ensemble_cascade_under_load", description="1 while the thresholds for load are in force, else 0.")
-    again_and_again(lambda: gauge.set(float(load.is_on)), "load metrics")
+    report_periodically(lambda: gauge.set(float(load.is_on)), "load metrics")

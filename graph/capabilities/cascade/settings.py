@@ -14,11 +14,11 @@ Sureness = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class AuditSettings(Schema):
-    """Early exits that are also given to the members that were not asked, in the background."""
+    """Early exits that the other members are asked about, too, in the background."""
 
     share: float = Field(gt=0, le=1, description="of the early exits")
-    at_most: float | None = Field(None, gt=0, lt=1, description="share of the exits that may be answered otherwise")
-    tighten: bool = Field(False, description="raise thresholds while more than `at_most` are")
+    at_most: float | None = Field(None, gt=0, lt=1, description="share of the exits that may be answered differently")
+    tighten: bool = Field(False, description="raise thresholds while the share is above `at_most`")
 
     @model_validator(mode="before")
     @classmethod
@@ -28,12 +28,12 @@ class AuditSettings(Schema):
     @model_validator(mode="after")
     def _has_a_bound(self) -> Self:
         if self.tighten and self.at_most is None:
-            raise ValueError("tighten needs at_most, the share of the exits that may be answered otherwise")
+            raise ValueError("tighten needs at_most, the share of the exits that may be answered differently")
         return self
 
 
 class CascadeSettings(Schema):
-    """Members one after the other, until those that were asked are sure together."""
+    """The members are asked one after the other, until those asked are sure together."""
 
     order: tuple[Name, ...] = Field(
         min_length=2, max_length=64, description="every member, the first to be asked first"
@@ -41,8 +41,9 @@ class CascadeSettings(Schema):
     exit_at: tuple[Sureness, ...] = Field(
         description="for each member but the last, the combined probability of the most probable class that is enough"
     )
-
-    audit: AuditSettings | None = Field(None, description="a share of the early exits, or more; default: none")
+    audit: AuditSettings | None = Field(
+        None, description="share of the early exits to audit, or its fields; default: none"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -54,7 +55,7 @@ class CascadeSettings(Schema):
         return self
 
     def check(self, weights: dict[str, float], method: str) -> None:
-        """Raise ValueError unless the order names every member once, and the combination tells how sure it is."""
+        """Raise ValueError unless the order names each member once, and the combined probabilities can be compared."""
         if sorted(self.order) != sorted(weights):
             raise ValueError(f"ensemble.cascade.order must name each member once: {sorted(weights)}")
         if method == "majority_vote":
@@ -70,12 +71,12 @@ class CascadeSettings(Schema):
 
 
 class UnderLoadSettings(Schema):
-    """Lower thresholds of the cascade while images wait long."""
+    """Lower thresholds of the cascade, while images wait long."""
 
     exit_at: tuple[Sureness, ...] = Field(description="for each member but the last; 0 answers every image with it")
-    from_queue_ms: float = Field(20.0, gt=0, le=60_000, description="wait for a pass from which they are in force")
-    until_queue_ms: float = Field(5.0, ge=0, le=60_000, description="wait at which they are no longer")
-    full_share: float = Field(0.1, ge=0, le=1, description="of the images meanwhile, that `quality=full` may exempt")
+    from_queue_ms: float = Field(20.0, gt=0, le=60_000, description="wait for a batch from which they are in force, ms")
+    until_queue_ms: float = Field(5.0, ge=0, le=60_000, description="wait at which they no longer are, ms")
+    full_share: float = Field(0.1, ge=0, le=1, description="of the images meanwhile that `quality=full` may exempt")
 
     @model_validator(mode="after")
     def _has_a_gap(self) -> Self:

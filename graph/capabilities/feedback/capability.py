@@ -1,10 +1,8 @@
-"""Feedback: answers are remembered until somebody says what each image truly was, and counted by who was right."""
+"""Feedback: answers are remembered until their true labels arrive, which show how often each prediction is right."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deployments.contract.errors import UnknownRequest
@@ -13,16 +11,14 @@ from deployments.ingress.extension import Report
 from deployments.ingress.grpc.calls import Calls
 from deployments.ingress.http.routes import Routes
 from deployments.ingress.service import Service
-from graph.capabilities.capability import Capability, Planned, Site
-from graph.capabilities.feedback.figures import FeedbackStats
-from graph.capabilities.feedback.grpc import GrpcFeedback
-from graph.capabilities.feedback.metrics import FeedbackMetrics
+from graph.capabilities.capability import Capability, Site
+from graph.capabilities.feedback import grpc, routes
+from graph.capabilities.feedback.labels import TakesLabel
+from graph.capabilities.feedback.metrics import FeedbackMetrics, FeedbackStats
 from graph.capabilities.feedback.peers import Peers
-from graph.capabilities.feedback.routes import HttpFeedback
-from graph.capabilities.feedback.settings import FeedbackSettings
 from graph.capabilities.feedback.store import FeedbackStore
 from graph.edges.folder import sockets
-from graph.flows.intercepted import InFlight, Interceptor
+from graph.flows.intercepted import Answered, InFlight, Interceptor
 
 if TYPE_CHECKING:
     from graph.agreement import Agreement
@@ -31,70 +27,62 @@ if TYPE_CHECKING:
 NAME = "feedback"
 # A request's own id, over HTTP and in gRPC's metadata.
 REQUEST_IDS = ("x-request-id", "request_id")
-# Beside the folders of sockets, that of the replicas of the ingress: no deployment has such a name.
-LABELS = "true labels"
-
-
-def planned(config: EnsembleConfig, agreed: Agreement) -> Planned | None:
-    """Feedback as the section `feedback` has it; without one, what says so."""
-    return NoFeedback if config.feedback is None else partial(Feedback, config.feedback, agreed.labels)
-
-
-class NoFeedback(Capability):
-    """Refuses true labels: a gRPC method and a handle's are there in every application."""
-
-    def __init__(self, _: Site) -> None:
-        """Set what the handle's method does."""
-        self.handles = {NAME: self._refuse}
-
-    async def _refuse(self, *_: object) -> None:
-        raise UnknownRequest("no labels are taken; configure `feedback`")
-
-    def calls(self, service: Service) -> Calls:
-        """The method that refuses."""
-        return GrpcFeedback(self._refuse).calls()
+# The folder of the sockets of the ingress' replicas, among those of deployments, of which none has such a name.
+FOLDER = "true labels"
 
 
 class Feedback(Capability):
-    """Remembers answers, and takes their labels by every protocol, whichever replica has answered."""
+    """Remembers answers, and takes their labels by every protocol, whichever replica gave the answer.
 
-    headers = REQUEST_IDS
+    Without the section `feedback` it refuses labels: every application has the gRPC method and the handle's method.
+    """
 
-    def __init__(self, settings: FeedbackSettings, labels: Sequence[str], site: Site) -> None:
-        """Set how much is remembered, and the classes' names in order of index."""
-        store = FeedbackStore(settings, labels, FeedbackMetrics())
-        folder: Path | None = sockets(site.application, LABELS)
-        self._peers = Peers(store, folder, site.replica)
-        self.interceptor = Remembering(store)
-        self.handles = {NAME: self._peers}
-        self.reports = {NAME: Report(FeedbackStats, store.figures)}
+    of_any_shape = True
+
+    def __init__(self, config: EnsembleConfig, agreed: Agreement, site: Site) -> None:
+        self._peers: Peers | None = None
+        self._take: TakesLabel = refuse
+        if config.feedback is not None:
+            store = FeedbackStore(config.feedback, agreed.labels, FeedbackMetrics())
+            self._take = self._peers = Peers(store, sockets(site.application, FOLDER), site.replica)
+            self.interceptor = Remembering(store)
+            self.headers = REQUEST_IDS
+            self.reports = {NAME: Report(FeedbackStats, store.figures)}
+        self.handles = {NAME: self._take}
 
     def routes(self, service: Service) -> Routes:
         """`POST /feedback`."""
-        return HttpFeedback(service.ingress, self._peers).routes()
+        return {} if self._peers is None else routes.routes(service.ingress, self._peers)
 
     def calls(self, service: Service) -> Calls:
         """`ensemble.FeedbackService`."""
-        return GrpcFeedback(self._peers).calls()
+        return grpc.calls(self._take)
 
     async def check_health(self) -> None:
-        """Have the other replicas find this one."""
-        await self._peers.listen()
+        """Let the other replicas find this one."""
+        if self._peers is not None:
+            await self._peers.listen()
+
+
+async def refuse(*_: object) -> None:
+    """Raise UnknownRequest."""
+    raise UnknownRequest("no labels are taken; configure `feedback`")
 
 
 class Remembering(Interceptor):
     """Remembers each answer by its request's id."""
 
     def __init__(self, store: FeedbackStore) -> None:
-        """Set where."""
         self._store = store
 
-    def on_answer(self, batch: InFlight, position: int, item: Item) -> None:
-        """Remember what came of an image."""
-        sent = batch.sent[position]
-        self._store.remember(request_id(sent), sent.place, batch.records[position], sent.by.name)
+    def on_part(self, batch: InFlight, positions: Sequence[int], part: Answered) -> Answered:
+        """Remember the predictions for each image."""
+        for position, _, record in batch.answered(positions, part):
+            sent = batch.sent.items[position]
+            self._store.remember(request_id(sent), sent.position, record, sent.caller.name)
+        return part
 
 
 def request_id(item: Item) -> str:
-    """What a request is known by: its own id, or if it has none its trace's."""
-    return next((item.by.headers[name] for name in REQUEST_IDS if item.by.headers.get(name)), item.trace_id)
+    """The id of the image's request: the one that the request has itself, or else its trace's."""
+    return next((item.caller.headers[name] for name in REQUEST_IDS if item.caller.headers.get(name)), item.trace_id)

@@ -2,48 +2,43 @@
 
 from __future__ import annotations
 
+import msgspec
 from google.protobuf.message import Message
 
 from deployments.contract.errors import EnsembleError, InvalidParameter
 from deployments.ingress.grpc.calls import Calls, Rpc
 from deployments.observe.observer import Call
 from deployments.protocol import feedback_pb2 as pb
-from graph.capabilities.feedback.store import LONGEST_ID, MOST_LABELS, MOST_PLACE, TakesLabel
+from graph.capabilities.feedback.labels import MAX_LABELS, TakesLabel, TrueLabel, taken
 
 
-class GrpcFeedback:
-    """Answers `Label`."""
+def calls(take: TakesLabel) -> Calls:
+    """The service's one method; `take` takes the labels."""
 
-    def __init__(self, take: TakesLabel) -> None:
-        """Set what takes labels."""
-        self._take = take
+    async def handler(request: pb.LabelRequest, call: Call) -> Message:
+        if not 1 <= len(request.labels) <= MAX_LABELS:
+            raise InvalidParameter(f"a request holds 1 to {MAX_LABELS} labels; this one has {len(request.labels)}")
+        errors = await taken(take, _read, request.labels, call.caller.name)
+        if len(errors) > 1:
+            return pb.LabelResponse(accepted=errors.count(None), results=map(_result, errors))
+        if errors[0] is not None:
+            raise errors[0]
+        return pb.LabelResponse(accepted=1)
 
-    def calls(self) -> Calls:
-        """The one method."""
-        return {"Label": Rpc(self._label, pb.LabelResponse, parts=MOST_LABELS)}
+    return {"Label": Rpc(handler, parts=MAX_LABELS)}
 
-    async def _label(self, request: pb.LabelRequest, call: Call) -> Message:
-        if not 1 <= len(request.labels) <= MOST_LABELS:
-            raise InvalidParameter(f"a request holds 1 to {MOST_LABELS} labels; this one has {len(request.labels)}")
-        if len(request.labels) == 1:
-            await self._taken(request.labels[0], call.caller.name)
-            return pb.LabelResponse(accepted=1)
-        results = [await self._told(label, call.caller.name) for label in request.labels]
-        return pb.LabelResponse(accepted=sum(not result.code for result in results), results=results)
 
-    async def _told(self, label: pb.TrueLabel, key: str) -> pb.LabelResponse.Result:
-        try:
-            await self._taken(label, key)
-        except EnsembleError as err:
-            return pb.LabelResponse.Result(code=err.code, message=err.message)
-        return pb.LabelResponse.Result()
+def _result(error: EnsembleError | None) -> pb.LabelResponse.Result:
+    result = pb.LabelResponse.Result
+    return result() if error is None else result(code=error.code, message=error.message)
 
-    async def _taken(self, label: pb.TrueLabel, key: str) -> None:
-        if not 1 <= len(label.request_id) <= LONGEST_ID:
-            raise InvalidParameter(f"`request_id` has 1 to {LONGEST_ID} characters, not {len(label.request_id)}")
-        if label.image > MOST_PLACE:
-            raise InvalidParameter(f"`image` is at most {MOST_PLACE}, not {label.image}")
-        which = label.WhichOneof("label")
-        if which is None:
-            raise InvalidParameter("a label has the class' `name` or its `index`")
-        await self._take(label.request_id, label.name if which == "name" else label.index, label.image, key)
+
+def _read(sent: pb.TrueLabel) -> TrueLabel:
+    which = sent.WhichOneof("label")
+    if which is None:
+        raise InvalidParameter("a label has the class' `name` or its `index`")
+    label = {"request_id": sent.request_id, "label": getattr(sent, which), "index": sent.image}
+    try:
+        return msgspec.convert(label, TrueLabel)
+    except msgspec.ValidationError as err:
+        raise InvalidParameter(f"a label has a `request_id` and the position of its `image`: {err}") from err

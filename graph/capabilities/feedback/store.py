@@ -1,57 +1,45 @@
-"""What was answered, for as long as somebody may tell what would have been right; and how often it was."""
+"""Remembers answers until their true labels arrive, and counts which predictions were right."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from deployments.contract.errors import AlreadyLabelled, EnsembleError, UnknownLabel, UnknownRequest
-from graph.capabilities.feedback.figures import FeedbackStats
 from graph.capabilities.feedback.settings import FeedbackSettings
-from graph.capabilities.proportion import Proportion, proportion
 from graph.flows.record import ENSEMBLE, Record
 
 if TYPE_CHECKING:
-    from graph.capabilities.feedback.metrics import FeedbackMetrics
+    from graph.capabilities.feedback.metrics import FeedbackMetrics, FeedbackStats
 
-# Characters of what a caller sent that are told back, and of a request's id that is remembered.
-MOST_QUOTED, LONGEST_ID = 40, 256
-# True labels at once; the highest position of an image in its request.
-MOST_LABELS, MOST_PLACE = 4096, 100_000
-
-# Takes a label by the request's id, the class, the image's position, and the name of the caller's key, empty for none;
-# raises as `FeedbackStore.take`.
-TakesLabel = Callable[[str, str | int, int, str], Awaitable[None]]
-# What is right or wrong: its kind (ensemble, member, version, exit, shadow), its name and, of a version, which.
-Who = tuple[str, str, str]
+# Characters of what a caller sent that an error quotes, and of a request's id that is remembered.
+MAX_QUOTED, MAX_ID = 40, 256
 
 
 class FeedbackStore:
-    """Remembers answers by their requests' ids, and compares them with true labels."""
+    """Remembers answers by their requests' ids, and compares their predictions with true labels."""
 
     def __init__(
         self,
         settings: FeedbackSettings,
         labels: Sequence[str],
-        counts: FeedbackMetrics,
+        metrics: FeedbackMetrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set how much is remembered, the classes' names in order of index, who counts, and the clock, seconds."""
-        self._settings, self._counts, self._clock = settings, counts, clock
-        self._labels: Mapping[str, int] = {label: index for index, label in enumerate(labels)}
-        # By the name of the key that the request showed, its id, and the image's position in it.
+        """Set how much is remembered, the classes' names in order of index, the metrics, and a clock, seconds."""
+        self._settings, self._metrics, self._clock = settings, metrics, clock
+        self._labels = {label: index for index, label in enumerate(labels)}
+        # By the name of the request's API key, its id, and the image's position in it: when to forget, and the record.
         self._answers: OrderedDict[tuple[str, str, int], tuple[float, Record]] = OrderedDict()
-        self._results: Counter[str] = Counter()
-        self._judged: dict[Who, Counter[bool]] = {}
 
     def remember(self, request: str, place: int, record: Record, key: str = "") -> None:
-        """Remember an answer by the name of its caller's API key, its request's id and its position in it.
+        """Remember an answer by the name of its API key, its request's id, and the image's position in the request.
 
-        What is too much goes, the oldest first. Requests of different keys share no ids.
+        Beyond `max_requests` the oldest answer is forgotten. Requests of different keys share no ids.
         """
-        if len(request) > LONGEST_ID:
+        if len(request) > MAX_ID:
             return
         self._forget()
         self._answers.pop((key, request, place), None)
@@ -71,24 +59,24 @@ class FeedbackStore:
         return (key, request, place) in self._answers
 
     def is_class(self, label: str | int) -> bool:
-        """Whether a label is the name of a class, or its index."""
+        """Whether a label is the name or the index of a class."""
         return label in self._labels if isinstance(label, str) else 0 <= label < len(self._labels)
 
     def take(self, request: str, label: str | int, place: int = 0, key: str = "") -> None:
-        """Take the true label of an image of a key's request: a class' name, or its index.
+        """Take the true label of an image of a key's request: the name or the index of a class.
 
         Raises:
-            UnknownLabel: it is no class.
-            UnknownRequest: the answer is not, or no longer, remembered.
+            UnknownLabel: there is no such class.
+            UnknownRequest: the answer is not remembered, or no longer.
             AlreadyLabelled: it has a label.
         """
         try:
             record, truth = self._found(request, label, place, key)
         except EnsembleError as err:
-            self._count(err.code)
+            self._metrics.labels.add(err.code)
             raise
-        self._count("accepted")
-        self._judge("ensemble", "", "", record.index == truth)
+        self._metrics.labels.add("accepted")
+        self._judge(ENSEMBLE, "", "", record.index == truth)
         for name, index in record.members.items():
             self._judge("member", name, "", index == truth)
             if name in record.versions:
@@ -101,43 +89,23 @@ class FeedbackStore:
         """The record of an answer without a label, and the index of the class."""
         if not self.is_class(label):
             raise UnknownLabel(
-                f"{str(label)[:MOST_QUOTED]!r} is no class; there are {len(self._labels)}, by name or index"
+                f"{str(label)[:MAX_QUOTED]!r} is no class; there are {len(self._labels)}, by name or index"
             )
         self._forget()
         found = self._answers.get((key, request, place))
+        image = f"image {place} of request {request[:MAX_QUOTED]!r}"
         if found is None:
-            told = f"no answer to image {place} of request {request[:MOST_QUOTED]!r} is remembered"
-            raise UnknownRequest(f"{told}: it was never given here, or is too old")
-        record, index = found[1], self._labels[label] if isinstance(label, str) else label
-        if record.label is not None:
-            raise AlreadyLabelled(f"image {place} of request {request[:MOST_QUOTED]!r} has a label already")
-        return record, index
+            raise UnknownRequest(f"no answer to {image} is remembered: it was never given here, or is too old")
+        if found[1].label is not None:
+            raise AlreadyLabelled(f"{image} has a label already")
+        return found[1], self._labels[label] if isinstance(label, str) else label
 
     def _judge_shadow(self, record: Record, name: str) -> None:
         self._judge("shadow", name, "", record.shadows[name] == record.label)
 
     def _judge(self, kind: str, name: str, version: str, right: bool) -> None:
-        self._judged.setdefault((kind, name, version), Counter())[right] += 1
-        self._counts.judged(kind, name, version, right)
-
-    def _count(self, result: str) -> None:
-        self._results[result] += 1
-        self._counts.labelled(result)
+        self._metrics.answers.add(kind, name, version, right)
 
     def figures(self) -> FeedbackStats:
-        """What was counted."""
-        shares = {who: proportion(by[True], by.total()) for who, by in sorted(self._judged.items())}
-        named = {kind: {n: s for (k, n, _), s in shares.items() if k == kind} for kind in ("member", "exit", "shadow")}
-        versions: dict[str, dict[str, Proportion]] = {}
-        for (kind, name, version), share in shares.items():
-            if kind == "version":
-                versions.setdefault(name, {})[version] = share
-        return FeedbackStats(
-            len(self._answers),
-            dict(self._results),
-            shares.get((ENSEMBLE, "", "")) or proportion(0, 0),
-            named["member"],
-            versions,
-            named["exit"],
-            named["shadow"],
-        )
+        """What `/stats` reports about it."""
+        return self._metrics.figures(len(self._answers))

@@ -6,64 +6,38 @@ from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
-from deployments.contract.errors import NotFound
 from deployments.ingress.grpc.calls import Calls
 from deployments.ingress.http.routes import Routes
 from deployments.ingress.service import Service
-from graph.capabilities.capability import Capability, Planned, Site
-from graph.capabilities.loading.deploying import Redeploying
-from graph.capabilities.loading.gates import Gates
-from graph.capabilities.loading.grpc import GrpcRepository
-from graph.capabilities.loading.loadable import Loadable, loadable
-from graph.capabilities.loading.loading import Loading
-from graph.capabilities.loading.routes import HttpRepository
+from graph.capabilities.capability import Capability, Site
+from graph.capabilities.loading import grpc, routes
+from graph.capabilities.loading.control import ModelControl
+from graph.capabilities.loading.deploying import loadable, on_head
+from graph.capabilities.loading.flow import Gates
 
 if TYPE_CHECKING:
     from graph.agreement import Agreement
     from graph.config import EnsembleConfig
 
-OFF = "loading and unloading is off; access.operators turns it on"
-# In `user_config`, and beside the nodes, of which none has such a name.
-SECTION, GATES = "loading", "loading of members"
+SECTION = "loading"
 
 
-def planned(config: EnsembleConfig, agreed: Agreement) -> Planned | None:
-    """Loading, if `access.operators` names who may; without, what says so."""
-    return partial(Loads, loadable(config, agreed)) if config.access.operators else NoLoading
+class Loading(Capability):
+    """Puts gates before the members that can be unloaded, and lets those that `access.operators` names use them.
 
+    Without operators its paths and methods refuse.
+    """
 
-class NoLoading(Capability):
-    """Refuses to load: the paths and methods are there in every application."""
+    of_any_shape = True
 
-    def __init__(self, _: Site) -> None:
-        """Set nothing."""
-
-    def _refuse(self, _: str) -> Loading:
-        raise NotFound(OFF)
-
-    def routes(self, service: Service) -> Routes:
-        """The paths, which refuse."""
-        return HttpRepository(service.ingress, self._refuse).routes()
-
-    def calls(self, service: Service) -> Calls:
-        """The methods, which refuse."""
-        return GrpcRepository(self._refuse).calls()
-
-
-class Loads(Capability):
-    """Puts gates before the members that can be unloaded, and changes which are open."""
-
-    announces = ("model_repository",)
-
-    def __init__(self, loadable: Loadable, site: Site) -> None:
-        """Set what can be loaded."""
-        self._loadable, self._versions = loadable, site.versions
-        self._gates = Gates(set(loadable.members), loadable.spare, site.versions)
-        self._changes = Redeploying(site.application, loadable)
-        self._loading: Loading | None = None
-        self.nodes = self._gates.before(site.nodes)
-        self.live = {GATES: self._gates}
-        self.sections = {SECTION: GATES}
+    def __init__(self, config: EnsembleConfig, agreed: Agreement, site: Site) -> None:
+        self._gates = Gates(set(loadable(config)), config.spare, site.versions)
+        deploy = partial(on_head, site.application, config, agreed)
+        self._control = ModelControl(config.access.operators, self._gates, site.versions, deploy)
+        if config.access.operators:
+            self.announces = ("model_repository",)
+            self.nodes = self._gates.before(site.nodes)
+            self.live = {SECTION: self._gates}
 
     @property
     def unloaded(self) -> Collection[str]:
@@ -72,15 +46,10 @@ class Loads(Capability):
 
     def routes(self, service: Service) -> Routes:
         """The extension's paths."""
-        return HttpRepository(service.ingress, self._served(service).permitted).routes()
+        self._control.members = service.members
+        return routes.routes(service.ingress, self._control)
 
     def calls(self, service: Service) -> Calls:
         """The extension's methods."""
-        return GrpcRepository(self._served(service).permitted).calls()
-
-    def _served(self, service: Service) -> Loading:
-        """What loads members, one for every protocol: it makes one change at a time."""
-        if self._loading is None:
-            operators = self._loadable.operators
-            self._loading = Loading(operators, self._gates, service.members, self._versions, self._changes)
-        return self._loading
+        self._control.members = service.members
+        return grpc.calls(self._control)

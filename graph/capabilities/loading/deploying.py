@@ -1,7 +1,7 @@
-"""Brings what is loaded and unloaded to every replica: by `user_config`, which Serve tells each, and later ones.
+"""Brings what is loaded and unloaded to every replica, by `user_config`.
 
-The configuration that is deployed is asked of Serve's REST interface, changed, and deployed again, as a user would.
-That is done by a task on the head, beside Ray's dashboard: it listens there alone, and one machine can have a lock.
+The deployed configuration is read from Serve's REST interface, changed, and deployed again, as a user would do it. A
+task on the head does so, because the interface listens there alone, and because one machine can hold a lock.
 """
 
 from __future__ import annotations
@@ -11,120 +11,122 @@ import time
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import ray
 from ray.exceptions import RayError, RayTaskError
-from ray.experimental.internal_kv import _internal_kv_get
 
 from deployments.contract.errors import ConfigurationError, Conflict, EnsembleError, NotFound, NotReady
-from graph.capabilities.loading.loadable import Loadable
-from graph.capabilities.loading.loading import Change
+from deployments.contract.member import MemberInterface
+from deployments.members.local import LocalMember
+from graph.capabilities.loading.control import Change
 from graph.capabilities.loading.settings import NEEDED
 from graph.names import INGRESS
-from graph.ray_internals.dashboard import APPLICATIONS, authorization
+from graph.ray_internals.dashboard import APPLICATIONS, ON_HEAD, authorization, url
 from models.errors import ModelError, Unreachable
 
-# What Ray gives the head alone.
-ON_HEAD = {"node:__internal_head__": 0.001}
+if TYPE_CHECKING:
+    from graph.agreement import Agreement
+    from graph.config import EnsembleConfig
+
 TIMEOUT_S, LOOK_EVERY_S = 20.0, 0.2
 
 
-class Redeploying:
-    """Changes what is deployed."""
-
-    def __init__(self, application: str, loadable: Loadable) -> None:
-        """Set the application's name, and what can be changed of it."""
-        self._application, self._loadable = application, loadable
-
-    async def __call__(self, change: Change) -> int | None:
-        """Have Serve tell every replica; the version that is to be loaded.
-
-        Raises:
-            EnsembleError: see `Loading`.
-        """
-        # What it has read of OpenVINO goes with its process.
-        task = ray.remote(num_cpus=0, resources=ON_HEAD, max_calls=1, max_retries=0)(_changed)
-        try:
-            loaded: int | None = await task.remote(self._application, self._loadable, change)
-        except RayTaskError as err:
-            if isinstance(err.cause, EnsembleError):
-                raise err.cause from None
-            raise
-        except RayError as err:
-            raise NotReady(f"no task runs on Ray's head now; try again ({err})") from err
-        return loaded
+def loadable(config: EnsembleConfig) -> dict[str, LocalMember]:
+    """The members that can be loaded and unloaded, by name."""
+    # A canary is compared with the version that its member began with.
+    return {each.name: each for each in config.voters if isinstance(each, LocalMember) and each.canary is None}
 
 
-def _changed(application: str, loadable: Loadable, change: Change) -> int | None:
-    """Check a change, and deploy it; runs on the head."""
-    version = None if change.unload else fitting(loadable, change)
-    dashboard = (_internal_kv_get("dashboard", namespace="dashboard") or b"").decode()
+async def on_head(application: str, config: EnsembleConfig, agreed: Agreement, change: Change) -> int | None:
+    """Check a change of an application's member and deploy it, by a task on the head; the version to be loaded.
+
+    Raises:
+        EnsembleError: see `ModelControl`.
+    """
+    # With its own process, which ends and frees what OpenVINO has read.
+    task = ray.remote(num_cpus=0, resources=ON_HEAD, max_calls=1, max_retries=0)(_changed)
+    try:
+        loaded: int | None = await task.remote(application, config, agreed, change)
+    except RayTaskError as err:
+        if isinstance(err.cause, EnsembleError):
+            raise err.cause from None
+        raise
+    except RayError as err:
+        raise NotReady(f"no task runs on Ray's head now; try again ({err})") from err
+    return loaded
+
+
+def _changed(application: str, config: EnsembleConfig, agreed: Agreement, change: Change) -> int | None:
+    version = None if change.unload else fitting(config, agreed, change)
     context = ray.get_runtime_context()
     # No other change is made meanwhile, whichever replica it comes from.
     with (Path(context.get_temp_dir()) / context.get_session_name() / "loading.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        deploy(f"http://{dashboard}", application, loadable, change._replace(version=version))
+        deploy(url(), application, config, change._replace(version=version))
     return version
 
 
-def deploy(dashboard: str, application: str, loadable: Loadable, change: Change) -> None:
-    """Deploy what is deployed with a change, unless that changes nothing.
+def deploy(dashboard: str, application: str, config: EnsembleConfig, change: Change) -> None:
+    """Deploy the current configuration with a change, unless that changes nothing.
 
     Raises:
-        NotReady: the dashboard, or Serve, does not take it now.
+        NotReady: the dashboard, or Serve, does not accept it now.
         Conflict: see `redeployed`.
     """
     try:
         with httpx.Client(base_url=dashboard, headers=authorization(), timeout=TIMEOUT_S, trust_env=False) as client:
             deployed = _deployed(client, application)
-            wanted = redeployed(deployed, application, loadable, change)
+            wanted = redeployed(deployed, application, config, change)
             if wanted != redeployable(deployed):
                 client.put(APPLICATIONS, json=wanted).raise_for_status()
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as err:
-        raise NotReady(f"Ray's dashboard, by which Serve is told, does not take it now; try again ({err})") from err
+        raise NotReady(
+            f"Ray's dashboard, which changes what is deployed, does not take it now; try again ({err})"
+        ) from err
 
 
-def fitting(loadable: Loadable, change: Change) -> int:
-    """The version to load, once it is known that it can take the place of the one that is served.
+def fitting(config: EnsembleConfig, agreed: Agreement, change: Change) -> int:
+    """The version to load, after checking that it can take the place of the one that is served.
 
     Raises:
         NotFound: there is no such version.
         Conflict: it can't be served.
         NotReady: it can't be fetched now.
     """
-    # Imported where it runs, with OpenVINO.
-    from deployments.members.swapping import try_out
+    # Imported in the process that needs it, with OpenVINO.
+    from deployments.members.versioned import check_replacement
 
-    config, agreed = loadable.members[change.name]
+    member = loadable(config)[change.name]
+    gets = MemberInterface(agreed.preprocessing[change.name], agreed.labels)
     try:
-        repository, model = config.opened(loadable.repository)
+        repository, model = member.repository_and_name(config.model_repository)
         available = repository.versions(model)
         version = change.version or max(available, default=0)
         if version not in available:
             raise NotFound(f"member {change.name!r} has no version {version or ''}; there are {available[-16:]}")
         known = change.served.isdecimal() and int(change.served) in available
         current = repository.find(model, int(change.served)) if known else None
-        try_out(config, repository.find(model, version), agreed, current)
+        check_replacement(member, repository.find(model, version), gets, current)
     except Unreachable as err:
         raise NotReady(f"member {change.name!r}: {err}") from err
     except (ConfigurationError, ModelError) as err:
-        told = f"version {change.version or 'that is the highest'} of member {change.name!r} is refused"
-        raise Conflict(f"{told}, and what is served goes on: {err}") from err
+        refused = f"version {change.version or 'that is the highest'} of member {change.name!r} is refused"
+        raise Conflict(f"{refused}, and the current one stays: {err}") from err
     return version
 
 
 def redeployable(deployed: Mapping[str, Any]) -> dict[str, Any]:
-    """What Serve tells of itself, as a configuration that changes nothing."""
+    """What Serve reports about itself, as a configuration that changes nothing."""
     kept = {name: deployed.get(name) for name in ("proxy_location", "http_options", "grpc_options", "target_capacity")}
     configs = [each["deployed_app_config"] for each in deployed["applications"].values()]
     applications = [deepcopy(config) for config in configs if config is not None]
     return {**{name: value for name, value in kept.items() if value is not None}, "applications": applications}
 
 
-def redeployed(deployed: Mapping[str, Any], application: str, loadable: Loadable, change: Change) -> dict[str, Any]:
-    """What Serve tells of itself, as the configuration that it is to have.
+def redeployed(deployed: Mapping[str, Any], application: str, config: EnsembleConfig, change: Change) -> dict[str, Any]:
+    """What Serve reports about itself, as the configuration with the change.
 
     Raises:
         Conflict: the quorum needs the member, or the application was not deployed by a configuration.
@@ -134,14 +136,14 @@ def redeployed(deployed: Mapping[str, Any], application: str, loadable: Loadable
     if found is None:
         raise Conflict("the application was deployed by Python code; deploy it by a configuration file")
     ingress = _user_config(found, INGRESS)
-    told = ingress.setdefault("loading", {})
-    unloaded = {*told.get("unloaded", ()), change.name} - ({change.name} if not change.unload else set())
-    if change.unload and len(unloaded) > loadable.spare:
+    section = ingress.setdefault("loading", {})
+    unloaded = {*section.get("unloaded", ()), change.name} - ({change.name} if not change.unload else set())
+    if change.unload and len(unloaded) > config.spare:
         raise Conflict(f"member {change.name!r} can't be unloaded: {NEEDED}")
-    told["unloaded"] = sorted(unloaded)
+    section["unloaded"] = sorted(unloaded)
     if not change.unload:
-        told["loaded"] = {**told.get("loaded", {}), change.name: change.version}
-        member, _ = loadable.members[change.name]
+        section["loaded"] = {**section.get("loaded", {}), change.name: change.version}
+        member = loadable(config)[change.name]
         if member.placement == "inline":
             settings = ingress.setdefault("nodes", {}).setdefault(change.name, {})
         else:
@@ -151,7 +153,7 @@ def redeployed(deployed: Mapping[str, Any], application: str, loadable: Loadable
 
 
 def _user_config(application: dict[str, Any], deployment: str) -> dict[str, Any]:
-    """The `user_config` of a deployment, to be changed; it gets one if it has none."""
+    """The `user_config` of a deployment, to be changed; an empty one if there is none."""
     listed = application.setdefault("deployments", [])
     entry = next((each for each in listed if each["name"] == deployment), None)
     if entry is None:
@@ -161,10 +163,10 @@ def _user_config(application: dict[str, Any], deployment: str) -> dict[str, Any]
 
 
 def _deployed(client: httpx.Client, application: str) -> dict[str, Any]:
-    """What Serve tells of itself, once the application is not being deployed.
+    """What Serve reports about itself, as soon as the application is not being deployed.
 
     Raises:
-        NotReady: it still is.
+        NotReady: it still is after `TIMEOUT_S`.
     """
     give_up = time.monotonic() + TIMEOUT_S
     while True:

@@ -1,9 +1,9 @@
-"""What a request to load or unload a model asks for, by its parameters."""
+"""The parameters of requests to load or unload a model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -11,7 +11,7 @@ from deployments.contract.errors import InvalidParameter
 
 VersionNumber = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 # Of a request.
-MOST_BYTES = 64 * 1024
+MAX_BYTES = 64 * 1024
 CONFIG_HINT = 'config is the JSON {"version_policy": {"specific": {"versions": [n]}}}, or {} for the highest version'
 
 
@@ -21,23 +21,16 @@ class Specific(msgspec.Struct, forbid_unknown_fields=True):
     versions: Annotated[list[VersionNumber], msgspec.Meta(min_length=1, max_length=1)]
 
 
-class Policy(msgspec.Struct, forbid_unknown_fields=True):
-    """Which versions; of Triton's policies the one that a member can follow."""
-
-    specific: Specific | None = None
-
-
-class Config(msgspec.Struct, forbid_unknown_fields=True):
-    """Of a model's configuration, as Triton's clients send it, what loading can change."""
-
-    version_policy: Policy | None = None
+# The part of a model's configuration, as Triton's clients send it, that loading can change.
+Config = dict[Literal["version_policy"], dict[Literal["specific"], Specific]]
+DECODER = msgspec.json.Decoder(Config, strict=False)
 
 
 def version_to_load(parameters: Mapping[str, Any]) -> int | None:
-    """The version that a request to load names, by `version` or by Triton's `config`; None for the highest.
+    """The version to load, by the parameter `version` or by Triton's `config`; None for the highest.
 
     Raises:
-        InvalidParameter: it names another parameter, or no version.
+        InvalidParameter: there is another parameter, or the version is none.
     """
     _check_known(parameters, "version", "config")
     if "version" in parameters:
@@ -46,15 +39,15 @@ def version_to_load(parameters: Mapping[str, Any]) -> int | None:
         except msgspec.ValidationError as err:
             raise InvalidParameter(f"version: {err}") from err
     try:
-        config = msgspec.json.decode(parameters.get("config") or "{}", type=Config, strict=False)
+        config = DECODER.decode(parameters.get("config") or "{}")
     except (msgspec.MsgspecError, TypeError, UnicodeError) as err:
         raise InvalidParameter(f"config: {err}; {CONFIG_HINT}") from err
-    policy = config.version_policy
-    return policy.specific.versions[0] if policy is not None and policy.specific is not None else None
+    specific = config.get("version_policy", {}).get("specific")
+    return None if specific is None else specific.versions[0]
 
 
 def check_unload(parameters: Mapping[str, Any]) -> None:
-    """Raise InvalidParameter for a parameter that a request to unload can't have; nothing depends on a member."""
+    """Raise InvalidParameter unless the only parameter is Triton's, which changes nothing: no model depends on one."""
     _check_known(parameters, "unload_dependents")
 
 

@@ -12,9 +12,9 @@ NEEDED = "the quorum needs it; load another member first, or lower ensemble.quor
 
 
 class LoadingSettings(Schema):
-    """What has been loaded and unloaded."""
+    """The members that clients have loaded and unloaded."""
 
     unloaded: tuple[Name, ...] = Field((), max_length=64, description="members that are not asked")
     loaded: dict[Name, Annotated[int, Field(ge=1)]] = Field(
-        {}, max_length=64, description="the version that each member was told to load"
+        {}, max_length=64, description="the version that was loaded last, by member"
     )

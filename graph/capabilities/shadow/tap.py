@@ -11,31 +11,30 @@ from deployments.contract.payload import PixelSets
 
 
 class PixelTap:
-    """Stands before the members: passes every batch on, and keeps what is wanted of it."""
+    """A node before the members that returns every batch as it is, and keeps the pixels that are wanted of it."""
 
     def __init__(self, pixels: Sequence[str]) -> None:
-        """Set the keys of the pixels that shadows take."""
         self._pixels = pixels
         self._numbers = count(1)
-        # By the number of an image that is wanted, as soon as it has come by.
+        # By the numbers of the wanted images; None for one that has not passed yet.
         self._kept: dict[int, Batch[PixelSets] | None] = {}
 
     def want(self) -> int:
-        """The number to give to an image, whose pixels are kept from then on until they are taken."""
+        """The number to give to an image, whose pixels are kept until they are taken."""
         number = next(self._numbers)
         self._kept[number] = None
         return number
 
     def take(self, number: int) -> Batch[PixelSets] | None:
-        """The pixels of an image, no longer kept here; None if it has not come by."""
+        """The pixels of an image, which are no longer kept; None if it has not passed."""
         return self._kept.pop(number, None)
 
     async def __call__(self, batch: Batch[PixelSets]) -> Batch[PixelSets]:
-        """The batch as it came."""
+        """The batch as it is."""
         if self._kept:
             for position in batch.live:
-                if (number := batch.items[position].number) in self._kept:
+                if (number := batch.items[position].image_id) in self._kept:
                     part = Batch({key: batch.payload[key] for key in self._pixels}, batch.items).split([position])
                     trace_parent = part.items[0].trace_parent
-                    self._kept[number] = Batch(part.payload, (Item(number=number, trace_parent=trace_parent),))
+                    self._kept[number] = Batch(part.payload, (Item(image_id=number, trace_parent=trace_parent),))
         return batch

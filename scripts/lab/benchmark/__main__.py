@@ -6,7 +6,8 @@ Every round takes each system in turn, with the limit measured again between the
 The load is a closed loop of clients in a process of its own, on the same cores. Workloads: `embedded`, the models in
 the box; `imagenet`, ResNet-50 v1.5 and DenseNet-169 at 224x224 with random weights; `trivial`, constant models, so that
 only serving costs. A system is `limit`, `ours` (colocated and separate, HTTP and gRPC), `colocated`, `cascade`,
-`student` or `cached` (one process, HTTP alone), or a file of `scripts/lab/benchmark/peers`.
+`student` or `cached` (one process, HTTP alone), or a file of `scripts/lab/benchmark/peers`, some of which have variants
+such as `triton-callable`.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from typing import Any
 
 from tqdm import tqdm
 
-from scripts.errors import ScriptError, fraction, told_in_one_line
-from scripts.lab.benchmark.systems import PEERS, System, named, running
+from scripts.errors import ScriptError, errors_in_one_line, fraction
+from scripts.lab.benchmark.systems import System, named, peers, running
 from scripts.lab.benchmark.workloads import Placement, Workload, workload
 from scripts.results import Table, add_files, check_files, drawing, write_files
 
 NONE = "-"
 # What a chart calls the systems whose name doesn't say what they are.
 TITLES = {"chain": "plain Ray Serve, a deployment a step", "limit": "the models alone, unserved"}
-LIMIT_PATIENCE_S, LIMIT_TRIES_S = 120.0, 10.0
+LIMIT_PATIENCE_S, LIMIT_TRIES_S = 120.0, 30.0
 MEASURES = (
     "requests_per_s",
     "p50_ms",
@@ -94,7 +95,7 @@ class Limit:
         self._command += ["--clients", *map(str, clients), "--seconds", str(seconds)]
         if load.precision is not None:
             self._command += ["--precision", load.precision]
-        # Each number of clients is tried with a few settings first, and each model is checked by two programs.
+        # Each number of clients is tried with a dozen settings first, and each model is checked by two programs.
         self._patience_s = LIMIT_PATIENCE_S + (seconds + LIMIT_TRIES_S) * (len(clients) + 2 * len(load.models))
         self._settings: list[str] = []
         self.checks: list[dict[str, Any]] = []
@@ -221,11 +222,12 @@ def _name(row: Row) -> str:
 
 def main() -> None:
     """Parse the command line and measure."""
-    peers = sorted(path.stem for path in PEERS.glob("*.py"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=("embedded", "imagenet", "trivial"), default="embedded")
     parser.add_argument("--precision", choices=("float32", "int8"), default="int8")
-    parser.add_argument("--systems", nargs="+", default=["limit", "ours", *peers], metavar="NAME", help="default: all")
+    parser.add_argument(
+        "--systems", nargs="+", default=["limit", "ours", *peers()], metavar="NAME", help="default: all"
+    )
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--seconds", type=float, default=3, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=2)
@@ -238,7 +240,7 @@ def main() -> None:
     if min(args.rounds, args.seconds, *args.clients) <= 0:
         parser.error("--rounds, --seconds and --clients must be above 0")
     check_files(parser, args)
-    with told_in_one_line():
+    with errors_in_one_line():
         systems = named(args.systems)
         load = replace(
             workload(args.workload, args.precision), stops=args.stops and tuple(args.stops), repeats=args.repeats

@@ -16,7 +16,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from scripts.errors import ScriptError, told_in_one_line
+from scripts.errors import ScriptError, errors_in_one_line
 from scripts.lab.benchmark.micro import Result, in_process
 from scripts.lab.benchmark.systems import OURS, Running, running
 from scripts.lab.benchmark.workloads import Placement, workload
@@ -75,6 +75,11 @@ def replicas(count: int) -> Edit:
     return edit
 
 
+def serves_proxy(config: dict[str, Any]) -> None:
+    """Have Serve's own proxy take the requests."""
+    config["applications"][0]["args"]["front"] = "serve"
+
+
 def access_log(config: dict[str, Any]) -> None:
     """Turn Serve's access log on."""
     config["logging_config"]["enable_access_log"] = True
@@ -94,11 +99,8 @@ TRIED: dict[tuple[str, Placement, int], list[Lever]] = {
     ("trivial", "separate", 32): [
         Lever("no batching at the door", ONE_BY_ONE),
         Lever("transformer, combiner, labeler inline", inline("transformer", "combiner", "labeler")),
-        Lever("no HAProxy", environment={"RAY_SERVE_ENABLE_HA_PROXY": "0"}),
-        Lever(
-            "neither HAProxy nor throughput mode",
-            environment={"RAY_SERVE_ENABLE_HA_PROXY": "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"},
-        ),
+        Lever("Serve's proxy in front", serves_proxy),
+        Lever("Serve's proxy, and no throughput mode", serves_proxy, {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"}),
         Lever("calls by reference, not by value", environment={"RAY_SERVE_USE_GRPC_BY_DEFAULT": "0"}),
         Lever("access log on", access_log),
         Lever("garbage collector not frozen", environment={"RAY_SERVE_FREEZE_GC_ON_STARTUP": "0"}),
@@ -158,7 +160,7 @@ def main() -> None:
     add_files(parser, "json", "markdown")
     options = parser.parse_args()
     check_files(parser, options)
-    with told_in_one_line():
+    with errors_in_one_line():
         chosen = {key: levers for key, levers in TRIED.items() if (options.only or "") in f"{key[0]} {key[1]}"}
         if not chosen:
             names = sorted({f"{name} {placement}" for name, placement, _ in TRIED})

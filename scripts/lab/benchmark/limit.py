@@ -2,9 +2,8 @@
 
     ensemble limit models/resnet/2/model.xml models/densenet/2/model.xml --images photographs/*.jpg
 
-Prints a line of JSON for each number of clients, that is, of images in flight; each is the best of the thread and
-stream settings tried, or of the one given. Each inference is of one image, so batching small models can beat it.
-`--check` compares each model alone with OpenVINO's own `benchmark_app`.
+Prints a line of JSON for each number of clients, that is, of images in flight; each is the best of the threads, streams
+and batch sizes tried, or of those given. `--check` compares each model alone with OpenVINO's own `benchmark_app`.
 """
 
 from __future__ import annotations
@@ -29,33 +28,43 @@ from numpy.typing import NDArray
 
 from deployments.contract.preprocessing import Preprocessing
 from deployments.cpus import available_cpus
-from deployments.transformer.decoding import decode, inspect
+from deployments.transformer.decoding import decode, read_header
 from deployments.transformer.transformer import TransformerSettings
 
 TRY_S = 1.0
+# The largest batch that is tried.
+MOST_AT_ONCE = 16
 PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Of each model: INFERENCE_NUM_THREADS and NUM_STREAMS."""
+    """Of each model INFERENCE_NUM_THREADS and NUM_STREAMS, and the images in an inference."""
 
     threads: int
     streams: int
+    batch: int
+
+    @property
+    def compiled(self) -> tuple[int, int]:
+        """What a model is compiled with."""
+        return self.threads, self.streams
 
 
-def settings() -> list[Setting]:
-    """The settings worth trying on this machine."""
+def settings(clients: int) -> list[Setting]:
+    """The settings worth trying on this machine with so many images in flight: in one batch, in two, and singly."""
     cpus = available_cpus()
-    tried = [Setting(cpus, cpus), Setting(cpus, 1), Setting(max(1, cpus // 2), 1)]
-    return list(dict.fromkeys(tried))
+    compiled = dict.fromkeys([(cpus, cpus), (cpus, 1), (max(1, cpus // 2), 1)])
+    batches = dict.fromkeys(max(1, min(size, MOST_AT_ONCE)) for size in (1, clients // 4, clients // 2, clients))
+    return [Setting(threads, streams, batch) for threads, streams in compiled for batch in batches]
 
 
-def compile_models(paths: list[Path], setting: Setting, precision: str | None) -> list[ov.CompiledModel]:
-    """The models on the CPU with a setting, and an inference precision such as `f32` if one is given."""
+def compile_models(paths: list[Path], compiled: tuple[int, int], precision: str | None) -> list[ov.CompiledModel]:
+    """The models on the CPU with threads and streams, and an inference precision such as `f32` if one is given."""
+    threads, streams = compiled
     options: dict[str, Any] = {
-        "INFERENCE_NUM_THREADS": setting.threads,
-        "NUM_STREAMS": setting.streams,
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": streams,
         "ENABLE_CPU_PINNING": False,
     }
     if precision is not None:
@@ -64,11 +73,11 @@ def compile_models(paths: list[Path], setting: Setting, precision: str | None) -
 
 
 class Slot:
-    """One image in flight at a time: decoded in a pool, then in both models at once; then the next."""
+    """One batch in flight at a time: decoded in a pool, then in all models at once; then the next."""
 
-    def __init__(self, models: list[ov.CompiledModel], run: Run) -> None:
-        """Make a request of each model."""
-        self._run = run
+    def __init__(self, models: list[ov.CompiledModel], run: Run, size: int) -> None:
+        """Make a request of each model, for batches of so many images."""
+        self._run, self._size = run, size
         self._requests = [model.create_infer_request() for model in models]
         self._pending = 0
         self._lock = threading.Lock()
@@ -76,14 +85,25 @@ class Slot:
             request.set_callback(self._inferred, None)
 
     def begin(self) -> None:
-        """Take the next image."""
+        """Take the next images."""
         self._started = time.perf_counter()
-        self._run.pool.submit(self._decode)
+        self._pixels: list[Any] = []
+        # In as many parts as there are threads.
+        encoded = list(itertools.islice(self._run.images, self._size))
+        parts = [encoded[first :: available_cpus()] for first in range(min(len(encoded), available_cpus()))]
+        self._undecoded = len(parts)
+        for part in parts:
+            self._run.pool.submit(self._decode, part)
 
-    def _decode(self) -> None:
-        encoded = next(self._run.images)
+    def _decode(self, images: list[bytes]) -> None:
         limits = TransformerSettings()
-        pixels = decode(encoded, inspect(encoded, limits), [self._run.wanted])[0][None]
+        decoded = [decode(image, read_header(image, limits), [self._run.wanted])[0] for image in images]
+        with self._lock:
+            self._pixels += decoded
+            self._undecoded -= 1
+            if self._undecoded:
+                return
+        pixels = np.stack(self._pixels)
         self._pending = len(self._requests)
         for request in self._requests:
             request.start_async({0: pixels}, share_inputs=True)
@@ -94,8 +114,8 @@ class Slot:
             if self._pending:
                 return
         scores = np.mean([request.get_output_tensor(0).data for request in self._requests], axis=0)
-        int(scores.argmax())
-        if self._run.add(self._started):
+        scores.argmax(axis=1).tolist()
+        if self._run.add(self._started, self._size):
             self.begin()
         else:
             self._run.left.release()
@@ -112,17 +132,17 @@ class Run:
         self.pool = ThreadPoolExecutor(available_cpus())
         self.left = threading.Semaphore(0)
 
-    def add(self, started: float) -> bool:
-        """Count an image that is done; whether to go on."""
+    def add(self, started: float, images: int) -> bool:
+        """Count images that are done; whether to go on."""
         now = time.perf_counter()
         if self._begin <= now <= self._end:
-            self._latencies.append(now - started)
+            self._latencies += [now - started] * images
         return now < self._end
 
-    def measure(self, clients: int, seconds: float, warm_up_s: float) -> dict[str, float]:
+    def measure(self, clients: int, batch: int, seconds: float, warm_up_s: float) -> dict[str, float]:
         """Images a second, latency in milliseconds, CPU milliseconds an image."""
         self._latencies: list[float] = []
-        slots = [Slot(self._models, self) for _ in range(clients)]
+        slots = [Slot(self._models, self, batch) for _ in range(max(1, clients // batch))]
         self._begin = time.perf_counter() + warm_up_s
         self._end = self._begin + seconds
         before = time.process_time()
@@ -185,7 +205,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--warm-up", type=float, default=0.5)
     parser.add_argument("--precision", help="INFERENCE_PRECISION_HINT")
-    parser.add_argument("--setting", nargs="+", metavar="THREADS:STREAMS", help="one for each of --clients")
+    parser.add_argument("--setting", nargs="+", metavar="THREADS:STREAMS:BATCH", help="one for each of --clients")
     parser.add_argument("--check", action="store_true", help="compare with benchmark_app")
     args = parser.parse_args()
     cv2.setNumThreads(1)
@@ -194,19 +214,27 @@ def main() -> None:
     size = args.size[0], args.size[1]
     wanted = Preprocessing(size, args.crop_ratio)
     encoded = [path.read_bytes() for path in args.images]
-    given = [Setting(*map(int, text.split(":"))) for text in args.setting or ()]
+    given = [[Setting(*map(int, text.split(":")))] for text in args.setting or ()]
+    tried = given or [settings(clients) for clients in args.clients]
     runs = {
-        setting: Run(compile_models(args.models, setting, args.precision), encoded, wanted)
-        for setting in dict.fromkeys(given or settings())
+        compiled: Run(compile_models(args.models, compiled, args.precision), encoded, wanted)
+        for compiled in dict.fromkeys(setting.compiled for each in tried for setting in each)
     }
-    for position, clients in enumerate(args.clients):
-        tries = {setting: run.measure(clients, TRY_S, TRY_S / 2) for setting, run in runs.items()} if not given else {}
-        best = given[position] if given else max(tries, key=lambda setting: tries[setting]["requests_per_s"])
-        result = runs[best].measure(clients, args.seconds, args.warm_up)
-        print(json.dumps({"clients": clients, "setting": f"{best.threads}:{best.streams}", **result}), flush=True)
+
+    def measured(clients: int, setting: Setting, seconds: float, warm_up_s: float) -> dict[str, float]:
+        return runs[setting.compiled].measure(clients, setting.batch, seconds, warm_up_s)
+
+    for clients, candidates in zip(args.clients, tried, strict=True):
+        best = candidates[0]
+        if len(candidates) > 1:
+            rates = {each: measured(clients, each, TRY_S, TRY_S / 2)["requests_per_s"] for each in candidates}
+            best = max(rates, key=lambda setting: rates[setting])
+        result = measured(clients, best, args.seconds, args.warm_up)
+        told = f"{best.threads}:{best.streams}:{best.batch}"
+        print(json.dumps({"clients": clients, "setting": told, **result}), flush=True)
     if args.check:
         for path in args.models:
-            [model] = compile_models([path], best, args.precision)
+            [model] = compile_models([path], best.compiled, args.precision)
             ours = alone(model, args.seconds)
             theirs = benchmark_app(path, size, best, args.precision, args.seconds)
             print(json.dumps({"model": str(path), "limit_per_s": ours, "benchmark_app_per_s": theirs}), flush=True)

@@ -25,7 +25,7 @@ from deployments.ingress.service import Service
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
 from deployments.observe.tracing import Tracing
-from deployments.transformer.decoding import decode, inspect
+from deployments.transformer.decoding import decode, read_header
 from deployments.transformer.transformer import TransformerSettings
 from scripts.lab.benchmark.workloads import IMAGENET_SIZE, workload
 
@@ -67,7 +67,7 @@ def in_process() -> list[Result]:
     limits = TransformerSettings()
     for name, size in (("embedded", (32, 32)), ("imagenet", IMAGENET_SIZE)):
         images = [path.read_bytes() for path in workload(name, "int8").images]
-        headers = [inspect(image, limits) for image in images]
+        headers = [read_header(image, limits) for image in images]
 
         def decode_all(scaled: bool, images: Any = images, headers: Any = headers, size: Any = size) -> None:
             for image, header in zip(images, headers, strict=True):
@@ -110,7 +110,7 @@ async def fastapi_ratio() -> float:
     async def graph(batch: Batch[Sequence[bytes]]) -> Batch[Sequence[Answer]]:
         return Batch([answer] * len(batch.items), batch.items)
 
-    ingress = Ingress(graph, IngressSettings(), 10, Observer(Tracing(None, {})))
+    ingress = Ingress.of_images(graph, IngressSettings(), 10, Observer(Tracing(None, {})))
     server = HttpServer(Service(ingress, 10, lambda: True))
     app = FastAPI()
 

@@ -7,43 +7,39 @@ import subprocess
 import sys
 import tomllib
 import venv
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from scripts.errors import ScriptError
 from scripts.lab.benchmark.workloads import CACHE
+from scripts.load.protocols.classify import Classify
+from scripts.load.protocols.open_inference import OpenInference
+from scripts.load.protocols.tensors import Input
 
 # The same builds in a peer's environment as here.
 SHARED = ("openvino", "opencv-python-headless", "numpy")
 
 
-@dataclass(frozen=True)
-class Form:
-    """What an HTTP server wants of a request; a peer declares what differs in `[tool.benchmark]` of its head.
-
-    Attributes:
-        path: that answers.
-        headers: besides what every request has.
-        body: text with `BASE64` for the image; None for the image as it is.
-    """
-
-    path: str = "/classify"
-    headers: tuple[tuple[str, str], ...] = (("Content-Type", "image/jpeg"),)
-    body: str | None = None
-
-    @classmethod
-    def of(cls, declared: Mapping[str, Any]) -> Form:
-        """The form of a `[tool.benchmark]` table."""
-        given = dict(declared)
-        if "headers" in given:
-            given["headers"] = tuple(given["headers"].items())
-        return cls(**given)
-
-
 # The image as the body.
-AS_IT_IS = Form()
+AS_IT_IS = Classify()
+
+
+def form(declared: Mapping[str, Any]) -> Classify:
+    """What an HTTP server wants of a request, by the `[tool.benchmark]` table of its head: an image as it is, or else.
+
+    Its fields are `path`, `headers`, and `body`, a text with `BASE64` for the image.
+    """
+    given = dict(declared)
+    if "headers" in given:
+        given["headers"] = tuple((name.lower(), value) for name, value in given["headers"].items())
+    return Classify(**given)
+
+
+def grpc_form(shape: Sequence[int] = (1,)) -> OpenInference:
+    """What a server of the Open Inference Protocol wants of a gRPC request; its input `image` has that shape."""
+    image = Input("image", "BYTES", (-1, *shape[1:]))
+    return OpenInference("ensemble", is_grpc=True, shapes={}, inputs=(image,))
 
 
 def head(file: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from models.repository import Model
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.evaluate.accuracy import predict
-from scripts.tune_cascade.search import Members
+from scripts.evaluate.ensembles import Members
 
 
 def thresholds(
@@ -32,7 +32,7 @@ def thresholds(
         raise ScriptError(f"the cascade {' then '.join(names)} wants {len(models) - 1} shares by --stops")
     scores = dict(zip(names, predict(models, photographs), strict=True))
     said = Members(scores, np.zeros(len(photographs), np.int64), weights, dict.fromkeys(names, 0.0))
-    _, stages = said.stages(names)
+    _, stages = said.steps(names)
     left, exit_at = np.ones(len(photographs), bool), []
     for name, stage, share in zip(names, stages, shares, strict=False):
         sure = np.sort(stage[left])

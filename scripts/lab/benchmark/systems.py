@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,23 +14,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import yaml
 
+from ensemble_serving.transports import NoResponse, once
 from scripts.errors import ScriptError
-from scripts.lab.benchmark.peer import AS_IT_IS, Form, head, python_of
+from scripts.lab.benchmark.peer import AS_IT_IS, form, grpc_form, head, python_of
 from scripts.lab.benchmark.workloads import ROOT, Placement, Workload
-from scripts.lab.load.__main__ import wrapped
+from scripts.load.duration import Duration
+from scripts.load.load import Closed, Target
+from scripts.load.measure import measure
+from scripts.load.protocols.classify import Classify
+from scripts.load.protocols.open_inference import OpenInference
 from scripts.serve.ports import Port, check_ports
 from scripts.shipped import shipped
 
 # The variables let two campaigns run side by side; what Serve listens on behind HAProxy has variables of its own.
 HTTP_PORT = int(os.environ.get("ENSEMBLE_LAB_HTTP_PORT", "18100"))
 GRPC_PORT = int(os.environ.get("ENSEMBLE_LAB_GRPC_PORT", "19100"))
-READY_TIMEOUT_S, STOP_TIMEOUT_S = 120.0, 60.0
+READY_TIMEOUT_S, STOP_TIMEOUT_S, PORTS_TIMEOUT_S = 120.0, 60.0, 15.0
 WARM_UP_S = 1.0
 PEERS = Path(__file__).resolve().parent / "peers"
+ENSEMBLE = grpc_form()
 # A peer's file has the name of the package that it needs, which Python would find in the file's folder first.
 UNSHADOWED = ("-P",)
 
@@ -44,15 +48,19 @@ class System:
         name: `ours` or a file of `scripts/lab/benchmark/peers`.
         placement: of our nodes; None for a peer.
         protocols: what it is asked by.
-        form: of what it is asked by HTTP.
-        file: our configuration, where it is not the placement's usual one.
+        form: of a request over HTTP.
+        grpc_form: of a request over gRPC.
+        file: our configuration, where it is not the placement's usual one; or a peer's program.
+        arguments: further ones of a peer's program.
     """
 
     name: str
     placement: Placement | None
     protocols: tuple[str, ...]
-    form: Form = AS_IT_IS
+    form: Classify = AS_IT_IS
+    grpc_form: OpenInference = ENSEMBLE
     file: str | None = None
+    arguments: tuple[str, ...] = ()
 
 
 OURS: dict[Placement, System] = {
@@ -75,29 +83,48 @@ def named(names: list[str]) -> list[System]:
     Raises:
         ScriptError: there is no such system.
     """
-    peers = sorted(path.stem for path in PEERS.glob("*.py"))
-    known = ["limit", "ours", *VARIANTS, *peers]
+    others = peers()
+    known = ["limit", "ours", *VARIANTS, *others]
     systems: list[System] = []
     for name in names:
         if name == "ours":
             systems += OURS.values()
         elif name in VARIANTS:
             systems.append(VARIANTS[name])
-        elif name in peers:
-            declared = head(PEERS / f"{name}.py").get("tool", {}).get("benchmark", {})
-            systems.append(System(name, None, ("http",), Form.of(declared)))
+        elif name in others:
+            systems.append(others[name])
         elif name != "limit":
             raise ScriptError(f"there is no system {name!r}; there are {', '.join(known)}")
     return systems
 
 
+def peers() -> dict[str, System]:
+    """The servers to compare with, by name."""
+    return {system.name: system for file in sorted(PEERS.glob("*.py")) for system in forms_of(file)}
+
+
+def forms_of(file: Path) -> Iterator[System]:
+    """A peer's server, and its variants, named `<file>-<variant>`, by the `[tool.benchmark]` table of the file's head.
+
+    Besides the fields of `form`: `grpc`, whether the server answers the Open Inference Protocol over gRPC, too, on
+    `--grpc-port`; `shape`, of the input of a gRPC request; and `variants`, the arguments of each, by its name.
+    """
+    declared = dict(head(file).get("tool", {}).get("benchmark", {}))
+    variants = {"": (), **declared.pop("variants", {})}
+    protocols = ("http", "grpc") if declared.pop("grpc", False) else ("http",)
+    forms: dict[str, Any] = {"grpc_form": grpc_form(declared.pop("shape", (1,))), "form": form(declared)}
+    for name, arguments in variants.items():
+        full = f"{file.stem}-{name}" if name else file.stem
+        yield System(full, None, protocols, file=str(file), arguments=tuple(arguments), **forms)
+
+
 class Running:
     """A server that runs: where it is asked, and what its processes use."""
 
-    def __init__(self, process: subprocess.Popen[bytes], form: Form, log: Path) -> None:
-        """Set the process that all its others descend from, what a request is like, and what it prints to."""
+    def __init__(self, process: subprocess.Popen[bytes], system: System, log: Path) -> None:
+        """Set the process that all its others descend from, the system that it is, and what it prints to."""
         self._process = psutil.Process(process.pid)
-        self._form = form
+        self._system = system
         self._log = log
 
     def processes(self) -> list[psutil.Process]:
@@ -105,9 +132,10 @@ class Running:
         return [self._process, *self._process.children(recursive=True)]
 
     def told(self, name: str) -> str:
-        """The value of a variable that our server printed for other shells."""
+        """The value of a variable in the file that our server names for other shells."""
         words = self._log.read_text(encoding="utf-8").split()
-        return next(word.partition("=")[2] for word in words if word.startswith(f"{name}="))
+        variables = Path(words[words.index("source") + 1]).read_text(encoding="utf-8").split()
+        return next(word.partition("=")[2] for word in variables if word.startswith(f"{name}="))
 
     def cpu_s(self) -> dict[int, float]:
         """CPU seconds of each of its processes so far, user and system."""
@@ -131,39 +159,30 @@ class Running:
         return replicas_among(self.processes(), deployment)
 
     def load(self, workload: Workload, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
-        """What `ensemble load` measures, in a process of its own, and what the server used meanwhile.
+        """What a closed loop of clients measures, and what the server used meanwhile.
 
         Raises:
             ScriptError: a request failed.
         """
-        url = (
-            f"http://127.0.0.1:{HTTP_PORT}{self._form.path}" if protocol == "http" else f"grpc://127.0.0.1:{GRPC_PORT}"
+        target = Target(
+            f"{protocol}://127.0.0.1:{HTTP_PORT if protocol == 'http' else GRPC_PORT}",
+            self._system.form if protocol == "http" else self._system.grpc_form,
+            tuple(path.read_bytes() for path in workload.images),
+            repeats=workload.repeats,
         )
-        command = [sys.executable, "-m", "scripts.lab.load", url, *map(str, workload.images)]
-        command += ["--clients", str(clients), "--seconds", str(seconds), "--warm-up", str(WARM_UP_S)]
-        command += ["--headers", *(f"{name}: {value}" for name, value in self._form.headers)]
-        if self._form.body is not None:
-            command += ["--body", self._form.body]
-        if workload.repeats is not None:
-            command += ["--repeats", str(workload.repeats)]
         before = self.cpu_s()
-        done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
-        if done.returncode != 0:
-            raise ScriptError(f"the load could not be sent: {done.stderr[-1000:]}")
+        row = measure(target, Closed(clients), Duration(WARM_UP_S, seconds))
         used = sum(after - before.get(pid, 0.0) for pid, after in self.cpu_s().items())
-        result: dict[str, Any] = json.loads(done.stdout)
-        if result["errors"] or not result["requests"]:
-            raise ScriptError(
-                f"{result['errors']} requests failed, {result['requests']} did not: {result['first_error']}"
-            )
+        if row.failed or not row.requests:
+            raise ScriptError(f"{row.failed} requests failed, {row.requests} did not: {row.first_error}")
         # Over the warm-up as well, like the CPU that was counted.
-        per_request = seconds / (seconds + WARM_UP_S) * 1000 / result["requests"]
+        per_request = seconds / (seconds + WARM_UP_S) * 1000 / row.requests
         return {
-            "requests_per_s": result["requests_per_s"],
-            "p50_ms": result["p50_ms"],
-            "p99_ms": result["p99_ms"],
+            "requests_per_s": row.requests_per_s,
+            "p50_ms": row.percentiles_ms["p50"],
+            "p99_ms": row.percentiles_ms["p99"],
             "server_cpu_ms_per_request": used * per_request,
-            "client_cpu_ms_per_request": result["cpu_s"] * 1000 / result["requests"],
+            "client_cpu_ms_per_request": row.client_cpu_ms,
             "resident_mb": self.resident_mb(),
         }
 
@@ -200,7 +219,7 @@ def running(
     """
     with tempfile.TemporaryDirectory() as temporary:
         command = _ours(system, workload, edit, Path(temporary)) if system.placement else _peer(system, workload)
-        check_ports(Port("127.0.0.1", HTTP_PORT), Port("127.0.0.1", GRPC_PORT))
+        _wait_for_ports()
         log = Path(temporary) / "log"
         with log.open("wb") as stream:
             process = subprocess.Popen(  # noqa: S603
@@ -212,9 +231,25 @@ def running(
             )
         try:
             _wait(process, log, lambda: _is_ready(system, workload, log))
-            yield Running(process, system.form, log)
+            yield Running(process, system, log)
         finally:
             _stop(process)
+
+
+def _wait_for_ports() -> None:
+    """Wait until nothing listens where servers do: a worker of the one before may need a moment to end.
+
+    Raises:
+        ScriptError: something still does.
+    """
+    give_up = time.monotonic() + PORTS_TIMEOUT_S
+    while True:
+        try:
+            return check_ports(Port("127.0.0.1", HTTP_PORT), Port("127.0.0.1", GRPC_PORT))
+        except ScriptError:
+            if time.monotonic() > give_up:
+                raise
+        time.sleep(0.2)
 
 
 def _ours(system: System, workload: Workload, edit: Callable[[dict[str, Any]], None] | None, folder: Path) -> list[str]:
@@ -228,20 +263,20 @@ def _ours(system: System, workload: Workload, edit: Callable[[dict[str, Any]], N
 
 
 def _peer(system: System, workload: Workload) -> list[str]:
-    file = PEERS / f"{system.name}.py"
-    python = python_of(file)
-    size = ["--size", *map(str, workload.size), "--precision-hint", workload.precision or ""]
-    return [python, *UNSHADOWED, str(file), "--port", str(HTTP_PORT), *size, *map(str, workload.models)]
+    assert system.file is not None
+    command = [python_of(Path(system.file)), *UNSHADOWED, system.file, "--port", str(HTTP_PORT)]
+    if "grpc" in system.protocols:
+        command += ["--grpc-port", str(GRPC_PORT)]
+    command += ["--size", *map(str, workload.size), "--precision-hint", workload.precision or ""]
+    return [*command, *system.arguments, *map(str, workload.models)]
 
 
 def _is_ready(system: System, workload: Workload, log: Path) -> bool:
     if system.placement:
         return b"Ready." in log.read_bytes()
-    with suppress(httpx.HTTPError):
-        form = system.form
-        body = wrapped(workload.images[0].read_bytes(), form.body)
-        url = f"http://127.0.0.1:{HTTP_PORT}{form.path}"
-        return httpx.post(url, content=body, headers=form.headers, timeout=30).status_code == 200
+    with suppress(NoResponse):
+        request = system.form.request([workload.images[0].read_bytes()])
+        return once(f"http://127.0.0.1:{HTTP_PORT}", request, timeout_s=30).ok
     return False
 
 

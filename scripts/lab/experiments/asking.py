@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import grpc
-import httpx
-
-from deployments.protocol import inference_pb2 as pb
+from ensemble_serving.transports import NoResponse, Request, Response, connect
 from scripts.errors import ScriptError
-from scripts.lab.experiments.forms import Form, Request
+from scripts.lab.experiments.forms import Form
 
-INFER = "/inference.GRPCInferenceService/ModelInfer"
 PREFIX, REGION = "es-payloads", "payloads"
+# What a form is refused with for what it is.
+REFUSED = frozenset({400, 413, 422})
 
 
 class Asking:
-    """A client of a server that runs."""
+    """A client of a server that runs, with one request at a time."""
 
-    def __init__(self, http_url: str, grpc_target: str) -> None:
+    def __init__(self, http_url: str, grpc_url: str) -> None:
         """Connect by both ways."""
-        self._http = httpx.Client(base_url=http_url, timeout=60, trust_env=False)
+        self._loop = asyncio.Runner()
+        self._transports = {"http": connect(http_url), "grpc": connect(grpc_url)}
         self._registered = False
-        self._channel = grpc.insecure_channel(grpc_target)
-        self._infer: Any = self._channel.unary_unary(INFER)
+
+    def _send(self, way: str, request: Request) -> Response:
+        async def send() -> Response:
+            return await self._transports[way].send(request)
+
+        try:
+            return self._loop.run(send())
+        except NoResponse as err:
+            raise ScriptError(str(err)) from err
 
     def __call__(self, form: Form, request: Request) -> bool:
         """Send a request; whether it was answered, False if it was refused for what it is.
@@ -35,31 +42,27 @@ class Asking:
         Raises:
             ScriptError: it failed in another way.
         """
-        if form.way == "grpc":
-            try:
-                pb.ModelInferResponse.FromString(self._infer(request.content, timeout=60))
-            except grpc.RpcError as err:
-                raise ScriptError(f"{form.name}: {err}") from err
-            return True
-        answer = self._http.post(request.path, content=request.content, headers=dict(request.headers))
-        if answer.status_code not in {200, 400, 413, 422}:
-            raise ScriptError(f"{form.name} was answered with {answer.status_code}: {answer.text[:500]}")
-        return answer.status_code == 200
+        assert form.way is not None
+        response = self._send(form.way, request)
+        if not response.ok and response.status not in REFUSED:
+            raise ScriptError(f"{form.name} was answered with {response.status}: {response.body[:500]!r}")
+        return response.ok
 
     def register(self, file: Path) -> None:
         """Let the server know of a file of /dev/shm; raises ScriptError if it refuses."""
-        region = {"key": f"/{file.name}", "byte_size": file.stat().st_size}
-        answer = self._http.post(f"/v2/systemsharedmemory/region/{REGION}/register", json=region)
-        if answer.status_code != 200:
-            raise ScriptError(f"shared memory: {answer.text[:500]}")
+        region = json.dumps({"key": f"/{file.name}", "byte_size": file.stat().st_size}).encode()
+        response = self._send("http", Request(f"/v2/systemsharedmemory/region/{REGION}/register", region))
+        if not response.ok:
+            raise ScriptError(f"shared memory: {response.body[:500]!r}")
         self._registered = True
 
     def close(self) -> None:
         """Disconnect, and let the server forget what was registered."""
         if self._registered:
-            self._http.post(f"/v2/systemsharedmemory/region/{REGION}/unregister")
-        self._http.close()
-        self._channel.close()
+            self._send("http", Request(f"/v2/systemsharedmemory/region/{REGION}/unregister"))
+        for transport in self._transports.values():
+            self._loop.run(transport.close())
+        self._loop.close()
 
 
 @contextmanager

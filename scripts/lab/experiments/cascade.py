@@ -21,17 +21,16 @@ from typing import Any, get_args
 from tqdm import tqdm
 
 from models.repository import DEFAULT_ROOT, find
-from scripts.dataset import Dataset
-from scripts.errors import positive, told_in_one_line
-from scripts.evaluate.__main__ import default_data
+from scripts.dataset import Dataset, default_data
+from scripts.errors import errors_in_one_line, positive
 from scripts.evaluate.accuracy import sample
+from scripts.evaluate.ensembles import Members
 from scripts.interval import Interval
 from scripts.lab.benchmark.systems import OURS, running
 from scripts.lab.benchmark.workloads import MEMBERS, Precision, Workload, workload
 from scripts.results import Table, add_files, check_files, drawing, write_files
 from scripts.serve.environment import set_up
 from scripts.tune_cascade.__main__ import members_of
-from scripts.tune_cascade.search import Members
 
 EXIT_AT = (0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
 # Of the images, so many are sent: their shares of exits must be those of all.
@@ -200,7 +199,7 @@ def main(arguments: Sequence[str]) -> None:
     if args.data is None:
         parser.error("name the images by --data")
     check_files(parser, args)
-    with told_in_one_line(), tempfile.TemporaryDirectory() as temporary:
+    with errors_in_one_line(), tempfile.TemporaryDirectory() as temporary:
         set_up()
         dataset = Dataset.open(args.data)
         sent = []

@@ -16,26 +16,15 @@ from numpy.typing import NDArray
 
 from deployments.ingress.open_inference.tensors import Tensor, from_list, from_raw, to_raw
 from deployments.protocol import inference_pb2 as pb
+from ensemble_serving.transports import Request
 from scripts.errors import ScriptError
 
 Pixels = NDArray[np.uint8]
 FLOATS = "FP32"
-BINARY = "Inference-Header-Content-Length"
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is sent.
-
-    Attributes:
-        content: a body, or a message as it goes over the wire.
-        path: of the body; empty for a message.
-        headers: of the body.
-    """
-
-    content: bytes
-    path: str = ""
-    headers: tuple[tuple[str, str], ...] = ()
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+BINARY = "inference-header-content-length"
+# The way of a form that nobody takes.
+NOWHERE = ""
 
 
 @dataclass(frozen=True)
@@ -61,8 +50,8 @@ def _infer(member: str, head: dict[str, Any], binary: bytes | None = None) -> Re
     body = json.dumps({"inputs": [head]}, separators=(",", ":")).encode()
     path = f"/v2/models/{member}/infer"
     if binary is None:
-        return Request(body, path)
-    return Request(body + binary, path, ((BINARY, str(len(body))),))
+        return Request(path, body)
+    return Request(path, body + binary, ((BINARY, str(len(body))),))
 
 
 def _head(pixels: NDArray[Any], datatype: str) -> dict[str, Any]:
@@ -106,7 +95,7 @@ def message(pixels: NDArray[Any], member: str, datatype: str, *, raw: bool) -> R
         request.inputs[0].contents.fp32_contents.extend(pixels.ravel())
     else:
         request.inputs[0].contents.uint_contents.extend(pixels.ravel())
-    return Request(request.SerializeToString())
+    return Request(INFER, request.SerializeToString())
 
 
 def _parse_message(content: bytes) -> Tensor:
@@ -122,7 +111,7 @@ def npy(pixels: Pixels, _: str) -> Request:
     """Numpy's own file."""
     stream = io.BytesIO()
     np.save(stream, pixels, allow_pickle=False)
-    return Request(stream.getvalue())
+    return Request(NOWHERE, stream.getvalue())
 
 
 def _parse_npy(content: bytes) -> NDArray[Any]:
@@ -139,7 +128,7 @@ def arrow(pixels: Pixels, _: str) -> Request:
     pyarrow = _arrow()
     stream = pyarrow.BufferOutputStream()
     pyarrow.ipc.write_tensor(pyarrow.Tensor.from_numpy(pixels), stream)
-    return Request(stream.getvalue().to_pybytes())
+    return Request(NOWHERE, stream.getvalue().to_pybytes())
 
 
 def _parse_arrow(content: bytes) -> NDArray[Any]:
@@ -168,13 +157,13 @@ def jpeg_message(images: Sequence[bytes], _: str) -> Request:
     request = pb.ModelInferRequest(model_name="ensemble")
     request.inputs.add(name="image", datatype="BYTES", shape=[len(images)])
     request.raw_input_contents.append(to_raw(Tensor("image", "BYTES", [len(images)], images)))
-    return Request(request.SerializeToString())
+    return Request(INFER, request.SerializeToString())
 
 
 def jpeg_text(images: Sequence[bytes], _: str) -> Request:
     """JPEGs as base64 in JSON, as TensorFlow Serving's API has them."""
     body = json.dumps({"instances": [{"b64": base64.b64encode(image).decode()} for image in images]})
-    return Request(body.encode(), "/v1/models/ensemble:predict")
+    return Request("/v1/models/ensemble:predict", body.encode())
 
 
 def shared(file: Path, region: str) -> Form:

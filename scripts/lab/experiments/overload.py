@@ -12,20 +12,23 @@ Afterwards it is measured again, since a shared machine may by then be a faster 
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
-from scripts.dataset import Dataset
-from scripts.errors import positive, told_in_one_line
-from scripts.evaluate.__main__ import default_data
+from scripts.dataset import Dataset, default_data
+from scripts.errors import errors_in_one_line, positive
 from scripts.lab.benchmark.systems import HTTP_PORT, VARIANTS, Running, running
 from scripts.lab.benchmark.workloads import Workload, workload
-from scripts.lab.overload.__main__ import drive, told
+from scripts.load.arrivals import Arrivals
+from scripts.load.generator import Generator
+from scripts.load.load import Closed, Mode, Target
+from scripts.load.protocols.classify import Classify
+from scripts.load.records import RIGHT, SHED, Records, between, latency_ms, ok, quantile
 from scripts.results import Table, add_files, check_files, drawing, write_files
 from scripts.serve.environment import set_up
 
@@ -35,6 +38,7 @@ QUEUES = {"from_queue_ms": 100, "until_queue_ms": 20}
 # For every setup: what a pass costs beside its images is shared by more of them when many wait.
 LARGEST_BATCH = 64
 CLIENTS, CAPACITY_S, CAPACITY_ROUNDS, AFTER_S = 32, 8.0, 3, 5.0
+REFUSED = 503
 HEADINGS = (
     "one process with",
     "sent",
@@ -43,8 +47,8 @@ HEADINGS = (
     "p50, ms",
     "p99, ms",
     "top-1, %",
-    "eased",
-    "eased until, s",
+    "load-shed",
+    "load-shed until, s",
 )
 
 
@@ -105,9 +109,50 @@ def measure(dataset: Dataset, times: float, seconds: float) -> Measured:
                 after = _capacity(server, load)
                 continue
             before = before or _capacity(server, load)
-            answers = drive(f"http://127.0.0.1:{HTTP_PORT}", images, times * before, seconds, AFTER_S)
-            results[name] = told(asyncio.run(answers), seconds)
+            results[name] = overloaded(images, times * before, seconds)
     return Measured(before, after, times * before, results)
+
+
+def overloaded(images: Sequence[tuple[bytes, str]], rate: float, seconds: float) -> dict[str, Any]:
+    """What becomes of labelled images that are sent at a rate for a time, and of single ones afterwards."""
+    encoded, labels = zip(*images, strict=True)
+    target = Target(f"http://127.0.0.1:{HTTP_PORT}", Classify(), encoded, labels)
+
+    def sent(mode: Mode, seconds: float) -> tuple[Records, float]:
+        with Generator(target, mode) as generator:
+            generator.run(seconds)
+        return generator.records(), generator.began
+
+    load, began = sent(Arrivals(rate), seconds)
+    single, _ = sent(Closed(1), AFTER_S)
+    return {
+        **summary(load),
+        "eased_until_s": round(max([0.0, *(shed(load) - began - seconds), *(shed(single) - began - seconds)]), 3),
+        "after": summary(single),
+        "by_second": [summary(between(load, "due", began + n, began + n + 1)) for n in range(int(seconds))],
+    }
+
+
+def shed(found: Records) -> Any:
+    """When answers came that fewer members were asked for because of the load, seconds, [N]."""
+    return found["done"][ok(found) & (found["flags"] & SHED > 0)]
+
+
+def summary(found: Records) -> dict[str, Any]:
+    """What became of requests."""
+    well = found[ok(found)]
+    refused = int(np.count_nonzero(found["status"] == REFUSED))
+    p50, p99 = (round(quantile(latency_ms(well), percent), 1) if len(well) else None for percent in (50, 99))
+    return {
+        "sent": len(found),
+        "answered": len(well),
+        "refused": refused,
+        "failed": len(found) - len(well) - refused,
+        "p50_ms": p50,
+        "p99_ms": p99,
+        "top1": round(100 * np.count_nonzero(well["flags"] & RIGHT) / max(1, len(well)), 2),
+        "eased": round(np.count_nonzero(well["flags"] & SHED) / max(1, len(well)), 4),
+    }
 
 
 def _capacity(server: Running, load: Workload) -> float:
@@ -170,6 +215,6 @@ def main(arguments: Sequence[str]) -> None:
     if args.times <= 0:
         parser.error("--times must be above 0")
     check_files(parser, args)
-    with told_in_one_line():
+    with errors_in_one_line():
         set_up()
         report(measure(Dataset.open(args.data), args.times, args.seconds), args)

@@ -23,7 +23,7 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
-from scripts.errors import told_in_one_line
+from scripts.errors import errors_in_one_line
 from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
 from scripts.lab.benchmark.workloads import Workload, originals, square, trivial
 from scripts.lab.experiments.asking import PREFIX, REGION, Asking, region
@@ -85,11 +85,11 @@ def cost(
     """
     batch = len(content)
     request = form.encode(content, MEMBER)
-    size = len(request.content) / batch
+    size = len(request.body) / batch
     if ask is None or form.way is None or not ask(form, request):
         client = _cpu_ms(lambda: form.encode(content, MEMBER), seconds / 2) / batch
         parse = form.parse
-        parsing = None if parse is None else _cpu_ms(lambda: parse(request.content), seconds / 2) / batch
+        parsing = None if parse is None else _cpu_ms(lambda: parse(request.body), seconds / 2) / batch
         return Cost(images, form.name, batch, size, client, parsing, None)
     latencies: list[float] = []
     before, cpu, began = used(), time.process_time(), time.perf_counter()
@@ -149,7 +149,7 @@ def measure(seconds: float, batches: Sequence[int], folder: Path) -> list[Cost]:
         with ExitStack() as stack:
             server = stack.enter_context(running(OURS["colocated"], load, _edit))
             file = stack.enter_context(region(max(batches) * edge * edge * 3))
-            ask = Asking(f"http://127.0.0.1:{HTTP_PORT}", f"127.0.0.1:{GRPC_PORT}")
+            ask = Asking(f"http://127.0.0.1:{HTTP_PORT}", f"grpc://127.0.0.1:{GRPC_PORT}")
             stack.callback(ask.close)
             ask.register(file)
             used = _idle(server)
@@ -224,6 +224,6 @@ def main(arguments: Sequence[str]) -> None:
     if args.seconds <= 0:
         parser.error("--seconds must be above 0")
     check_files(parser, args)
-    with told_in_one_line(), tempfile.TemporaryDirectory() as folder:
+    with errors_in_one_line(), tempfile.TemporaryDirectory() as folder:
         set_up()
         report(measure(args.seconds, BATCHES, Path(folder)), args)

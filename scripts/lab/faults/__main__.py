@@ -25,7 +25,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from scripts.errors import positive, told_in_one_line
+from scripts.errors import errors_in_one_line, positive
 from scripts.lab.benchmark.workloads import workload
 from scripts.lab.faults import kills, memory, refusals
 from scripts.lab.faults.amplification import command as amplification
@@ -56,10 +56,11 @@ def measure(scenario: Scenario, clients: int) -> Sight:
         ScriptError: the server did not start, or was not whole again in time.
     """
     with stage(workload("embedded", "int8"), scenario.placement, scenario.replicas, clients, scenario.nodes) as here:
-        began = time.monotonic()
+        began = time.perf_counter()
         scenario.do(here)
-        ended = time.monotonic() - CALM_S
-    return sight(here.watch, began, ended)
+        ended = time.perf_counter() - CALM_S
+    seen = here.clients
+    return sight(seen.records(), seen.began, began, ended, seen.first_error)
 
 
 def cells(result: Result) -> list[str]:
@@ -111,7 +112,7 @@ def main() -> None:
         parser.error(f"there is no scenario {unknown[0]!r}; there are {', '.join(names)}")
     check_files(parser, args)
     results: list[Result] = []
-    with told_in_one_line():
+    with errors_in_one_line():
         # What deploying to the servers needs.
         set_up()
         try:

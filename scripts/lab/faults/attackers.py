@@ -10,11 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-import httpx
-
+from ensemble_serving.transports import NoResponse, Request, once
 from scripts.errors import ScriptError
 from scripts.lab.benchmark.systems import HTTP_PORT
-from scripts.serve.front import BEGINNING_BYTES
+from scripts.serve.haproxy import BEGINNING_BYTES
 
 ATTACK_S = 20.0
 SLOW_BODIES, BRACKET_SENDERS = 600, 4
@@ -80,8 +79,8 @@ def send_brackets() -> None:
     def send() -> None:
         while not over.is_set():
             # Refused before it is read, the connection may end while it is still being sent.
-            with suppress(httpx.TransportError):
-                httpx.post(f"http://127.0.0.1:{HTTP_PORT}/v2/models/ensemble/infer", content=body, timeout=120)
+            with suppress(NoResponse):
+                once(f"http://127.0.0.1:{HTTP_PORT}", Request("/v2/models/ensemble/infer", body), timeout_s=120)
 
     with ThreadPoolExecutor(BRACKET_SENDERS) as pool:
         senders = [pool.submit(send) for _ in range(BRACKET_SENDERS)]

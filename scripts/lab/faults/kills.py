@@ -24,15 +24,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import psutil
 import yaml
 from tqdm import tqdm
 
-from scripts.errors import ScriptError, at_least_zero, positive, told_in_one_line
+from ensemble_serving.transports import NoResponse, Request, is_ready, once
+from scripts.errors import ScriptError, at_least_zero, errors_in_one_line, positive
 from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT
 from scripts.lab.benchmark.workloads import ROOT, workload
-from scripts.lab.client import is_ready
 from scripts.results import Table, add_files, check_files, write_files
 from scripts.serve.cluster import leftovers
 from scripts.serve.environment import set_up
@@ -42,9 +41,9 @@ PARTS = {
     "the process of `make serve`": "scripts.serve",
     "GCS": "gcs_server",
     "the raylet": "raylet/raylet",
-    "Ray's dashboard": "dashboard.py",
+    "Serve's interface": "ray::ServeInterface",
+    "the fork server": "graph.ray_internals.fork_server",
     "Serve's controller": "ray::ServeController",
-    "Serve's proxy": "ray::HAProxyManager",
     "HAProxy": "bin/haproxy",
     "the replica": "ray::ServeReplica",
 }
@@ -87,7 +86,7 @@ class Served:
             own = psutil.Process(self._process.pid)
             for process in (own, *own.children(recursive=True)):
                 with suppress(psutil.Error):
-                    if part in " ".join(process.cmdline()[:3]):
+                    if part in " ".join(process.cmdline()[:4]):
                         process.kill()
                         return True
         return False
@@ -168,8 +167,10 @@ def _again(config: Path, image: bytes, found: Fate) -> None:
             found.failure = f"the next server did not start: {server.told()[-500:]}"
         elif found.cleared and "that a killed server left" not in server.told():
             found.failure = f"the next server did not say that it cleared away {', '.join(left)}"
-        elif (status := httpx.post(f"http://127.0.0.1:{HTTP_PORT}/classify", content=image).status_code) != 200:
-            found.failure = f"the next server answered {status}"
+        elif not (response := once(f"http://127.0.0.1:{HTTP_PORT}", Request("/classify", image))).ok:
+            found.failure = f"the next server answered {response.status}"
+    except NoResponse as err:
+        found.failure = f"the next server did not answer: {err}"
     finally:
         server.interrupt()
         if not server.ends():
@@ -237,7 +238,7 @@ def main(arguments: Sequence[str]) -> None:
     args = parser.parse_args(arguments)
     check_files(parser, args)
     fates: list[tuple[str, str, Fate]] = []
-    with told_in_one_line(), tempfile.TemporaryDirectory(prefix="es-") as temporary:
+    with errors_in_one_line(), tempfile.TemporaryDirectory(prefix="es-") as temporary:
         load, config = workload("embedded", "int8"), Path(temporary) / "config.yaml"
         config.write_text(yaml.safe_dump(load.config("colocated", HTTP_PORT, GRPC_PORT)), encoding="utf-8")
         image = load.images[0].read_bytes()

@@ -17,7 +17,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from scripts.errors import positive, told_in_one_line
+from scripts.errors import errors_in_one_line, positive
 from scripts.lab.benchmark.systems import OURS, Running, running
 from scripts.lab.benchmark.workloads import Placement, Workload, workload
 from scripts.results import Table, add_files, check_files, write_files
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> None:
     add_files(parser, "json", "markdown")
     args = parser.parse_args(arguments)
     check_files(parser, args)
-    with told_in_one_line():
+    with errors_in_one_line():
         set_up()
         stops = measure(args.placement, args.requests)
     table = Table(HEADINGS, [stop.cells() for stop in stops], words=range(2))

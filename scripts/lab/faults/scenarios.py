@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
-import httpx
 from PIL import Image
 
+from ensemble_serving.transports import Request, once
 from scripts.lab.benchmark.workloads import Placement
 from scripts.lab.faults.attackers import (
     BRACKET_SENDERS,
@@ -24,7 +24,7 @@ from scripts.lab.faults.attackers import (
 )
 from scripts.lab.faults.stage import Stage
 from scripts.serve.api import ServeApi
-from scripts.serve.front import BEGINNING_BYTES
+from scripts.serve.haproxy import BEGINNING_BYTES
 
 KILLS = 3
 NODES = ("JpegTransformer", "ResNet", "DenseNet", "Combiner", "Labeler")
@@ -131,7 +131,7 @@ def _send_scan_bombs(here: Stage) -> None:
     last = whole[whole.rindex(b"\xff\xda") : -2]
     bomb = whole[:-2] + last * 1000 + whole[-2:]
     for _ in range(BOMBS):
-        httpx.post(f"{here.url}/classify", content=bomb, timeout=120)
+        once(here.url, Request("/classify", bomb), timeout_s=120)
     here.until_whole()
 
 
@@ -161,7 +161,6 @@ SCENARIOS = (
         "node-of-three", "one of three machines is lost, and a replica of each node", _kill_a_node, THREE, nodes=3
     ),
     Scenario("controller", "Serve's controller is killed", _end_and_start_the_controller),
-    Scenario("proxy", "Serve's proxy, which commands HAProxy, is killed", _kill("ray::HAProxyManager")),
     Scenario("haproxy", "HAProxy is killed", _kill("haproxy")),
     Scenario("rollout", "every node is rolled out anew, with one replica each", _roll),
     Scenario("rollout-of-two", "every node is rolled out anew, with two replicas each", _roll, TWO_OF_EACH),

@@ -12,11 +12,12 @@ from typing import Any
 
 import psutil
 
+from ensemble_serving.transports import is_ready
 from scripts.errors import ScriptError
 from scripts.lab.benchmark.systems import HTTP_PORT, OURS, Running, replicas_among, running
 from scripts.lab.benchmark.workloads import Placement, Workload
-from scripts.lab.client import is_ready
-from scripts.lab.faults.watch import Watch
+from scripts.lab.faults.watch import is_whole, watch
+from scripts.load.generator import Generator
 
 WHOLE_TIMEOUT_S = 120.0
 # Before the fault, and after what it did is over: enough for a few hundred requests.
@@ -29,16 +30,18 @@ class Stage:
     Attributes:
         url: the server's root.
         dashboard: that of its Ray.
-        watch: the clients that ask it meanwhile.
+        clients: that load it meanwhile.
         config: its Serve config.
     """
 
-    def __init__(self, server: Running, config: dict[str, Any], watch: Watch, nodes: Sequence[psutil.Process]) -> None:
+    def __init__(
+        self, server: Running, config: dict[str, Any], clients: Generator, nodes: Sequence[psutil.Process]
+    ) -> None:
         """Set the server, its configuration, its clients, and the further nodes of its Ray."""
         self._server = server
         self._nodes = nodes
         self.config = config
-        self.watch = watch
+        self.clients = clients
         self.url = f"http://127.0.0.1:{HTTP_PORT}"
         self.dashboard = server.told("RAY_DASHBOARD_ADDRESS")
 
@@ -91,13 +94,8 @@ class Stage:
 
     def until_whole(self) -> None:
         """Wait until answers lack no member again, and a calm while more."""
-        since = time.monotonic()
-
-        def whole() -> bool:
-            last = self.watch.answered[-1] if self.watch.answered else None
-            return last is not None and last.began > since and last.failure is None and not last.missing
-
-        self.until(whole)
+        since = time.perf_counter()
+        self.until(lambda: is_whole(self.clients.records(), since))
         time.sleep(CALM_S)
 
     def is_well(self) -> bool:
@@ -107,7 +105,7 @@ class Stage:
 
 @contextmanager
 def stage(
-    load: Workload, placement: Placement, replicas: Mapping[str, int], clients: int, nodes: int = 1
+    load: Workload, placement: Placement, replicas: Mapping[str, int], clients_at_once: int, nodes: int = 1
 ) -> Iterator[Stage]:
     """A server with so many replicas of each of these deployments, on so many nodes, under load.
 
@@ -126,15 +124,12 @@ def stage(
         content.update(config)
 
     with running(OURS[placement], load, edit) as server, _joined(server.told("RAY_ADDRESS"), nodes - 1) as others:
-        watch = Watch(f"http://127.0.0.1:{HTTP_PORT}", [path.read_bytes() for path in load.images], clients)
-        here = Stage(server, content, watch, others)
+        clients = watch(f"http://127.0.0.1:{HTTP_PORT}", [path.read_bytes() for path in load.images], clients_at_once)
+        here = Stage(server, content, clients, others)
         here.until(lambda: all(len(here.replicas(name)) >= count for name, count in replicas.items()))
-        watch.start()
-        time.sleep(CALM_S)
-        try:
+        with clients:
+            time.sleep(CALM_S)
             yield here
-        finally:
-            watch.stop()
 
 
 @contextmanager

@@ -68,7 +68,8 @@ class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
         assert request.model_spec.signature_name == SIGNATURE
         answer = predict_pb2.PredictResponse()
         answer.model_spec.version.value = VERSION
-        [wanted] = request.output_filter
+        # Without a filter every output is answered.
+        [wanted] = request.output_filter or ["scores"]
         answer.outputs[wanted].CopyFrom(make_tensor_proto(scores(make_ndarray(request.inputs["pixels"]))))
         return answer
 

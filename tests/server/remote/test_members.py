@@ -6,7 +6,7 @@ import json
 import httpx
 import pytest
 
-from deployments.contract.member import Agreed
+from deployments.contract.member import MemberInterface
 from deployments.contract.preprocessing import AsSent, Preprocessing
 from deployments.members.open_inference import OpenInference
 from deployments.members.openvino import OpenVino
@@ -61,7 +61,7 @@ async def as_a_member(kind, url, model):
     labels = OpenVino(name="resnet").signature(DEFAULT_ROOT).labels
     wanted = AsSent() if told.as_sent else Preprocessing((32, 32))
     images = [CAT] if told.as_sent else decode("cat", CAT, wanted)[None]
-    answer = await member.make(DEFAULT_ROOT, Agreed(wanted, labels), 8)(batch(images))
+    answer = await member.make(DEFAULT_ROOT, MemberInterface(wanted, labels), 8)(batch(images))
     return labels[answer.payload[0].argmax()], float(answer.payload.max()), answer.items[0].versions["m"]
 
 

@@ -5,13 +5,18 @@ import pytest
 
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import Item
-from deployments.contract.member import Agreed
+from deployments.contract.member import MemberInterface
 from deployments.contract.preprocessing import AsSent, Preprocessing
 from deployments.members.open_inference import OpenInference
 from deployments.members.openvino import OpenVino
 from deployments.members.tensorflow_serving import TensorFlowServing
 from models.repository import DEFAULT_ROOT
 from scripts.dataset import decode
+from scripts.load import flags, plan
+from scripts.load.__main__ import described
+from scripts.load.duration import Duration
+from scripts.load.load import Closed
+from scripts.load.measure import measure
 from tests import pictures
 from tests.batches import batch, errors, notes
 from tests.conftest import ROOT
@@ -46,13 +51,13 @@ def member(request, server):
 
 async def local(pixels):
     config = OpenVino(name="resnet", threads=1)
-    return (await config.make(DEFAULT_ROOT, Agreed(WANTED, LABELS), 8)(batch(pixels))).payload
+    return (await config.make(DEFAULT_ROOT, MemberInterface(WANTED, LABELS), 8)(batch(pixels))).payload
 
 
 async def test_the_answers_are_the_local_ones(member, server, pixels):
     config, told = member
     assert (told.size, told.classes, told.as_sent) == ((32, 32), 10, False)
-    node = config.make(DEFAULT_ROOT, Agreed(WANTED, LABELS), 8)
+    node = config.make(DEFAULT_ROOT, MemberInterface(WANTED, LABELS), 8)
     sampled = Item(trace_parent=f"00-{'a' * 32}-{'b' * 16}-01")
     answer = await node(batch(pixels, *[sampled] * len(pixels)))
     assert not errors(answer)
@@ -71,7 +76,7 @@ async def test_a_server_that_decodes_gets_the_images_as_they_were_sent(server, w
     config = OpenInference(name="resnet", kind="open_inference", url=server.url(way), model="encoded")
     assert config.signature(DEFAULT_ROOT).as_sent
     # The cat is of another size, which a model that resizes nothing does not take.
-    answer = await config.make(DEFAULT_ROOT, Agreed(AsSent(), LABELS), 8)(batch(IMAGES[1:]))
+    answer = await config.make(DEFAULT_ROOT, MemberInterface(AsSent(), LABELS), 8)(batch(IMAGES[1:]))
     np.testing.assert_allclose(answer.payload, await local(pixels[1:]), atol=0.02)
 
 
@@ -90,7 +95,7 @@ async def test_tensorflow_servings_messages(server, way, pixels):
     config = TensorFlowServing(name="resnet", kind="tensorflow_serving", url=server.url(way))
     told = config.signature(DEFAULT_ROOT)
     assert (told.size, told.classes, told.version) == ((32, 32), 10, "5")
-    answer = await config.make(DEFAULT_ROOT, Agreed(WANTED, LABELS), 8)(batch(pixels))
+    answer = await config.make(DEFAULT_ROOT, MemberInterface(WANTED, LABELS), 8)(batch(pixels))
     np.testing.assert_allclose(answer.payload, await local(pixels), atol=2e-3)
     assert answer.items[0].versions == {"resnet": "5"}
     for wrong in ({"signature_name": "other"}, {"output": "classes"}, {"size": (48, 48)}):
@@ -104,6 +109,27 @@ async def test_kserves_server_as_one_of_tensorflows_which_tells_no_metadata(serv
     config = TensorFlowServing(name="resnet", kind="tensorflow_serving", url=server.url("http"), **how)
     told = config.signature(DEFAULT_ROOT)
     assert (told.size, told.classes, told.as_sent) == ((32, 32), 10, False)
-    answer = await config.make(DEFAULT_ROOT, Agreed(WANTED, LABELS), 8)(batch(pixels))
+    answer = await config.make(DEFAULT_ROOT, MemberInterface(WANTED, LABELS), 8)(batch(pixels))
     np.testing.assert_allclose(answer.payload, await local(pixels), atol=2e-3)
     assert answer.items[0].versions == {"resnet": "unknown"}
+
+
+def loaded(url, *given):
+    """The row that `ensemble load` measures."""
+    target = described(plan.target(flags.parser("").parse_args([url, *given])))
+    return measure(target, Closed(2), Duration(0.2, 0.5))
+
+
+@pytest.mark.parametrize("way", ["http", "grpc"])
+def test_it_is_loaded_as_ours_is(server, way):
+    row = loaded(server.url(way), "--model", "resnet", "--protocol", "open-inference", "--batch", "3")
+    assert (row.failed, row.batch) == (0, 3)
+    assert row.requests > 2
+
+
+@pytest.mark.parametrize("server", ["tensorflow"], indirect=True)
+@pytest.mark.parametrize("way", ["http", "grpc"])
+def test_a_server_with_tensorflow_servings_api_is_loaded_as_ours_is(server, way):
+    row = loaded(server.url(way), "--model", "resnet", "--protocol", "tensorflow-serving", "--batch", "3")
+    assert row.failed == 0
+    assert row.requests > 2

@@ -4,6 +4,7 @@ import base64
 import shutil
 from contextlib import contextmanager
 
+from axe_core_python.selenium import Axe
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -54,6 +55,12 @@ def hand_over(driver, kind, name, media_type, content):
 def complaints(driver):
     """What the console holds of the script and the policy; not of answers that are errors."""
     return [entry for entry in driver.get_log("browser") if entry["source"] != "network"]
+
+
+def findings(driver):
+    """What axe-core finds that some people can't use: the rule and the elements."""
+    violations = Axe().run(driver)["violations"]
+    return [(each["id"], [node["html"][:200] for node in each["nodes"]]) for each in violations]
 
 
 def card(page, name):

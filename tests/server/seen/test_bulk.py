@@ -21,12 +21,12 @@ def test_a_folder_is_classified_and_gone_on_with(server, tmp_path):
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
     first = classify()
-    assert first.stdout.startswith("200 photographs classified, 1 failed\n"), first.stderr
+    assert first.stdout.startswith("200 images classified, 1 failed\n"), first.stderr
     assert "invalid_image: 1, such as" in first.stdout
     assert first.returncode == 1
     (folder / "one more.jpg").write_bytes(CAT)
     second = classify()
-    assert second.stdout == "1 photographs classified, 0 failed; 201 were done before\n"
+    assert second.stdout == "1 images classified, 0 failed; 201 were finished before\n"
     assert second.returncode == 0
     with output.open(newline="") as stream:
         labels = [row["label"] for row in csv.DictReader(stream)]

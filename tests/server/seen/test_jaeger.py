@@ -75,8 +75,8 @@ def test_a_request_is_found_whole_by_the_id_of_its_answer(server, handle, jaeger
         if span is not root:
             assert span.parent_id == root.span_id
     # Each of the two knows the other.
-    assert spans["queue"].links == ((trace_id, spans["batch"].span_id),)
-    assert spans["batch"].links == ((trace_id, root.span_id),)
+    assert spans["queue"].links == [{"trace_id": trace_id, "span_id": spans["batch"].span_id}]
+    assert spans["batch"].links == [{"trace_id": trace_id, "span_id": root.span_id}]
     assert spans["batch"].attributes == {"ensemble.batch.size": 1}
     assert root.attributes["ensemble.protocol"] == ask.__name__.split("_")[1]
     assert spans["decode"].attributes["ensemble.image.width"] == 451

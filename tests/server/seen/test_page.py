@@ -8,19 +8,52 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from tests.conftest import ROOT
+from tests.networks import constant, one_hot, store
 from tests.server.seen import browser
 from tests.server.seen.conftest import CAT, MEMBERS
-from tests.server.server import eventually, post
+from tests.server.server import Server, config, eventually, free_ports, post
 
 pytestmark = pytest.mark.skipif(not (browser.PROGRAM and browser.DRIVER), reason="no chromium and chromedriver")
 
+SIX = [*(f"member-{letter}" for letter in "abcde"), "far"]
 HEIGHTS = "return [...document.querySelectorAll('#history rect')].map((bar) => bar.height.baseVal.value)"
+# What does not fit into the width of the window.
+WIDE = """
+const width = document.documentElement.clientWidth;
+return document.documentElement.scrollWidth <= width ? [] : [...document.querySelectorAll("body *")]
+  .filter((each) => each.getBoundingClientRect().right > width).map((each) => each.outerHTML.slice(0, 100));
+"""
 
 
 @pytest.fixture(scope="module")
 def chromium(server):
     with browser.chromium() as driver:
         yield driver
+
+
+@pytest.fixture(scope="module")
+def six(tmp_path_factory):
+    """A server of six members, of which the last is remote and away, with every capability that the page shows."""
+    root = tmp_path_factory.mktemp("six")
+    for number, name in enumerate(SIX[:-1]):
+        store(root, name, constant(one_hot(number % 3, peak=0.5)))
+    store(root, SIX[0], constant(one_hot(1, peak=0.5)), 2)
+    content = config(
+        root,
+        "inline",
+        members=SIX[:-1],
+        feedback={},
+        cache={},
+        ensemble={"quorum": 5, "cascade": {"order": SIX, "exit_at": [0.9] * 5, "audit": 0.5}},
+    )
+    members = content["applications"][0]["args"]["members"]
+    members[0] |= {"version": 1, "canary": {"version": 2, "share": 0.5}}
+    members.append({"name": "far", "kind": "open_inference", "url": f"http://127.0.0.1:{free_ports(1)[0]}"})
+    members.append({"name": "ghost", "model": SIX[1], "role": "shadow", "share": 1.0, "threads": 1})
+    for member in members[-2:]:
+        member["placement"] = "inline"
+    with Server(content) as running:
+        yield running
 
 
 @pytest.fixture
@@ -52,11 +85,14 @@ def test_a_dropped_cat(page, jaeger, server):
     told = seen.find_element(By.CLASS_NAME, "told").text
     assert "mean of 2 members" in told
     assert "resnet 2, densenet 2" in told
+    assert "Asked\nresnet, densenet" in told
     if jaeger is not None:
         link = seen.find_element(By.CSS_SELECTOR, ".told a")
         assert link.get_attribute("href") == f"{jaeger.url}/trace/{link.text}"
         assert eventually(lambda: jaeger.get(f"/api/v3/traces/{link.text}"))
-    assert "cat.jpg: cat, 88.4 %" in page.find_element(By.ID, "said").get_attribute("textContent")
+    assert f"cat.jpg: cat, {100 * answer['probability']:.1f} %" in page.find_element(By.ID, "said").get_attribute(
+        "textContent"
+    )
 
 
 def test_a_dropped_text_says_why_not(page):
@@ -113,16 +149,55 @@ def test_a_server_that_is_away_is_told_in_words(page):
     assert re.search(r"\ncat 88\.[2-7] %\n", browser.card(page, "again.jpg").text)
 
 
-def test_on_a_phone_and_in_the_dark(server):
-    with browser.chromium(360, 740, "dark") as page:
-        page.get(server.url)
+def test_what_it_recognizes_is_there_before_and_a_sample_is_a_click_away(page, server):
+    about = page.find_element(By.ID, "about")
+    assert eventually(about.is_displayed)
+    assert "Answers: mean of 2 members, of which 2 must answer." in about.text
+    rows = [row.text for row in about.find_elements(By.CSS_SELECTOR, "tbody tr")]
+    assert rows == [f"{name} 1 2 openvino" for name in MEMBERS]
+    labels = httpx.get(f"{server.url}/page/about").json()["classes"]
+    assert sorted(each.text for each in about.find_elements(By.TAG_NAME, "li")) == sorted(labels)
+    page.find_element(By.ID, "sample").send_keys(Keys.ENTER)
+    seen = browser.card(page, "sample.jpg")
+    assert seen.find_element(By.CLASS_NAME, "label").text.startswith("cat")
+    # Without feedback nobody is asked what it truly is.
+    assert not seen.find_elements(By.CLASS_NAME, "question")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_six_members_on_a_telephone(six, scheme):
+    """With a cascade, a canary, a shadow, feedback and a cache; axe-core finds nothing."""
+    with browser.chromium(390, 844, scheme) as page:
+        page.get(six.url)
         browser.hand_over(page, "drop", "cat.jpg", "image/jpeg", CAT)
-        browser.card(page, "cat.jpg")
-        for view in ("tab-live", "tab-classify"):
-            page.find_element(By.ID, view).click()
-            assert page.execute_script("return document.documentElement.scrollWidth") <= 360
+        seen = browser.card(page, "cat.jpg")
+        assert "cascade: member-a, then member-b below 0.9," in page.find_element(By.ID, "about").text
+        cells = seen.find_elements(By.CSS_SELECTOR, ".shares tr:first-child td")
+        shown = [cell.get_attribute("data-name") for cell in cells]
+        assert shown == ["ensemble", *SIX[:-1]]
+        assert "Asked\n" + ", ".join(SIX) in seen.text
+        assert page.execute_script(WIDE) == []
+        assert browser.findings(page) == []
+        wrong = seen.find_elements(By.CSS_SELECTOR, ".question button")[1]
+        wrong.send_keys(Keys.ENTER)
+        assert page.switch_to.active_element.get_attribute("aria-label") == "What is it?"
+        page.switch_to.active_element.send_keys("level4", Keys.ENTER)
+        assert eventually(lambda: "Noted as level4." in seen.text)
+
+        page.find_element(By.ID, "tab-live").click()
+        panels = page.find_element(By.ID, "live")
+        # The request above is of a second that has ended by then.
+        assert eventually(lambda: page.find_elements(By.CSS_SELECTOR, "[data-name=far] rect"))
+        # A member that is missing is a red column.
+        fills = "return [...document.querySelectorAll('[data-name=far] rect')].map((bar) => getComputedStyle(bar).fill)"
+        red = {"light": "rgb(179, 38, 30)", "dark": "rgb(255, 157, 149)"}[scheme]
+        assert set(page.execute_script(fills)) == {red}
+        for words in ("Cascade", "member-a, canary", "goes on", "ghost and ensemble", "exit far"):
+            assert eventually(lambda words=words: words in panels.text), (words, panels.text)
+        assert page.execute_script(WIDE) == []
+        assert browser.findings(page) == []
         ground = page.execute_script("return getComputedStyle(document.body).backgroundColor")
-        assert ground == "rgb(17, 22, 27)"
+        assert ground == {"light": "rgb(246, 247, 248)", "dark": "rgb(17, 22, 27)"}[scheme]
         assert browser.complaints(page) == []
 
 

@@ -1,4 +1,4 @@
-"""Servers that the tests of this folder share: every node separate, by either edge, or inline."""
+"""Servers that the tests of this folder share: every node separate, by either edge and front, or inline."""
 
 import pytest
 from ray import serve
@@ -14,8 +14,10 @@ HERE = ROOT / "tests" / "server" / "shared"
 
 @pytest.fixture(scope="package", params=SERVERS, ids="-".join)
 def server(request, repository):
-    placement, edges = request.param
-    with Server(config(repository, placement, edges=edges, ingress={"shared_memory_prefix": "es-test"})) as running:
+    placement, edges, front = request.param
+    with Server(
+        config(repository, placement, edges=edges, front=front, ingress={"shared_memory_prefix": "es-test"})
+    ) as running:
         yield running
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 # In this order in every test, or pytest would start them anew for some.
-SERVERS = [("separate", "direct"), ("inline", "direct"), ("separate", "handle")]
+SERVERS = [("separate", "direct", "direct"), ("inline", "direct", "direct"), ("separate", "handle", "serve")]
 
 
 def only(count):
-    """For tests that ask so many of the servers: by which edge separate nodes are called is all one to them."""
+    """For tests that ask so many of the servers: how separate nodes are called, and who is in front, is one to them."""
     return pytest.mark.parametrize("server", SERVERS[:count], ids="-".join, indirect=True, scope="package")

@@ -18,7 +18,7 @@ OTHERS = ("gRPC messages: another method", "gRPC messages: random bytes", "gRPC 
 @pytest.fixture(scope="module")
 def siege(server):
     address = httpx.URL(server.url)
-    well_meaning = WellMeaning(f"{server.url}/classify", pictures.jpeg())
+    well_meaning = WellMeaning(server.url, pictures.jpeg())
     sender = Sender(address.host, address.port, server.grpc_port)
     return asyncio.run(besiege(sender, numbered(made, SEED, range(INPUTS)), well_meaning))
 

@@ -13,7 +13,7 @@ pytestmark = only(2)
 
 @pytest.fixture
 def ask(server):
-    asking = Asking(server.url, server.grpc)
+    asking = Asking(server.url, f"grpc://{server.grpc}")
     yield asking
     asking.close()
 

@@ -4,7 +4,7 @@ import pytest
 from deployments.combiner import Combiner, CombinerSettings, combine
 from deployments.contract.batch import Batch
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.item import Item, Vote
+from deployments.contract.item import Item, MemberPrediction
 from deployments.contract.options import Options
 
 A = np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3]], np.float32)
@@ -50,14 +50,14 @@ def ballots(**members):
 async def test_outputs_are_matched_to_weights_by_name():
     batch = await Combiner(CombinerSettings(), {"a": 3.0, "b": 1.0})(ballots(b=B, a=A))
     np.testing.assert_allclose(batch.payload, 0.75 * A + 0.25 * B, rtol=1e-6)
-    votes = batch.items[0].votes
-    assert votes == {"a": Vote(0, pytest.approx(0.6)), "b": Vote(1, pytest.approx(0.8))}
+    predictions = batch.items[0].predictions
+    assert predictions == {"a": MemberPrediction(0, pytest.approx(0.6)), "b": MemberPrediction(1, pytest.approx(0.8))}
 
 
 async def test_a_members_whole_row_goes_with_the_vote_only_where_members_are_asked_for():
     items = (Item(options=Options(members=True)), Item())
     batch = await Combiner(CombinerSettings(), {"a": 1.0})(Batch({"a": A}, items))
-    asked, plain = (item.votes["a"] for item in batch.items)
+    asked, plain = (item.predictions["a"] for item in batch.items)
     np.testing.assert_array_equal(np.frombuffer(asked.row, np.float32), A[0])
     assert plain.row == b""
 
@@ -70,7 +70,7 @@ async def test_an_image_is_combined_of_those_that_answered_it():
         batch = await combiner(ballots(a=A, b=some))
         np.testing.assert_allclose(batch.payload[:1], combine([A[:1], B[:1]], [3, 1], method), rtol=1e-6)
         np.testing.assert_allclose(batch.payload[1:], combine([A[1:]], [1], method), rtol=1e-6)
-        assert [set(item.votes) for item in batch.items] == [{"a", "b"}, {"a"}]
+        assert [set(item.predictions) for item in batch.items] == [{"a", "b"}, {"a"}]
 
 
 async def test_who_has_no_weight_speaks_where_nobody_else_does():

@@ -3,7 +3,7 @@ import numpy as np
 
 from deployments.contract.answer import ClassProbability, MemberAnswer
 from deployments.contract.batch import Batch
-from deployments.contract.item import Cached, Item, Vote
+from deployments.contract.item import CacheStatus, Item, MemberPrediction
 from deployments.contract.options import Options
 from deployments.labeler import Labeler, LabelerSettings
 
@@ -11,9 +11,9 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 ROWS = np.array([[0.1, 0.6, 0.3], [0.5, 0.0, 0.5]], np.float32)
 
 
-async def label(*options, settings=None, votes=None):
+async def label(*options, settings=None, predictions=None):
     labeler = Labeler(settings or LabelerSettings(), ("cat", "dog", "ship"))
-    items = tuple(Item(TRACE, options=asked, versions={"a": 2}, votes=votes or {}) for asked in options)
+    items = tuple(Item(TRACE, options=asked, versions={"a": 2}, predictions=predictions or {}) for asked in options)
     return [answer.classification for answer in (await labeler(Batch(ROWS, items))).payload]
 
 
@@ -40,7 +40,9 @@ async def test_top_k_by_default_is_the_settings():
 
 async def test_members_on_request():
     row = np.array([0.06, 0.04, 0.9], np.float32).tobytes()
-    first, second = await label(Options(members=True, top_k=2), Options(), votes={"a": Vote(2, 0.9, row)})
+    first, second = await label(
+        Options(members=True, top_k=2), Options(), predictions={"a": MemberPrediction(2, 0.9, row)}
+    )
     # The member's probabilities of the classes that the answer lists.
     assert [item.label for item in first.top] == ["dog", "ship"]
     told = MemberAnswer(label="ship", index=2, probability=0.9, probabilities=(0.04, 0.9))
@@ -54,7 +56,7 @@ async def test_every_answer_carries_its_probabilities():
 
 
 async def test_the_json_has_the_fields_of_the_contract():
-    first, _ = await label(Options(members=True), Options(), votes={"a": Vote(2, 0.9)})
+    first, _ = await label(Options(members=True), Options(), predictions={"a": MemberPrediction(2, 0.9)})
     assert msgspec.json.decode(msgspec.json.encode(first)) == {
         "label": "dog",
         "index": 1,
@@ -68,7 +70,7 @@ async def test_the_json_has_the_fields_of_the_contract():
 
 async def test_who_was_asked_and_what_was_remembered_is_told_where_there_is_such_a_thing():
     labeler = Labeler(LabelerSettings(), ("cat", "dog", "ship"))
-    items = (Item(TRACE), Item(TRACE, asked=("a",), cache=Cached(True, 1.5)))
+    items = (Item(TRACE), Item(TRACE, asked=("a",), cache=CacheStatus(True, 1.5)))
     plain, cheap = [answer.classification for answer in (await labeler(Batch(ROWS, items))).payload]
     assert not {"asked", "cache"} & set(msgspec.to_builtins(plain))
     told = msgspec.to_builtins(cheap)

@@ -4,6 +4,12 @@ from ray.serve import Application
 from deployments.contract.errors import ConfigurationError
 from examples import own_build
 from graph.app import build
+from graph.capabilities.cache.capability import Caching
+from graph.capabilities.cascade.capability import Cascading
+from graph.capabilities.feedback.capability import Feedback
+from graph.capabilities.loading.capability import Loading
+from graph.config import parse
+from graph.plan import strategy
 from tests.networks import constant, store
 
 
@@ -21,7 +27,15 @@ def test_keys_and_edges_hold_for_a_graph_of_any_shape(repository, tmp_path, make
     keys.write_text(f"mobile {'0' * 64}\n")
     made = make(args(repository, "one", "six", edges="handle", access={"keys": str(keys)}))
     [plan, _] = made._bound_deployment.init_args
-    assert (str(plan.keys), plan.edges) == (str(keys), "handle")
+    assert (str(plan.config.access.keys), plan.config.edges) == (str(keys), "handle")
+
+
+def test_of_a_graph_of_another_shape_the_capabilities_hold_that_depend_on_none(repository):
+    members = {"cache": {}, "ensemble": {"cascade": {"order": ["one", "six"], "exit_at": [0.5]}}}
+    made = own_build.build(args(repository, "one", "six", feedback={}, **members))
+    [plan, _] = made._bound_deployment.init_args
+    assert {Loading, Feedback} <= set(plan.capabilities)
+    assert {Cascading, Caching}.isdisjoint(plan.capabilities)
 
 
 def test_members_that_disagree_on_class_count_are_named(repository, tmp_path):
@@ -80,3 +94,12 @@ def test_a_canary_is_another_version_of_the_same_pixels(tmp_path):
     store(tmp_path, "a", constant([0.5, 0.3, 0.2]), version=4, classes=("x", "y", "z"))
     with pytest.raises(ConfigurationError, match="'a' and 'a-canary' disagree"):
         build(canaried(tmp_path, version=1, canary={"version": 4, "share": 0.1}))
+
+
+def test_the_strategy_in_words(repository):
+    usual = parse(args(repository, "one", "six", ensemble={"quorum": 1}))
+    assert strategy(usual) == "mean of 2 members, of which 1 must answer"
+    cascade = {"cascade": {"order": ["six", "one"], "exit_at": [0.665]}}
+    assert strategy(parse(args(repository, "one", "six", ensemble=cascade))) == (
+        "cascade: six, then one below 0.665; mean of 2 members, of which 2 must answer"
+    )

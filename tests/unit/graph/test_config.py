@@ -6,6 +6,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from deployments.contract.errors import ConfigurationError
 from graph.config import EnsembleConfig, parse
+from scripts import keys
 from tests.conftest import ROOT
 
 MEMBERS = [{"name": "a"}, {"name": "b"}]
@@ -22,7 +23,7 @@ CONFIGS = [ROOT / "serve_config.yaml", *(f for f in (ROOT / "configs").glob("*.y
         ({"members": []}, "members"),
         ({"members": [{}]}, "members.0.name"),
         ({"members": [{"name": "a", "threads": 0}]}, "members.0.threads"),
-        ({"members": [{"name": "a", "thread": 1}]}, "members.0.thread"),
+        ({"members": [{"name": "a", "thread": 1}]}, "members.0: unknown field 'thread'; did you mean 'threads'"),
         ({"members": [{"name": "a", "weight": -1}]}, "members.0.weight"),
         ({"members": [{"name": "a", "weight": 0}]}, "weight above 0"),
         ({"members": [{"name": "a"}, {"name": "a"}]}, "'a' is used twice"),
@@ -52,7 +53,10 @@ CONFIGS = [ROOT / "serve_config.yaml", *(f for f in (ROOT / "configs").glob("*.y
         ({"members": [*MEMBERS, SHADOW], "combiner": {"weights": {"s": 1}}}, "no member 's'"),
         ({"members": MEMBERS, "feedback": {"ttl_s": 0}}, "feedback.ttl_s"),
         ({"members": MEMBERS, "cache": {"per_key": True}}, "cache.per_key: there are no keys; set access.keys"),
-        ({"members": [{"name": "a", "version_policy": "latest", "canary": CANARY}]}, "everybody's"),
+        (
+            {"members": [{"name": "a", "version_policy": "latest", "canary": CANARY}]},
+            "every image would get its version",
+        ),
         ({"members": [{"name": "a", "canary": CANARY}, {"name": "a-canary"}]}, "'a-canary' is used twice"),
     ],
 )
@@ -74,9 +78,13 @@ def test_every_field_has_a_description_and_a_default():
 
 
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.name)
-def test_shipped_configurations_are_valid_for_serve_and_for_us(file: Path):
+def test_shipped_configurations_are_valid_for_serve_and_for_us(file: Path, tmp_path: Path):
     config = ServeDeploySchema.model_validate(yaml.safe_load(file.read_text()))
     [application] = config.applications
+    if "access" in application.args:
+        # It names a file that its user makes.
+        keys.add(tmp_path / "keys", "client", None)
+        application.args["access"]["keys"] = str(tmp_path / "keys")
     ensemble = parse(application.args)
     # A container's loopback is nobody's but its own.
     assert config.http_options.host == ("0.0.0.0" if file.name == "container.yaml" else "127.0.0.1")

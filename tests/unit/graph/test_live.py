@@ -3,9 +3,9 @@ import pytest
 from deployments.combiner import Combiner, CombinerSettings
 from deployments.contract.rollout import CanaryConfig
 from deployments.labeler import Labeler, LabelerSettings
+from graph.capabilities.canary.metrics import CanaryMetrics
 from graph.capabilities.canary.trial import Trial
 from graph.live import LiveSettings
-from tests.unit.graph.capabilities.canary.test_trial import Counts
 
 
 def live():
@@ -49,7 +49,7 @@ def test_a_bad_value_is_refused_and_all_of_it(change, message, caplog):
 
 
 def test_a_canary_that_was_rolled_back_stays_so_until_its_own_settings_change():
-    trial = Trial("a", CanaryConfig(version=2, share=0.5, least=1), Counts())
+    trial = Trial("a", CanaryConfig(version=2, share=0.5, least=1), CanaryMetrics())
     settings = LiveSettings({"canaries.a": trial, "Labeler": Labeler(LabelerSettings(), ("x", "y"))})
     settings.apply({"canaries.a": {"share": 2}})
     assert (settings.refused, trial.share) == (1, 0.5)

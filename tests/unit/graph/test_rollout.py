@@ -7,15 +7,15 @@ from deployments.contract.answer import Answer, Classification
 from deployments.contract.batch import Batch
 from deployments.contract.caller import Caller
 from deployments.contract.errors import InvalidImage
-from deployments.contract.item import Item, Vote
+from deployments.contract.item import Item, MemberPrediction
 from deployments.contract.rollout import CanaryConfig
 from graph.capabilities.canary.capability import Drawing
+from graph.capabilities.canary.metrics import CanaryMetrics
 from graph.capabilities.canary.trial import Trial
 from graph.capabilities.shadow.capability import Copying
 from graph.capabilities.shadow.tap import PixelTap
 from graph.flows.intercepted import Intercepted
 from tests.batches import batch
-from tests.unit.graph.capabilities.canary.test_trial import Counts
 from tests.unit.graph.capabilities.shadow.test_shadow import Breaks, Names, over, shadow, waiting
 
 
@@ -39,7 +39,9 @@ class Graph:
 
 
 def voted(item, index):
-    return replace(item, votes={"a": Vote(index, 0.5)}, versions={"a": 3 if "a" in item.trials else 2})
+    return replace(
+        item, predictions={"a": MemberPrediction(index, 0.5)}, versions={"a": 3 if "a" in item.trials else 2}
+    )
 
 
 def answer(item):
@@ -48,7 +50,7 @@ def answer(item):
 
 
 def rollout(share, key="image"):
-    trial = Trial("a", CanaryConfig(version=3, share=share, key=key), Counts())
+    trial = Trial("a", CanaryConfig(version=3, share=share, key=key), CanaryMetrics())
     graph = Graph()
     return Intercepted(graph, [Drawing([trial])]), graph, trial
 
@@ -66,12 +68,13 @@ async def test_images_are_marked_and_what_their_version_says_is_compared():
     flow, graph, trial = rollout(1.0)
     await flow(batch([b"1", b"0"], item(), item()))
     assert [each.trials for each in graph.items] == [("a",)] * 2
-    assert trial.counts.votes == [("a", "canary", "3", True), ("a", "canary", "3", False)]
+    predictions = trial._metrics.predictions.counts
+    assert predictions == {("a", "canary", "3", True): 1, ("a", "canary", "3", False): 1}
     assert trial.figures().canary.agreed.share == 0.5
     trial.rolled_back = "failures"
     await flow(batch([b"1"], item()))
     assert graph.items[0].trials == ()
-    assert trial.counts.votes[-1] == ("a", "stable", "2", True)
+    assert predictions["a", "stable", "2", True] == 1
 
 
 async def test_what_warms_up_is_not_tried_and_what_has_failed_neither():
@@ -82,19 +85,19 @@ async def test_what_warms_up_is_not_tried_and_what_has_failed_neither():
     assert graph.items[0].trials == ()
 
 
-async def test_of_who_asks_nothing_is_known_further_on_but_the_keys_name():
+async def test_a_header_decides_by_its_name_in_small_letters_and_of_who_asks_no_other_process_gets_anything():
     flow, graph, trial = rollout(0.5, "header:X-User")
     assert trial.header == "x-user"
     by = Caller(headers={"x-user": "me"})
-    await flow(batch([b"1"], item(by=by)))
-    assert graph.items[0].by == Caller()
-    await flow(batch([b"1"], item(by=by._replace(name="mine", client="mine"))))
-    assert graph.items[0].by == Caller(name="mine")
+    await flow(batch([b"1"], item(caller=by._replace(name="mine", client="mine"))))
+    # By the key's name a cache may keep entries apart.
+    assert graph.items[0].caller.name == "mine"
+    assert Batch([], graph.items).outbound().items[0].caller == Caller()
 
 
 async def test_an_answer_is_given_even_if_it_can_not_be_told_of(caplog):
     flow, _, trial = rollout(1.0)
-    trial.voted = None
+    trial.predicted = None
     assert len((await flow(batch([b"1"], item()))).payload) == 1
     assert "an interceptor failed" in caplog.text
 
@@ -119,9 +122,8 @@ async def test_a_shadow_that_hangs_or_breaks_changes_nothing():
         for _ in range(3):
             answered = await flow(batch([b"1"], *waiting(1)))
             assert [len(answered.payload), answered.items[0].missing] == [1, {}]
-        assert found._counts.results["dropped"] == 2
-        for task in found._work._tasks:
-            task.cancel()
+        assert found.figures().dropped == 2
+        found._work._task.cancel()
 
 
 async def test_what_has_failed_or_was_remembered_is_not_shadowed():

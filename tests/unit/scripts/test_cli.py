@@ -1,19 +1,16 @@
 import os
 import subprocess
 import sys
+from importlib import metadata
 from types import SimpleNamespace
 
 import pytest
 
-from scripts import cli
+from scripts import cli, shipped
 from tests.conftest import ROOT
 
-# Modules that are run, but by no name of a command; `python -m scripts.quantize` is an older spelling.
-PROGRAMS = {
-    "scripts.cli",
-    "scripts.quantize",
-    "scripts.serve.launcher",
-}
+# Modules that are run, but by no name of a command.
+PROGRAMS = {"scripts.cli"}
 
 
 def runnable() -> set[str]:
@@ -33,11 +30,39 @@ def test_every_command_is_in_the_table(capsys):
         assert f"\n{group}:\n" in out
 
 
+def test_the_version_is_that_of_the_package(capsys):
+    cli.main(["--version"])
+    assert capsys.readouterr().out == f"ensemble-serving {metadata.version('ensemble-serving')}\n"
+
+
+def test_other_code_of_our_names_is_found(tmp_path, monkeypatch):
+    assert shipped.hidden() == {}
+    (tmp_path / "graph.py").touch()
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "__init__.py").touch()
+    places = {"graph": str(tmp_path / "graph.py"), "models": str(tmp_path / "models" / "__init__.py")}
+    assert shipped.hidden([str(tmp_path)]) == places
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        SystemExit, match=r"^ensemble: .*graph\.py hides a package of ensemble-serving; take its folder"
+    ):
+        cli.main(["doctor"])
+
+
 def test_a_command_is_called_by_its_name(capsys):
     with pytest.raises(SystemExit) as end:
         cli.main(["tune-cascade", "--help"])
     assert end.value.code == 0
     assert capsys.readouterr().out.startswith("usage: ensemble tune-cascade ")
+
+
+def test_an_old_name_of_a_command_says_the_new_one(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["overload", "--help"])
+    told = capsys.readouterr()
+    assert end.value.code == 0
+    assert told.out.startswith("usage: ensemble load ")
+    assert told.err == "ensemble overload is now ensemble load: see its --help\n"
 
 
 def test_an_unknown_command_is_told_what_there_is():

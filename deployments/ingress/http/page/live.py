@@ -16,12 +16,15 @@ from deployments.ingress.extension import Report
 from deployments.ingress.http.routes import Route, Routes, encoded
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
-from deployments.observe.stats import WINDOW_S, Second, Stats
+from deployments.observe.past import Period
+from deployments.observe.stats import WINDOW_S, Second
 
 K = TypeVar("K")
 # The field of what capabilities report.
 ROLLOUT = "rollout"
 PATH = "/stats"
+# What a trace calls a member's work begins so.
+OPERATION = "predict "
 # A rate is that of the last so many seconds.
 RATE_S = 5
 
@@ -37,11 +40,19 @@ class Requests(msgspec.Struct, frozen=True):
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """What waits now."""
+    """What waits at the moment."""
 
     waiting: Annotated[int, Meta(description="images that no batch has taken yet")]
     in_flight: Annotated[int, Meta(description="images that are admitted and not answered")]
     longest_wait_ms: Annotated[float, Meta(description="of an image for its batch, in the window")]
+
+
+class Batching(msgspec.Struct, frozen=True):
+    """How batches are formed, since the start."""
+
+    at_a_time: Annotated[int, Meta(description="batches in the graph, at most")]
+    waits: Annotated[int, Meta(description="batches that waited for the clients of the one before")]
+    waited_ms: Annotated[float, Meta(description="for how long together")]
 
 
 class MemberStats(msgspec.Struct, frozen=True):
@@ -50,6 +61,8 @@ class MemberStats(msgspec.Struct, frozen=True):
     answered: Annotated[int, Meta(description="images")]
     agreed: Annotated[int, Meta(description="images whose most probable class was the ensemble's as well")]
     missing: Annotated[int, Meta(description="images answered without it")]
+    threads: Annotated[int | None, Meta(description="that compute; null where another server does")] = None
+    streams: Annotated[int | None, Meta(description="inferences at a time")] = None
 
 
 class LiveStats(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,46 +72,53 @@ class LiveStats(msgspec.Struct, frozen=True, omit_defaults=True):
     window_s: int
     requests: Requests
     queue: Queue
+    batching: Batching
     batch_sizes: Annotated[dict[str, int], Meta(description="how many batches had so many images")]
     members: dict[str, MemberStats]
-    replicas: Annotated[dict[str, dict[str, int]], Meta(description="by deployment and state, as Serve tells it")]
+    replicas: Annotated[dict[str, dict[str, int]], Meta(description="by deployment and state, as Serve reports them")]
+    exits: Annotated[dict[str, int], Meta(description="images by the last member that a cascade asked")] = {}
+    load_shed: Annotated[
+        int, Meta(description="images for which a cascade asked fewer members, because of the load")
+    ] = 0
+    cache: Annotated[dict[str, int], Meta(description="images that were remembered, `hit`, or not, `miss`")] = {}
+    nodes_ms: Annotated[dict[str, float], Meta(description="the time that each node worked on batches")] = {}
+    past: Annotated[list[Period], Meta(description="the last ten minutes by ten seconds, the oldest first")] = []
 
 
-def live(service: Service) -> Routes:
-    """The path `/stats`, if somebody counts."""
-    return {} if service.stats is None else Live(service, service.stats).routes()
+def routes(service: Service) -> Routes:
+    """The path `/stats`; none if nothing is counted."""
+    stats, ingress = service.stats, service.ingress
+    if stats is None:
+        return {}
+    reports = {name: report for each in service.extensions for name, report in each.reports.items()}
+    model = _with(reports)
 
-
-class Live:
-    """Answers `/stats`."""
-
-    def __init__(self, service: Service, stats: Stats) -> None:
-        """Set what is served, and who counts."""
-        self._service, self._stats = service, stats
-        self._reports = {name: report for each in service.extensions for name, report in each.reports.items()}
-        self._model = _with(self._reports)
-
-    def routes(self) -> Routes:
-        """The one path."""
-        return {PATH: Route("GET", self._answer, "The last minute of the ingress replica that answers", (self._model,))}
-
-    async def _answer(self, _: Request, _call: Call) -> Response:
-        ingress = self._service.ingress
-        seconds = self._stats.recent()
+    async def answer(_: Request, _call: Call) -> Response:
+        seconds = stats.recent()
+        waited, waited_s = ingress.waited
         waits = max((second.longest_wait_s for second in seconds), default=0.0)
-        told = self._model(
-            self._service.replica,
-            WINDOW_S,
-            _requests(seconds),
-            Queue(ingress.waiting, ingress.in_flight, round(waits * 1000, 3)),
-            {str(size): count for size, count in sorted(_sum(second.sizes for second in seconds).items())},
-            _members(seconds),
-            {name: dict(states) for name, states in (await self._service.replicas()).items()},
-            **({ROLLOUT: {name: report.read() for name, report in self._reports.items()}} if self._reports else {}),
+        response = encoded(
+            model(
+                service.replica,
+                WINDOW_S,
+                _requests(seconds),
+                Queue(ingress.waiting, ingress.in_flight, round(waits * 1000, 3)),
+                Batching(ingress.settings.max_concurrent_batches, waited, round(waited_s * 1000, 3)),
+                {str(size): count for size, count in sorted(_sum(second.sizes for second in seconds).items())},
+                _members(seconds, stats.execution),
+                {name: dict(states) for name, states in (await service.replicas()).items()},
+                exits=_sum(second.exits for second in seconds),
+                load_shed=sum(second.load_shed for second in seconds),
+                cache=_sum(second.cache for second in seconds),
+                nodes_ms={node: ns / 1e6 for node, ns in _sum(second.nodes_ns for second in seconds).items()},
+                past=stats.past(),
+                **({ROLLOUT: {name: report.read() for name, report in reports.items()}} if reports else {}),
+            )
         )
-        response = encoded(told)
         response.headers["Cache-Control"] = "no-store"
         return response
+
+    return {PATH: Route("GET", answer, "The last minute of the ingress replica that answers", (model,))}
 
 
 def _with(reports: Mapping[str, Report]) -> Any:
@@ -107,14 +127,11 @@ def _with(reports: Mapping[str, Report]) -> Any:
         return LiveStats
     fields = [(name, report.model) for name, report in reports.items()]
     model = msgspec.defstruct("RolloutStats", fields, frozen=True)
-    return msgspec.defstruct(LiveStats.__name__, [(ROLLOUT, model)], bases=(LiveStats,), frozen=True)
+    return msgspec.defstruct(LiveStats.__name__, [(ROLLOUT, model)], bases=(LiveStats,), frozen=True, kw_only=True)
 
 
 def _sum(counters: Iterable[Counter[K]]) -> Counter[K]:
-    total: Counter[K] = Counter()
-    for counter in counters:
-        total.update(counter)
-    return total
+    return sum(counters, Counter())
 
 
 def _requests(seconds: Sequence[Second]) -> Requests:
@@ -126,9 +143,13 @@ def _requests(seconds: Sequence[Second]) -> Requests:
     return Requests(sum(latest) / max(len(latest), 1), history, outcomes, p50, p99)
 
 
-def _members(seconds: Sequence[Second]) -> dict[str, MemberStats]:
-    votes, missing = _sum(second.votes for second in seconds), _sum(second.missing for second in seconds)
+def _members(seconds: Sequence[Second], execution: Mapping[str, tuple[Any, Any]]) -> dict[str, MemberStats]:
+    votes, missing = _sum(second.predictions for second in seconds), _sum(second.missing for second in seconds)
     names = sorted({*missing, *(name for name, _ in votes)})
+    how = {node.removeprefix(OPERATION): threads_and_streams for node, threads_and_streams in execution.items()}
     return {
-        name: MemberStats(votes[name, True] + votes[name, False], votes[name, True], missing[name]) for name in names
+        name: MemberStats(
+            votes[name, True] + votes[name, False], votes[name, True], missing[name], *how.get(name, (None, None))
+        )
+        for name in names
     }

@@ -1,15 +1,16 @@
-"""`GET /`: a page to drop a photograph on, of files that ship with the package; nothing is fetched from elsewhere."""
+"""`GET /`: a page to drop an image on, of files that ship with the package; nothing is fetched from elsewhere."""
 
 from __future__ import annotations
 
 import hashlib
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deployments.ingress.http.routes import Route, Routes
+from deployments.ingress.http.routes import Route, Routes, plain
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 
@@ -18,42 +19,57 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob:; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    # Kept, but asked for each time: an upgrade of the server is an upgrade of the page.
+    # A browser keeps it, but looks each time whether it has changed.
     "Cache-Control": "no-cache",
 }
 FILES = {
     "/": ("index.html", "text/html"),
     "/page/style.css": ("style.css", "text/css"),
-    "/page/script.js": ("script.js", "text/javascript"),
     "/page/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/page/sample.jpg": ("sample.jpg", "image/jpeg"),
+    **{f"/page/{file.name}": (file.name, "text/javascript") for file in sorted(FOLDER.glob("*.js"))},
 }
+ABOUT = "/page/about"
+# What takes true labels; a capability that has it reports figures of this name.
+FEEDBACK = "feedback"
+REMOTE = "remote"
 
 
-class Page:
-    """Answers `/` and the files of its page, unless the configuration says that there is none."""
+def routes(service: Service) -> Routes:
+    """The page and its files; none if the configuration has no page."""
+    if not service.page.enabled:
+        return {}
+    values = {"jaeger": service.page.jaeger_url or "", "classes": str(service.class_count)}
+    files: dict[str, tuple[bytes, str, str]] = {}
+    for path, (name, media_type) in FILES.items():
+        content = (FOLDER / name).read_bytes()
+        if path == "/":
+            for key, value in values.items():
+                content = content.replace(f"{{{key}}}".encode(), escape(value).encode())
+        files[path] = content, media_type, f'"{hashlib.sha256(content).hexdigest()[:16]}"'
 
-    def __init__(self, service: Service) -> None:
-        """Read the files."""
-        told = {
-            "jaeger": service.page.jaeger_url or "",
-            "classes": str(service.class_count),
-            "strategy": service.strategy,
-        }
-        self._files: dict[str, tuple[bytes, str, str]] = {}
-        for path, (name, media_type) in FILES.items() if service.page.enabled else ():
-            content = (FOLDER / name).read_bytes()
-            if path == "/":
-                for key, value in told.items():
-                    content = content.replace(f"{{{key}}}".encode(), escape(value).encode())
-            self._files[path] = content, media_type, f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-
-    def routes(self) -> Routes:
-        """The page and its files."""
-        return {path: Route("GET", self._answer, "", open=True) for path in self._files}
-
-    async def _answer(self, request: Request, _call: Call) -> Response:
-        content, media_type, tag = self._files[request.scope["path"]]
+    async def answer(request: Request, _: Call) -> Response:
+        content, media_type, tag = files[request.scope["path"]]
         headers = {**HEADERS, "ETag": tag}
         if tag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
         return Response(content, media_type=media_type, headers=headers)
+
+    async def describe(_: Request, _call: Call) -> Response:
+        response = plain(about(service))
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+    return {ABOUT: Route("GET", describe, ""), **{path: Route("GET", answer, "", open=True) for path in files}}
+
+
+def about(service: Service) -> dict[str, Any]:
+    """What the page shows of an ensemble before there is an answer; where there are keys, only owners of one see it."""
+    kinds = {name: offer.kind for name, (_, offer) in service.members.items()}
+    members = [
+        {"name": name, "weight": weight, "version": service.versions.get(name, ""), "kind": kinds.get(name, REMOTE)}
+        for name, weight in service.weights.items()
+    ]
+    takes_feedback = any(FEEDBACK in extension.reports for extension in service.extensions)
+    strategy = service.strategy
+    return {"classes": list(service.labels), "members": members, "strategy": strategy, "feedback": takes_feedback}

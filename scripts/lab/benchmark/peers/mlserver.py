@@ -5,6 +5,7 @@
 # path = "/v2/models/ensemble/infer"
 # headers = { Content-Type = "application/json" }
 # body = '{"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data": ["BASE64"]}]}'
+# grpc = true
 # ///
 """The ensemble on MLServer: a custom `MLModel` with adaptive batches, asked by the V2 protocol with base64 in JSON.
 
@@ -71,6 +72,7 @@ async def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--size", type=int, nargs=2, required=True)
     parser.add_argument("--precision-hint", default="")
+    parser.add_argument("--grpc-port", type=int, required=True)
     parser.add_argument("models", nargs="+")
     args = parser.parse_args()
     options = {"PERFORMANCE_HINT": "LATENCY"}
@@ -79,7 +81,7 @@ async def main() -> None:
     settings = Settings(
         host="127.0.0.1",
         http_port=args.port,
-        grpc_port=args.port + 1000,
+        grpc_port=args.grpc_port,
         metrics_endpoint=None,
         parallel_workers=0,
         debug=False,

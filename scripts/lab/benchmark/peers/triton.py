@@ -4,13 +4,17 @@
 # [tool.benchmark]
 # path = "/v2/models/ensemble/infer"
 # headers = { Inference-Header-Content-Length = "0" }
+# grpc = true
+# shape = [1, 1]
+# variants = { callable = ["--callable"] }
 # ///
 """The ensemble on NVIDIA Triton, from nvidia-pytriton's wheel: a Triton ensemble of Python models, a process each.
 
 The repository is as Triton's own pages have it: a `config.pbtxt` and a `model.py` for each model, joined by one of
-platform `ensemble`. The server runs without pytriton's proxy, where every model would share one Python process. An
-image is sent by Triton's extension for raw binary requests. A model batches what waits while it works, up to 16; a
-queue delay of 2 ms made one client wait longer. One process decodes, and the predictors share the cores.
+platform `ensemble`. With `--callable` one Python model in one process decodes, asks both predictors at once and
+combines. The server runs without pytriton's proxy, which costs a copy of each request. An image is sent by Triton's
+extension for raw binary requests. A model batches what waits while it works, up to 16; a queue delay of 2 ms made one
+client wait longer. One process decodes, and the predictors share the cores.
 """
 
 import argparse
@@ -72,7 +76,24 @@ class Combine:
         }
 
 
-NODES = {node.__name__: node for node in (Decode, Predict, Combine)}
+class Callable:
+    """Everything in one process."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.decode = Decode(options)
+        self.predict = [Predict({**options, "model": model}) for model in options["models"]]
+        self.combine = Combine(options)
+
+    def __call__(self, encoded: Any) -> dict[str, Any]:
+        pixels = self.decode(encoded)["pixels"]
+        for each in self.predict:
+            each.request.start_async({0: pixels})
+        for each in self.predict:
+            each.request.wait()
+        return self.combine(*(each.request.get_output_tensor(0).data for each in self.predict))
+
+
+NODES = {node.__name__: node for node in (Decode, Predict, Combine, Callable)}
 
 
 class TritonPythonModel:
@@ -143,11 +164,10 @@ def step(name: str, inputs: dict[str, str], outputs: dict[str, str]) -> str:
     return f'{{ model_name: "{name}" model_version: -1 {" ".join(maps)} }}'
 
 
-def write(size: list[int], models: list[str], precision_hint: str) -> None:
+def write(size: list[int], models: list[str], precision_hint: str, one_callable: bool) -> None:
     """Write the repository, into the current folder."""
     image: Tensor = ("image", "STRING", [1])
     pixels: Tensor = ("pixels", "UINT8", [*size, 3])
-    node("decode", [image], [pixels], node="Decode", size=size)
     hints: dict[str, Any] = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": max(1, len(os.sched_getaffinity(0)) // len(models)),
@@ -155,6 +175,10 @@ def write(size: list[int], models: list[str], precision_hint: str) -> None:
     }
     if precision_hint:
         hints["INFERENCE_PRECISION_HINT"] = precision_hint
+    if one_callable:
+        node("ensemble", [image], LABEL, node="Callable", size=size, models=models, openvino=hints)
+        return
+    node("decode", [image], [pixels], node="Decode", size=size)
     scores: list[Tensor] = []
     steps = [step("decode", {"image": "image"}, {"pixels": "pixels"})]
     for i, path in enumerate(models):
@@ -182,9 +206,11 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--size", type=int, nargs=2, required=True)
     parser.add_argument("--precision-hint", default="")
+    parser.add_argument("--grpc-port", type=int, required=True)
+    parser.add_argument("--callable", action="store_true")
     parser.add_argument("models", nargs="+")
     args = parser.parse_args()
-    write(args.size, args.models, args.precision_hint)
+    write(args.size, args.models, args.precision_hint, args.callable)
     packages = Path(sysconfig.get_path("purelib"))
     triton = packages / "pytriton" / "tritonserver"
     # The stub that runs a model's process must be of this Python's version, and beside the backend's library.
@@ -199,7 +225,8 @@ def main() -> None:
     environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries), "PATH": path}
     server = str(triton / "bin" / "tritonserver")
     flags = ["--model-repository=repository", f"--backend-directory={backend.parent.resolve()}"]
-    flags += ["--http-address=127.0.0.1", f"--http-port={args.port}", "--allow-grpc=false", "--allow-metrics=false"]
+    flags += ["--http-address=127.0.0.1", f"--http-port={args.port}", "--allow-metrics=false"]
+    flags += ["--grpc-address=127.0.0.1", f"--grpc-port={args.grpc_port}"]
     os.execve(server, [server, *flags], environment)  # noqa: S606
 
 

@@ -8,6 +8,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 
 from scripts.lab.faults.amplification.endpoints import UNLISTED, Endpoint
@@ -19,16 +20,17 @@ from scripts.lab.faults.hostile.mutations import zeros
 MIB = 2**20
 # HAProxy takes heads of about as much.
 HEAD_BYTES = 12_000
-# An image in JSON or a form may come as often as this.
-MOST_IMAGES = 64
+# An image in JSON or a form may come as often as this, in about as many bytes together.
+MOST_IMAGES, MOST_IMAGE_BYTES = 64, 23 * MIB
 # JSON with images; another name of a path is not asked with all of them again.
 TAKE_IMAGES = ("/infer", ":predict", ":classify")
-FORM = "multipart/form-data; boundary=b"
+JSON = {"Content-Type": "application/json"}
+BINARY = "Inference-Header-Content-Length"
 
 
 @dataclass(frozen=True)
 class Body:
-    """What an HTTP request says besides where it goes.
+    """What an HTTP request has besides its path.
 
     Attributes:
         content: its body.
@@ -63,52 +65,50 @@ QUERIES: dict[str, Callable[[int], str]] = {
 }
 
 
-def _parts(head: bytes, tail: bytes = b"--b--\r\n") -> Callable[[Random, int], bytes]:
-    return lambda rng, size: head * max(1, size // len(head)) + tail
+def _parts(head: bytes, size: int) -> bytes:
+    return head * max(1, size // len(head)) + b"--b--\r\n"
 
 
-FORMS: dict[str, Callable[[Random, int], bytes]] = {
-    "a form of empty parts": _parts(b"--b" + part(b"image", b"")),
-    "a form of empty fields": _parts(b"--b" + part(b"image", b"", None)),
-    "a form of parts without a name": _parts(b"--b\r\n\r\n\r\n"),
-    "a form of boundaries": _parts(b"--b\r\n"),
-    "a form of almost boundaries": lambda rng, size: form([part(b"image", b"\r\n--a" * (size // 5))]),
-    "a form of line ends": lambda rng, size: form([part(b"image", b"\r\n" * (size // 2))]),
-    "a form of returns": lambda rng, size: form([part(b"image", b"\r" * size)]),
-    "a form after line ends": lambda rng, size: b"\r\n" * (size // 2) + form([part(b"image", b"")]),
-    "a form after other text": lambda rng, size: b"-" * size + form([part(b"image", b"")]),
-    "a form and more behind it": lambda rng, size: form([part(b"image", b"")]) + b"\r\n--b" * (size // 5),
-    "a form of a long header": lambda rng, size: form([part(b"image", b"", more=b"X: " + b"y" * size + b"\r\n")]),
-    "a form of many headers": lambda rng, size: form([part(b"image", b"", more=b"X:\r\n" * (size // 4))]),
-    "a form of a long name": lambda rng, size: form([part(b"i" * size, b"")]),
-    "a form of a long file name": lambda rng, size: form([part(b"image", b"", b'\\"' * (size // 2))]),
+FORMS: dict[str, Callable[[int], bytes]] = {
+    "a form of empty parts": partial(_parts, b"--b" + part(b"image", b"")),
+    "a form of empty fields": partial(_parts, b"--b" + part(b"image", b"", None)),
+    "a form of parts without a name": partial(_parts, b"--b\r\n\r\n\r\n"),
+    "a form of boundaries": partial(_parts, b"--b\r\n"),
+    "a form of almost boundaries": lambda n: form([part(b"image", b"\r\n--a" * (n // 5))]),
+    "a form of line ends": lambda n: form([part(b"image", b"\r\n" * (n // 2))]),
+    "a form of returns": lambda n: form([part(b"image", b"\r" * n)]),
+    "a form after line ends": lambda n: b"\r\n" * (n // 2) + form([part(b"image", b"")]),
+    "a form after other text": lambda n: b"-" * n + form([part(b"image", b"")]),
+    "a form and more behind it": lambda n: form([part(b"image", b"")]) + b"\r\n--b" * (n // 5),
+    "a form of a long header": lambda n: form([part(b"image", b"", more=b"X: " + b"y" * n + b"\r\n")]),
+    "a form of many headers": lambda n: form([part(b"image", b"", more=b"X:\r\n" * (n // 4))]),
+    "a form of a long name": lambda n: form([part(b"i" * n, b"")]),
+    "a form of a long file name": lambda n: form([part(b"image", b"", b'\\"' * (n // 2))]),
 }
 
 
 def bodies(endpoint: Endpoint) -> dict[str, Make]:
     """What may be sent to a route, by what is large about it."""
-    made: dict[str, Make] = {"nothing": lambda rng, size: Body()}
-    made |= {name: _head(headers) for name, headers in HEADS.items()}
-    made |= {name: _query(query) for name, query in QUERIES.items()}
-    made["zeros"] = lambda rng, size: Body(bytes(size))
-    made["a bomb of zeros"] = _zeros
-    made["a compressed body of empty blocks"] = _blocks
-    if endpoint.schema is not None and endpoint.schemas is not None:
-        made |= {f"JSON: {name}": _text(endpoint, name) for name in TEXTS}
+    made: dict[str, Make] = {"nothing": lambda rng, size: Body(), "zeros": lambda rng, size: Body(bytes(size))}
+    made |= {name: partial(_head, headers) for name, headers in HEADS.items()}
+    made |= {name: partial(_query, query) for name, query in QUERIES.items()}
+    made |= {"a bomb of zeros": _zeros, "a compressed body of empty blocks": _blocks}
+    if endpoint.schema is not None:
+        made |= {f"JSON: {name}": partial(_text, endpoint, name) for name in TEXTS}
     if endpoint.path.endswith(TAKE_IMAGES) and endpoint.path not in UNLISTED:
-        made |= {f"JSON: 64 times {name}": _encoded(endpoint, name) for name in IMAGES}
+        made |= {f"JSON: 64 times {name}": partial(_encoded, endpoint, name) for name in IMAGES}
     if endpoint.path == "/feedback":
         made["many labels, a line each"] = _labels
     if endpoint.path.endswith("/infer"):
-        made["binary tensors: empty elements"] = lambda rng, size: _binary(b"\0\0\0\0" * (size // 4))
-        made["binary tensors: a long header"] = lambda rng, size: _binary(b"", b" " * size)
-        made["binary tensors: pixels"] = lambda rng, size: _binary(bytes(3072 * (size // 3072)), datatype="UINT8")
+        made["binary tensors: empty elements"] = lambda rng, size: _binary(bytes(size // 4 * 4), [size // 4])
+        made["binary tensors: a long header"] = lambda rng, size: _binary(b"", [0], b" " * size)
+        made["binary tensors: pixels"] = _pixels
     if endpoint.path.endswith("ensemble/infer"):
-        made |= {f"binary: {name}": _raw(name) for name in IMAGES}
+        made |= {f"binary: {name}": partial(_raw, name) for name in IMAGES}
     if endpoint.takes_images:
-        made |= {name: _image(name) for name in IMAGES}
-        made |= {name: _form(make) for name, make in FORMS.items()}
-        made |= {f"a form of 64 times {name}": _images(name) for name in IMAGES}
+        made |= {name: partial(_image, name) for name in IMAGES}
+        made |= {name: partial(_form, make) for name, make in FORMS.items()}
+        made |= {f"a form of 64 times {name}": partial(_images, name) for name in IMAGES}
     return made
 
 
@@ -122,12 +122,12 @@ def packed(made: Body, encoding: str, rng: Random) -> Body:
     return replace(made, content=content, headers={**made.headers, "Content-Encoding": encoding})
 
 
-def _head(headers: Callable[[int], dict[str, str | bytes]]) -> Make:
-    return lambda rng, size: Body(headers=headers(min(size, HEAD_BYTES)))
+def _head(headers: Callable[[int], dict[str, str | bytes]], rng: Random, size: int) -> Body:
+    return Body(headers=headers(min(size, HEAD_BYTES)))
 
 
-def _query(query: Callable[[int], str]) -> Make:
-    return lambda rng, size: Body(query=query(min(size, HEAD_BYTES)))
+def _query(query: Callable[[int], str], rng: Random, size: int) -> Body:
+    return Body(query=query(min(size, HEAD_BYTES)))
 
 
 def _zeros(rng: Random, size: int) -> Body:
@@ -148,61 +148,50 @@ def _labels(rng: Random, size: int) -> Body:
     return Body(line * (min(size, MIB) // len(line)), {"Content-Type": "application/x-ndjson"})
 
 
-def _text(endpoint: Endpoint, name: str) -> Make:
-    assert endpoint.schema is not None
-    assert endpoint.schemas is not None
-    schema, schemas = endpoint.schema, endpoint.schemas
-    return lambda rng, size: Body(body(schema, schemas, name, rng, size), {"Content-Type": "application/json"})
+def _text(endpoint: Endpoint, name: str, rng: Random, size: int) -> Body:
+    return Body(body(endpoint.schema or {}, endpoint.schemas or {}, name, rng, size), {**JSON})
 
 
-def _several(image: bytes, rng: Random) -> list[bytes]:
+def _several(name: str, rng: Random, size: int) -> list[bytes]:
     """An image as often as fits, or once."""
-    return [image] * min(MOST_IMAGES, max(1, 23 * MIB // (len(image) + 1)), rng.choice((1, MOST_IMAGES)))
+    image = IMAGES[name](rng, min(size, MOST_IMAGE_BYTES))
+    return [image] * min(MOST_IMAGES, max(1, MOST_IMAGE_BYTES // (len(image) + 1)), rng.choice((1, MOST_IMAGES)))
 
 
-def _encoded(endpoint: Endpoint, name: str) -> Make:
-    def made(rng: Random, size: int) -> Body:
-        texts = [base64.b64encode(each).decode() for each in _several(IMAGES[name](rng, min(size, 23 * MIB)), rng)]
-        asked = {
-            "predict": {"instances": [{"b64": text} for text in texts]},
-            "classify": {"examples": [{"image": {"b64": text}} for text in texts]},
-        }.get(endpoint.path.rpartition(":")[2])
-        tensor = {"name": "image", "datatype": "BYTES", "shape": [len(texts)], "data": texts}
-        return Body(json.dumps(asked or {"inputs": [tensor]}).encode(), {"Content-Type": "application/json"})
-
-    return made
+def _encoded(endpoint: Endpoint, name: str, rng: Random, size: int) -> Body:
+    texts = [base64.b64encode(each).decode() for each in _several(name, rng, size)]
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [len(texts)], "data": texts}
+    asked = {
+        "predict": {"instances": [{"b64": text} for text in texts]},
+        "classify": {"examples": [{"image": {"b64": text}} for text in texts]},
+    }.get(endpoint.path.rpartition(":")[2])
+    return Body(json.dumps(asked or {"inputs": [tensor]}).encode(), {**JSON})
 
 
-def _binary(content: bytes, blanks: bytes = b"", datatype: str = "BYTES") -> Body:
-    name, count = ("image", len(content) // 4) if datatype == "BYTES" else ("pixels", len(content) // 3072)
-    shape = [count] if datatype == "BYTES" else [count, 32, 32, 3]
-    tensor = {"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": len(content)}}
+def _binary(content: bytes, shape: list[int], blanks: bytes = b"", **more: str) -> Body:
+    parameters = {"binary_data_size": len(content)}
+    tensor = {"name": "image", "datatype": "BYTES", "shape": shape, "parameters": parameters, **more}
     head = json.dumps({"inputs": [tensor]}).encode() + blanks
-    return Body(head + content, {"Inference-Header-Content-Length": str(len(head))})
+    return Body(head + content, {BINARY: str(len(head))})
 
 
-def _raw(name: str) -> Make:
-    def made(rng: Random, size: int) -> Body:
-        elements = [struct.pack("<I", len(image)) + image for image in _several(IMAGES[name](rng, size), rng)]
-        content = b"".join(elements)
-        tensor = {"name": "image", "datatype": "BYTES", "shape": [len(elements)]}
-        head = json.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": len(content)}}]}).encode()
-        return Body(head + content, {"Inference-Header-Content-Length": str(len(head))})
-
-    return made
+def _pixels(rng: Random, size: int) -> Body:
+    rows = size // 3072
+    return _binary(bytes(3072 * rows), [rows, 32, 32, 3], name="pixels", datatype="UINT8")
 
 
-def _image(name: str) -> Make:
-    return lambda rng, size: Body(IMAGES[name](rng, size), {"Content-Type": "image/jpeg"})
+def _raw(name: str, rng: Random, size: int) -> Body:
+    images = _several(name, rng, size)
+    return _binary(b"".join(struct.pack("<I", len(image)) + image for image in images), [len(images)])
 
 
-def _form(make: Callable[[Random, int], bytes]) -> Make:
-    return lambda rng, size: Body(make(rng, size), {"Content-Type": FORM})
+def _image(name: str, rng: Random, size: int) -> Body:
+    return Body(IMAGES[name](rng, size), {"Content-Type": "image/jpeg"})
 
 
-def _images(name: str) -> Make:
-    def made(rng: Random, size: int) -> Body:
-        parts = [part(b"image", image) for image in _several(IMAGES[name](rng, size), rng)]
-        return Body(form(parts), {"Content-Type": FORM})
+def _form(make: Callable[[int], bytes], rng: Random, size: int) -> Body:
+    return Body(make(size), {"Content-Type": "multipart/form-data; boundary=b"})
 
-    return made
+
+def _images(name: str, rng: Random, size: int) -> Body:
+    return _form(lambda _: form([part(b"image", image) for image in _several(name, rng, size)]), rng, size)

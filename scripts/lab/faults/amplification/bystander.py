@@ -8,7 +8,7 @@ import time
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
-from scripts.lab.client import Connection
+from ensemble_serving.transports import NoResponse, Request, Transport, connect
 
 EVERY_S = 0.05
 # Longer than the server's own deadline.
@@ -48,10 +48,11 @@ class Bystander:
 
 
 def _run(pipe: Pipe, host: str, port: int, image: bytes, key: str) -> None:
-    asyncio.run(_ask(pipe, Connection(host, port, PATIENCE_S, key), image))
+    shown = (("authorization", f"Bearer {key}"),) if key else ()
+    asyncio.run(_ask(pipe, connect(f"http://{host}:{port}", timeout_s=PATIENCE_S, headers=shown), image))
 
 
-async def _ask(pipe: Pipe, connection: Connection, image: bytes) -> None:
+async def _ask(pipe: Pipe, connection: Transport, image: bytes) -> None:
     longest, wrong, last = 0.0, "", False
     while not last:
         began = time.monotonic()
@@ -65,11 +66,12 @@ async def _ask(pipe: Pipe, connection: Connection, image: bytes) -> None:
                 break
             pipe.send((longest, wrong))
             longest, wrong = 0.0, ""
-    connection.close()
+    await connection.close()
 
 
-async def _post(connection: Connection, image: bytes) -> tuple[int, bytes]:
+async def _post(connection: Transport, image: bytes) -> tuple[int, bytes]:
     try:
-        return await connection.post(image)
-    except TimeoutError:
-        return 0, b"no answer"
+        response = await connection.send(Request("/classify", image))
+        return response.status, response.body
+    except NoResponse as err:
+        return 0, str(err).encode()

@@ -1,15 +1,16 @@
-"""Looks for small requests that cost much, and tells the worst.
+"""Looks for small requests that cost much, and reports the worst.
 
     ensemble faults amplification                          # ten minutes
-    ensemble faults amplification --minutes 60 --json costs.json
+    ensemble faults amplification --minutes 60 --markdown worst.md --json costs.json    # the table of docs/security.md
     ensemble faults amplification --seed 7 --only 4711     # one that was found, again
 
 Request number n of a seed is made of the server's own OpenAPI document and protos: long texts, repeated fields, deep
 nesting, large numbers, bombs, images of a million parts, bodies in many pieces, for every route and gRPC method, of a
-few bytes up to 32 MiB, with a key and without. They are sent one after the other. Of each is measured the longest wait
-of a bystander who sends a photograph every 50 ms, the CPU seconds and the growth of the memory of all of the server's
-processes. What breaks a bar is sent twice more, and the least of the three is told. The exit status is 1 if anything
-did.
+few bytes up to 32 MiB. The first requests go to each route and method with a key and without. They are sent one after
+the other. Measured for each are the longest wait of a bystander, who sends a small image every 50 ms, and the CPU
+seconds and the growth of the memory of all of the server's processes. A request that breaks a bar is sent twice more,
+and the least of the three is reported. The exit status is 1 if any broke one. The server's limits are those of the
+shipped configuration.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from scripts.errors import at_least_zero, positive, told_in_one_line
+from scripts.errors import at_least_zero, errors_in_one_line, positive
 from scripts.lab.faults.amplification.corpus import Corpus
 from scripts.lab.faults.amplification.measure import Cost, Measuring, measuring
 from scripts.lab.faults.amplification.report import told, worst
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str]) -> None:
     args = parser.parse_args(arguments)
     check_files(parser, args)
     costs: list[Cost] = []
-    with told_in_one_line(), tempfile.TemporaryDirectory() as folder:
+    with errors_in_one_line(), tempfile.TemporaryDirectory() as folder:
         set_up()
         with measuring(args.placement, Path(folder)) as (measure, key):
             corpus = Corpus(measure.document(), args.seed, key)
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str]) -> None:
                 table = worst(costs)
                 write_files(args, table, {"seed": args.seed, "costs": [cost.record() for cost in costs]})
     table.show()
-    print(told(costs, args.seed, len(corpus.pairs)))
+    print(told(costs, args.seed, len(corpus.pairs), len(corpus.endpoints)))
     if any(cost.is_finding for cost in costs):
         raise SystemExit(1)
 

@@ -12,9 +12,9 @@ from scripts.lab.faults.amplification import bodies, messages
 from scripts.lab.faults.amplification.endpoints import Endpoint, methods, routes
 from scripts.lab.faults.hostile.inputs import Input, request
 
-# What is taken in of one request: the server's limit, less room for a head.
+# The most bytes of a request: the server's limit, less what a head takes.
 MOST_BYTES = 32 * 2**20 - 2**16
-# Before they are compressed gRPC's messages may be larger than what is taken in.
+# Before they are compressed gRPC's messages may be larger.
 MOST_UNPACKED = 128 * 2**20
 SIZES = (8, 2**10, 2**16, 2**18, 2**20, 2**23, MOST_BYTES)
 # A request takes some seconds at most on its way, of the millisecond between two pieces.
@@ -41,25 +41,37 @@ class Costly:
 
 
 class Corpus:
-    """Every pair of an endpoint and of something large, in an order of the seed's; each round with other sizes."""
+    """Every pair of an endpoint and of something large, in an order of the seed's; each round with other sizes.
+
+    The first requests go to each endpoint once with a key and once without.
+    """
 
     def __init__(self, document: Mapping[str, Any], seed: int, key: str) -> None:
         """Set the server's OpenAPI document, the seed, and the key that some requests show."""
         self._seed, self._key = seed, key
-        endpoints = [*routes(document), *methods()]
-        self.pairs = [(endpoint, name) for endpoint in endpoints for name in makers(endpoint)]
-        Random(seed).shuffle(self.pairs)
+        self.endpoints = [*routes(document), *methods()]
+        self.pairs = [(endpoint, name) for endpoint in self.endpoints for name in makers(endpoint)]
+        rng = Random(seed)
+        rng.shuffle(self.endpoints)
+        rng.shuffle(self.pairs)
 
     def made(self, index: int) -> Costly:
         """The request of this number."""
         rng = Random(f"{self._seed}/{index}")
-        endpoint, name = self.pairs[index % len(self.pairs)]
+        endpoint, name, with_key = self._chosen(index, rng)
         size = round(rng.choice(SIZES) * rng.uniform(0.6, 1))
-        # The longest key is nobody's.
-        with_key = rng.random() < 0.7 and name != bodies.LONG_KEY
         make = _by_grpc if endpoint.message is not None else _by_http
         how, length, sent = make(endpoint, name, size, self._key if with_key else "", rng)
         return Costly(endpoint.name, f"{name}{how}", with_key, length, sent)
+
+    def _chosen(self, index: int, rng: Random) -> tuple[Endpoint, str, bool]:
+        """An endpoint, what is large, and whether a key is shown; the longest key is nobody's."""
+        if index < 2 * len(self.endpoints):
+            endpoint = self.endpoints[index // 2]
+            name = rng.choice([each for each in makers(endpoint) if each != bodies.LONG_KEY])
+            return endpoint, name, index % 2 == 0
+        endpoint, name = self.pairs[index % len(self.pairs)]
+        return endpoint, name, rng.random() < 0.7 and name != bodies.LONG_KEY
 
 
 def makers(endpoint: Endpoint) -> Mapping[str, Any]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from scripts.lab.faults.hostile.bombs import BOMBS, chunk
-from scripts.lab.faults.hostile.pictures import ORIGINALS, original
+from scripts.lab.faults.hostile.pictures import FLAT, largest, original
 from scripts.shipped import shipped
 
 START, END = b"\xff\xd8", b"\xff\xd9"
-# A segment of a JPEG: what its marker is, and what it holds.
+# Segments of a JPEG: a marker and its content.
 SEGMENTS = {
     "empty comments": b"\xff\xfe\0\x02",
     "empty profiles": b"\xff\xe2\0\x02",
@@ -25,16 +26,18 @@ SEGMENTS = {
     "escaped bytes between": b"\xff\0",
     "markers without a length": b"\xff\x01",
 }
+# What starts files, before as many zeros as are wanted.
+STARTS = (START, b"\x89PNG\r\n\x1a\n", b"BM", b"GIF89a", b"RIFF\xff\xff\xff\x7fWEBPVP8X", b"II*\0\x08\0\0\0", b"")
+Make = Callable[[Random, int], bytes]
 
 
-def _jpeg(segment: bytes) -> Callable[[Random, int], bytes]:
+def _cat() -> bytes:
+    return shipped("tests/cat.jpg").read_bytes()
+
+
+def _jpeg(segment: bytes, rng: Random, size: int) -> bytes:
     """The cat, with so many bytes of segments before its pixels, or with nothing else."""
-
-    def made(rng: Random, size: int) -> bytes:
-        cat = shipped("tests/cat.jpg").read_bytes()
-        return START + segment * (size // len(segment)) + (cat[2:] if rng.random() < 0.7 else END)
-
-    return made
+    return START + segment * (size // len(segment)) + (_cat()[2:] if rng.random() < 0.7 else END)
 
 
 def _chunks(rng: Random, size: int) -> bytes:
@@ -60,27 +63,24 @@ def _digits(rng: Random, size: int) -> bytes:
     return rng.choice((b"P6 ", b"P5\n#", b"P3 1 1 255 ", b"P2 ")) + rng.choice((b"1", b" ", b"#\n", b"0 ")) * size
 
 
-def _padded(name: str) -> Callable[[Random, int], bytes]:
-    """A bomb, with zeros behind it as often as not."""
-    return lambda rng, size: BOMBS[name](rng) + bytes(size if rng.random() < 0.5 else 0)
+def _padded(make: Callable[[Random], bytes], rng: Random, size: int) -> bytes:
+    """An image, with zeros behind it as often as not."""
+    return make(rng) + bytes(size if rng.random() < 0.5 else 0)
 
 
-def _original(name: str) -> Callable[[Random, int], bytes]:
-    return lambda rng, size: original(name)
-
-
-# What starts files, before as many zeros as are wanted.
-STARTS = (START, b"\x89PNG\r\n\x1a\n", b"BM", b"GIF89a", b"RIFF\xff\xff\xff\x7fWEBPVP8X", b"II*\0\x08\0\0\0", b"")
-
-IMAGES: dict[str, Callable[[Random, int], bytes]] = {
-    **{f"a JPEG of {name}": _jpeg(segment) for name, segment in SEGMENTS.items()},
-    **{f"a bomb: {name}": _padded(name) for name in BOMBS},
-    **{f"49 megapixels: {name}": _original(name) for name in ORIGINALS},
+IMAGES: dict[str, Make] = {
+    **{f"a JPEG of {name}": partial(_jpeg, segment) for name, segment in SEGMENTS.items()},
+    **{f"a bomb: {name}": partial(_padded, make) for name, make in BOMBS.items()},
+    **{f"49 megapixels: {name}": lambda rng, size, name=name: original(name) for name in FLAT},  # type: ignore[misc]
+    **{
+        f"as large as may be: {name}": partial(_padded, lambda rng, name=name: largest(name))  # type: ignore[misc]
+        for name in FLAT
+    },
     "a PNG of empty chunks": _chunks,
     "a GIF of empty blocks": _blocks,
     "a file of empty boxes": _boxes,
     "a PPM of digits": _digits,
     "zeros behind a file's start": lambda rng, size: rng.choice(STARTS) + bytes(size),
     "random bytes": lambda rng, size: rng.choice(STARTS) + rng.randbytes(size),
-    "a small photograph": lambda rng, size: shipped("tests/cat.jpg").read_bytes(),
+    "a small photograph": lambda rng, size: _cat(),
 }

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import msgspec
 
+from ensemble_serving.transports import Request, once
 from models.repository import DEFAULT_ROOT
 from scripts.keys import add
 from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
@@ -102,8 +103,9 @@ class Measuring:
 
     def document(self) -> dict[str, Any]:
         """The OpenAPI document that it publishes."""
-        answer: dict[str, Any] = httpx.get(f"http://{HOST}:{HTTP_PORT}/openapi.json").json()
-        return answer
+        response = once(f"http://{HOST}:{HTTP_PORT}", Request("/openapi.json", method="GET"))
+        document: dict[str, Any] = msgspec.json.decode(response.body)
+        return document
 
     def cost(self, index: int, asked: Costly) -> Cost:
         """What a request costs."""

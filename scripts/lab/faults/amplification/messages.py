@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from deployments.protocol import inference_pb2 as inference
+from deployments.protocol import tensorflow_serving_pb2 as serving
 from scripts.lab.faults.amplification.images import IMAGES
 
 Make = Callable[[Random, int], bytes]
@@ -16,6 +19,8 @@ VARINT, FIXED64, BYTES, OPEN, CLOSE = range(5)
 UNKNOWN = 1000
 # An image may come as often as this, in about as many bytes together.
 MOST_IMAGES, MOST_BYTES = 64, 30 * 2**20
+# The fields from a message to one within.
+Way = tuple[FieldDescriptor, ...]
 
 
 def varint(number: int) -> bytes:
@@ -35,25 +40,24 @@ def field(number: int, content: bytes) -> bytes:
 def messages(message: Descriptor) -> dict[str, Make]:
     """What may be sent to a method, by what is large about it: each of its fields, nested ones too, in each way."""
     made: dict[str, Make] = {"nothing": lambda rng, size: b"", "zeros": lambda rng, size: bytes(size)}
-    made |= {f"unknown fields: {name}": _repeated(unit) for name, unit in _units(UNKNOWN).items()}
-    made["deep groups"] = lambda rng, size: _groups(size)
+    made |= {f"unknown fields: {name}": partial(_repeated, unit) for name, unit in _units(UNKNOWN).items()}
+    made["deep groups"] = _groups
     for way in _ways(message):
-        name = ".".join(each.name for each in way)
-        number = way[-1].number
-        if way[-1].type in {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES}:
-            made[f"{name}: long"] = _within(way, lambda rng, size, n=number: field(n, b"x" * size))  # type: ignore[misc]
-            made[f"{name}: long, of emoji"] = _within(
-                way,
-                lambda rng, size, n=number: field(n, "\U0001f600".encode() * (size // 4)),  # type: ignore[misc]
-            )
-        if way[-1].type == FieldDescriptor.TYPE_MESSAGE:
-            made[f"{name}: long"] = _within(way, lambda rng, size, n=number: field(n, bytes(size)))  # type: ignore[misc]
-        for kind, unit in _units(number).items():
-            made[f"{name}: {kind}"] = _within(way, _repeated(unit))
+        name, kind = ".".join(each.name for each in way), way[-1].type
+        if kind in {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES}:
+            made[f"{name}: long"] = partial(_long, way, b"x")
+            made[f"{name}: long, of emoji"] = partial(_long, way, "\U0001f600".encode())
+        if kind == FieldDescriptor.TYPE_MESSAGE:
+            made[f"{name}: long"] = partial(_long, way, b"\0")
+        for unit, content in _units(way[-1].number).items():
+            made[f"{name}: {unit}"] = partial(_within, way, content)
         # Where messages hold others: as many of the outer one, each with one of the inner.
         if len(way) > 1:
-            made[f"{name}: each in a message of its own"] = _repeated(_wrapped(way, field(number, b"")))
-    made |= {f"images: {name}": _images(message, name) for name in IMAGES if _holds_images(message)}
+            made[f"{name}: each in a message of its own"] = partial(
+                _repeated, _wrapped(way, field(way[-1].number, b""))
+            )
+    if message.name in REQUESTS:
+        made |= {f"images: {name}": partial(_images, message.name, name) for name in IMAGES}
     return made
 
 
@@ -68,19 +72,33 @@ def _units(number: int) -> dict[str, bytes]:
     }
 
 
-def _repeated(unit: bytes) -> Make:
-    return lambda rng, size: unit * (size // len(unit))
+def _repeated(unit: bytes, rng: Random, size: int) -> bytes:
+    return unit * (size // len(unit))
 
 
-def _groups(size: int) -> bytes:
-    opening, closing = varint(UNKNOWN << 3 | 3), varint(UNKNOWN << 3 | 4)
+def _groups(rng: Random, size: int) -> bytes:
+    opening, closing = varint(UNKNOWN << 3 | OPEN), varint(UNKNOWN << 3 | CLOSE)
     depth = size // (len(opening) + len(closing))
     return opening * depth + closing * depth
 
 
-def _ways(message: Descriptor, depth: int = 4) -> list[tuple[FieldDescriptor, ...]]:
+def _long(way: Way, unit: bytes, rng: Random, size: int) -> bytes:
+    return _wrapped(way, field(way[-1].number, unit * (size // len(unit))))
+
+
+def _within(way: Way, unit: bytes, rng: Random, size: int) -> bytes:
+    return _wrapped(way, _repeated(unit, rng, size))
+
+
+def _wrapped(way: Way, content: bytes) -> bytes:
+    for outer in reversed(way[:-1]):
+        content = field(outer.number, content)
+    return content
+
+
+def _ways(message: Descriptor, depth: int = 4) -> list[Way]:
     """The way to each field of a message and of those within, the outermost first."""
-    found: list[tuple[FieldDescriptor, ...]] = []
+    found: list[Way] = []
     for each in message.fields:
         found.append((each,))
         if each.message_type is not None and depth > 1:
@@ -88,36 +106,34 @@ def _ways(message: Descriptor, depth: int = 4) -> list[tuple[FieldDescriptor, ..
     return found
 
 
-def _wrapped(way: tuple[FieldDescriptor, ...], content: bytes) -> bytes:
-    for outer in reversed(way[:-1]):
-        content = field(outer.number, content)
-    return content
+def _infer(images: list[bytes], raw: bool) -> inference.ModelInferRequest:
+    request = inference.ModelInferRequest(model_name="ensemble")
+    tensor = request.inputs.add(name="image", datatype="BYTES", shape=[len(images)])
+    if raw:
+        request.raw_input_contents.append(b"".join(struct.pack("<I", len(image)) + image for image in images))
+    else:
+        tensor.contents.bytes_contents.extend(images)
+    return request
 
 
-def _within(way: tuple[FieldDescriptor, ...], make: Make) -> Make:
-    return lambda rng, size: _wrapped(way, make(rng, size))
+def _predict(images: list[bytes], _: bool) -> serving.PredictRequest:
+    shape = serving.TensorShapeProto(dim=[{"size": len(images)}])
+    tensor = serving.TensorProto(dtype="DT_STRING", tensor_shape=shape, string_val=images)
+    return serving.PredictRequest(model_spec={"name": "ensemble"}, inputs={"image": tensor})
 
 
-def _holds_images(message: Descriptor) -> bool:
-    return message.name in {"ModelInferRequest", "PredictRequest", "ClassificationRequest"}
+def _classification(images: list[bytes], _: bool) -> serving.ClassificationRequest:
+    request = serving.ClassificationRequest(model_spec={"name": "ensemble"})
+    for image in images:
+        example = request.input.example_list.examples.add()
+        example.features.feature["image"].bytes_list.value.append(image)
+    return request
 
 
-def _images(message: Descriptor, name: str) -> Make:
-    def made(rng: Random, size: int) -> bytes:
-        image = IMAGES[name](rng, min(size, MOST_BYTES))
-        count = min(rng.choice((1, MOST_IMAGES)), max(1, MOST_BYTES // (len(image) + 1)))
-        if message.name == "PredictRequest":
-            shape = field(2, field(2, varint(1 << 3) + varint(count)))
-            tensor = varint(1 << 3) + b"\7" + shape + field(8, image) * count
-            return field(1, field(1, b"ensemble")) + field(2, field(1, b"image") + field(2, tensor))
-        if message.name == "ClassificationRequest":
-            feature = field(1, b"image") + field(2, field(1, field(1, image)))
-            examples = field(1, field(1, field(1, feature))) * count
-            return field(1, field(1, b"ensemble")) + field(2, field(1, examples))
-        tensor = field(1, b"image") + field(2, b"BYTES") + field(3, varint(count))
-        start = field(1, b"ensemble")
-        if rng.random() < 0.5:
-            return start + field(5, tensor + field(5, field(8, image) * count))
-        return start + field(5, tensor) + field(7, (struct.pack("<I", len(image)) + image) * count)
+REQUESTS = {"ModelInferRequest": _infer, "PredictRequest": _predict, "ClassificationRequest": _classification}
 
-    return made
+
+def _images(message: str, name: str, rng: Random, size: int) -> bytes:
+    image = IMAGES[name](rng, min(size, MOST_BYTES))
+    count = min(rng.choice((1, MOST_IMAGES)), max(1, MOST_BYTES // (len(image) + 1)))
+    return REQUESTS[message]([image] * count, rng.random() < 0.5).SerializeToString()

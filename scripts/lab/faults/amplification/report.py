@@ -32,9 +32,13 @@ def _cells(cost: Cost) -> list[str]:
     return [str(cost.index), *words, "yes" if cost.with_key else "no", f"{cost.size:,}", cost.status, *numbers]
 
 
-def told(costs: Sequence[Cost], seed: int, pairs: int) -> str:
-    """How many were sent, and what went wrong with those that are findings, a line each."""
+def told(costs: Sequence[Cost], seed: int, kinds: int, endpoints: int) -> str:
+    """How many requests were sent and where to, and what went wrong with those that failed, a line each."""
     found = [cost for cost in costs if cost.is_finding]
-    lines = [f"Seed {seed}: {len(costs):,} requests of {pairs:,} kinds; {len(found):,} broke a bar or failed."]
+    shown, hidden = ({cost.where for cost in costs if cost.with_key is key} for key in (True, False))
+    lines = [
+        f"Seed {seed}: {len(costs):,} requests of {kinds:,} kinds; {len(found):,} broke a bar or failed.",
+        f"Of {endpoints} routes and methods {len(shown)} were sent requests with a key, {len(hidden)} without.",
+    ]
     lines += [f"{cost.index}: {cost.where}, {cost.what}: {cost.failure}" for cost in found if cost.failure is not None]
     return "\n".join(lines)

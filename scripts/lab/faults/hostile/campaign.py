@@ -12,14 +12,14 @@ from typing import Any
 
 import psutil
 
+from ensemble_serving.transports import is_ready
 from models.repository import DEFAULT_ROOT
 from scripts.errors import ScriptError
 from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
 from scripts.lab.benchmark.workloads import CIFAR_SIZE, Placement, Workload
-from scripts.lab.client import is_ready
 from scripts.lab.faults.hostile.corpus import made
 from scripts.lab.faults.hostile.inputs import Input, classify
-from scripts.lab.faults.hostile.pictures import original
+from scripts.lab.faults.hostile.pictures import largest
 from scripts.lab.faults.hostile.sending import Sender
 from scripts.lab.faults.hostile.siege import Siege, Verdict, WellMeaning, besiege, families, told
 from scripts.shipped import shipped
@@ -109,7 +109,7 @@ def vital(server: Running) -> dict[int, str]:
 
 def originals(name: str) -> list[tuple[int, Input]]:
     """The largest picture of a format, as often as it is sent at once."""
-    image = Input(f"originals: {name}", classify(original(name)))
+    image = Input(f"originals: {name}", classify(largest(name)))
     return [(number, image) for number in range(SIDE_BY_SIDE)]
 
 
@@ -131,7 +131,7 @@ def campaign(
         for name, inputs in parts.items():
             at_once = SIDE_BY_SIDE if name in sent_originals else 16
             with watched(server) as memory:
-                well_meaning = WellMeaning(f"{URL}/classify", photograph.read_bytes())
+                well_meaning = WellMeaning(URL, photograph.read_bytes())
                 sender = Sender(HOST, HTTP_PORT, GRPC_PORT)
                 siege = asyncio.run(besiege(sender, inputs, well_meaning, at_once=at_once, done=done))
             report.parts[name] = Part(siege, memory.peak_mb)

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 from tqdm import tqdm
 
-from scripts.errors import at_least_zero, told_in_one_line
+from scripts.errors import at_least_zero, errors_in_one_line
 from scripts.lab.faults.hostile.campaign import HEADINGS, SIDE_BY_SIDE, campaign, rows
-from scripts.lab.faults.hostile.pictures import ORIGINALS
+from scripts.lab.faults.hostile.pictures import FLAT
 from scripts.results import Table, add_files, check_files, write_files
 from scripts.serve.environment import set_up
 
@@ -33,15 +33,15 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--inputs", type=at_least_zero, default=INPUTS, help="of the corpus; default: %(default)s")
     parser.add_argument("--seed", type=int, default=SEED, help="of the corpus; default: %(default)s")
     parser.add_argument("--first", type=at_least_zero, default=0, metavar="NUMBER", help="of the first input")
-    parser.add_argument("--formats", nargs="*", default=list(ORIGINALS), metavar="FORMAT", help="of the originals")
+    parser.add_argument("--formats", nargs="*", default=list(FLAT), metavar="FORMAT", help="of the originals")
     parser.add_argument("--placement", choices=("separate", "colocated"), default="separate")
     add_files(parser, "markdown")
     args = parser.parse_args(arguments)
-    if unknown := [name for name in args.formats if name not in ORIGINALS]:
-        parser.error(f"there is no format {unknown[0]!r}; there are {', '.join(ORIGINALS)}")
+    if unknown := [name for name in args.formats if name not in FLAT]:
+        parser.error(f"there is no format {unknown[0]!r}; there are {', '.join(FLAT)}")
     check_files(parser, args)
     numbers = range(args.first, args.first + args.inputs)
-    with told_in_one_line():
+    with errors_in_one_line():
         set_up()
         with tqdm(total=len(numbers) + SIDE_BY_SIDE * len(args.formats), unit="input") as bar:
             report = campaign(args.seed, numbers, args.formats, args.placement, bar.update)

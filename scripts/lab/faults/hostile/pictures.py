@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from functools import cache
+from math import isqrt
 from random import Random
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-# 49 megapixels of the 50 that are accepted.
+from deployments.transformer.decoding import BYTES_PER_PIXEL, USUAL_BYTES_PER_PIXEL
+from deployments.transformer.transformer import TransformerSettings
+
+# 49 megapixels of the 50 that are accepted as a JPEG.
 ORIGINAL_EDGE = 7000
 
 # The formats by what they are called here: Pillow's name, the modes, and the options of saving, of which one is taken.
@@ -71,25 +74,38 @@ def animated(name: str, frames: int) -> bytes:
     return saved(first, ANIMATED[name], save_all=True, append_images=more, **options)
 
 
-def _flat(mode: str) -> Image.Image:
-    return Image.new("RGB", (ORIGINAL_EDGE, ORIGINAL_EDGE), (90, 120, 30)).convert(mode)
-
-
-ORIGINALS: dict[str, Callable[[], bytes]] = {
-    "jpeg": lambda: saved(_flat("RGB"), "JPEG"),
-    "progressive jpeg": lambda: saved(_flat("RGB"), "JPEG", progressive=True),
-    "png": lambda: saved(_flat("RGB"), "PNG"),
-    "webp": lambda: saved(_flat("RGB"), "WEBP", lossless=True),
-    "gif": lambda: saved(Image.new("P", (ORIGINAL_EDGE, ORIGINAL_EDGE), 7), "GIF"),
-    "bmp": lambda: saved(_flat("1"), "BMP"),
-    "ppm": lambda: saved(_flat("1"), "PPM"),
-    "tiff": lambda: saved(_flat("RGB"), "TIFF", compression="tiff_deflate"),
-    "jpeg 2000": lambda: saved(_flat("RGB"), "JPEG2000"),
-    "avif": lambda: saved(_flat("RGB"), "AVIF", speed=10),
+# Of one colour, so that the files are small: Pillow's name, the mode, and the options of saving.
+FLAT: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "jpeg": ("JPEG", "RGB", {}),
+    "progressive jpeg": ("JPEG", "RGB", {"progressive": True}),
+    "png": ("PNG", "RGB", {}),
+    "webp": ("WEBP", "RGB", {"lossless": True}),
+    "gif": ("GIF", "P", {}),
+    "bmp": ("BMP", "1", {}),
+    "ppm": ("PPM", "1", {}),
+    "tiff": ("TIFF", "RGB", {"compression": "tiff_deflate"}),
+    "jpeg 2000": ("JPEG2000", "RGB", {}),
+    "avif": ("AVIF", "RGB", {"speed": 10}),
 }
 
 
 @cache
+def flat(name: str, edge: int) -> bytes:
+    """A square picture of a format, of one colour, its edge in pixels."""
+    pillow, mode, options = FLAT[name]
+    return saved(Image.new("RGB", (edge, edge), (90, 120, 30)).convert(mode), pillow, **options)
+
+
 def original(name: str) -> bytes:
-    """The largest picture of a format that is accepted, of one colour, so that it is a small file."""
-    return ORIGINALS[name]()
+    """A picture of 49 megapixels, which is accepted as a JPEG."""
+    return flat(name, ORIGINAL_EDGE)
+
+
+def largest(name: str) -> bytes:
+    """The largest picture of a format that a server without settings of its own decodes."""
+    pillow, _, _ = FLAT[name]
+    if name == "jpeg":
+        return original(name)
+    # What libjpeg keeps of a picture with 4:2:0.
+    weight = 3 if pillow == "JPEG" else BYTES_PER_PIXEL.get(pillow, USUAL_BYTES_PER_PIXEL)
+    return flat(name, isqrt(TransformerSettings().max_decoding_bytes // weight))

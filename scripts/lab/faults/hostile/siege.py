@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-import httpx
-
+from ensemble_serving.transports import NoResponse, Request, Response, Transport, connect, once
 from scripts.lab.faults.hostile.inputs import Input
 from scripts.lab.faults.hostile.sending import Outcome, Sender
 
 # Failures of a kind that are told.
 MOST_TOLD = 5
+UNAVAILABLE = 503
 
 
 @dataclass
@@ -68,26 +69,27 @@ class WellMeaning:
     """A client that sends a photograph, and knows what the answer is."""
 
     def __init__(self, url: str, image: bytes) -> None:
-        """Ask once while nothing is wrong: what is answered now is right."""
-        self._url, self._image = url, image
-        self._right = self._label(httpx.post(url, content=image, timeout=60))
+        """Ask once while nothing is wrong: what is answered now is right.
+
+        Args:
+            url: the server's root.
+            image: the photograph.
+        """
+        self.url, self._request = url, Request("/classify", image)
+        self._right = self._label(once(url, self._request))
 
     @staticmethod
-    def _label(answer: httpx.Response) -> str:
-        return (
-            str(answer.json()["label"])
-            if answer.status_code == httpx.codes.OK
-            else f"{answer.status_code} {answer.text}"
-        )
+    def _label(answer: Response) -> str:
+        return str(json.loads(answer.body)["label"]) if answer.ok else f"{answer.status} {answer.body!r}"
 
-    async def ask(self, client: httpx.AsyncClient) -> str | None:
+    async def ask(self, transport: Transport) -> str | None:
         """What was wrong about the answer; None if it was right, or a refusal that says when to come again."""
         try:
-            answer = await client.post(self._url, content=self._image)
-        except httpx.HTTPError as err:
+            answer = await transport.send(self._request)
+        except NoResponse as err:
             return f"{type(err).__name__}: {err}"
         label = self._label(answer)
-        refused = answer.status_code == httpx.codes.SERVICE_UNAVAILABLE and "retry-after" in answer.headers
+        refused = answer.status == UNAVAILABLE and answer.retry_after_s is not None
         return None if label == self._right or refused else label
 
 
@@ -125,15 +127,16 @@ async def besiege(
             done()
 
     async def ask() -> None:
-        async with httpx.AsyncClient(timeout=60, verify=False) as client:  # noqa: S501
-            while not over.is_set():
-                began = time.monotonic()
-                wrong = await well_meaning.ask(client)
-                siege.well_meant += 1
-                siege.slowest_well_meant_s = max(siege.slowest_well_meant_s, time.monotonic() - began)
-                if wrong is not None:
-                    siege.wrong.append(wrong)
-                await asyncio.sleep(rest_s)
+        transport = connect(well_meaning.url)
+        while not over.is_set():
+            began = time.monotonic()
+            wrong = await well_meaning.ask(transport)
+            siege.well_meant += 1
+            siege.slowest_well_meant_s = max(siege.slowest_well_meant_s, time.monotonic() - began)
+            if wrong is not None:
+                siege.wrong.append(wrong)
+            await asyncio.sleep(rest_s)
+        await transport.close()
 
     asking = asyncio.ensure_future(ask())
     try:

@@ -117,7 +117,7 @@ def test_work_is_noted_on_each_image_that_took_part():
 
 def test_what_was_noted_before_is_put_before_what_was_noted_elsewhere():
     before = Work("one", batch(["a", "b"])).done(["a", "b"])
-    elsewhere = pickle.loads(pickle.dumps(Work("two", before.without_steps()).done([1, 2])))
+    elsewhere = pickle.loads(pickle.dumps(Work("two", before.outbound()).done([1, 2])))
     assert [note.node for note in notes(elsewhere)] == ["two"]
     after = elsewhere.after(before)
     assert [[step.note.node for step in item.steps] for item in after.items] == [["one", "two"]] * 2

@@ -4,7 +4,15 @@ from random import Random
 import pytest
 from PIL import Image
 
-from deployments.contract.declared import MOST_FILL, MOST_SEGMENTS, PLAIN_PIXELS, declared, jpeg_size
+from deployments.contract.declared import (
+    MOST_FILL,
+    MOST_SEGMENTS,
+    PLAIN_BYTES,
+    PLAIN_PIXELS,
+    Jpeg,
+    declared,
+    read_jpeg,
+)
 from scripts.lab.faults.hostile.bombs import BOMBS
 from scripts.lab.faults.hostile.pictures import ANIMATED, FORMATS, animated, well_formed
 from tests import pictures
@@ -45,11 +53,20 @@ def test_the_size_of_what_moves(name):
 def test_a_jpeg_is_plain_up_to_some_size():
     assert is_plain(pictures.jpeg())
     assert is_plain(pictures.with_orientation(pictures.noise(), 6))
-    assert is_plain(pictures.progressive(4000, PLAIN_PIXELS // 4000))
-    assert not is_plain(pictures.progressive(4000, PLAIN_PIXELS // 4000 + 1))
+    for extra in (0, 1):
+        assert is_plain(pictures.progressive(1000, PLAIN_PIXELS // 1000 + extra, progressive=False)) == (not extra)
+        # Of 4:2:0 libjpeg keeps 3 bytes for each pixel.
+        assert is_plain(pictures.progressive(512, PLAIN_BYTES // 3 // 512 + extra)) == (not extra)
     # Fill bytes and markers without a length may stand between segments.
     whole = pictures.jpeg()
     assert is_plain(whole[:2] + b"\xff\xff\xff\x01\xff\xd0" + whole[2:])
+
+
+def test_a_jpeg_that_is_decoded_at_a_smaller_scale_costs_less():
+    costs = [declared(pictures.progressive(2000, 1000, progressive=each)).isolated_pixels for each in (True, False)]
+    assert costs == [2_000_000, 250_000]
+    assert declared(pictures.jpeg()).isolated_pixels == 0
+    assert declared(pictures.bomb(2000)).isolated_pixels == 4_000_000
 
 
 @pytest.mark.parametrize("image", [b"", b"\xff\xd8", b"\xff\xd8\xff", b"no", b"\x89PNG", b"P6", b"II*\0", b"RIFF"])
@@ -80,12 +97,33 @@ def test_a_bounded_part_of_a_jpeg_is_looked_at(more, monkeypatch):
     # Before the frame's header, and behind it.
     start = WHOLE.index(b"\xff\xda")
     for image in (WHOLE[:2] + more + WHOLE[2:], WHOLE[:start] + more + WHOLE[start:]):
-        assert declared(Looked(image)) == (0, False)
+        assert declared(Looked(image))[:2] == (0, False)
     assert Looked.parts <= 2 * MOST_SEGMENTS
 
 
 def test_what_cameras_write_is_looked_through():
     segments = b"".join(b"\xff\xe2" + (65_535).to_bytes(2) + bytes(65_533) for _ in range(255))
-    assert declared(WHOLE[:2] + segments + WHOLE[2:]) == declared(WHOLE) == (160 * 120, True)
-    assert jpeg_size(WHOLE[:2] + bytes(MOST_FILL) + WHOLE[2:]) == (160, 120)
-    assert jpeg_size(WHOLE[:2] + bytes(MOST_FILL + 1) + WHOLE[2:]) is None
+    assert declared(WHOLE[:2] + segments + WHOLE[2:]) == declared(WHOLE) == (160 * 120, True, True)
+    assert read_jpeg(WHOLE[:2] + bytes(MOST_FILL) + WHOLE[2:]) == Jpeg(160, 120)
+    assert read_jpeg(WHOLE[:2] + bytes(MOST_FILL + 1) + WHOLE[2:]) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "kept"),
+    [
+        ("RGB", {}, 3),
+        ("RGB", {"subsampling": 0}, 6),
+        ("L", {}, 2),
+        ("CMYK", {}, 8),
+        ("RGB", {"progressive": False}, 0),
+        ("L", {"progressive": False}, 0),
+    ],
+)
+def test_what_a_decoder_keeps_of_a_jpeg(mode, options, kept):
+    assert read_jpeg(pictures.progressive(200, 100, mode, **options)) == Jpeg(200, 100, kept * 200 * 100)
+
+
+def test_a_scan_of_its_own_for_each_component_is_kept_as_well():
+    whole = pictures.progressive(200, 100, progressive=False)
+    scan = whole.index(b"\xff\xda")
+    assert read_jpeg(whole[: scan + 4] + b"\x01" + whole[scan + 5 :]).kept == 3 * 200 * 100

@@ -3,12 +3,12 @@ import pytest
 
 import graph.errors
 from deployments.contract import errors
-from deployments.contract.errors import EnsembleError, by_code, kinds
+from deployments.contract.errors import EnsembleError, error_by_code, errors_by_code
 
 
 def test_every_error_has_a_code_of_its_own_and_both_statuses():
-    assert len(kinds()) >= 10
-    for code, kind in kinds().items():
+    assert len(errors_by_code()) >= 10
+    for code, kind in errors_by_code().items():
         assert kind.code == code
         assert 400 <= kind.http_status < 600
         assert grpc.StatusCode[kind.grpc_status] is not grpc.StatusCode.OK
@@ -16,11 +16,11 @@ def test_every_error_has_a_code_of_its_own_and_both_statuses():
 
 
 def test_an_error_comes_back_by_its_code():
-    for kind in kinds().values():
+    for kind in errors_by_code().values():
         for after_s in (None, 1.5):
-            again = by_code(**kind("why", retry_after_s=after_s).to_dict())
+            again = error_by_code(**kind("why", retry_after_s=after_s).to_dict())
             assert (type(again), again.message, again.retry_after_s) == (kind, "why", after_s)
-    assert type(by_code("of another version", "why")) is EnsembleError
+    assert type(error_by_code("of another version", "why")) is EnsembleError
 
 
 def test_a_long_message_is_cut():

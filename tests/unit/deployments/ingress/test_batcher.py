@@ -1,4 +1,5 @@
 import asyncio
+import time
 from contextvars import ContextVar
 
 import pytest
@@ -21,8 +22,8 @@ class Recorder:
 
 
 def batcher(**settings):
-    recorder = Recorder()
-    return Batcher(recorder, lambda item: item, IngressSettings(**settings)), recorder
+    recorder, limits = Recorder(), IngressSettings(**settings)
+    return Batcher(recorder, lambda item: item, lambda: limits), recorder
 
 
 async def settle():
@@ -40,6 +41,16 @@ async def test_what_arrives_together_leaves_together_and_in_order():
     recorder.gate.set()
     assert await asyncio.gather(*(door.submit(item) for item in range(10))) == [item * 2 for item in range(10)]
     assert recorder.batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+async def test_items_leave_by_their_turns():
+    recorder, limits = Recorder(), IngressSettings(max_batch_size=3, max_concurrent_batches=1)
+    later = time.time_ns() + 10**12
+    door = Batcher(recorder, lambda item: 1, lambda: limits, lambda item: item % 10 if item < 100 else later + item)
+    recorder.gate.set()
+    # The last two are not due: they leave, but not with the one before them.
+    await asyncio.gather(*(door.submit(item) for item in (19, 29, 39, 101, 15, 5, 25, 100, 11)))
+    assert recorder.batches == [[19, 29, 39], [11, 15, 5], [25], [100, 101]]
 
 
 async def test_what_arrives_while_the_graph_is_busy_leaves_together():
@@ -96,7 +107,7 @@ async def test_a_failure_reaches_every_caller_and_the_next_batch_goes_on():
             raise RuntimeError("broken")
         leave(range(len(items)), items)
 
-    door = Batcher(fail, lambda _: 1, IngressSettings(max_batch_size=2, max_concurrent_batches=1))
+    door = Batcher(fail, lambda _: 1, lambda: IngressSettings(max_batch_size=2, max_concurrent_batches=1))
     outcomes = await asyncio.gather(*(door.submit(item) for item in (0, 1, 2)), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [RuntimeError, RuntimeError, int]
 
@@ -109,7 +120,7 @@ async def test_a_result_does_not_wait_for_the_others_of_its_batch_and_a_failure_
         await gate.wait()
         raise RuntimeError("broken")
 
-    door = Batcher(run, lambda _: 1, IngressSettings(max_batch_size=3))
+    door = Batcher(run, lambda _: 1, lambda: IngressSettings(max_batch_size=3))
     futures = [door.submit(item) for item in "abc"]
     assert await asyncio.wait_for(asyncio.gather(futures[0], futures[2]), 1) == ["a", "c"]
     assert not futures[1].done()
@@ -119,9 +130,10 @@ async def test_a_result_does_not_wait_for_the_others_of_its_batch_and_a_failure_
 
 
 async def test_settings_change_while_it_runs():
-    door, recorder = batcher(max_batch_size=2)
+    limits, recorder = [IngressSettings(max_batch_size=2)], Recorder()
+    door = Batcher(recorder, lambda item: item, lambda: limits[-1])
     recorder.gate.set()
-    door.settings = IngressSettings(max_batch_size=3)
+    limits.append(IngressSettings(max_batch_size=3))
     await asyncio.gather(*(door.submit(item) for item in range(6)))
     assert recorder.batches == [[0, 1, 2], [3, 4, 5]]
 
@@ -149,7 +161,7 @@ async def test_a_batch_runs_in_no_requests_context():
         await asyncio.sleep(0)
         leave(range(len(items)), items)
 
-    door = Batcher(run, lambda _: 1, IngressSettings(max_batch_size=2, max_concurrent_batches=1))
+    door = Batcher(run, lambda _: 1, lambda: IngressSettings(max_batch_size=2, max_concurrent_batches=1))
 
     async def caller(item):
         request.set(item)
@@ -163,7 +175,7 @@ async def test_a_batch_that_is_cancelled_leaves_nobody_waiting():
     async def run(*_):
         raise asyncio.CancelledError
 
-    door = Batcher(run, lambda _: 1, IngressSettings())
+    door = Batcher(run, lambda _: 1, lambda: IngressSettings())
     outcomes = await asyncio.wait_for(asyncio.gather(door.submit(1), door.submit(2), return_exceptions=True), 1)
     assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError] * 2
 

@@ -17,12 +17,13 @@ from deployments.contract.errors import (
 )
 from deployments.contract.options import Options
 from deployments.contract.preprocessing import Preprocessing
+from deployments.ingress import queue
 from deployments.ingress.drain import Drain
 from deployments.ingress.ingress import Ingress
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
 from deployments.observe.tracing import Tracing
-from deployments.transformer.decoding import decode, inspect
+from deployments.transformer.decoding import decode, read_header
 from deployments.transformer.transformer import TransformerSettings
 from tests import pictures
 
@@ -57,7 +58,7 @@ def label(outcome):
 
 def ingress(delay=0.0, **settings):
     graph = Graph(delay)
-    return Ingress(graph, IngressSettings(**settings), 5, OBSERVER), graph
+    return Ingress.of_images(graph, IngressSettings(**settings), 5, OBSERVER), graph
 
 
 async def test_answers_and_errors_keep_their_order():
@@ -65,6 +66,18 @@ async def test_answers_and_errors_keep_their_order():
     outcomes = await door.classify([b"a", b"bad", b"c"])
     assert [label(outcomes[0]), label(outcomes[2])] == ["a", "c"]
     assert isinstance(outcomes[1], InvalidImage)
+
+
+async def test_an_image_does_not_wait_for_all_images_of_an_earlier_request(monkeypatch):
+    monkeypatch.setattr(queue, "BATCHES_APART_NS", 10**12)
+    door, graph = ingress(delay=0.01, max_batch_size=2, max_concurrent_batches=1)
+    several = asyncio.create_task(door.classify([b"a"] * 8))
+    while not graph.items:
+        await asyncio.sleep(0)
+    await door.classify([b"b"])
+    # Those that had left, and itself.
+    assert len(graph.items) == 3
+    assert len(await several) == 8
 
 
 async def test_a_request_past_its_deadline_is_answered_then():
@@ -126,11 +139,11 @@ async def test_warm_up_sends_a_picture_that_the_transformer_decodes():
     seen = []
 
     async def graph(batch):
-        header = inspect(batch.payload[0], TransformerSettings())
+        header = read_header(batch.payload[0], TransformerSettings())
         seen.extend(decode(batch.payload[0], header, [Preprocessing((4, 4))]))
         return Batch([answer("a")], batch.items)
 
-    await Ingress(graph, IngressSettings(), 5, OBSERVER).warm_up()
+    await Ingress.of_images(graph, IngressSettings(), 5, OBSERVER).warm_up()
     assert seen[0].shape == (4, 4, 3)
     assert seen[0].min() == seen[0].max() == 128
 
@@ -140,7 +153,7 @@ async def test_only_a_remote_member_that_is_not_there_is_not_waited_for(code, re
     async def graph(batch):
         return Batch([answer("a")], (replace(batch.items[0], missing={"m": code}),))
 
-    door = Ingress(graph, IngressSettings(), 5, OBSERVER)
+    door = Ingress.of_images(graph, IngressSettings(), 5, OBSERVER)
     if ready:
         assert await door.warm_up() == {"m": code}
     else:
@@ -161,7 +174,7 @@ async def test_a_node_call_that_is_cancelled_is_an_error_and_not_silence():
     async def graph(_):
         raise asyncio.CancelledError
 
-    [outcome] = await asyncio.wait_for(Ingress(graph, IngressSettings(), 5, OBSERVER).classify([b"a"]), 2)
+    [outcome] = await asyncio.wait_for(Ingress.of_images(graph, IngressSettings(), 5, OBSERVER).classify([b"a"]), 2)
     assert type(outcome) is EnsembleError
 
 
@@ -177,7 +190,7 @@ async def test_admission_counts_bytes_too():
 
 async def test_what_arrives_takes_room_for_its_bytes_and_none_of_an_image():
     door, _ = ingress(max_in_flight=1, max_in_flight_bytes=1024)
-    async with door.arriving() as arrival:
+    async with door.capacity.arriving() as arrival:
         arrival.grow(1000)
         with pytest.raises(Overloaded, match="1000 bytes"):
             arrival.grow(100)
@@ -191,7 +204,7 @@ async def test_nothing_arrives_while_there_is_no_room_for_an_image():
         waiting = group.create_task(door.classify([b"a"]))
         await asyncio.sleep(0)
         with pytest.raises(Overloaded, match="1 images"):
-            async with door.arriving():
+            async with door.capacity.arriving():
                 pass
         waiting.cancel()
 
@@ -200,7 +213,7 @@ async def test_a_long_deadline_is_no_reason_to_arrive_late():
     door, _ = ingress(timeout_ms=20)
 
     async def trickle():
-        async with door.arriving(Options(timeout_ms=3_600_000)):
+        async with door.capacity.arriving(Options(timeout_ms=3_600_000)):
             await asyncio.sleep(5)
 
     with pytest.raises(DeadlineExceeded, match="did not arrive"):
@@ -219,16 +232,16 @@ async def test_answers_go_out_before_spans_and_metrics_are_made():
     order = []
 
     class Late(Observer):
-        def batch(self, passages, start_ns, end_ns, batch):
+        def batch(self, image_traces, start_ns, end_ns, batch):
             assert start_ns < end_ns <= time.time_ns()
-            order.append(f"observed {len(passages)}")
+            order.append(f"observed {len(image_traces)}")
             raise ZeroDivisionError("an observer's failure is nobody else's")
 
     async def ask(name):
         [outcome] = await door.classify([name])
         order.append(label(outcome))
 
-    door = Ingress(Graph(), IngressSettings(), 5, Late(Tracing(None, {})))
+    door = Ingress.of_images(Graph(), IngressSettings(), 5, Late(Tracing(None, {})))
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     await asyncio.gather(ask(b"a"), ask(b"b"))
     await asyncio.sleep(0.05)
@@ -271,7 +284,7 @@ class Gate:
 
 async def test_a_photograph_does_not_wait_for_what_is_decoded_apart():
     graph = Gate()
-    door = Ingress(graph, IngressSettings(max_concurrent_batches=1), 5, OBSERVER)
+    door = Ingress.of_images(graph, IngressSettings(max_concurrent_batches=1), 5, OBSERVER)
     apart = asyncio.create_task(door.classify([pictures.bomb(100)]))
     await graph.held.wait()
     [outcome] = await door.classify([pictures.jpeg()])
@@ -287,7 +300,7 @@ async def test_a_photograph_does_not_wait_for_what_is_decoded_apart():
 
 async def test_pixels_in_flight_are_bounded():
     graph = Gate()
-    door = Ingress(graph, IngressSettings(max_in_flight_pixels=20_000), 5, OBSERVER)
+    door = Ingress.of_images(graph, IngressSettings(max_in_flight_pixels=20_000), 5, OBSERVER)
     # More than is admitted, but the only one.
     first = asyncio.create_task(door.classify([pictures.bomb(100)] * 3))
     await graph.held.wait()
@@ -303,15 +316,13 @@ async def test_pixels_in_flight_are_bounded():
 
 
 async def test_large_images_that_are_decoded_apart_go_alone():
-    door, _ = ingress(max_concurrent_batches=1, max_batch_bytes=2**20)
     sizes = []
-    run = door._graph
 
     async def counting(batch):
         sizes.append(len(batch.items))
-        return await run(Batch([b"x"] * len(batch.items), batch.items))
+        return Batch([answer("x") for _ in batch.items], batch.items)
 
-    door._graph = counting
+    door = Ingress.of_images(counting, IngressSettings(max_concurrent_batches=1, max_batch_bytes=2**20), 5, OBSERVER)
     await door.classify([pictures.bomb(2000)] * 3)
     await door.classify([pictures.bomb(100)] * 3)
     assert sizes == [1, 1, 1, 3]
@@ -327,7 +338,7 @@ async def test_what_the_graph_knows_is_answered_while_every_pass_is_taken_by_wha
             return await super().__call__(batch)
 
     settings = IngressSettings(max_concurrent_batches=1)
-    door = Ingress(Remembers(), settings, 5, OBSERVER, lambda image, _: image == b"known")
+    door = Ingress.of_images(Remembers(), settings, 5, OBSERVER, lambda image, _: image == b"known")
     waits = asyncio.create_task(door.classify([b"new", b"known"]))
     for _ in range(3):
         assert [label(each) for each in await asyncio.wait_for(door.classify([b"known"]), 5)] == ["known"]
@@ -338,16 +349,16 @@ async def test_what_the_graph_knows_is_answered_while_every_pass_is_taken_by_wha
 
 
 class Parting:
-    """A graph that lets all but the last image of a batch go, and fails on that one when it is told to."""
+    """A graph that lets all but the last image of a batch go, and fails on that one when it is reported to."""
 
     def __init__(self):
-        self.told = asyncio.Event()
+        self.reported = asyncio.Event()
 
     async def parts(self, batch):
         early = batch.split(range(len(batch.items) - 1))
         answers = [answer(image.decode()) for image in early.payload]
         yield range(len(answers)), Batch(answers, early.items)
-        await self.told.wait()
+        await self.reported.wait()
         raise ZeroDivisionError("a secret of the server")
 
     async def __call__(self, batch):
@@ -356,17 +367,17 @@ class Parting:
 
 async def test_who_has_an_answer_does_not_wait_for_the_batch_and_keeps_it_when_the_rest_fails():
     graph = Parting()
-    door = Ingress(graph, IngressSettings(max_batch_size=2, max_concurrent_batches=1), 5, OBSERVER)
+    door = Ingress.of_images(graph, IngressSettings(max_batch_size=2, max_concurrent_batches=1), 5, OBSERVER)
     early, late = (asyncio.create_task(door.classify([name], Options(timings=True))) for name in (b"a", b"b"))
     [outcome] = await asyncio.wait_for(early, 5)
     assert label(outcome) == "a"
     assert outcome.classification.timings is not None
     assert not late.done()
-    graph.told.set()
+    graph.reported.set()
     [failed] = await asyncio.wait_for(late, 5)
     assert (failed.code, "secret" in failed.message) == ("internal", False)
     async with asyncio.timeout(5):
-        while (counted := door.statistics.told("ensemble", "1").inference_stats).fail.count == 0:
+        while (counted := door.execution.statistics.reported("ensemble", "1").inference_stats).fail.count == 0:
             await asyncio.sleep(0.01)
     assert (counted.success.count, counted.fail.count) == (1, 1)
     assert counted.success.ns < counted.fail.ns

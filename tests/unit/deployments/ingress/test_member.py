@@ -8,7 +8,7 @@ from deployments.contract.errors import DeadlineExceeded, Overloaded
 from deployments.contract.item import Item
 from deployments.contract.options import Options
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.member import MemberIngress, PixelRows
+from deployments.ingress.member import PixelRows
 from deployments.ingress.settings import IngressSettings
 from tests.unit.deployments.ingress.test_ingress import OBSERVER, Graph, label
 
@@ -34,8 +34,8 @@ class Brightness:
 
 def ingresses(**settings):
     member = Brightness()
-    ensemble = Ingress(Graph(), IngressSettings(**settings), 2, OBSERVER)
-    return ensemble, MemberIngress(ensemble, PixelRows(member, (2, 3), LABELS), 2), member
+    ensemble = Ingress.of_images(Graph(), IngressSettings(**settings), 2, OBSERVER)
+    return ensemble, ensemble.of_pixels(PixelRows(member, (2, 3), LABELS)), member
 
 
 def pixels(level):
@@ -92,7 +92,7 @@ async def test_pixels_are_no_header_whatever_they_begin_with():
     rows = [b"BM" + bytes(16), b"\xff\xd8" + bytes(16)]
     waiting = asyncio.ensure_future(door.classify(rows))
     await asyncio.sleep(0)
-    assert (ensemble._admission.images, ensemble._admission.pixels) == (2, 0)
+    assert (ensemble.in_flight, ensemble.capacity.in_flight.pixels) == (2, 0)
     member.gate.set()
     assert len(await waiting) == 2
     # In one batch: neither of them waits apart.
@@ -101,7 +101,7 @@ async def test_pixels_are_no_header_whatever_they_begin_with():
 
 async def test_a_body_of_pixels_takes_the_ensembles_room_as_it_arrives():
     ensemble, door, _ = ingresses(max_in_flight_bytes=2**20)
-    async with door.arriving() as arrival:
+    async with door.capacity.arriving() as arrival:
         arrival.grow(2**20)
         with pytest.raises(Overloaded):
-            ensemble._admission.check_size(1)
+            ensemble.capacity.in_flight.check_size(1)

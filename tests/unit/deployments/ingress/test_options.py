@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from deployments.contract.errors import InvalidParameter
 from deployments.contract.options import Options
-from deployments.ingress.options import NAMES, from_keywords, from_parameters, from_query
+from deployments.ingress.options import NAMES, from_keywords, from_parameters, from_query, with_headers
 
 
 def test_text_becomes_what_it_says():
@@ -27,7 +27,7 @@ def test_text_becomes_what_it_says():
         ({"timeout_ms": "100000000"}, "timeout_ms: expected `int` <= 3600000"),
         (
             {"topk": "1"},
-            r"no parameter 'topk'; there are \['cache', 'members', 'quality', 'timeout_ms', 'timings', 'top_k'\]",
+            r"no parameter 'topk'; there are \['cache', 'members', 'quality', 'receipt', 'timeout_ms', 'timings', 'top",
         ),
     ],
 )
@@ -76,3 +76,12 @@ def test_any_parameters_are_options_or_the_callers_mistake(parameters):
     for read in (from_parameters, from_keywords):
         with contextlib.suppress(InvalidParameter):
             assert isinstance(read(parameters), Options)
+
+
+def test_a_header_has_the_options_of_a_query():
+    given = Options(top_k=2, timings=True)
+    assert with_headers(given, {"ensemble-options": "members=true&top_k=3"}) == Options(3, True, timings=True)
+    assert with_headers(given, {"ensemble-options": ""}) == given
+    for wrong in ("topk=1", "top_k=", "top_k=0", "members"):
+        with pytest.raises(InvalidParameter):
+            with_headers(given, {"ensemble-options": wrong})

@@ -6,8 +6,7 @@ import pytest
 
 from deployments.contract.caller import caller
 from deployments.contract.errors import Overloaded
-from deployments.ingress.admission import Admission
-from deployments.ingress.arrivals import Arrivals
+from deployments.ingress.capacity import Capacity
 from deployments.ingress.drain import Drain
 from deployments.ingress.refusals import LEAST_PACE, LONGEST_S, MOST, Refusals
 from deployments.ingress.settings import IngressSettings
@@ -82,32 +81,32 @@ async def test_only_so_many_wait():
 
 @pytest.mark.parametrize("headers", [{}, {"idempotency-key": "mine"}])
 async def test_a_place_that_becomes_free_meanwhile_is_taken_whatever_a_request_is_called(headers):
-    admission = Admission(lambda: IngressSettings(max_in_flight=1))
-    arrivals = Arrivals(admission, lambda: IngressSettings(max_in_flight=1))
+    capacity = Capacity(IngressSettings(max_in_flight=1))
+    in_flight = capacity.in_flight
     anyone, free, time = caller(headers, "", "key"), [], Time()
 
     async def sleep(seconds):
         await time.sleep(seconds)
-        admission.images = 0 if free else 1
+        in_flight.images = 0 if free else 1
 
-    arrivals._refusals = Refusals(time, sleep)
-    admission.images = 1
-    await held(arrivals._refusals, round(LEAST_PACE) + 1)
+    capacity._refusals = Refusals(time, sleep)
+    in_flight.images = 1
+    await held(capacity._refusals, round(LEAST_PACE) + 1)
     with pytest.raises(Overloaded):
-        async with arrivals.arriving(9, anyone):
+        async with capacity.arriving(by=anyone):
             raise AssertionError
     assert len(time.slept) == 1
     free.append(True)
-    async with arrivals.arriving(9, anyone):
+    async with capacity.arriving(by=anyone):
         pass
 
 
 def test_no_place_is_kept_for_who_was_refused_and_may_never_come_again(monkeypatch):
     monkeypatch.setattr(Drain, "pace", 1000.0)
-    admission = Admission(lambda: IngressSettings(max_in_flight=8))
-    admission.images = 8
+    in_flight = Capacity(IngressSettings(max_in_flight=8)).in_flight
+    in_flight.images = 8
     for number in range(20):
         with pytest.raises(Overloaded):
-            admission.check(by=caller({"idempotency-key": str(number)}, "", "key"))
-    admission.images = 7
-    admission.check()
+            in_flight.check(by=caller({"idempotency-key": str(number)}, "", "key"))
+    in_flight.images = 7
+    in_flight.check()

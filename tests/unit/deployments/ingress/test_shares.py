@@ -2,7 +2,7 @@ import pytest
 
 from deployments.contract.caller import ANYONE, Caller, caller
 from deployments.contract.errors import Overloaded, OverShare
-from deployments.ingress.admission import Admission
+from deployments.ingress.in_flight import InFlightLimit
 from deployments.ingress.settings import IngressSettings
 from deployments.ingress.shares import WANTS_S, Shares
 
@@ -10,45 +10,45 @@ A, B = Caller("a"), Caller("b")
 
 
 @pytest.fixture
-def admission():
+def in_flight():
     limits = IngressSettings(max_in_flight=10)
-    return Admission(lambda: limits)
+    return InFlightLimit(lambda: limits)
 
 
-def room(admission, images, by):
-    return admission.room(images, images, 30.0, by)
+def held(in_flight, images, by):
+    return in_flight.held(images, images, by)
 
 
-def test_a_client_alone_has_all_the_room(admission):
-    with room(admission, 9, A):
-        admission.check(1, 0, A)
+def test_a_client_alone_has_all_the_held(in_flight):
+    with held(in_flight, 9, A):
+        in_flight.check(1, 0, A)
 
 
-def test_two_clients_have_half_each_once_most_of_it_is_taken(admission):
-    with room(admission, 4, A), room(admission, 1, B):
-        with room(admission, 1, A), pytest.raises(OverShare, match="your share of 10 places"):
-            admission.check(1, 0, A)
-        with room(admission, 4, B):
+def test_two_clients_have_half_each_once_most_of_it_is_taken(in_flight):
+    with held(in_flight, 4, A), held(in_flight, 1, B):
+        with held(in_flight, 1, A), pytest.raises(OverShare, match="your share of 10 places"):
+            in_flight.check(1, 0, A)
+        with held(in_flight, 4, B):
             pass
     # Little is taken: nobody waits.
-    with room(admission, 1, B):
-        admission.check(4, 0, A)
+    with held(in_flight, 1, B):
+        in_flight.check(4, 0, A)
 
 
-def test_who_was_refused_counts_though_it_has_nothing(admission):
-    with room(admission, 10, A):
+def test_who_was_refused_counts_though_it_has_nothing(in_flight):
+    with held(in_flight, 10, A):
         with pytest.raises(Overloaded):
-            admission.check(1, 0, B)
-        admission.images -= 4
+            in_flight.check(1, 0, B)
+        in_flight.images -= 4
         with pytest.raises(OverShare):
-            admission.check(1, 0, A)
-        admission.check(1, 0, B)
-        admission.images += 4
+            in_flight.check(1, 0, A)
+        in_flight.check(1, 0, B)
+        in_flight.images += 4
 
 
-def test_those_without_a_name_share_nothing(admission):
-    with room(admission, 9, ANYONE):
-        admission.check(1, 0, ANYONE)
+def test_those_without_a_name_share_nothing(in_flight):
+    with held(in_flight, 9, ANYONE):
+        in_flight.check(1, 0, ANYONE)
 
 
 def test_who_wanted_a_place_long_ago_is_forgotten():

@@ -10,7 +10,7 @@ import pytest
 from deployments.contract.errors import InvalidParameter, Overloaded
 from deployments.ingress.grpc.server import GrpcServer
 from deployments.ingress.open_inference import tensors
-from deployments.ingress.open_inference.ensemble import succeeded
+from deployments.ingress.open_inference.model import succeeded
 from deployments.protocol import inference_pb2 as pb
 from deployments.protocol import tensorflow_serving_pb2 as tf
 from tests.door import Door

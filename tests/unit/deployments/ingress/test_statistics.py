@@ -2,7 +2,7 @@ from deployments.contract.batch import Batch
 from deployments.contract.errors import InvalidImage
 from deployments.contract.item import Item, Note, Step
 from deployments.ingress.statistics import Statistics
-from deployments.observe.tracing import Passage
+from deployments.observe.tracing import ImageTrace
 
 
 def step(name, start, end):
@@ -13,15 +13,15 @@ def test_each_image_has_the_times_of_its_batch():
     steps = (step("decode", 100, 110), step("predict", 112, 150), step("label", 155, 158))
     items = (Item(steps=steps), Item(error=InvalidImage("no image")), Item(steps=steps))
     statistics = Statistics()
-    passages = [Passage(None, queued, 10) for queued in (50, 60, 90)]
-    statistics.batch(passages, 100, 160, Batch(["a", "b"], items))
-    told = statistics.told("ensemble", "1")
-    assert (told.inference_count, told.execution_count) == (2, 1)
-    counted = told.inference_stats
+    image_traces = [ImageTrace(None, queued, 10) for queued in (50, 60, 90)]
+    statistics.batch(image_traces, 100, 160, Batch(["a", "b"], items))
+    reported = statistics.reported("ensemble", "1")
+    assert (reported.inference_count, reported.execution_count) == (2, 1)
+    counted = reported.inference_stats
     assert (counted.success.count, counted.success.ns) == (2, 110 + 70)
     assert (counted.fail.count, counted.fail.ns) == (1, 100)
     assert (counted.queue.count, counted.queue.ns) == (3, 50 + 40 + 10)
-    [batch] = told.batch_stats
+    [batch] = reported.batch_stats
     assert batch.batch_size == 3
     parts = [batch.compute_input.ns, batch.compute_infer.ns, batch.compute_output.ns]
     assert parts == [10, 47, 3]
@@ -30,6 +30,6 @@ def test_each_image_has_the_times_of_its_batch():
 
 def test_a_batch_that_failed_is_no_execution():
     statistics = Statistics()
-    statistics.batch([Passage(None, 0, 1)], 1, 2, Batch([], (Item(error=InvalidImage("no image")),)))
-    told = statistics.told("ensemble", "1")
-    assert (told.inference_count, told.execution_count, told.inference_stats.fail.count) == (0, 0, 1)
+    statistics.batch([ImageTrace(None, 0, 1)], 1, 2, Batch([], (Item(error=InvalidImage("no image")),)))
+    reported = statistics.reported("ensemble", "1")
+    assert (reported.inference_count, reported.execution_count, reported.inference_stats.fail.count) == (0, 0, 1)

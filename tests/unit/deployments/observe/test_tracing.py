@@ -7,7 +7,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item, Note, Step
-from deployments.observe.tracing import Passage, Tracing, continue_trace
+from deployments.observe.tracing import ImageTrace, Tracing, continue_trace
 
 VALID = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 NOT_SAMPLED = VALID[:-1] + "0"
@@ -85,7 +85,7 @@ def passed(traces, failures=None):
             if any(note.node in mine for note in stage):
                 break
         items.append(Item(trace.parent, image_size=(40, 30), error=next(iter(mine.values()), None), steps=tuple(steps)))
-    return [Passage(trace, start - 5 * MS, 100) for trace in traces], start, start + 10 * MS, items
+    return [ImageTrace(trace, start - 5 * MS, 100) for trace in traces], start, start + 10 * MS, items
 
 
 def by_trace(exporter, trace):
@@ -214,6 +214,6 @@ def test_without_an_exporter_there_is_a_trace_id_and_no_span():
 def test_a_span_that_another_server_was_told_has_that_id(tracing, exporter):
     trace = tracing.begin(None, None, {})
     note = Note("predict a", 1, 2, {}, ("here", 1), "00f067aa0ba902b7")
-    tracing.record([Passage(trace, 0, 1)], 0, 3, [Item(trace.parent, steps=(Step(note),))])
+    tracing.record([ImageTrace(trace, 0, 1)], 0, 3, [Item(trace.parent, steps=(Step(note),))])
     [span] = [span for span in exporter.get_finished_spans() if span.name == "predict a"]
     assert f"{span.context.span_id:016x}" == "00f067aa0ba902b7"

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from deployments.protocol import inference_pb2 as pb
-from deployments.protocol.services import OPEN_INFERENCE, requests
+from deployments.protocol.services import OPEN_INFERENCE, types
 
 UNIFORM = np.full(4, 0.25, np.float32)
 
@@ -46,7 +46,7 @@ class StandIn:
         methods = {name: getattr(self, name) for name in vars(type(self)) if name[0].isupper()}
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(
-                method, requests()[name].FromString, lambda answer: answer.SerializeToString()
+                method, types()[name][0].FromString, lambda answer: answer.SerializeToString()
             )
             for name, method in methods.items()
         }

@@ -12,7 +12,7 @@ from deployments.contract.errors import (
     RemoteUnavailable,
 )
 from deployments.contract.item import Item
-from deployments.contract.member import Agreed
+from deployments.contract.member import MemberInterface
 from deployments.contract.nodes import Remote
 from deployments.contract.preprocessing import Preprocessing
 from deployments.members.open_inference import OpenInference
@@ -29,7 +29,7 @@ def config(way, port, **more):
 
 
 def made(config):
-    return config.make(None, Agreed(Preprocessing((8, 8)), LABELS), 8)
+    return config.make(None, MemberInterface(Preprocessing((8, 8)), LABELS), 8)
 
 
 @pytest.fixture(params=["http", "grpc"])
@@ -192,11 +192,11 @@ async def test_calls_are_spread_over_every_address_and_a_dead_one_costs_none(way
     async def resolve(host, port):
         return list(found)
 
-    monkeypatch.setattr("deployments.remote.addresses.resolve", resolve)
-    monkeypatch.setattr("deployments.remote.addresses.RESOLVE_EVERY_S", 0)
+    monkeypatch.setattr("deployments.remote.endpoints.resolve", resolve)
+    monkeypatch.setattr("deployments.remote.endpoints.RESOLVE_EVERY_S", 0)
     node = made(config(way, port).model_copy(update={"url": f"{way}://many:{port}"}))
     await answered(node)
-    while len(await node._addresses.well(1)) < 3:
+    while len(await node._endpoints.healthy(1)) < 3:
         await asyncio.sleep(0.01)
     before = Counter({host: len(server.headers) for host, server in servers.items()})
     for _ in range(30):
@@ -208,7 +208,7 @@ async def test_calls_are_spread_over_every_address_and_a_dead_one_costs_none(way
         assert not errors(await node(batch(PIXELS)))
     # One that the name has no more is not asked.
     found.remove(hosts[1])
-    while hosts[1] in node._addresses._known:
+    while hosts[1] in node._endpoints._known:
         await node(batch(PIXELS))
     before = len(servers[hosts[1]].headers)
     for _ in range(10):
@@ -243,7 +243,7 @@ async def test_tls_is_verified_by_name_though_an_address_is_called(way, tmp_path
     async def resolve(host, port):
         return ["127.0.0.1"]
 
-    monkeypatch.setattr("deployments.remote.addresses.resolve", resolve)
+    monkeypatch.setattr("deployments.remote.endpoints.resolve", resolve)
     for name, kind in (("models.test", None), ("other.test", RemoteUnavailable)):
         member = OpenInference(
             kind="open_inference", name="m", url=f"{way}s://{name}:{port}", ca_file=files[1], retries=0

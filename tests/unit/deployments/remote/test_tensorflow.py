@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from deployments.contract.errors import ConfigurationError, InferenceFailed
-from deployments.contract.member import Agreed
+from deployments.contract.member import MemberInterface
 from deployments.contract.preprocessing import AsSent, Preprocessing
 from deployments.members.tensorflow_serving import TensorFlowServing
 from deployments.protocol import tensorflow_serving_pb2 as pb
@@ -108,7 +108,7 @@ def member(way, port, **more):
 async def test_pixels_go_as_they_are_and_the_version_comes_back(way):
     server = TensorFlow()
     config = member(way, await server.start(way))
-    answer = await config.make(None, Agreed(Preprocessing((8, 8)), LABELS), 8)(batch(PIXELS))
+    answer = await config.make(None, MemberInterface(Preprocessing((8, 8)), LABELS), 8)(batch(PIXELS))
     np.testing.assert_array_equal(answer.payload, SCORES)
     np.testing.assert_array_equal(server.sent, PIXELS)
     assert answer.items[0].versions == {"m": "5"}
@@ -118,7 +118,7 @@ async def test_pixels_go_as_they_are_and_the_version_comes_back(way):
 async def test_images_as_they_were_sent(way):
     server = TensorFlow(STRING)
     config = member(way, await server.start(way))
-    answer = await config.make(None, Agreed(AsSent(), LABELS), 8)(batch([b"first", b"second\xff"]))
+    answer = await config.make(None, MemberInterface(AsSent(), LABELS), 8)(batch([b"first", b"second\xff"]))
     np.testing.assert_array_equal(answer.payload, SCORES)
     assert server.sent == [b"first", b"second\xff"]
     await server.stop()
@@ -127,7 +127,7 @@ async def test_images_as_they_were_sent(way):
 async def test_another_output_is_the_members_failure(way):
     server = TensorFlow(output="embedding")
     config = member(way, await server.start(way))
-    answer = await config.make(None, Agreed(Preprocessing((8, 8)), LABELS), 8)(batch(PIXELS))
+    answer = await config.make(None, MemberInterface(Preprocessing((8, 8)), LABELS), 8)(batch(PIXELS))
     assert {type(error) for error in errors(answer).values()} == {InferenceFailed}
     await server.stop()
 
@@ -135,7 +135,7 @@ async def test_another_output_is_the_members_failure(way):
 async def test_a_version_may_be_a_label():
     server = TensorFlow()
     config = member("grpc", await server.start("grpc"), version="stable")
-    await config.make(None, Agreed(Preprocessing((8, 8)), LABELS), 8)(batch(PIXELS))
+    await config.make(None, MemberInterface(Preprocessing((8, 8)), LABELS), 8)(batch(PIXELS))
     assert server.label == "stable"
     await server.stop()
 

@@ -1,5 +1,7 @@
 import io
 import struct
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from PIL import Image
 
 from deployments.contract.errors import ImageTooLarge, InvalidImage
 from deployments.contract.preprocessing import Preprocessing
-from deployments.transformer.decoding import MOST_SCANS, decode, inspect
+from deployments.transformer.decoding import MAX_SCANS, decode, read_header
 from deployments.transformer.transformer import TransformerSettings
 from tests import pictures
 
@@ -24,11 +26,11 @@ def test_a_jpeg_of_more_work_than_that_of_the_largest_image_is_refused(more, wid
     content = WHOLE[:-2] + (b"\xff" * fill + LAST) * more + WHOLE[-2:]
     frame = content.index(b"\xff\xc2") + 5
     content = content[:frame] + struct.pack(">HH", height, width) + content[frame + 4 :]
-    if (SCANS + more) * width * height > MOST_SCANS * LIMITS.max_image_pixels:
+    if (SCANS + more) * width * height > MAX_SCANS * LIMITS.max_image_pixels:
         with pytest.raises(ImageTooLarge, match=f"{SCANS + more} scans of {width} x {height}"):
-            inspect(content, LIMITS)
+            read_header(content, LIMITS)
     else:
-        header = inspect(content, LIMITS)
+        header = read_header(content, LIMITS)
         assert (header.width, header.height, header.is_jpeg) == (width, height, True)
 
 
@@ -38,11 +40,11 @@ def test_a_gif_whose_table_of_codes_is_full_is_decoded():
     whole.putpalette([0] * 21 + [10, 20, 30])
     whole.save(out, "GIF")
     limits = TransformerSettings()
-    [pixels] = decode(out.getvalue(), inspect(out.getvalue(), limits), [Preprocessing((8, 8))])
+    [pixels] = decode(out.getvalue(), read_header(out.getvalue(), limits), [Preprocessing((8, 8))])
     assert pixels.tolist() == [[[30, 20, 10]] * 8] * 8
     cut = out.getvalue()[: len(out.getvalue()) // 2]
     with pytest.raises(InvalidImage, match="truncated or damaged"):
-        decode(cut, inspect(cut, limits), [Preprocessing((8, 8))])
+        decode(cut, read_header(cut, limits), [Preprocessing((8, 8))])
 
 
 @given(st.sampled_from(["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000"]), st.data())
@@ -54,8 +56,60 @@ def test_any_damage_is_read_or_the_images_fault(name, data):
         damaged[data.draw(st.integers(0, min(len(damaged), 200) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(damaged)))
     try:
-        header = inspect(bytes(damaged[:cut]), LIMITS)
+        header = read_header(bytes(damaged[:cut]), LIMITS)
     except (InvalidImage, ImageTooLarge):
         return
     assert 0 < header.width * header.height <= LIMITS.max_image_pixels
-    assert header.memory >= header.width * header.height
+    assert header.memory([Preprocessing((8192, 8192))]) >= header.width * header.height
+
+
+# Decodes files that the arguments name, and prints for each the growth of the peak of its memory beyond what is due.
+MEASURE = """
+import sys
+from pathlib import Path
+from deployments.contract.preprocessing import Preprocessing
+from deployments.transformer.decoding import decode, read_header
+from deployments.transformer.transformer import TransformerSettings
+
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+limits, wanted = TransformerSettings(max_image_bytes=2**25), [Preprocessing((224, 224))]
+for name in sys.argv[1:]:
+    content = Path(name).read_bytes()
+    header = read_header(content, limits)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak()
+    decode(content, header, wanted)
+    print(Path(name).stem, peak() - before - header.memory(wanted))
+"""
+
+
+@pytest.mark.slow
+def test_decoding_takes_no_more_memory_than_a_header_says(tmp_path):
+    side, noise = 2000, pictures.noise(2000, 2000)
+    flat = Image.fromarray(noise)
+    cases = {
+        "png": {},
+        "apng": {"format": "PNG", "save_all": True, "append_images": [flat.rotate(90)]},
+        "webp": {"quality": 80},
+        "moving webp": {"format": "WEBP", "save_all": True, "append_images": [flat.rotate(90)]},
+        "gif": {},
+        "bmp": {},
+        "ppm": {},
+        "tiff": {"compression": "tiff_lzw"},
+        "strip": {"format": "TIFF", "compression": "tiff_deflate", "strip_size": 2**30},
+        "jp2": {"format": "JPEG2000"},
+        "avif": {"speed": 10, "subsampling": "4:4:4"},
+        "jpeg": {},
+        "progressive": {"format": "JPEG", "progressive": True, "subsampling": 0},
+    }
+    for name, options in cases.items():
+        flat.save(tmp_path / f"{name}.image", **({"format": name.upper()} | options))
+    files = [tmp_path / f"{name}.image" for name in ("png", *cases)]
+    done = subprocess.run([sys.executable, "-c", MEASURE, *files], capture_output=True, text=True, check=True)
+    # What the first one takes once, and what libraries keep; a byte for each pixel is twice as much.
+    excess = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines()[1:])
+    assert len(excess) == len(cases)
+    assert {name: more for name, more in excess.items() if int(more) > side * side} == {}

@@ -8,7 +8,7 @@ from deployments.contract.errors import DeadlineExceeded, ImageTooLarge, Invalid
 from deployments.contract.item import Item
 from deployments.contract.preprocessing import AsSent, Preprocessing
 from deployments.transformer import decoding
-from deployments.transformer.decoding import decode, inspect
+from deployments.transformer.decoding import decode, read_header
 from deployments.transformer.transformer import JpegTransformer, TransformerSettings
 from tests import pictures
 from tests.batches import batch, errors, notes
@@ -18,7 +18,7 @@ WANTED = {"small": Preprocessing((16, 16))}
 
 
 def decoded(encoded, size=(32, 32), crop_ratio=1.0, limits=LIMITS):
-    [pixels] = decode(encoded, inspect(encoded, limits), [Preprocessing(size, crop_ratio)])
+    [pixels] = decode(encoded, read_header(encoded, limits), [Preprocessing(size, crop_ratio)])
     return pixels
 
 
@@ -187,7 +187,7 @@ async def test_an_unforeseen_failure_is_the_images_own(monkeypatch):
         return [np.zeros((16, 16, 3), np.uint8)]
 
     images = [pictures.jpeg(seed=seed) for seed in range(3)]
-    monkeypatch.setattr(decoding, "inspect", lambda *_: decoding.Header(16, 16, True))
+    monkeypatch.setattr(decoding, "read_header", lambda *_: decoding.Header(16, 16, True))
     monkeypatch.setattr(decoding, "decode", trip)
     answer = await JpegTransformer(LIMITS, WANTED, threads=1)(batch(images))
     assert {position: type(error) for position, error in errors(answer).items()} == {1: InvalidImage}
@@ -214,7 +214,7 @@ def stripes(height=60, width=120):
 
 
 def resized(encoded, **wanted):
-    [pixels] = decode(encoded, inspect(encoded, LIMITS), [Preprocessing(**wanted)])
+    [pixels] = decode(encoded, read_header(encoded, LIMITS), [Preprocessing(**wanted)])
     return pixels
 
 

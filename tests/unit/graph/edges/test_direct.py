@@ -182,8 +182,8 @@ def test_a_dead_replica_is_known_at_once_and_its_socket_removed(run, folder):
         await until(lambda: replica.batches)
         # As a kill does: every descriptor is closed, and the socket's file stays.
         replica.listener._server.close()
-        for caller in list(replica.listener._callers):
-            caller.frames.abort()
+        for caller in list(replica.listener.callers):
+            caller.abort()
         assert (await waiting).payload.tolist() == [1]
         assert (ways, handle.calls) == (["handle"], 1)
         assert list(folder.iterdir()) == []
@@ -196,15 +196,15 @@ def test_a_batch_that_does_not_wait_is_told_when_the_only_replica_dies(run, fold
         replica, ways = Replica(folder), []
         await replica.listener.open()
         call, handle = edge(folder, ways)
-        hurried = batch(np.array([1], np.float32), Item(waits=False))
+        hurried = batch(np.array([1], np.float32), Item(waits_for_replica=False))
         assert (await call(hurried)).payload.tolist() == [2]
-        await until(lambda: call._counting.done())
+        await until(lambda: call._cluster._counting.done())
         replica.gate.clear()
         waiting = asyncio.create_task(call(hurried))
         await until(lambda: len(replica.batches) == 2)
         replica.listener._server.close()
-        for caller in list(replica.listener._callers):
-            caller.frames.abort()
+        for caller in list(replica.listener.callers):
+            caller.abort()
         with pytest.raises(NoReplica):
             await waiting
         with pytest.raises(NoReplica):
@@ -224,9 +224,9 @@ def test_a_dying_replica_that_still_accepts_connections_is_none(run, folder):
         replica = Replica(folder)
         await replica.listener.open()
         call, handle = edge(folder)
-        hurried = batch(np.array([1], np.float32), Item(waits=False))
+        hurried = batch(np.array([1], np.float32), Item(waits_for_replica=False))
         assert (await call(hurried)).payload.tolist() == [2]
-        await until(lambda: call._counting.done())
+        await until(lambda: call._cluster._counting.done())
         # Every connection ends when a batch has come, and the socket stays.
         replica.fault = asyncio.CancelledError()
         with pytest.raises(NoReplica):
@@ -246,9 +246,9 @@ def test_where_a_replica_may_be_elsewhere_a_batch_that_does_not_wait_goes_by_han
     async def main():
         monkeypatch.setattr(direct.ray, "nodes", told)
         call, handle = edge(folder)
-        hurried = batch(np.array([1], np.float32), Item(waits=False))
+        hurried = batch(np.array([1], np.float32), Item(waits_for_replica=False))
         await call(hurried)
-        await until(lambda: call._counting.done())
+        await until(lambda: call._cluster._counting.done())
         await call(hurried)
         assert handle.calls == 2
 
@@ -269,8 +269,8 @@ def test_a_batch_whose_replica_died_goes_to_another_and_no_further(run, folder):
                 await until(lambda: any(r.batches and r not in asked for r in replicas))
                 victim = next(r for r in replicas if r.batches and r not in asked)
                 asked.append(victim)
-                for caller in list(victim.listener._callers):
-                    caller.frames.abort()
+                for caller in list(victim.listener.callers):
+                    caller.abort()
 
         killer = asyncio.create_task(kill())
         assert (await call(rows(1))).payload.tolist() == [1]
@@ -462,7 +462,7 @@ def test_the_user_at_the_other_end_is_looked_at(run, folder, monkeypatch):
         for end in (direct.Connection, Caller):
 
             def uid(end=end):
-                return own + isinstance(sys._getframe(1).f_locals["self"]._party, end)
+                return own + isinstance(sys._getframe(1).f_locals["self"], end)
 
             monkeypatch.setattr(frames.os, "getuid", uid)
             call, handle = edge(folder)
@@ -508,7 +508,7 @@ def test_where_other_machines_have_replicas_they_share_what_is_too_much(run, fol
         call, _ = edge(folder, ways)
         # The second finds the replica full, and has the nodes counted.
         waiting = [asyncio.create_task(call(rows(i))) for i in range(2)]
-        await until(lambda: call._counting is not None and call._counting.done())
+        await until(lambda: call._cluster._counting is not None and call._cluster._counting.done())
         waiting += [asyncio.create_task(call(rows(i))) for i in range(3)]
         await until(lambda: len(replica.batches) + len(ways) == 5)
         replica.gate.set()

@@ -14,18 +14,16 @@ from hypothesis import strategies as st
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from graph.edges import wire
-from graph.edges.frames import INBOX, MOST_BODY, MOST_HEADER, Frames
+from graph.edges.frames import INBOX, MAX_BODY, MAX_HEADER, Frames
 
 
-class Party:
+class Receiver(Frames):
     def __init__(self):
-        self.frames, self.over = [], 0
+        super().__init__()
+        self.frames = []
 
     def received(self, kind, header, body):
         self.frames.append((kind, header, body.tobytes()))
-
-    def lost(self):
-        self.over += 1
 
 
 class Transport:
@@ -44,9 +42,8 @@ class Transport:
 
 
 def feed(content, cuts):
-    """What a party is told of a stream that comes in pieces."""
-    party, transport = Party(), Transport()
-    frames = Frames(party)
+    """What a receiver gets of a stream that comes in pieces."""
+    frames, transport = Receiver(), Transport()
     frames.connection_made(transport)
     rest, sizes = memoryview(content), iter(cuts)
     while len(rest) and not transport.ended:
@@ -56,7 +53,7 @@ def feed(content, cuts):
         buffer[:size] = rest[:size]
         rest = rest[size:]
         frames.buffer_updated(size)
-    return party, transport
+    return frames, transport
 
 
 @given(
@@ -67,8 +64,8 @@ def feed(content, cuts):
 )
 def test_a_frame_is_the_same_however_it_is_cut(kind, header, body, cuts):
     content = wire.PREFIX.pack(kind, len(header), len(body)) + header + body
-    party, transport = feed(content, cuts)
-    assert party.frames == [(kind, header, body)]
+    receiver, transport = feed(content, cuts)
+    assert receiver.frames == [(kind, header, body)]
     assert not transport.ended
 
 
@@ -77,7 +74,7 @@ def test_any_bytes_are_frames_or_the_end(content, cuts):
     feed(content, cuts)
 
 
-@pytest.mark.parametrize(("header", "body"), [(MOST_HEADER + 1, 0), (0, MOST_BODY + 1), (2**32 - 1, 2**64 - 1)])
+@pytest.mark.parametrize(("header", "body"), [(MAX_HEADER + 1, 0), (0, MAX_BODY + 1), (2**32 - 1, 2**64 - 1)])
 def test_a_length_that_is_too_large_ends_the_connection(header, body):
     assert feed(wire.PREFIX.pack(0, header, body), [])[1].ended
 
@@ -106,7 +103,7 @@ BLOBS = st.fixed_dictionaries({"type": st.just("blobs"), "lengths": st.lists(st.
     st.one_of(
         st.binary(max_size=100),
         HEADERS.map(msgspec.msgpack.encode),
-        st.one_of(ARRAYS, BLOBS).map(lambda payload: msgspec.msgpack.encode([[], [], payload])),
+        st.one_of(ARRAYS, BLOBS).map(lambda payload: msgspec.msgpack.encode([[], payload])),
     ),
     st.integers(0, 64),
 )
@@ -130,16 +127,16 @@ def test_a_damaged_header_is_a_batch_or_a_value_error(blob, place, value):
 
 
 async def test_the_other_end_of_a_real_socket_reads_what_was_written():
-    party, done = Party(), asyncio.Event()
-    party.received = lambda *frame: (party.frames.append(frame), done.set())
+    receiver, done = Receiver(), asyncio.Event()
+    receiver.received = lambda *frame: (receiver.frames.append(frame), done.set())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "s"
         loop = asyncio.get_running_loop()
-        server = await loop.create_unix_server(lambda: Frames(party), path)
-        _, ours = await loop.create_unix_connection(lambda: Frames(Party()), path)
+        server = await loop.create_unix_server(lambda: receiver, path)
+        _, ours = await loop.create_unix_connection(Receiver, path)
         ours.send(1, b"header", [b"abc", b"defghijkl"])
         await done.wait()
         ours.close()
         server.close()
-    [(kind, header, body)] = party.frames
+    [(kind, header, body)] = receiver.frames
     assert (kind, header, body.tobytes()) == (1, b"header", b"abc" + bytes(5) + b"defghijkl" + bytes(7))

@@ -1,6 +1,7 @@
 import asyncio
 
 import pytest
+from ray.exceptions import ActorUnavailableError
 
 from graph.edges.handle import HandleEdge
 from tests.batches import batch
@@ -24,3 +25,26 @@ async def test_a_call_that_nobody_waits_for_any_more_is_cancelled_at_the_node():
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(HandleEdge(Handle())(batch(["a"])), 0.01)
     assert response.cancelled
+
+
+async def test_a_batch_whose_replica_is_lost_is_sent_once_more():
+    class Handle:
+        calls = 0
+
+        def __init__(self, lost):
+            self.lost = lost
+
+        def remote(self, sent):
+            self.calls += 1
+            return self.answer(sent)
+
+        async def answer(self, sent):
+            if self.calls <= self.lost:
+                raise ActorUnavailableError("the machine is gone", None)
+            return sent
+
+    handle = Handle(lost=1)
+    assert (await HandleEdge(handle)(batch(["a"]))).payload == ["a"]
+    assert handle.calls == 2
+    with pytest.raises(ActorUnavailableError):
+        await HandleEdge(Handle(lost=2))(batch(["a"]))

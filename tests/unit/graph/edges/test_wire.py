@@ -4,7 +4,7 @@ import pytest
 from deployments.contract.answer import Answer, Classification, ClassProbability, MemberAnswer
 from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import InvalidImage
-from deployments.contract.item import Cached, Item, Vote
+from deployments.contract.item import CacheStatus, Item, MemberPrediction
 from deployments.contract.options import Options
 from graph.edges import wire
 from tests.batches import batch, errors, notes
@@ -67,11 +67,11 @@ def test_items_travel_with_all_they_hold():
         missing={"late": "deadline_exceeded"},
         queued_ns=7,
         asked=("a", "b"),
-        eased=True,
+        load_shed=True,
         trials=("local",),
-        number=9,
-        cache=Cached(True, 1.5),
-        votes={"local": Vote(3, 0.5)},
+        image_id=9,
+        cache=CacheStatus(True, 1.5),
+        predictions={"local": MemberPrediction(3, 0.5)},
         error=InvalidImage("no image", retry_after_s=2.5),
     )
     [again] = travelled(Batch([], (item,))).items
@@ -102,7 +102,7 @@ def test_what_lies_about_its_length_is_refused():
         with pytest.raises(ValueError, match="body"):
             wire.decode(header, wrong)
     for shape in ([2, -3], [2**40, 3], [3, 3]):
-        told = wire.Header([], [], wire.Array("float32", shape))
+        told = wire.Header((), wire.Array("float32", shape))
         with pytest.raises(ValueError, match=r"body|negative"):
             wire.decode(wire.ENCODER.encode(told), body)
     for garbage in (b"", b"\x93", header[:-1], b"cposix\nsystem\n"):

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
-from graph.flows.asked import MOST_LATE, Member
 from graph.flows.ensemble import Ensemble
+from graph.flows.member import MAX_LATE, Member
 from graph.flows.patience import AskingSettings
 from graph.flows.pipeline import Pipeline
 from tests.batches import batch, errors, notes
@@ -171,7 +171,7 @@ async def test_a_callers_short_deadline_does_not_make_a_member_late_for_others(p
     flow, _ = ensemble(slower, Says("b", [0, 1]), quorum=1, patience_ms=patience_ms)
     answer = await flow(replace_items(pixels(1), lambda _: time.time() + 0.015))
     assert missing(answer)[0].keys() <= {"a"}
-    assert (slower.asked, flow._asked[0].is_late) == (1, False)
+    assert (slower.asked, flow._members.callers[0].is_late) == (1, False)
     other = asyncio.create_task(flow(pixels(2)))
     while slower.asked < 2:
         await asyncio.sleep(0)
@@ -182,10 +182,10 @@ async def test_a_callers_short_deadline_does_not_make_a_member_late_for_others(p
 async def test_a_member_that_hangs_is_late_though_every_deadline_is_short():
     slower = Hangs("a", [1, 0])
     flow, _ = ensemble(slower, Says("b", [0, 1]), quorum=1, patience_ms=100)
-    while not flow._asked[0].is_late:
+    while not flow._members.callers[0].is_late:
         await flow(replace_items(pixels(1), lambda _: time.time() + 0.01))
     await asyncio.sleep(0)
-    assert slower.asked - slower.cancelled <= MOST_LATE
+    assert slower.asked - slower.cancelled <= MAX_LATE
 
 
 async def test_a_late_member_is_tried_and_its_calls_are_bounded():
@@ -194,7 +194,7 @@ async def test_a_late_member_is_tried_and_its_calls_are_bounded():
     for _ in range(20):
         await flow(pixels(1))
         await asyncio.sleep(0.002)
-    assert late.asked == MOST_LATE
+    assert late.asked == MAX_LATE
 
 
 async def test_one_replica_that_hangs_does_not_take_the_others_with_it():
@@ -219,10 +219,10 @@ async def test_one_replica_that_hangs_does_not_take_the_others_with_it():
 async def test_of_many_batches_at_once_a_few_calls_wait_for_the_late_member():
     late = Hangs("a", [1, 0])
     flow, _ = ensemble(late, Says("b", [0, 1]), quorum=1, patience_ms=20)
-    answers = await asyncio.gather(*(flow(pixels(i)) for i in range(MOST_LATE + 2)))
-    assert [missing(answer) for answer in answers] == [[{"a": "deadline_exceeded"}]] * (MOST_LATE + 2)
+    answers = await asyncio.gather(*(flow(pixels(i)) for i in range(MAX_LATE + 2)))
+    assert [missing(answer) for answer in answers] == [[{"a": "deadline_exceeded"}]] * (MAX_LATE + 2)
     await asyncio.sleep(0)
-    assert (late.asked, late.cancelled) == (MOST_LATE + 2, 2)
+    assert (late.asked, late.cancelled) == (MAX_LATE + 2, 2)
 
 
 async def test_where_too_few_would_answer_the_late_are_asked_again():

@@ -12,8 +12,8 @@ from graph.capabilities.canary.flow import Canary
 from graph.capabilities.canary.trial import Trial
 from graph.capabilities.cascade.flow import Cascade
 from graph.capabilities.cascade.settings import EnsembleSettings
-from graph.flows.asked import MOST_LATE, Asked, Member
 from graph.flows.ensemble import Ensemble
+from graph.flows.member import MAX_LATE, Member, MemberCaller
 from tests.batches import batch, errors
 
 
@@ -28,7 +28,7 @@ class Separate:
 
     async def __call__(self, batch):
         if not self.replica.is_set():
-            if not any(item.waits for item in batch.items):
+            if not any(item.waits_for_replica for item in batch.items):
                 raise NoReplica("none")
             self.waiting += 1
             await self.replica.wait()
@@ -77,25 +77,25 @@ async def test_a_member_that_the_quorum_spares_is_missing_at_once_and_asked_when
     # Nothing bounds the wait: a batch that waited for the member would wait until the test is ended.
     asked = flow(a, b, quorum=1)
     a.replica.clear()
-    for _ in range(3 * MOST_LATE):
+    for _ in range(3 * MAX_LATE):
         assert missing(await asked(pixels())) == [{"a": "no_replica"}] * 2
     await waits([a])
-    assert a.waiting <= MOST_LATE
+    assert a.waiting <= MAX_LATE
     a.replica.set()
     while missing(answer := await asked(pixels())) != [{}, {}]:
         await asyncio.sleep(0)
     assert [dict(item.versions) for item in answer.items] == [{"a": 7, "b": 7}] * 2
-    assert all(item.waits for item in answer.items)
+    assert all(item.waits_for_replica for item in answer.items)
 
 
 async def test_of_many_batches_at_once_a_few_wait_in_the_background(flow):
     a, b = Separate("a", (0.5, 0.5)), Separate("b", (0.6, 0.4))
     asked = flow(a, b, quorum=1)
     a.replica.clear()
-    answers = await asyncio.gather(*(asked(pixels()) for _ in range(MOST_LATE + 3)))
-    assert [missing(answer) for answer in answers] == [[{"a": "no_replica"}] * 2] * (MOST_LATE + 3)
+    answers = await asyncio.gather(*(asked(pixels()) for _ in range(MAX_LATE + 3)))
+    assert [missing(answer) for answer in answers] == [[{"a": "no_replica"}] * 2] * (MAX_LATE + 3)
     await waits([a])
-    assert a.waiting <= MOST_LATE
+    assert a.waiting <= MAX_LATE
 
 
 async def test_a_member_that_the_quorum_needs_is_waited_for(flow):
@@ -133,7 +133,7 @@ async def test_a_member_that_is_tried_in_another_version_is_missing_at_once():
 
 async def test_a_member_that_is_late_and_then_without_a_replica_is_named_so():
     a = Separate("a")
-    member = Asked("a", Member(a, "small"), 0.0)
+    member = MemberCaller("a", Member(a, "small"), 0.0)
     a.replica.clear()
     call = member.ask(pixels())
     await waits([a])

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from models.sources import manifest, mirror
-from models.sources.location import Location, located
+from models.sources.location import Location, parse_repository
 from tests.certificates import self_signed
 from tests.networks import constant, one_hot, store
 from tests.unit.models.sources.servers import Site, emulator
@@ -80,7 +80,7 @@ def root(tmp_path):
 @pytest.fixture
 def website(root):
     with Site(root) as site:
-        place = Place(root, located(f"{site.url}/"), site)
+        place = Place(root, parse_repository(f"{site.url}/"), site)
         place.upload()
         yield place
 
@@ -117,7 +117,7 @@ def place(request, root, tmp_path, monkeypatch, buckets):
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
             monkeypatch.setenv(name, "us-east-1")
         below = tmp_path.name
-        made = Place(root, located(f"{scheme}://bucket/{below}"), bucket=url, below=below)
+        made = Place(root, parse_repository(f"{scheme}://bucket/{below}"), bucket=url, below=below)
         made.upload()
         yield made
         return
@@ -126,6 +126,6 @@ def place(request, root, tmp_path, monkeypatch, buckets):
         certificate = self_signed(tmp_path)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     with Site(root, certificate) as site:
-        made = Place(root, located(site.url), site)
+        made = Place(root, parse_repository(site.url), site)
         made.upload()
         yield made

@@ -5,7 +5,7 @@ import pytest
 from deployments.contract.errors import ConfigurationError
 from graph.config import parse
 from models.errors import SourceError
-from models.sources.location import Location, located, model_at
+from models.sources.location import Location, parse_repository, split_model
 
 PIN = "0f" * 32
 
@@ -25,12 +25,12 @@ PIN = "0f" * 32
     ],
 )
 def test_a_folder_or_an_address(given, expected):
-    assert located(given) == expected
+    assert parse_repository(given) == expected
 
 
 WRONG = {
-    "ftp://host/models": "ftp:// is not spoken",
-    "file:///etc": "file:// is not spoken",
+    "ftp://host/models": "ftp:// is not supported",
+    "file:///etc": "file:// is not supported",
     "http://host/models": "use https://",
     "http://127.0.0.1.host/models": "use https://",
     "https://me:secret@host/models": "holds no credentials",
@@ -49,16 +49,16 @@ WRONG = {
 @pytest.mark.parametrize("given", WRONG)
 def test_what_is_no_address_of_a_repository(given):
     with pytest.raises(SourceError, match=WRONG[given]):
-        located(given)
+        parse_repository(given)
     with pytest.raises(ConfigurationError, match="model_repository: "):
         parse({"model_repository": given, "members": [{"name": "m"}]})
 
 
 def test_a_models_own_address():
-    assert model_at("name") == (None, "name")
-    assert model_at("/srv/models/name/") == (Path("/srv/models"), "name")
-    assert model_at("s3://bucket/below/name") == (Location("s3://bucket/below"), "name")
-    assert model_at(f"https://host/name#sha256={PIN}") == (Location("https://host", PIN), "name")
+    assert split_model("name") == (None, "name")
+    assert split_model("/srv/models/name/") == (Path("/srv/models"), "name")
+    assert split_model("s3://bucket/below/name") == (Location("s3://bucket/below"), "name")
+    assert split_model(f"https://host/name#sha256={PIN}") == (Location("https://host", PIN), "name")
     for wrong in (
         "s3://bucket",
         "a name",
@@ -70,6 +70,6 @@ def test_a_models_own_address():
         "ftp://host/name",
     ):
         with pytest.raises(SourceError):
-            model_at(wrong)
+            split_model(wrong)
         with pytest.raises(ConfigurationError, match="model"):
             parse({"members": [{"name": "m", "model": wrong}]})

@@ -8,21 +8,21 @@ import threading
 
 import pytest
 
-from deployments.contract.member import Agreed
+from deployments.contract.member import MemberInterface
 from deployments.contract.preprocessing import Preprocessing
 from deployments.members.openvino import OpenVino
 from graph.agreement import agree
 from graph.config import parse
 from models.errors import SourceError, Unreachable
-from models.sources import mirror, opened
+from models.sources import mirror, open_repository
 from models.sources.location import Location
 from models.sources.mirror import Mirror
 from tests.networks import CLASSES
 from tests.server.server import eventually
-from tests.unit.deployments.members.test_swapping import answer
+from tests.unit.deployments.members.test_versioned import answer
 from tests.unit.models.sources.conftest import write
 
-AGREED = Agreed(Preprocessing((32, 32)), CLASSES)
+AGREED = MemberInterface(Preprocessing((32, 32)), CLASSES)
 
 
 def files(folder):
@@ -56,7 +56,7 @@ def test_what_is_asked_for_is_fetched_as_it_is(place, root, cache):
 
 
 def test_the_versions_that_were_looked_for_last_are_kept(place, root, cache, monkeypatch):
-    monkeypatch.setattr(mirror, "MOST_KEPT", 2)
+    monkeypatch.setattr(mirror, "MAX_KEPT", 2)
     for version in (2, 3):
         write(root, version)
     # The same content under another name.
@@ -124,7 +124,7 @@ def test_if_the_source_is_away_what_was_fetched_before_is_served(place, monkeypa
 
 
 async def test_a_member_takes_a_new_version_from_there(place, root, monkeypatch):
-    monkeypatch.setattr(Mirror, "look_every_s", 3600)
+    monkeypatch.setattr(Mirror, "poll_interval_s", 3600)
     node = OpenVino(name="m", version_policy="latest", threads=1).make(place.location, AGREED, 4)
     assert await answer(node) == (1, 1)
     folder = write(root, 2)
@@ -132,19 +132,19 @@ async def test_a_member_takes_a_new_version_from_there(place, root, monkeypatch)
     place.upload()
     place.put("m/2/model.bin", bytes(len(content)))
     for _ in range(3):
-        node.notice()
+        node.update()
     assert await answer(node) == (1, 1)
     assert node.refused == 1
     # Mended: other files, so it is tried again.
     place.put("m/2/model.bin", content)
     (folder / "metadata.json").write_text(json.dumps({**json.loads((folder / "metadata.json").read_text()), "a": 1}))
     place.upload()
-    node.notice()
+    node.update()
     assert await answer(node) == (2, 2)
 
 
 async def test_by_itself_it_notices_and_a_source_that_is_away_refuses_nothing(website, root, monkeypatch, caplog):
-    monkeypatch.setattr(Mirror, "look_every_s", 0.01)
+    monkeypatch.setattr(Mirror, "poll_interval_s", 0.01)
     node = OpenVino(name="m", version_policy="latest", threads=1).make(website.location, AGREED, 4)
     website.site.answers["/manifest.json"] = lambda handler: handler.send_error(503)
     assert eventually(lambda: "versions of 'm' that were fetched before: [1]" in caplog.text)
@@ -155,19 +155,19 @@ async def test_by_itself_it_notices_and_a_source_that_is_away_refuses_nothing(we
     assert node.refused == 0
     assert await answer(node) == (2, 2)
     # The thread looks for as long as the member is remembered; the website ends before.
-    node.notice = lambda: None
+    node.update = lambda: None
 
 
 async def test_a_torn_download_of_a_new_version_is_tried_again(website, root, monkeypatch):
-    monkeypatch.setattr(Mirror, "look_every_s", 3600)
+    monkeypatch.setattr(Mirror, "poll_interval_s", 3600)
     node = OpenVino(name="m", version_policy="latest", threads=1).make(website.location, AGREED, 4)
     write(root, 2)
     website.upload()
     website.site.answers["/m/2/model.xml"] = torn
-    node.notice()
+    node.update()
     assert (node.version, node.refused) == (1, 0)
     website.site.answers.clear()
-    node.notice()
+    node.update()
     assert await answer(node) == (2, 2)
 
 
@@ -253,11 +253,11 @@ def test_metadata_that_lies_is_refused(place, cache, what):
 
 
 def test_sizes_are_bounded(website, monkeypatch):
-    monkeypatch.setattr(mirror, "MOST_BYTES", 100)
+    monkeypatch.setattr(mirror, "MAX_BYTES", 100)
     with pytest.raises(SourceError, match=r"a version has at most 100"):
         Mirror(website.location).find("m")
     assert WEIGHTS not in website.site.asked
-    monkeypatch.setattr(mirror, "LONGEST_METADATA", 10)
+    monkeypatch.setattr(mirror, "MAX_METADATA_BYTES", 10)
     with pytest.raises(SourceError, match="10 may be"):
         Mirror(website.location).find("m")
 
@@ -332,14 +332,14 @@ def test_an_application_of_models_from_there(place, root, tmp_path):
     agreed = agree(config)
     assert agreed.labels == CLASSES
     assert agreed.versions == {"m": 1, "far": 1, "here": 4}
-    assert opened(config.model_repository) is opened(config.model_repository)
+    assert open_repository(config.model_repository) is open_repository(config.model_repository)
 
 
 KILLED = """
 import sys, time
-from models.sources.location import located
+from models.sources.location import parse_repository
 from models.sources.mirror import Mirror
-models = Mirror(located(sys.argv[1]))
+models = Mirror(parse_repository(sys.argv[1]))
 whole = models._pieces
 def pieces(path, file):
     if path.endswith("metadata.json"):

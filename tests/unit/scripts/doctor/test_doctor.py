@@ -19,7 +19,8 @@ def test_a_port_that_is_taken_is_named_with_what_moves_it():
         [finding] = machine.ports([Port("127.0.0.1", number, "http_options.port")])
     assert finding.verdict == "wrong"
     assert str(number) in finding.what
-    assert "http_options.port" in finding.remedy
+    assert "http_options.port" in finding.what
+    assert "--ports-from" in finding.remedy
 
 
 def test_what_replicas_reserve_is_added_up():

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from graph.agreement import agree
+from graph.config import EnsembleConfig, parse
 from models.errors import ModelError
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.evaluate import __main__ as command
-from scripts.evaluate.__main__ import compare, evaluate, evaluate_served
+from scripts.evaluate.measure import compare, running, served
+from scripts.evaluate.measure import repository as evaluate
 from scripts.evaluate.report import Score
 from tests.unit.scripts.tiny import Draw, add, constant
 
@@ -31,6 +34,10 @@ def repository(tmp_path: Path) -> Path:
     return root
 
 
+def config(repository: Path, **more: object) -> EnsembleConfig:
+    return parse({"model_repository": str(repository), "members": [{"name": "a"}, {"name": "b"}], **more})
+
+
 def test_members_and_ensemble_are_measured_exactly(repository: Path, draw: Draw) -> None:
     scores, sentences = evaluate(repository, [], Dataset.open(draw(COUNTS)))
     assert scores == [
@@ -40,7 +47,7 @@ def test_members_and_ensemble_are_measured_exactly(repository: Path, draw: Draw)
         # 0.3, 0.4, 0.3: the members' second choice.
         Score("ensemble", "FP16", 50.0, 10),
     ]
-    assert sentences == [
+    assert sentences[:1] == [
         # Right of five cats that b is wrong of, wrong of three dogs that it is right of.
         "FP16 ensemble: +20.00 points of top-1 against its best member, b (paired 95 % interval -34.03 to +74.03); "
         "it removes 28.6% of that member's errors"
@@ -69,6 +76,37 @@ def test_the_command_judges_by_what_training_left_out(
     with pytest.raises(SystemExit):
         command.main()
     assert "--against compares --members" in capsys.readouterr().err
+
+
+def test_a_configuration_is_measured_as_it_is_served(repository: Path, draw: Draw) -> None:
+    """The highest versions with the configuration's weights, and not every model of the repository."""
+    add(repository, "student", constant(BIRDS), "FP16")
+    content = config(repository, combiner={"weights": {"a": 1, "b": 0}}, transformer={"crop_ratio": 0.5})
+    scores, sentences = served(content, agree(content), Dataset.open(draw(COUNTS)))
+    assert scores == [
+        Score("a", "FP16", 20.0, 10, 1),
+        Score("b", "FP16", 30.0, 10, 1),
+        Score("b", "INT8", 50.0, 10, 2),
+        # `b` has no say.
+        Score("ensemble", "FP16+INT8", 20.0, 10),
+        Score("ensemble", "FP16", 20.0, 10),
+    ]
+    text = "\n".join(sentences)
+    size = "8 x 8 pixels (the centre, 0.5 of the shorter side; its model was prepared for 1)"
+    assert sentences[0] == f"a gets {size}."
+    assert "The images have 8 x 8 pixels (medians)." in text
+    assert "The configuration serves the FP16+INT8 ensemble: a 1, b 2." in text
+    assert "cat is taken for bird: 5 of 5 images." in text
+    assert "The members disagree on 100.0% of the images, of which the ensemble has 20.0% right:" in text
+    assert "bird/0.png (a: bird 0.60, b: cat 1.00)" in text
+
+
+def test_a_cascade_is_measured_as_it_is_served(repository: Path, draw: Draw) -> None:
+    content = config(repository, ensemble={"cascade": {"order": ["a", "b"], "exit_at": [0.5]}})
+    scores, sentences = served(content, agree(content), Dataset.open(draw(COUNTS)))
+    # The first one is sure enough of its bird.
+    assert scores[3] == Score("ensemble", "FP16+INT8", 20.0, 10)
+    assert "The cascade answers 100.0% of the images by a alone." in sentences
 
 
 def test_an_int8_ensemble_needs_every_member(repository: Path, draw: Draw) -> None:
@@ -127,16 +165,20 @@ class Server(BaseHTTPRequestHandler):
         type(self).requests += 1
         if self.page:
             self._answer(200, None)
-        elif self.path != "/classify?members=true" or self.headers["Content-Type"] != "image/jpeg":
-            self._answer(400, {"error": self.path})
+        elif self.path != "/classify?members=true":
+            self._answer(400, {"error": {"code": "invalid_parameter", "message": self.path}})
         elif self.requests % self.full_every == 0:
-            self._answer(503, {"error": {"code": "overloaded"}})
+            self._answer(503, {"error": {"code": "overloaded", "message": "full", "retry_after_ms": 1}})
         else:
-            votes = {"a": {"label": self.label, "index": 1}, "b": {"label": "dog", "index": 2}}
+            votes = {
+                "a": {"label": self.label, "index": 1, "probability": 0.5},
+                "b": {"label": "dog", "index": 2, "probability": 0.5},
+            }
             if self.cascade and self.requests % 2:
                 del votes["b"]
             versions = {name: version for name, version in {"a": 1, "b": 2}.items() if name in votes}
-            self._answer(200, {"label": self.label, "members": votes, "model_versions": versions})
+            answer = {"label": self.label, "index": 1, "probability": 0.5, "top": [], "trace_id": "0" * 32}
+            self._answer(200, {**answer, "members": votes, "model_versions": versions})
 
     def _answer(self, status: int, body: object) -> None:
         self.send_response(status)
@@ -165,7 +207,7 @@ def test_a_server_is_measured_and_asked_again_when_full(
     server: tuple[str, type[Server]], repository: Path, draw: Draw
 ) -> None:
     url, handler = server
-    scores, sentences = evaluate_served(url, repository, Dataset.open(draw(COUNTS)), 4)
+    scores, sentences = running(url, config(repository), Dataset.open(draw(COUNTS)), 4)
     assert scores == [
         Score("a", "FP16", 50.0, 10, 1),
         Score("b", "INT8", 30.0, 10, 2),
@@ -180,9 +222,9 @@ def test_of_a_cascade_only_the_members_that_saw_every_image_are_measured(
 ) -> None:
     url, handler = server
     handler.cascade, handler.full_every = True, 100
-    scores, sentences = evaluate_served(url, repository, Dataset.open(draw(COUNTS)), 1)
+    scores, sentences = running(url, config(repository), Dataset.open(draw(COUNTS)), 1)
     assert [score.name for score in scores] == ["a", "ensemble"]
-    assert sentences == ["The cascade asked b of 50.0 % of the images."]
+    assert sentences == ["The cascade asked b about 50.0 % of the images."]
 
 
 def test_a_server_that_is_no_ensemble_is_told(server: tuple[str, type[Server]], repository: Path, draw: Draw) -> None:
@@ -190,16 +232,16 @@ def test_a_server_that_is_no_ensemble_is_told(server: tuple[str, type[Server]], 
     handler.label = "horse"
     dataset = Dataset.open(draw({"cat": 2}))
     with pytest.raises(ScriptError, match="no answer is a class of"):
-        evaluate_served(url, repository, dataset, 1)
-    with pytest.raises(ScriptError, match="answered 400"):
-        evaluate_served(url + "/nowhere", repository, dataset, 1)
-    with pytest.raises(ScriptError, match="is it serving"):
-        evaluate_served("http://127.0.0.1:9", repository, dataset, 2)
+        running(url, config(repository), dataset, 1)
+    with pytest.raises(ScriptError, match="refused an image: /nowhere/classify"):
+        running(url + "/nowhere", config(repository), dataset, 1)
+    with pytest.raises(ScriptError, match="is the server running"):
+        running("http://127.0.0.1:9", config(repository), dataset, 2)
     with pytest.raises(ScriptError, match="--url http://127"):
-        evaluate_served("http://127.0.0.1:port", repository, dataset, 2)
+        running("http://127.0.0.1:port", config(repository), dataset, 2)
     handler.page = True
     with pytest.raises(ScriptError, match="is this the ensemble"):
-        evaluate_served(url, repository, dataset, 1)
+        running(url, config(repository), dataset, 1)
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:

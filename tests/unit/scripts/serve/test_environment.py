@@ -1,12 +1,8 @@
 import os
 import stat
 import subprocess
-from pathlib import Path
-
-import pytest
 
 from scripts.serve import environment
-from scripts.serve.launcher import BINARY, COMMAND
 from scripts.shipped import shipped
 
 
@@ -21,30 +17,14 @@ def test_a_shell_reads_the_switches_alike():
     read = read_by_a_shell()
     switches = environment.switches()
     assert {name: read[name] for name in switches} == switches
-    assert switches["RAY_SERVE_HAPROXY_RETRY_ON"] == "conn-failure empty-response"
-
-
-@pytest.mark.parametrize("is_installed", [True, False])
-def test_the_launcher_is_found_where_it_is_installed(monkeypatch, tmp_path, is_installed):
-    found = str(tmp_path / COMMAND) if is_installed else ""
-    if is_installed:
-        Path(found).touch(0o755)
-    assert read_by_a_shell(PATH=f"{tmp_path}:/usr/bin:/bin")[BINARY] == found
-    monkeypatch.setattr(os, "environ", {"RAY_AUTH_TOKEN": "0" * 64, BINARY: ""})
-    monkeypatch.setattr(environment.sys, "executable", str(tmp_path / "python"))
-    environment.set_up()
-    assert os.environ[BINARY] == found
-    # Who has another program says so.
-    monkeypatch.setattr(os, "environ", {"RAY_AUTH_TOKEN": "0" * 64, BINARY: "/usr/sbin/haproxy"})
-    environment.set_up()
-    assert os.environ[BINARY] == "/usr/sbin/haproxy"
+    assert switches["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "1"
 
 
 def test_what_the_environment_sets_stays(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": "3", "RAY_AUTH_TOKEN_PATH": str(tmp_path / "a" / "token")})
     environment.set_up()
     assert os.environ["OMP_NUM_THREADS"] == "3"
-    assert os.environ["RAY_SERVE_ENABLE_HA_PROXY"] == "1"
+    assert os.environ["RAY_SERVE_ENABLE_DIRECT_INGRESS"] == "0"
     token = tmp_path / "a" / "token"
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
     first = token.read_text()

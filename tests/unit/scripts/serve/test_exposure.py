@@ -1,7 +1,8 @@
 import pytest
 
+from scripts.configuration import IMPORT_PATH
 from scripts.errors import ScriptError
-from scripts.serve.exposure import IMPORT_PATH, OTHERS, UNENCRYPTED, check_exposure
+from scripts.serve.exposure import OTHERS, UNENCRYPTED, check_exposure
 
 OURS, CLOSED = {"import_path": IMPORT_PATH}, {"import_path": IMPORT_PATH, "args": {"access": {"keys": "keys"}}}
 ANOTHER = {"import_path": "x:y", "args": {"access": {"keys": "keys"}}}

@@ -1,121 +1,334 @@
-import os
-import shutil
-import stat
-import subprocess
-import sys
-import tempfile
-from contextlib import contextmanager
-from pathlib import Path
-from subprocess import PIPE
+"""HAProxy as it runs in front of the ingress, with other servers in the replicas' places."""
 
+import json
+import shutil
+import socket
+import ssl
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingMixIn, UnixStreamServer
+
+import grpc
+import httpx
+import psutil
 import pytest
 
+from deployments.protocol import inference_pb2 as pb
+from deployments.protocol import inference_pb2_grpc
+from graph.front import slot
+from scripts.errors import ScriptError
 from scripts.serve import haproxy
+from tests.certificates import self_signed
+from tests.server.server import eventually, free_ports
+
+pytestmark = pytest.mark.slow
 
 
-def test_the_folder_is_this_users_alone_and_gone_at_the_end(monkeypatch):
-    monkeypatch.setattr(os, "environ", {})
-    with haproxy.private_folder():
-        paths = [Path(os.environ[name]) for name in haproxy.FILES]
-        folder = paths[0].parent
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        assert all(path in {folder, folder / path.name} for path in paths)
-        # With the node's id, of 56 characters and a slash, within what HAProxy allows.
-        assert max(len(str(path)) for path in paths) + 57 <= 97
-        assert haproxy.configuration() is None
-        (folder / "node").mkdir()
-        (folder / "node" / "haproxy.cfg").touch()
-        assert haproxy.configuration() == folder / "node" / "haproxy.cfg"
-    assert not folder.exists()
+class Front:
+    """HAProxy with ports and a folder of its own."""
 
+    def __init__(self, folder, host="127.0.0.1", **more):
+        self.folder = folder
+        self.http, self.grpc, self.metrics = free_ports(3)
+        self.haproxy = haproxy.HAProxy(folder, haproxy.Listening(host, self.http, self.grpc, self.metrics, **more))
 
-def test_what_keeps_it_from_starting_is_told(monkeypatch, tmp_path):
-    monkeypatch.setattr(os, "environ", {haproxy.CONFIGURATION: str(tmp_path / "haproxy.cfg")})
-    (tmp_path / "node").mkdir()
-    assert haproxy.alert() is None
-    log = tmp_path / "node" / "admin.sock.1.1.stderr.log"
-    log.write_text("[NOTICE]   (7) : haproxy version is 2.8\n")
-    assert haproxy.alert() is None
-    log.write_text("[WARNING]  (7) : x\n[ALERT]    (7) : cannot bind socket\n[ALERT]    (7) : failed\n")
-    assert haproxy.alert() == "cannot bind socket"
+    @property
+    def pid(self):
+        return int(slot.command(self.folder, "show info").partition("\nPid: ")[2].split()[0])
 
+    def __enter__(self):
+        return self
 
-def test_where_the_environment_says_they_stay(monkeypatch, tmp_path):
-    monkeypatch.setattr(os, "environ", {haproxy.CONFIGURATION: str(tmp_path / "haproxy.cfg")})
-    with haproxy.private_folder():
-        assert os.environ == {haproxy.CONFIGURATION: str(tmp_path / "haproxy.cfg")}
-
-
-SERVER = """
-import os
-from scripts.serve import haproxy
-for name in haproxy.FILES:
-    os.environ.pop(name, None)
-with haproxy.private_folder():
-    print(os.environ[haproxy.CONFIGURATION], flush=True)
-    input()
-"""
-
-
-@contextmanager
-def server():
-    """A server's process and its folder; killed in the end."""
-    with subprocess.Popen([sys.executable, "-c", SERVER], stdin=PIPE, stdout=PIPE, text=True) as process:
-        folder = Path(process.stdout.readline().strip()).parent
-        try:
-            yield process, folder
-        finally:
-            process.kill()
-            shutil.rmtree(folder, ignore_errors=True)
+    def __exit__(self, *_):
+        self.haproxy.end()
 
 
 @pytest.fixture
-def another(monkeypatch):
-    """The folder of a server that starts here."""
-
-    @contextmanager
-    def begun():
-        monkeypatch.setattr(os, "environ", {})
-        with haproxy.private_folder():
-            yield
-
-    return begun
+def folder(tmp_path_factory):
+    """Short, because the paths of sockets below it are."""
+    folder = tmp_path_factory.mktemp("f")
+    yield folder
+    shutil.rmtree(folder)
 
 
-def test_what_a_killed_server_left_is_removed_and_what_a_live_one_has_is_not(another):
-    with server() as (_, live), server() as (killed, stale):
-        with another():
-            assert live.exists()
-            assert stale.exists()
-        killed.kill()
-        killed.wait()
-        with another():
-            assert live.exists()
-            assert not stale.exists()
+class Replica(BaseHTTPRequestHandler):
+    """Answers by its path: a status, in plain text; or what it was sent; or nothing."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        name = self.path.rpartition("/")[2]
+        if name == "nothing":
+            self.close_connection = True
+            return
+        body = json.dumps(dict(self.headers)) if name == "echo" else "the replica's words"
+        status = int(name) if name.isdigit() else 200
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json" if name == "echo" else "text/plain")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def log_message(self, *_):
+        pass
 
 
-def test_a_live_server_whose_process_has_no_number_here_keeps_its_folder(another):
-    """As in another container that shares /tmp: no number in the folder's name tells anything."""
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    folder = Path(tempfile.mkdtemp(prefix=f"{haproxy.PREFIX}{ended.pid}-", dir="/tmp"))
-    try:
-        with haproxy._locked(folder), another():
-            assert folder.exists()
-        with another():
-            assert not folder.exists()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+class Listener(ThreadingMixIn, UnixStreamServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, *_):
+        """HAProxy's looks at it close early."""
 
 
-def test_what_is_not_this_users_or_has_no_lock_is_left_alone(another, monkeypatch):
-    folder = Path(tempfile.mkdtemp(prefix=haproxy.PREFIX, dir="/tmp"))
-    try:
-        with another():
-            assert folder.exists()
-        (folder / haproxy.LOCK).touch()
-        monkeypatch.setattr(os, "getuid", lambda: 4242)
-        with another():
-            assert folder.exists()
-    finally:
-        shutil.rmtree(folder)
+@contextmanager
+def answering(folder):
+    """A replica in the first free place."""
+    place = slot.take(folder)
+    with Listener(str(place.path("http")), Replica) as server, ThreadPoolExecutor() as pool:
+        pool.submit(server.serve_forever, 0.01)
+        place.open()
+        try:
+            yield place
+        finally:
+            server.shutdown()
+    place.path("http").unlink()
+    place.release()
+
+
+def get(front, path, **headers):
+    return httpx.get(f"http://127.0.0.1:{front.http}{path}", headers=headers)
+
+
+def is_refusal_to_come_again(answer, path="/"):
+    error = answer.json()["error"]
+    code = error.partition(":")[0] if path.startswith("/v2") else error["code"]
+    return (answer.status_code, answer.headers["retry-after"], code) == (503, "1", "not_ready")
+
+
+def refused(stub):
+    """The status that a call is refused with."""
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.ServerMetadata(pb.ServerMetadataRequest(), timeout=30)
+    return caught.value.code()
+
+
+def test_before_the_application_is_there_clients_are_asked_to_come_again(folder):
+    with Front(folder) as front:
+        for path in ("/classify", "/v2/models/ensemble/infer"):
+            assert is_refusal_to_come_again(get(front, path), path)
+        with grpc.insecure_channel(f"127.0.0.1:{front.grpc}") as channel:
+            assert refused(inference_pb2_grpc.GRPCInferenceServiceStub(channel)) == grpc.StatusCode.UNAVAILABLE
+
+
+def test_what_a_replica_says_is_its_own_and_what_fails_is_a_503(folder):
+    with Front(folder) as front, answering(folder):
+        for status in (404, 500, 503, 504):
+            assert (answer := get(front, f"/{status}")).status_code == status
+            assert answer.text == "the replica's words"
+        assert is_refusal_to_come_again(get(front, "/nothing"))
+
+
+def test_a_replica_is_used_as_soon_as_it_is_open_and_no_more_once_it_drains(folder):
+    with Front(folder) as front:
+        for _ in range(3):
+            with answering(folder) as first, answering(folder) as second:
+                assert (first.number, second.number) == (1, 2)
+                assert get(front, "/echo").status_code == 200
+                first.drain()
+                second.drain()
+                assert is_refusal_to_come_again(get(front, "/echo"))
+
+
+def test_a_replica_that_was_killed_is_passed_over(folder):
+    """Its socket is still there, and nobody listens."""
+    with Front(folder) as front, answering(folder):
+        dead = slot.take(folder)
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(dead.path("http")))
+        dead.open()
+        assert {get(front, "/echo").status_code for _ in range(20)} == {200}
+
+
+def test_haproxy_is_started_again_and_knows_the_replicas(folder, capfd):
+    def answers():
+        try:
+            return get(front, "/echo").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    with Front(folder) as front, answering(folder):
+        before = front.pid
+        time.sleep(haproxy.LASTS_S)
+        psutil.Process(before).kill()
+        assert eventually(answers)
+        assert front.pid != before
+    assert "HAProxy has ended" in capfd.readouterr().err
+
+
+def test_one_that_is_started_again_as_it_is_to_end_ends(folder, monkeypatch):
+    """A cluster that does not start ends every process below, HAProxy too, and then HAProxy is told to end."""
+    with Front(folder) as front:
+        started, may_go_on, start = threading.Event(), threading.Event(), haproxy.HAProxy._start
+
+        def held(self):
+            started.set()
+            assert may_go_on.wait(30)
+            return start(self)
+
+        monkeypatch.setattr(haproxy.HAProxy, "_start", held)
+        psutil.Process(front.pid).kill()
+        assert started.wait(30)
+        ending = threading.Thread(target=front.haproxy.end)
+        ending.start()
+        assert eventually(front.haproxy._ending.is_set)
+        may_go_on.set()
+        ending.join(30)
+        assert not ending.is_alive()
+
+
+def test_what_keeps_it_from_starting_is_told(folder):
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        listening = haproxy.Listening("127.0.0.1", port, *free_ports(2))
+        with pytest.raises(ScriptError, match=rf"does not start(.|\n)*127\.0\.0\.1:{port}"):
+            haproxy.HAProxy(folder, listening)
+
+
+def test_headers_must_come_soon_and_a_body_may_take_longer(folder):
+    with (
+        Front(folder) as front,
+        answering(folder),
+        socket.create_connection(("127.0.0.1", front.http)) as slow,
+        socket.create_connection(("127.0.0.1", front.http)) as slower,
+    ):
+        slow.sendall(b"POST /200 HTTP/1.1\r\nHost: x\r\nContent-Length: 10000\r\n\r\n" + bytes(9000))
+        slower.sendall(b"POST /200 HTTP/1.1\r\nHost:")
+        # Ends when HAProxy has waited long enough for the rest of the headers.
+        assert slower.recv(4096).startswith(b"HTTP/1.1 408")
+        slow.sendall(bytes(1000))
+        assert slow.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("path", ["/classify", "/v2/models/ensemble/infer"])
+def test_a_body_that_hardly_begins_does_not_reach_the_application(folder, path):
+    # Nobody is there: what HAProxy hands on is refused by 503.
+    with Front(folder) as front:
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n".encode()
+        with socket.create_connection(("127.0.0.1", front.http)) as slow:
+            slow.sendall(head + b"0123456789")
+            answer = b"".join(iter(lambda: slow.recv(4096), b""))
+        assert answer.startswith(b"HTTP/1.1 408")
+        error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+        assert (error if path.startswith("/v2") else error["code"]).startswith("slow_body")
+        with socket.create_connection(("127.0.0.1", front.http)) as fast:
+            fast.sendall(head + bytes(9000))
+            assert fast.recv(4096).startswith(b"HTTP/1.1 503")
+
+
+def test_what_a_client_says_of_its_address_is_replaced_and_an_upgrade_left_alone(folder):
+    with Front(folder) as front, answering(folder):
+        upgrade = {
+            "Connection": "Upgrade",
+            "Upgrade": "websocket",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+        }
+        answer = get(front, "/echo", **upgrade, **{"X-Forwarded-For": "10.0.0.1", "X-Request-Id": "mine"})
+        assert answer.status_code == 200
+        seen = {name.lower(): value for name, value in answer.json().items()}
+        assert (seen["x-forwarded-for"], seen["x-request-id"]) == ("127.0.0.1", "mine")
+        assert not {"upgrade"} & set(seen)
+
+
+def test_a_request_without_a_number_is_given_one(folder):
+    with Front(folder) as front, answering(folder):
+        numbers = {get(front, "/echo").json()["x-request-id"] for _ in range(2)}
+        assert [len(number) for number in numbers] == [36, 36]
+
+
+def test_http_is_http_1_so_that_no_refusal_is_lost(folder):
+    with Front(folder) as front, socket.create_connection(("127.0.0.1", front.http)) as client:
+        client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))
+        assert client.recv(4096).startswith(b"HTTP/1.1 400")
+
+
+def test_a_client_that_speaks_http_2_too_is_told_to_speak_http_1(folder, tmp_path):
+    certificate, key = self_signed(tmp_path)
+    with Front(folder, tls=(certificate, key)) as front:
+        context = ssl.create_default_context(cafile=certificate)
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        with (
+            socket.create_connection(("127.0.0.1", front.http)) as client,
+            context.wrap_socket(client, server_hostname="127.0.0.1") as secured,
+        ):
+            assert secured.selected_alpn_protocol() == "http/1.1"
+
+
+def test_everything_but_the_service_is_on_loopback_and_commands_are_this_users(folder):
+    with Front(folder, host="0.0.0.0") as front:
+        listening = {
+            (connection.laddr.ip, connection.laddr.port)
+            for connection in psutil.Process(front.pid).net_connections()
+            if connection.status == psutil.CONN_LISTEN
+        }
+        assert listening == {("0.0.0.0", front.http), ("0.0.0.0", front.grpc), ("127.0.0.1", front.metrics)}
+        assert (folder / slot.COMMANDS).stat().st_mode & 0o777 == 0o600
+        told = httpx.get(f"http://127.0.0.1:{front.metrics}/metrics").text
+        assert 'haproxy_frontend_status{proxy="http-clients",state="UP"} 1' in told
+
+
+def test_tls_ends_at_haproxy_for_both_protocols(folder, tmp_path):
+    certificate, key = self_signed(tmp_path)
+    with Front(folder, tls=(certificate, key)) as front:
+        with httpx.Client(verify=ssl.create_default_context(cafile=certificate)) as client:
+            assert is_refusal_to_come_again(client.get(f"https://127.0.0.1:{front.http}/classify"))
+        credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+        with grpc.secure_channel(f"127.0.0.1:{front.grpc}", credentials) as channel:
+            assert refused(inference_pb2_grpc.GRPCInferenceServiceStub(channel)) == grpc.StatusCode.UNAVAILABLE
+        with pytest.raises(httpx.TransportError):
+            get(front, "/classify")
+        assert (folder / haproxy.CERTIFICATE).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_renewed_certificate_is_served_and_a_bad_one_is_not(folder, tmp_path, capfd):
+    def served():
+        return ssl.get_server_certificate(("127.0.0.1", front.http)).strip()
+
+    certificate, key = self_signed(tmp_path)
+    with Front(folder, tls=(certificate, key)) as front:
+        front.haproxy.renew()
+        assert served() == certificate.read_text().strip()
+        self_signed(tmp_path)
+        front.haproxy.renew()
+        assert served() == (renewed := certificate.read_text().strip())
+        certificate.write_text("none")
+        front.haproxy.renew()
+        front.haproxy.renew()
+        assert served() == renewed
+    printed = capfd.readouterr()
+    assert "Success" in printed.out
+    assert printed.err.count("the certificate is not renewed") == 1
+
+
+def test_a_certificate_that_is_gone_for_a_moment_is_waited_for(folder, tmp_path, capfd):
+    certificate, key = self_signed(tmp_path)
+    with Front(folder, tls=(certificate, key)) as front:
+        before = certificate.read_text().strip()
+        certificate.unlink()
+        front.haproxy.renew()
+        front.haproxy.renew()
+        assert ssl.get_server_certificate(("127.0.0.1", front.http)).strip() == before
+        self_signed(tmp_path)
+        front.haproxy.renew()
+        assert (
+            ssl.get_server_certificate(("127.0.0.1", front.http)).strip() == certificate.read_text().strip() != before
+        )
+    assert capfd.readouterr().err.count("can't be read") == 1

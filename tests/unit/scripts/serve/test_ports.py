@@ -1,33 +1,41 @@
+import os
 import socket
 
 import pytest
 
+from deployments.contract.hosts import RAY_METRICS_SETTING
 from scripts.errors import ScriptError
-from scripts.serve.ports import Port, check_ports, wanted
+from scripts.serve.ports import METRICS_SETTING, Port, check_ports, move, wanted
 
 
-def test_a_port_in_use_is_told_with_what_moves_it():
-    with socket.create_server(("127.0.0.1", 0)) as busy:
-        number = busy.getsockname()[1]
-        with pytest.raises(ScriptError, match=rf"127\.0\.0\.1:{number} .*choose another port by http_options\.port"):
-            check_ports(Port("127.0.0.1", number, "http_options.port"))
+def test_every_port_in_use_is_named_with_what_moves_it():
+    with socket.create_server(("127.0.0.1", 0)) as busy, socket.create_server(("127.0.0.1", 0)) as other:
+        number, another = (each.getsockname()[1] for each in (busy, other))
+        named = rf"127\.0\.0\.1:{number} \(http_options\.port\) .*127\.0\.0\.1:{another} .*--ports-from"
+        with pytest.raises(ScriptError, match=named):
+            check_ports(Port("127.0.0.1", number, "http_options.port"), Port("127.0.0.1", another, "grpc"))
         # Who listens on one address is in the way of who listens on all.
         with pytest.raises(ScriptError, match="RAY_X"):
             check_ports(Port("0.0.0.0", number, "RAY_X"))
     check_ports(Port("127.0.0.1", number))
 
 
+def test_four_ports_in_a_row(monkeypatch):
+    monkeypatch.setattr(os, "environ", {METRICS_SETTING: "7", RAY_METRICS_SETTING: "8"})
+    config = {"http_options": {"host": "10.0.0.1", "port": 5}, "grpc_options": {"grpc_servicer_functions": ["a"]}}
+    move(config, 9000)
+    assert [port.number for port in wanted(config)] == [9000, 9001, 9002, 9003]
+    assert config["http_options"]["host"] == "10.0.0.1"
+    assert config["grpc_options"]["grpc_servicer_functions"] == ["a"]
+
+
 def test_the_ports_of_a_configuration(monkeypatch):
-    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
-    monkeypatch.setenv("RAY_SERVE_HAPROXY_STATS_PORT", "7")
+    monkeypatch.setenv(METRICS_SETTING, "7")
+    monkeypatch.setenv(RAY_METRICS_SETTING, "8")
     config = {"http_options": {"host": "10.0.0.1", "port": 5}, "grpc_options": {}}
-    assert [(port.host, port.number) for port in wanted(config)] == [
-        ("10.0.0.1", 5),
-        ("10.0.0.1", 9000),
-        ("0.0.0.0", 7),
-        ("0.0.0.0", 9101),
-        ("0.0.0.0", 8500),
-        ("0.0.0.0", 9500),
-    ]
-    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "0")
-    assert [port.number for port in wanted({})] == [8000, 9000]
+    ports = wanted(config)
+    own = [("127.0.0.1", 7), ("127.0.0.1", 8)]
+    assert [(port.host, port.number) for port in ports] == [("10.0.0.1", 5), ("10.0.0.1", 9000), *own]
+    monkeypatch.delenv(METRICS_SETTING)
+    monkeypatch.delenv(RAY_METRICS_SETTING)
+    assert [port.number for port in wanted({})] == [8000, 9000, 9101, 9102]

@@ -5,7 +5,7 @@ import pytest
 
 from scripts.errors import ScriptError
 from scripts.serve import tls
-from scripts.serve.launcher import BINARY, CERTIFICATE, COMMAND, KEY
+from scripts.serve.tls import CERTIFICATE, KEY
 from tests.certificates import self_signed
 
 
@@ -14,20 +14,18 @@ def asked_for(monkeypatch, tmp_path):
     """An environment that asks for TLS with a good certificate, seen from the certificate's folder."""
     self_signed(tmp_path)
     monkeypatch.chdir(tmp_path)
-    environment = {BINARY: f"/bin/{COMMAND}", tls.HAPROXY: "1", CERTIFICATE: "server.pem", KEY: "server.key"}
+    environment = {CERTIFICATE: "server.pem", KEY: "server.key"}
     monkeypatch.setattr(os, "environ", environment)
     return environment
 
 
 def test_a_certificate_with_its_key_will_do(asked_for, tmp_path):
-    assert tls.certificate({}) == tmp_path / "server.pem"
-    # Ray's processes look from elsewhere.
-    assert asked_for[KEY] == str(tmp_path / "server.key")
+    assert tls.named({}) == (tmp_path / "server.pem", tmp_path / "server.key")
 
 
 def test_without_a_word_of_it_there_is_none(monkeypatch):
     monkeypatch.setattr(os, "environ", {})
-    assert tls.certificate({"http_options": {"port": 1}}) is None
+    assert tls.named({"http_options": {"port": 1}}) is None
 
 
 @pytest.mark.parametrize(
@@ -35,9 +33,6 @@ def test_without_a_word_of_it_there_is_none(monkeypatch):
     [
         ({KEY: ""}, f"needs {KEY}"),
         ({CERTIFICATE: ""}, f"needs {CERTIFICATE}"),
-        ({tls.HAPROXY: "0"}, "ends at HAProxy"),
-        ({BINARY: ""}, COMMAND),
-        ({BINARY: "/usr/sbin/haproxy"}, f"unset {BINARY}"),
         ({KEY: "none.key"}, r"none\.key can't be read"),
         ({KEY: "other.key"}, "no certificate with its key"),
         ({KEY: "locked.key"}, "unencrypted"),
@@ -49,9 +44,9 @@ def test_what_it_cannot_be_served_with_is_told(asked_for, tmp_path, change, told
     os.system(f"openssl pkey -in {tmp_path}/server.key -aes256 -passout pass:1234 -out {tmp_path}/locked.key")
     asked_for |= change
     with pytest.raises(ScriptError, match=told):
-        tls.certificate({})
+        tls.named({})
 
 
 def test_serves_own_way_is_refused_with_ours(asked_for):
     with pytest.raises(ScriptError, match=re.escape(f"set {CERTIFICATE} and {KEY}")):
-        tls.certificate({"http_options": {"ssl_certfile": "server.pem", "ssl_keyfile": "server.key"}})
+        tls.named({"http_options": {"ssl_certfile": "server.pem", "ssl_keyfile": "server.key"}})

@@ -7,8 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs PyTorch: make train")
 
+from scripts.errors import ScriptError  # noqa: E402
 from scripts.training import __main__ as command  # noqa: E402
-from scripts.training.loop import train  # noqa: E402
+from scripts.training.loop import Run  # noqa: E402
 from scripts.training.mixtures import Mixtures  # noqa: E402
 from scripts.training.recipe import Recipe  # noqa: E402
 from scripts.training.teachers import Teachers  # noqa: E402
@@ -31,8 +32,8 @@ class Asked:
         self.count += len(pixels)
         return pixels.mean((1, 2, 3)).view(-1, 1)
 
-    def save(self):
-        pass
+    def provenance(self):
+        return []
 
 
 def test_what_is_drawn_has_its_own_target_and_its_own_answer():
@@ -83,10 +84,23 @@ def test_teachers_are_asked_once_about_each_of_them(tmp_path, draw, monkeypatch)
     asked, ask = [], Teachers._ask
     monkeypatch.setattr(Teachers, "_ask", lambda self, rows: asked.append(len(rows)) or ask(self, rows))
     recipe = replace(RECIPE, epochs=3, batch_size=8, teachers=("sure",), teacher_weight=1.0)
-    train(
-        recipe, draw({"cat": 20, "dog": 20}, (32, 32)), None, 32, tmp_path / "c.pt", repository=tmp_path / "repository"
-    )
+    data, repository = draw({"cat": 20, "dog": 20}, (32, 32)), tmp_path / "repository"
+    Run(recipe, data, None, 32, tmp_path / "c.pt", repository=repository).finish()
     assert sum(asked) == 3 * 40
+
+
+def test_what_teachers_answered_is_kept_for_other_runs(tmp_path):
+    file, first, second = tmp_path / "new" / "outputs.npz", Asked(), Asked()
+    kept = [Mixtures(RAW, LABELS, CLASSES, RECIPE, asked, file)._taught for asked in (first, second)]
+    assert torch.equal(*kept)
+    assert (first.count, second.count) == (3 * COUNT, 0)
+    assert [each.name for each in file.parent.iterdir()] == ["outputs.npz"]
+    with pytest.raises(ScriptError, match=r"other teachers or images.*--teacher-outputs"):
+        Mixtures(RAW, LABELS, CLASSES, replace(RECIPE, mixtures=1), Asked(), file)
+    for content in (b"", b"nothing of the kind", b"PK\x03\x04"):
+        file.write_bytes(content)
+        with pytest.raises(ScriptError, match=r"holds no teachers' answers.*--teacher-outputs"):
+            Mixtures(RAW, LABELS, CLASSES, RECIPE, Asked(), file)
 
 
 def test_mixtures_of_nothing_are_told(monkeypatch, capsys):

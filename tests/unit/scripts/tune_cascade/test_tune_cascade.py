@@ -14,11 +14,12 @@ from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from graph.capabilities.cascade.flow import Cascade
 from graph.capabilities.cascade.settings import EnsembleSettings
-from graph.flows.asked import Member
+from graph.flows.member import Member
 from scripts.errors import ScriptError
+from scripts.evaluate.ensembles import Members
 from scripts.interval import Interval
 from scripts.tune_cascade.__main__ import main
-from scripts.tune_cascade.search import Choice, Members, choose, sureness
+from scripts.tune_cascade.search import Choice, choose, orders
 from tests.unit.scripts.tiny import Draw, add, constant
 
 
@@ -92,7 +93,7 @@ def test_of_cascades_that_cost_nearly_the_same_the_one_that_answers_like_all_tog
 def test_gates_come_first() -> None:
     members = scored()
     members.weights["middle"] = 0.0  # type: ignore[index]
-    assert {order[0] for order in members.orders()} == {"middle"}
+    assert {order[0] for order in orders(members)} == {"middle"}
 
 
 def test_one_member_is_no_cascade() -> None:
@@ -106,12 +107,6 @@ def test_what_no_threshold_allows_is_told() -> None:
     members = scored()
     with pytest.raises(ScriptError, match="no cascade loses at most -1"):
         choose(members, -1.0)
-
-
-def test_the_margin_is_to_the_second() -> None:
-    said = np.array([[0.2, 0.5, 0.3], [0.9, 0.1, 0.0]], np.float32)
-    np.testing.assert_allclose(sureness(said, "maximum"), [0.5, 0.9])
-    np.testing.assert_allclose(sureness(said, "margin"), [0.2, 0.8])
 
 
 def test_a_share_has_wilsons_interval_and_a_difference_the_normal_one() -> None:
@@ -129,7 +124,7 @@ def test_the_command_chooses_on_one_half_and_judges_on_the_other(
     add(tmp_path / "models", "b", constant([0.1, 0.8, 0.1]), "FP16")
     told = tmp_path / "told.json"
     flags = ["--data", str(draw({"cat": 40})), "--repository", str(tmp_path / "models"), "--members", "a", "b"]
-    monkeypatch.setattr(sys, "argv", ["tune_cascade", *flags, "--compare", "--json", str(told)])
+    monkeypatch.setattr(sys, "argv", ["tune_cascade", *flags, "--json", str(told)])
     main()
     written = json.loads(told.read_text())
     first = written["order"][0]
@@ -138,10 +133,9 @@ def test_the_command_chooses_on_one_half_and_judges_on_the_other(
     assert (written["top1"]["mean"], written["difference"]["mean"]) == (100.0, 0.0)
     printed = capsys.readouterr().out
     assert f"ensemble: {{cascade: {{order: [{', '.join(written['order'])}], exit_at: [0.0]}}}}" in printed
-    assert "70 % stop: maximum 100.00 %, 0; margin 100.00 %, 0" in printed
 
 
-def test_a_wrong_gate_is_told_in_one_line(tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_gate_is_errors_in_one_line(tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
     add(tmp_path / "models", "a", constant([0.05, 0.9, 0.05]), "FP16")
     flags = ["--data", str(draw({"cat": 4})), "--repository", str(tmp_path / "models"), "--members", "a"]
     monkeypatch.setattr(sys, "argv", ["tune_cascade", *flags, "--gates", "c"])

@@ -51,15 +51,15 @@ async def status(server, request):
 def full():
     """A server without a free place, of which the next refusal would wait; and what frees the place."""
     door, freed = Door(max_in_flight=1), asyncio.Event()
-    admission, arrivals = door.service.ingress._admission, door.service.ingress._arrivals
-    admission.images = 1
+    capacity = door.service.ingress.capacity
+    capacity.in_flight.images = 1
 
     async def sleep(_):
         await freed.wait()
-        admission.images = 0
+        capacity.in_flight.images = 0
 
-    arrivals._refusals = Refusals(lambda: 0.0, sleep)
-    return door, GrpcServer(door.service), arrivals._refusals, freed
+    capacity._refusals = Refusals(lambda: 0.0, sleep)
+    return door, GrpcServer(door.service), capacity._refusals, freed
 
 
 async def test_a_call_takes_the_place_that_becomes_free_while_its_refusal_waits(full):

@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from deployments.contract.errors import ImageTooLarge, InvalidParameter
 from deployments.ingress.grpc import wire
 from deployments.protocol import feedback_pb2, inference_pb2, tensorflow_serving_pb2
-from graph.capabilities.feedback.store import MOST_LABELS
+from graph.capabilities.feedback.labels import MAX_LABELS
 
 INFER, CLASSIFY, LABEL = (
     inference_pb2.ModelInferRequest,
@@ -94,8 +94,8 @@ def test_requests_as_large_as_they_may_be_are_decoded():
     assert decoded(request.SerializeToString(), CLASSIFY) == request
 
     label = feedback_pb2.TrueLabel(request_id="r" * 36, name="cat", image=3)
-    request = LABEL(labels=[label] * MOST_LABELS)
-    assert decoded(request.SerializeToString(), LABEL, fields=wire.max_fields(MOST_LABELS)) == request
+    request = LABEL(labels=[label] * MAX_LABELS)
+    assert decoded(request.SerializeToString(), LABEL, fields=wire.max_fields(MAX_LABELS)) == request
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ from deployments.ingress.extension import Extension
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.settings import WITH_PAGE
 from deployments.observe.stats import Stats
-from graph.capabilities.feedback.routes import HttpFeedback
-from graph.capabilities.loading.capability import NoLoading
-from tests.door import Door
+from graph.capabilities.feedback import routes
+from tests.door import NO_LOADING, Door
 
 HOST = "127.0.0.1:8000"
 FOREIGN = {"Host": HOST, "Origin": "https://evil.example"}
@@ -22,12 +21,12 @@ async def takes_label(request_id, label, index, key):
 
 class TakesLabels(Extension):
     def routes(self, service):
-        return HttpFeedback(service.ingress, takes_label).routes()
+        return routes.routes(service.ingress, takes_label)
 
 
 def door(is_local=True, **settings):
     made = Door(**settings)
-    capabilities = [NoLoading(None), TakesLabels()]
+    capabilities = [NO_LOADING, TakesLabels()]
     made.service = replace(made.service, is_local=is_local, extensions=capabilities, stats=Stats(), page=WITH_PAGE)
     made._http = HttpServer(made.service)
     return made

@@ -31,7 +31,6 @@ def test_a_traces_route_is_the_template_not_the_path(path, route, monkeypatch):
 
 
 LARGE = 2**21
-UNWATCHED = ("X-Request-Disconnect-Disabled", b"?1")
 
 
 @pytest.fixture
@@ -60,21 +59,21 @@ def held(monkeypatch):
         ("/classify", LARGE, bytes(LARGE), {"max_in_flight_bytes": 2**20}, 503, None),
     ],
 )
-@pytest.mark.parametrize("more", [[], [UNWATCHED]])
+@pytest.mark.parametrize("alone", [False, True])
 def test_the_rest_of_a_large_body_that_is_refused_for_good_is_not_read_and_refusals_of_it_leave_at_a_pace(
-    path, size, body, settings, status, connection, more, held
+    path, size, body, settings, status, connection, alone, held
 ):
-    response = Door(**settings).answer(path, body, [("Content-Length", str(size).encode()), *more], chunk=2**16)
+    response = Door(**settings).answer(path, body, [("Content-Length", str(size).encode())], chunk=2**16, alone=alone)
     assert (response.status_code, response.headers.get("Connection")) == (status, connection)
     # Where Serve takes in all of it, it would come while the refusal waits.
-    assert len(held) == (connection == "close" and bool(more))
+    assert len(held) == (connection == "close" and alone)
 
 
 def test_who_has_left_or_has_sent_all_takes_no_turn(held):
-    headers = [("Transfer-Encoding", b"chunked"), UNWATCHED]
-    assert Door().answer("/classify", b"a part", headers, leaves=True).status_code == 499
+    headers = [("Transfer-Encoding", b"chunked")]
+    assert Door().answer("/classify", b"a part", headers, leaves=True, alone=True).status_code == 499
     # What has come whole leaves none behind.
-    assert Door().answer("/v2/models/ensemble/infer", b"[" * 10, headers).status_code == 422
+    assert Door().answer("/v2/models/ensemble/infer", b"[" * 10, headers, alone=True).status_code == 422
     assert held == []
-    assert Door().answer("/nowhere", b"a part", headers, leaves=True).status_code == 404
+    assert Door().answer("/nowhere", b"a part", headers, leaves=True, alone=True).status_code == 404
     assert len(held) == 1

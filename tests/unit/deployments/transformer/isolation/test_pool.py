@@ -11,136 +11,150 @@ import pytest
 
 from deployments.contract.errors import DeadlineExceeded, EnsembleError, ImageTooLarge, InvalidImage, Overloaded
 from deployments.contract.preprocessing import Preprocessing
-from deployments.transformer.isolation.keeper import FREE_BYTES, Keeper, Limits, Memory
+from deployments.transformer.decoding import BYTES_PER_PIXEL
 from deployments.transformer.isolation.pool import IsolatedPool
+from deployments.transformer.isolation.worker import FREE_BYTES, MemoryBudget, Worker
 from deployments.transformer.transformer import JpegTransformer, TransformerSettings
 from tests import decoders, pictures
 from tests.batches import batch, errors
 from tests.server.server import eventually
 
 WANTED = (Preprocessing((16, 16)), Preprocessing((20, 40), resize="stretch"))
-LIMITS = Limits(2**20, 50_000_000, 2**30, 60.0)
-BRIEF = Limits(2**20, 50_000_000, 2**30, 2.0)
+LIMITS = TransformerSettings(max_image_bytes=2**20, decode_timeout_ms=60_000)
+BRIEF = TransformerSettings(max_image_bytes=2**20, decode_timeout_ms=2000)
 GOOD = pictures.encode(pictures.grey(80), ".png")
 
 
 @pytest.fixture
-def keeper(tmp_path, monkeypatch):
-    """A keeper whose process has decoders that hang and crash."""
+def worker(tmp_path, monkeypatch):
+    """A worker whose process has decoders that hang and crash."""
     monkeypatch.setattr(sys, "path", [str(decoders.install(tmp_path)), *sys.path])
-    kept = Keeper(Memory())
+    kept = Worker(MemoryBudget())
     yield kept
     kept.end(at_once=True)
 
 
-def decode(keeper, image, limits=LIMITS, seconds=120.0):
-    return keeper.decode(image, WANTED, limits, time.monotonic() + seconds)
+def decode(worker, image, limits=LIMITS, seconds=120.0):
+    return worker.decode(image, WANTED, limits, time.monotonic() + seconds)
 
 
-def test_an_image_is_decoded_as_in_this_process(keeper):
+def test_an_image_is_decoded_as_in_this_process(worker):
     image = pictures.encode(pictures.noise(), ".png")
-    sets, size = decode(keeper, image)
+    sets, size = decode(worker, image)
     assert size == (160, 120)
     [here] = JpegTransformer(TransformerSettings(), {"a": WANTED[1]}, 1)._decode(image)[0]
     assert [each.shape for each in sets] == [(16, 16, 3), (20, 40, 3)]
     np.testing.assert_array_equal(sets[1], here)
 
 
-def test_it_is_one_process_for_all_images(keeper):
-    assert keeper.pid is None
-    decode(keeper, GOOD)
-    pid = keeper.pid
+def test_it_is_one_process_for_all_images(worker):
+    assert worker.pid is None
+    decode(worker, GOOD)
+    pid = worker.pid
     with pytest.raises(InvalidImage, match="truncated"):
-        decode(keeper, GOOD[:60])
+        decode(worker, GOOD[:60])
     with pytest.raises(InvalidImage, match="no bytes"):
-        decode(keeper, b"")
+        decode(worker, b"")
     with pytest.raises(ImageTooLarge, match="20000 x 20000"):
-        decode(keeper, pictures.bomb())
-    decode(keeper, GOOD)
-    assert keeper.pid == pid
+        decode(worker, pictures.bomb())
+    decode(worker, GOOD)
+    assert worker.pid == pid
 
 
-def test_a_decoder_that_hangs_is_ended_and_replaced(keeper):
-    decode(keeper, GOOD)
-    hanging = keeper.pid
+def test_a_decoder_that_hangs_is_ended_and_replaced(worker):
+    decode(worker, GOOD)
+    hanging = worker.pid
     with pytest.raises(ImageTooLarge, match="takes more than 2 s"):
-        decode(keeper, decoders.that("hang"), BRIEF)
+        decode(worker, decoders.that("hang"), BRIEF)
     assert not psutil.pid_exists(hanging)
-    decode(keeper, GOOD)
+    decode(worker, GOOD)
     with pytest.raises(DeadlineExceeded):
-        decode(keeper, decoders.that("hang"), seconds=0.5)
+        decode(worker, decoders.that("hang"), seconds=0.5)
 
 
-def test_a_decoder_that_crashes_is_replaced(keeper):
-    decode(keeper, GOOD)
-    before = keeper.pid
+def test_a_decoder_that_crashes_is_replaced(worker):
+    decode(worker, GOOD)
+    before = worker.pid
     with pytest.raises(InvalidImage, match="ended the process"):
-        decode(keeper, decoders.that("crash"))
-    decode(keeper, GOOD)
-    assert keeper.pid != before
+        decode(worker, decoders.that("crash"))
+    decode(worker, GOOD)
+    assert worker.pid != before
 
 
-def test_an_image_whose_process_was_killed_is_decoded_by_another(keeper):
-    decode(keeper, GOOD)
-    os.kill(keeper.pid, signal.SIGKILL)
-    assert decode(keeper, GOOD)[1] == (64, 64)
+def test_an_image_whose_process_was_killed_is_decoded_by_another(worker):
+    decode(worker, GOOD)
+    os.kill(worker.pid, signal.SIGKILL)
+    assert decode(worker, GOOD)[1] == (64, 64)
 
 
 @pytest.mark.parametrize("by", [signal.SIGALRM, signal.SIGSEGV])
-def test_a_process_that_is_found_dead_says_nothing_about_the_next_image(keeper, by):
-    decode(keeper, GOOD)
-    os.kill(keeper.pid, by)
-    os.waitid(os.P_PID, keeper.pid, os.WEXITED | os.WNOWAIT)
-    assert decode(keeper, GOOD)[1] == (64, 64)
+def test_a_process_that_is_found_dead_says_nothing_about_the_next_image(worker, by):
+    decode(worker, GOOD)
+    os.kill(worker.pid, by)
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    assert decode(worker, GOOD)[1] == (64, 64)
 
 
-def test_a_process_that_ends_while_an_image_is_sent_says_nothing_about_it(keeper, monkeypatch):
-    decode(keeper, GOOD)
-    monkeypatch.setattr(keeper._process, "poll", lambda: None)
-    os.kill(keeper.pid, signal.SIGSEGV)
-    os.waitid(os.P_PID, keeper.pid, os.WEXITED | os.WNOWAIT)
-    assert decode(keeper, GOOD)[1] == (64, 64)
+def test_a_process_that_ends_while_an_image_is_sent_says_nothing_about_it(worker, monkeypatch):
+    decode(worker, GOOD)
+    monkeypatch.setattr(worker._process, "poll", lambda: None)
+    os.kill(worker.pid, signal.SIGSEGV)
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    assert decode(worker, GOOD)[1] == (64, 64)
 
 
-def test_an_image_that_found_no_room_leaves_no_alarm_behind(keeper):
-    memory, brief = keeper._memory, Limits(2**20, 50_000_000, 2**30, 0.1)
-    decode(keeper, GOOD)
+def test_an_image_that_found_no_room_leaves_no_alarm_behind(worker):
+    memory, brief = worker._memory, TransformerSettings(max_image_bytes=2**20, decode_timeout_ms=100)
+    decode(worker, GOOD)
     assert memory.take(LIMITS.max_decoding_bytes, LIMITS.max_decoding_bytes, time.monotonic())
     with pytest.raises(Overloaded):
-        decode(keeper, large(), brief, seconds=0.5)
+        decode(worker, large(), brief, seconds=0.5)
     # The alarm would be due 1.6 s after it was set.
     with pytest.raises(psutil.TimeoutExpired):
-        psutil.Process(keeper.pid).wait(2.5)
+        psutil.Process(worker.pid).wait(2.5)
 
 
-def test_memory_is_bounded_by_the_system(keeper):
+def test_memory_is_bounded_by_the_system(worker):
     with pytest.raises(InvalidImage, match="can't be decoded"):
-        decode(keeper, decoders.that("fill"))
-    decode(keeper, GOOD)
+        decode(worker, decoders.that("fill"))
+    decode(worker, GOOD)
 
 
-def large(keeper_limits=FREE_BYTES):
-    """A picture that takes more than what is free, and less than twice as much."""
-    side = int((keeper_limits / 12) ** 0.5) + 10
+def large(than=FREE_BYTES):
+    """A picture that takes more than so many bytes, and less than twice as much."""
+    side = int((than / BYTES_PER_PIXEL["PNG"]) ** 0.5) + 10
     return pictures.encode(pictures.grey(80, side, side), ".png")
 
 
-def test_what_takes_more_than_all_the_room_is_too_large(keeper):
-    tight = Limits(2**20, 50_000_000, FREE_BYTES, 60.0)
+def test_what_takes_more_than_all_the_room_is_too_large(worker):
+    tight = TransformerSettings(max_image_bytes=2**20, max_decoding_bytes=2**25, decode_timeout_ms=60_000)
     with pytest.raises(ImageTooLarge, match="of memory"):
-        decode(keeper, large(), tight)
-    decode(keeper, GOOD, tight)
+        decode(worker, large(2**25), tight)
+    decode(worker, GOOD, tight)
 
 
-def test_a_large_image_waits_for_room_within_its_deadline(keeper):
-    memory = keeper._memory
+@pytest.mark.parametrize(("size", "is_decoded"), [(2**20, False), (2**21, True)])
+def test_a_jpeg_in_several_scans_may_take_more_where_it_is_large_itself(worker, size, is_decoded):
+    # 72 MB, more than the default.
+    image = pictures.progressive(6000, 4000)
+    content = image + bytes(size - len(image))
+    limits = TransformerSettings(decode_timeout_ms=60_000)
+    if is_decoded:
+        assert decode(worker, content, limits)[1] == (6000, 4000)
+    else:
+        with pytest.raises(ImageTooLarge, match="baseline JPEG"):
+            decode(worker, content, limits)
+
+
+def test_a_large_image_waits_for_room_within_its_deadline(worker):
+    memory = worker._memory
     assert memory.take(LIMITS.max_decoding_bytes, LIMITS.max_decoding_bytes, time.monotonic())
     with pytest.raises(Overloaded, match="large images"):
-        decode(keeper, large(), seconds=3.0)
+        decode(worker, large(), seconds=3.0)
     # A small one takes none.
-    decode(keeper, GOOD)
+    decode(worker, GOOD)
     answers = []
-    waits = threading.Thread(target=lambda: answers.append(decode(keeper, large())[1]))
+    waits = threading.Thread(target=lambda: answers.append(decode(worker, large())[1]))
     waits.start()
     while not memory._waiting:
         pass
@@ -152,7 +166,7 @@ def test_a_large_image_waits_for_room_within_its_deadline(keeper):
 
 
 def test_room_is_taken_in_turn():
-    memory, order = Memory(), []
+    memory, order = MemoryBudget(), []
     later = time.monotonic() + 600
     assert memory.take(10, 10, later)
     threads = []

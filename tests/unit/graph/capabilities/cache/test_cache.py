@@ -12,9 +12,10 @@ from deployments.combiner import Combiner, CombinerSettings
 from deployments.contract.batch import Batch, Work
 from deployments.contract.caller import Caller
 from deployments.contract.errors import InferenceFailed, InvalidImage
-from deployments.contract.item import Cached, Item
+from deployments.contract.item import CacheStatus, Item
 from deployments.contract.options import Options
 from graph.capabilities.cache.flow import DECODER, Cache
+from graph.capabilities.cache.metrics import CacheMetrics
 from graph.capabilities.cache.settings import CacheSettings
 from graph.capabilities.cache.stores import Memory
 from tests.batches import batch, errors, notes
@@ -37,7 +38,7 @@ class Members:
         well = [image for image in work.payload if image not in self.fails]
         share = np.array([image[0] / 256 for image in well], np.float32)
         told = [
-            {"missing": {"b": "internal"} if image in self.misses else {}, "eased": image in self.eased}
+            {"missing": {"b": "internal"} if image in self.misses else {}, "load_shed": image in self.eased}
             for image in well
         ]
         scores = {
@@ -48,17 +49,13 @@ class Members:
         return work.done(scores, lambda row: {**same, **told[row]}, errors=broken)
 
 
-class Counts:
-    def __init__(self):
-        self.calls = []
-
-    def cache(self, hits, misses, passed, saved_s):
-        self.calls.append((hits, misses, passed))
-        assert (saved_s > 0) == (hits > 0)
+def counted(flow):
+    """The images that were hits, misses and passed."""
+    return tuple(flow._metrics.images.counts[(result,)] for result in ("hit", "miss", "passed"))
 
 
 def cache(members, identity=b"", store=None, classes=2):
-    return Cache(members, Memory(10**6, 100, 60) if store is None else store, identity, classes, Counts())
+    return Cache(members, Memory(10**6, 100, 60) if store is None else store, identity, classes, CacheMetrics())
 
 
 def asking(*images, **options):
@@ -81,9 +78,9 @@ async def test_an_image_that_came_before_is_not_asked_of_the_members_again():
     assert [(i.image_size, dict(i.versions), i.asked) for i in second.items] == [
         ((3, 2), {"a": 1, "b": "x"}, ("a", "b"))
     ] * 3
-    assert first.items[0].cache == Cached(False)
+    assert first.items[0].cache == CacheStatus(False)
     assert second.items[1].cache.age_s >= 0
-    assert flow._counts.calls == [(0, 2, 0), (2, 1, 0)]
+    assert counted(flow) == (2, 3, 0)
     assert [note.node for note in notes(second)] == ["cache", "predict"]
     assert notes(second)[0].attributes["ensemble.cache.hits"] == 2
 
@@ -128,7 +125,7 @@ async def test_of_batches_that_ask_the_same_at_once_one_asks_the_members():
     answers = await asyncio.gather(first, *others)
     assert members.seen == [[b"1"], [b"2"]]
     assert [told(answer) for answer in answers] == [[False], [True, False], [True, True]]
-    assert flow._under_way == {}
+    assert flow._in_flight == {}
 
 
 async def test_where_the_one_that_asks_for_all_leaves_or_fails_the_others_ask_themselves():
@@ -144,7 +141,7 @@ async def test_where_the_one_that_asks_for_all_leaves_or_fails_the_others_ask_th
     answer = await second
     assert (told(answer), errors(answer)) == ([False], {})
     assert members.seen == [[b"1"]] * 2
-    assert flow._under_way == {}
+    assert flow._in_flight == {}
 
 
 async def test_one_that_waits_for_another_may_leave():
@@ -175,7 +172,7 @@ async def test_what_the_load_shortened_is_not_remembered():
     members = Members(eased=(b"1",))
     flow = cache(members)
     for _ in range(2):
-        assert (await flow(asking(b"1"))).items[0].eased
+        assert (await flow(asking(b"1"))).items[0].load_shed
     assert members.seen == [[b"1"]] * 2
 
 
@@ -195,7 +192,7 @@ async def test_no_cache_asks_anew_and_remembers_and_no_store_does_not():
     assert told(await flow(asking(b"1", cache="no-cache"))) == [False]
     assert told(await flow(asking(b"1"))) == [True]
     assert len(members.seen) == 3
-    assert flow._counts.calls == [(0, 0, 1)] * 3 + [(1, 0, 0)]
+    assert counted(flow) == (1, 0, 3)
 
 
 async def test_it_knows_what_it_remembers_unless_the_caller_wants_it_anew():
@@ -216,7 +213,7 @@ async def test_a_changed_weight_holds_for_what_is_remembered():
     combiner.settings = CombinerSettings(weights={"a": 1.0, "b": 0.0})
     again = await combiner(await flow(asking(b"\x40")))
     np.testing.assert_allclose(again.payload, [[0.25, 0.75]])
-    assert list(again.items[0].votes) == ["a", "b"]
+    assert list(again.items[0].predictions) == ["a", "b"]
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93", b"\x81\xa1a\x01", "short"])
@@ -366,27 +363,27 @@ async def test_what_was_remembered_counts_though_the_rest_of_the_batch_is_given_
     await flow(asking(b"0"))
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(flow(asking(b"0", b"1")), 0.01)
-    assert flow._counts.calls == [(0, 1, 0), (1, 1, 0)]
+    assert counted(flow) == (1, 2, 0)
 
 
 def asked_by(key, image=b"1"):
-    return batch([image], Item(by=Caller(name=key)))
+    return batch([image], Item(caller=Caller(name=key)))
 
 
 async def test_each_key_has_entries_of_its_own_where_that_is_set():
     members, store = Members(), Memory(10**6, 100, 60)
-    common = Cache(members, store, b"", 2, Counts())
+    common = Cache(members, store, b"", 2, CacheMetrics())
     assert [told(await common(asked_by(key))) for key in ("a", "b")] == [[False], [True]]
-    apart = Cache(members, store, b"", 2, Counts(), per_key=True)
+    apart = Cache(members, store, b"", 2, CacheMetrics(), per_key=True)
     for hit in (False, True):
         assert [told(await apart(asked_by(key))) for key in ("a", "b", "")] == [[hit]] * 3
-        assert apart.knows(b"1", Item(by=Caller(name="a")))
-        assert not apart.knows(b"1", Item(by=Caller(name="c")))
+        assert apart.knows(b"1", Item(caller=Caller(name="a")))
+        assert not apart.knows(b"1", Item(caller=Caller(name="c")))
 
 
 async def test_an_image_that_another_key_asks_for_just_now_is_not_waited_for_where_each_has_its_own():
     members = Members(waits=(b"1",))
-    flow = Cache(members, Memory(10**6, 100, 60), b"", 2, Counts(), per_key=True)
+    flow = Cache(members, Memory(10**6, 100, 60), b"", 2, CacheMetrics(), per_key=True)
     both = [asyncio.create_task(flow(asked_by(key))) for key in ("a", "b")]
     while len(members.seen) < 2:
         await asyncio.sleep(0)

@@ -7,7 +7,9 @@ from tests.networks import brightness, constant, one_hot, store
 
 
 def digest(root, *members, **args):
-    config = parse({"model_repository": str(root), "members": [{"name": m} for m in members or ("a", "b")], **args})
+    config = parse(
+        {"model_repository": str(root), "members": [{"name": m} for m in members or ("a", "b")], "cache": {}, **args}
+    )
     return identity(config, agree(config))
 
 

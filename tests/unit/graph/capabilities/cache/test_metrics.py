@@ -1,10 +1,12 @@
+from deployments.observe import metrics as observed
 from graph.capabilities.cache import metrics
 from graph.capabilities.cache.metrics import CacheMetrics
 from tests.metrics import recorded
 
 
 def test_what_a_cache_does_is_counted(monkeypatch):
-    told = recorded(monkeypatch, metrics)
+    recorded(monkeypatch, metrics)
+    told = recorded(monkeypatch, observed)
     counts = CacheMetrics()
     counts.cache(2, 0, 1, 0.5)
     counts.cache(0, 3, 0, 0.0)

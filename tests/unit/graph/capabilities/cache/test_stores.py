@@ -70,7 +70,7 @@ def quick(monkeypatch):
 async def kept(store, key, content):
     """Keep it, and wait until Redis has it."""
     store.keep(key, content)
-    await asyncio.gather(*store._under_way)
+    await asyncio.gather(*store._writes)
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ async def test_a_redis_that_hangs_is_not_waited_for_and_left_alone_for_a_time(tm
             store._client = None
             assert await store.look_up([b"a"]) == [None]
             store.keep(b"a", b"1")
-            assert not store._under_way
+            assert not store._writes
         finally:
             process.send_signal(signal.SIGCONT)
 

@@ -1,20 +1,25 @@
+from deployments.contract.rollout import CanaryConfig
+from deployments.observe import metrics as observed
 from graph.capabilities.canary import metrics
 from graph.capabilities.canary.metrics import CanaryMetrics
+from graph.capabilities.canary.trial import Trial as CanaryTrial
 from tests.metrics import recorded
 
 
 def test_what_a_canary_does_is_counted_by_version(monkeypatch):
-    told = recorded(monkeypatch, metrics)
-    monkeypatch.setattr(metrics, "again_and_again", lambda report, _: report())
+    recorded(monkeypatch, metrics)
+    told = recorded(monkeypatch, observed)
+    monkeypatch.setattr(metrics, "report_periodically", lambda report, _: report())
 
     class Trial:
         name, share = "a", 0.05
 
     counts = CanaryMetrics()
     counts.follow([Trial()])
-    counts.asked("a", "canary", 5, 2, 0.25)
-    counts.voted("a", "stable", "2", True)
-    counts.rolled_back("a", "latency")
+    trial = CanaryTrial("a", CanaryConfig(version=2, share=0.5), counts)
+    trial.note("canary", [False, True, False, True, False], 0.25)
+    trial.predicted(False, 2, True)
+    counts.rollbacks.add("a", "latency")
     of = {"member": "a", "role": "canary"}
     assert told == [
         ("ensemble_canary_share", 0.05, {"member": "a"}),

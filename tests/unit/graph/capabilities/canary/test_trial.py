@@ -4,25 +4,12 @@ import pytest
 
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.rollout import CanaryConfig, CanarySettings
+from graph.capabilities.canary.metrics import CanaryMetrics
 from graph.capabilities.canary.trial import Trial
 
 
-class Counts:
-    def __init__(self):
-        self.calls, self.votes, self.ends = [], [], []
-
-    def asked(self, member, role, images, failed, seconds):
-        self.calls.append((member, role, images, failed))
-
-    def voted(self, member, role, version, agrees):
-        self.votes.append((member, role, version, agrees))
-
-    def rolled_back(self, member, reason):
-        self.ends.append((member, reason))
-
-
 def trial(share=0.5, version=3, **more):
-    return Trial("a", CanaryConfig(version=version, share=share, **more), Counts())
+    return Trial("a", CanaryConfig(version=version, share=share, **more), CanaryMetrics())
 
 
 def user(name):
@@ -62,7 +49,7 @@ def test_a_canary_that_fails_too_often_is_rolled_back_once_and_said_once(caplog)
         found.note("canary", [True] * 30, 0.1)
     assert (found.share, found.rolled_back) == (0.0, "failures")
     assert not found.takes(b"x", ANYONE)
-    assert found.counts.ends == [("a", "failures")]
+    assert found._metrics.rollbacks.counts == {("a", "failures"): 1}
     assert caplog.text.count("rolled back") == 1
     assert "max_failures = 0.1" in caplog.text
 
@@ -86,7 +73,7 @@ def test_a_slow_canary_is_rolled_back_when_there_is_enough_to_compare():
     assert not found.rolled_back
     found.note("stable", [False], 0.2)
     found.note("canary", [False], 0.5)
-    assert found.counts.ends == [("a", "latency")]
+    assert found._metrics.rollbacks.counts == {("a", "latency"): 1}
 
 
 def test_a_slow_canary_within_the_bound_goes_on():

@@ -4,22 +4,13 @@ import pytest
 from pydantic import ValidationError
 
 from graph.capabilities.cascade.audit import FEWEST, WINDOW, Audit, interval
+from graph.capabilities.cascade.figures import exit_stats
+from graph.capabilities.cascade.metrics import AuditMetrics
 from graph.capabilities.cascade.settings import EnsembleSettings
 
 
-class Counts:
-    def __init__(self):
-        self.results, self.raised = [], []
-
-    def audit(self, member, result):
-        self.results.append((member, result))
-
-    def tightened(self, member):
-        self.raised.append(member)
-
-
 def audit(exit_at=(0.5, 0.6), share=1.0, at_most=None, tighten=False):
-    return Audit(("a", "b"), exit_at, share, at_most, tighten, Counts(), seed=0)
+    return Audit(("a", "b"), exit_at, share, at_most, tighten, AuditMetrics(at_most), seed=0)
 
 
 def test_a_share_of_the_exits_is_drawn():
@@ -46,8 +37,8 @@ def test_each_stage_has_a_figure_of_its_own():
     (first, at, share), (second, _, other) = found.report()
     assert (first, at, share[1]) == ("a", 0.5, 0.0)
     assert (second, other[1]) == ("b", 0.25)
-    assert found._counts.results.count(("b", "differs")) == 10
-    assert found._counts.results.count(("b", "dropped")) == 2
+    assert found._metrics.audits.counts["b", "differs"] == 10
+    assert found._metrics.audits.counts["b", "dropped"] == 2
 
 
 def test_a_figure_is_of_the_last_exits():
@@ -65,7 +56,7 @@ def test_while_the_bound_is_broken_the_threshold_rises_to_where_it_holds(caplog)
             found.note(0, 0.6 if number % 2 else 0.9, number % 2 == 1 and number % 5 == 0)
     assert 0.6 < found.exit_at[0] <= 0.9
     assert found.exit_at[1] == 0.6
-    assert found._counts.raised[0] == "a"
+    assert list(found._metrics.tightened.counts) == [("a",)]
     assert "the exits at 'a' differ" in caplog.text
     assert found.report()[0][2][1] <= 0.05
 
@@ -101,3 +92,14 @@ def test_a_number_is_a_share_and_tighten_needs_a_bound():
     for wrong in (0, 2, {"share": 0.1, "tighten": True}, {"share": 0.1, "at_most": 1.5}):
         with pytest.raises(ValidationError):
             audited(wrong)
+
+
+def test_the_figures_of_stats():
+    audited = audit(at_most=0.1)
+    for differs in (True, False, False, False):
+        audited.note(0, 0.9, differs)
+    figures = exit_stats(("first", "second"), (0.5, 0.6), audited)
+    assert (figures["first"].exit_at, figures["first"].at_most) == (0.5, 0.1)
+    assert (figures["first"].differs.count, figures["first"].differs.total) == (1, 4)
+    assert figures["second"].differs.share is None
+    assert exit_stats(("first", "second"), (0.5, 0.6), None)["second"].differs is None

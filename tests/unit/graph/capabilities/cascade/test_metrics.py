@@ -5,7 +5,7 @@ from tests.metrics import recorded
 
 def test_what_an_audit_found_is_told_with_its_interval_and_the_bound(monkeypatch):
     told = recorded(monkeypatch, metrics)
-    monkeypatch.setattr(metrics, "again_and_again", lambda report, _: report())
+    monkeypatch.setattr(metrics, "report_periodically", lambda report, _: report())
 
     class Audit:
         def report(self):

@@ -7,9 +7,10 @@ from deployments.contract.errors import InvalidParameter, UnknownLabel, UnknownR
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
 from deployments.protocol import feedback_pb2 as pb
-from graph.capabilities.feedback.capability import NoFeedback
-from graph.capabilities.feedback.grpc import GrpcFeedback
-from graph.capabilities.feedback.store import LONGEST_ID, MOST_LABELS, MOST_PLACE
+from graph.capabilities.feedback.grpc import calls
+from graph.capabilities.feedback.labels import MAX_LABELS, MAX_PLACE
+from graph.capabilities.feedback.store import MAX_ID
+from tests.door import NO_FEEDBACK
 
 
 class Told:
@@ -23,7 +24,7 @@ class Told:
 
 
 async def label(take, *labels, by=ANYONE):
-    return await GrpcFeedback(take).calls()["Label"].handler(pb.LabelRequest(labels=labels), Call(Trace(""), by))
+    return await calls(take)["Label"].handler(pb.LabelRequest(labels=labels), Call(Trace(""), by))
 
 
 def true(request_id="r", **more):
@@ -49,7 +50,7 @@ async def test_of_many_each_is_told_what_became_of_it():
 
 @pytest.mark.parametrize(
     "wrong",
-    [true(), true("", name="cat"), true("r" * (LONGEST_ID + 1), name="cat"), true(name="cat", image=MOST_PLACE + 1)],
+    [true(), true("", name="cat"), true("r" * (MAX_ID + 1), name="cat"), true(name="cat", image=MAX_PLACE + 1)],
 )
 async def test_a_mistake_in_the_only_one_is_the_calls(wrong):
     told = Told()
@@ -58,7 +59,7 @@ async def test_a_mistake_in_the_only_one_is_the_calls(wrong):
     assert told.labels == []
 
 
-@pytest.mark.parametrize("count", [0, MOST_LABELS + 1])
+@pytest.mark.parametrize("count", [0, MAX_LABELS + 1])
 async def test_labels_are_bounded_in_number(count):
     with pytest.raises(InvalidParameter, match="1 to 4096 labels"):
         await label(Told(), *[true(name="cat")] * count)
@@ -66,4 +67,4 @@ async def test_labels_are_bounded_in_number(count):
 
 async def test_where_no_labels_are_taken_that_is_said():
     with pytest.raises(UnknownRequest, match="configure `feedback`"):
-        await label(NoFeedback(None).handles["feedback"], true(name="cat"))
+        await label(NO_FEEDBACK.handles["feedback"], true(name="cat"))

@@ -1,4 +1,4 @@
-from graph.capabilities.feedback import metrics
+from deployments.observe import metrics
 from graph.capabilities.feedback.metrics import FeedbackMetrics
 from tests.metrics import recorded
 
@@ -6,8 +6,8 @@ from tests.metrics import recorded
 def test_what_labels_tell_is_counted(monkeypatch):
     told = recorded(monkeypatch, metrics)
     labels = FeedbackMetrics()
-    labels.labelled("accepted")
-    labels.judged("version", "a", "3", True)
+    labels.labels.add("accepted")
+    labels.answers.add("version", "a", "3", True)
     assert told == [
         ("ensemble_feedback_labels", 1, {"result": "accepted"}),
         ("ensemble_feedback_answers", 1, {"kind": "version", "name": "a", "version": "3", "right": "true"}),

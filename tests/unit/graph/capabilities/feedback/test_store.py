@@ -5,32 +5,23 @@ from msgspec.structs import replace
 
 from deployments.contract.caller import Caller
 from deployments.contract.errors import AlreadyLabelled, UnknownLabel, UnknownRequest
-from graph.capabilities.feedback.capability import NoFeedback, Remembering
+from graph.capabilities.feedback.capability import Remembering
+from graph.capabilities.feedback.metrics import FeedbackMetrics
 from graph.capabilities.feedback.settings import FeedbackSettings
-from graph.capabilities.feedback.store import LONGEST_ID, FeedbackStore
+from graph.capabilities.feedback.store import MAX_ID, FeedbackStore
 from graph.capabilities.shadow.capability import Copying
-from graph.capabilities.shadow.figures import Pairs
+from graph.capabilities.shadow.metrics import Pairs
 from graph.flows.intercepted import Intercepted
 from graph.flows.record import Record
 from tests.batches import batch
+from tests.door import NO_FEEDBACK
 from tests.unit.deployments.ingress.clock import Clock
 from tests.unit.graph.capabilities.shadow.test_shadow import Names, over, shadow, waiting
 from tests.unit.graph.test_rollout import Graph
 
 
-class Counts:
-    def __init__(self):
-        self.results, self.right = [], []
-
-    def labelled(self, result):
-        self.results.append(result)
-
-    def judged(self, kind, name, version, right):
-        self.right.append((kind, name, version, right))
-
-
 def book(clock=None, **settings):
-    return FeedbackStore(FeedbackSettings(**settings), ("cat", "dog", "frog"), Counts(), clock or Clock())
+    return FeedbackStore(FeedbackSettings(**settings), ("cat", "dog", "frog"), FeedbackMetrics(), clock or Clock())
 
 
 def seen(**more):
@@ -41,7 +32,7 @@ def test_a_label_tells_who_was_right():
     found = book()
     found.remember("r", 0, seen(versions={"a": "3"}, last="b", shadows={"s": 2}))
     found.take("r", "dog")
-    assert found._counts.right == [
+    judged = [
         ("ensemble", "", "", True),
         ("member", "a", "", True),
         ("version", "a", "3", True),
@@ -49,6 +40,7 @@ def test_a_label_tells_who_was_right():
         ("exit", "b", "", True),
         ("shadow", "s", "", False),
     ]
+    assert found._metrics.answers.counts == dict.fromkeys(judged, 1)
     told = found.figures()
     assert (told.remembered, told.labels) == (1, {"accepted": 1})
     # Of one image: 1 / (1 + 1.96 ** 2).
@@ -79,7 +71,6 @@ def test_what_is_wrong_with_a_label_is_told_apart_and_counted():
     with pytest.raises(AlreadyLabelled):
         found.take("r", "dog")
     assert found.figures().labels == {"unknown_label": 4, "unknown_request": 2, "accepted": 1, "already_labelled": 1}
-    assert found._counts.results[-2:] == ["accepted", "already_labelled"]
     assert found.figures().ensemble.total == 1
 
 
@@ -110,7 +101,7 @@ def test_a_request_that_came_again_is_known_by_its_last_answer():
 
 def test_an_id_of_any_length_is_not_remembered():
     found = book()
-    found.remember("r" * (LONGEST_ID + 1), 0, seen())
+    found.remember("r" * (MAX_ID + 1), 0, seen())
     assert found.figures().remembered == 0
 
 
@@ -120,7 +111,7 @@ async def test_a_shadow_is_judged_whether_it_or_the_label_comes_first(label_firs
     tried = shadow(Names(gate=gate))
     flow = Intercepted(graph, [Copying([tried], graph.tap, None), Remembering(found)])
     by = Caller(headers={"x-request-id": "mine"})
-    await flow(batch([b"2"], *(replace(item, by=by) for item in waiting(1))))
+    await flow(batch([b"2"], *(replace(item, caller=by) for item in waiting(1))))
     if not label_first:
         gate.set()
         await over(tried)
@@ -137,9 +128,9 @@ async def test_a_request_is_known_by_its_own_id_or_by_its_trace():
     flow = Intercepted(graph, [Remembering(found)])
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     sent = [
-        replace(*waiting(1), by=Caller(headers={"request_id": "grpc"})),
+        replace(*waiting(1), caller=Caller(headers={"request_id": "grpc"})),
         replace(*waiting(1), trace_parent=trace),
-        replace(*waiting(1), trace_parent=trace, place=1),
+        replace(*waiting(1), trace_parent=trace, position=1),
     ]
     await flow(batch([b"1"] * 3, *sent))
     found.take("grpc", "dog")
@@ -150,7 +141,7 @@ async def test_a_request_is_known_by_its_own_id_or_by_its_trace():
 
 async def test_where_no_labels_are_taken_that_is_told():
     with pytest.raises(UnknownRequest, match="configure `feedback`"):
-        await NoFeedback(None).handles["feedback"]("r", "cat", 0, "")
+        await NO_FEEDBACK.handles["feedback"]("r", "cat", 0, "")
 
 
 async def test_an_answer_that_leaves_before_others_is_remembered_and_copied_like_them():
@@ -161,7 +152,7 @@ async def test_an_answer_that_leaves_before_others_is_remembered_and_copied_like
 
     graph, found, node = Parts(), book(), Names()
     flow = Intercepted(graph, [Copying([tried := shadow(node)], graph.tap, None), Remembering(found)])
-    sent, left = [replace(item, place=place) for place, item in enumerate(waiting(2))], []
+    sent, left = [replace(item, position=place) for place, item in enumerate(waiting(2))], []
     async for positions, _ in flow.parts(batch([b"1", b"2"], *sent)):
         left.append(list(positions))
         # Its label may come as soon as it is answered.
@@ -192,7 +183,7 @@ async def test_the_same_id_of_another_keys_request_is_another_request():
     flow = Intercepted(graph, [Remembering(found)])
     for key in ("a", "b", ""):
         by = Caller(headers={"x-request-id": "mine"}, name=key)
-        await flow(batch([b"1"], *(replace(item, by=by) for item in waiting(1))))
+        await flow(batch([b"1"], *(replace(item, caller=by) for item in waiting(1))))
     assert found.figures().remembered == 3
     with pytest.raises(UnknownRequest):
         found.take("mine", "dog", 0, "c")

@@ -11,9 +11,8 @@ from openvino import opset13 as op
 
 from deployments.contract.errors import Conflict, NotFound, NotReady
 from graph.agreement import agree
-from graph.capabilities.loading import loadable as loading
+from graph.capabilities.loading.control import Change
 from graph.capabilities.loading.deploying import deploy, fitting, redeployed
-from graph.capabilities.loading.loading import Change
 from graph.config import parse
 from graph.ray_internals.dashboard import APPLICATIONS
 from tests.networks import CLASSES, constant, one_hot, store
@@ -24,13 +23,17 @@ def put(root, name, version, **more):
 
 
 @pytest.fixture
-def loadable(tmp_path):
+def config(tmp_path):
     for name in ("apart", "inside"):
         put(tmp_path, name, 1)
     members = [{"name": "apart", "deployment": "Apart"}, {"name": "inside", "placement": "inline"}]
     arguments = {"model_repository": str(tmp_path), "members": members, "ensemble": {"quorum": 1}}
-    config = parse({**arguments, "access": {"operators": "anyone"}})
-    return loading.loadable(config, agree(config))
+    return parse({**arguments, "access": {"operators": "anyone"}})
+
+
+@pytest.fixture
+def agreed(config):
+    return agree(config)
 
 
 def deployed(**more):
@@ -62,10 +65,10 @@ def configs(wanted):
     return {each["name"]: each.get("user_config") for each in found["deployments"]}
 
 
-def test_nothing_is_changed_but_user_config(loadable):
+def test_nothing_is_changed_but_user_config(config):
     before = deployed()
     as_it_was = deepcopy(before)
-    wanted = redeployed(before, "ensemble", loadable, Change("apart", version=2))
+    wanted = redeployed(before, "ensemble", config, Change("apart", version=2))
     assert before == as_it_was
     assert configs(wanted) == {
         "Ingress": {"max_batch_size": 8, "loading": {"unloaded": [], "loaded": {"apart": 2}}},
@@ -85,62 +88,62 @@ def told(before, wanted):
     return after
 
 
-def test_changes_add_up_and_the_quorum_is_kept(loadable):
+def test_changes_add_up_and_the_quorum_is_kept(config):
     state = deployed()
     for change in (Change("inside", version=3), Change("apart", True)):
-        state = told(state, redeployed(state, "ensemble", loadable, change))
-    config = configs(redeployed(state, "ensemble", loadable, Change("apart", True)))["Ingress"]
-    assert config["loading"] == {"unloaded": ["apart"], "loaded": {"inside": 3}}
-    assert config["nodes"] == {"inside": {"version": 3}}
+        state = told(state, redeployed(state, "ensemble", config, change))
+    ingress = configs(redeployed(state, "ensemble", config, Change("apart", True)))["Ingress"]
+    assert ingress["loading"] == {"unloaded": ["apart"], "loaded": {"inside": 3}}
+    assert ingress["nodes"] == {"inside": {"version": 3}}
     with pytest.raises(Conflict, match="'inside' can't be unloaded: the quorum needs it"):
-        redeployed(state, "ensemble", loadable, Change("inside", True))
-    back = configs(redeployed(state, "ensemble", loadable, Change("apart", version=1)))
+        redeployed(state, "ensemble", config, Change("inside", True))
+    back = configs(redeployed(state, "ensemble", config, Change("apart", version=1)))
     assert back["Ingress"]["loading"] == {"unloaded": [], "loaded": {"inside": 3, "apart": 1}}
     assert back["Apart"] == {"version": 1}
 
 
-def test_an_application_of_code_is_refused(loadable):
+def test_an_application_of_code_is_refused(config):
     with pytest.raises(Conflict, match="deployed by Python code"):
-        redeployed(deployed(deployed_app_config=None), "ensemble", loadable, Change("apart", True))
+        redeployed(deployed(deployed_app_config=None), "ensemble", config, Change("apart", True))
 
 
-def test_the_highest_version_or_the_one_that_is_named(loadable, tmp_path):
+def test_the_highest_version_or_the_one_that_is_named(config, agreed, tmp_path):
     put(tmp_path, "apart", 3)
     put(tmp_path, "apart", 2)
-    assert fitting(loadable, Change("apart", served="1")) == 3
-    assert fitting(loadable, Change("apart", version=2, served="1")) == 2
-    assert fitting(loadable, Change("inside", served="1")) == 1
+    assert fitting(config, agreed, Change("apart", served="1")) == 3
+    assert fitting(config, agreed, Change("apart", version=2, served="1")) == 2
+    assert fitting(config, agreed, Change("inside", served="1")) == 1
     with pytest.raises(NotFound, match=r"'apart' has no version 7; there are \[1, 2, 3\]"):
-        fitting(loadable, Change("apart", version=7, served="1"))
+        fitting(config, agreed, Change("apart", version=7, served="1"))
 
 
 @pytest.mark.parametrize(
     ("network", "more", "told"),
     [
         (constant([0.5, 0.5]), {"classes": ("x", "y")}, "classes"),
-        (constant(one_hot(2)), {"input": {"resize": "stretch"}}, "cut, resized or filled in another way"),
+        (constant(one_hot(2)), {"input": {"resize": "stretch"}}, "cropped, resized or filled differently"),
     ],
 )
-def test_a_version_that_does_not_fit_is_refused(loadable, tmp_path, network, more, told):
+def test_a_version_that_does_not_fit_is_refused(config, agreed, tmp_path, network, more, told):
     store(tmp_path, "apart", network, 2, **more)
     with pytest.raises(Conflict, match=f"version that is the highest of member 'apart' is refused, .*{told}"):
-        fitting(loadable, Change("apart", served="1"))
+        fitting(config, agreed, Change("apart", served="1"))
 
 
-def test_a_version_that_does_not_run_is_refused(loadable, tmp_path):
+def test_a_version_that_does_not_run_is_refused(config, agreed, tmp_path):
     # It takes images of any size, until it sees one that has not 64 times 64 pixels.
     image = op.parameter([-1, -1, -1, 3], np.uint8)
     flat = op.reshape(op.convert(image, "f32"), np.array([0, -1]), True)
     scores = op.matmul(flat, np.zeros((64 * 64 * 3, len(CLASSES)), np.float32), False, False)
     store(tmp_path, "apart", ov.Model([op.softmax(scores, 1)], [image], "m"), 2)
     with pytest.raises(Conflict, match="does not run on pixels"):
-        fitting(loadable, Change("apart", served="1"))
+        fitting(config, agreed, Change("apart", served="1"))
 
 
-def test_a_torn_version_is_refused(loadable, tmp_path):
+def test_a_torn_version_is_refused(config, agreed, tmp_path):
     (put(tmp_path, "apart", 2) / "model.bin").write_bytes(b"torn")
     with pytest.raises(Conflict, match=r"version 2 of member 'apart' is refused, .*SHA-256"):
-        fitting(loadable, Change("apart", version=2, served="1"))
+        fitting(config, agreed, Change("apart", version=2, served="1"))
 
 
 @contextmanager
@@ -182,27 +185,27 @@ def token(monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
 
 
-def test_it_is_deployed_once(loadable):
+def test_it_is_deployed_once(config):
     state, change = deployed(), Change("apart", version=2)
-    wanted = redeployed(state, "ensemble", loadable, change)
+    wanted = redeployed(state, "ensemble", config, change)
     with dashboard(state) as (address, taken):
-        deploy(address, "ensemble", loadable, change)
+        deploy(address, "ensemble", config, change)
         assert taken == [wanted]
     with dashboard(told(state, wanted)) as (address, taken):
-        deploy(address, "ensemble", loadable, change)
+        deploy(address, "ensemble", config, change)
         assert not taken
 
 
-def test_what_serve_does_not_take_now_can_be_tried_again(loadable, monkeypatch):
+def test_what_serve_does_not_take_now_can_be_tried_again(config, monkeypatch):
     monkeypatch.setattr("graph.capabilities.loading.deploying.TIMEOUT_S", 0.1)
     change = Change("apart", version=2)
     with dashboard(deployed(), 500) as (address, _), pytest.raises(NotReady, match="does not take it now; try again"):
-        deploy(address, "ensemble", loadable, change)
+        deploy(address, "ensemble", config, change)
     with pytest.raises(NotReady, match="does not take it now; try again"):
-        deploy(address, "ensemble", loadable, change)
+        deploy(address, "ensemble", config, change)
     with dashboard(deployed(status="DEPLOYING")) as (address, taken):
         with pytest.raises(NotReady, match="the application is DEPLOYING; try again when it is RUNNING"):
-            deploy(address, "ensemble", loadable, change)
+            deploy(address, "ensemble", config, change)
         assert not taken
     with pytest.raises(NotReady):
-        deploy("http://", "ensemble", loadable, change)
+        deploy("http://", "ensemble", config, change)

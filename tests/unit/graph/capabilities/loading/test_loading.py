@@ -14,10 +14,10 @@ from deployments.contract.errors import (
     Unloaded,
 )
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.member import MemberIngress, Offer, PixelRows
+from deployments.ingress.member import Offer, PixelRows
 from deployments.ingress.settings import IngressSettings
-from graph.capabilities.loading.gates import Gates
-from graph.capabilities.loading.loading import Change, Loading
+from graph.capabilities.loading.control import Change, ModelControl
+from graph.capabilities.loading.flow import Gates
 from graph.capabilities.loading.settings import LoadingSettings
 from tests.batches import batch, errors
 from tests.unit.deployments.ingress.test_ingress import OBSERVER, Graph
@@ -44,12 +44,13 @@ class Served:
         self.versions = dict.fromkeys(("one", "two", "remote"), "1")
         self.gates = Gates({"one", "two"}, 1, self.versions)
         gated = self.gates.before({"one": self.member, "two": Member(), "remote": Member()})
-        ensemble = Ingress(Graph(), IngressSettings(**settings), 2, OBSERVER)
+        ensemble = Ingress.of_images(Graph(), IngressSettings(**settings), 2, OBSERVER)
         offer = Offer((2, 3), "1", "openvino")
         self.members = {
-            name: (MemberIngress(ensemble, PixelRows(node, offer.size, "ab"), 2), offer) for name, node in gated.items()
+            name: (ensemble.of_pixels(PixelRows(node, offer.size, "ab")), offer) for name, node in gated.items()
         }
-        self.loading = Loading(operators, self.gates, self.members, self.versions, self.change)
+        self.control = ModelControl(operators, self.gates, self.versions, self.change)
+        self.control.members = self.members
 
     async def change(self, change):
         """As Serve would tell it to this replica."""
@@ -92,7 +93,7 @@ def test_settings_that_the_quorum_or_the_names_forbid_are_refused(settings, told
 
 async def test_a_load_is_done_when_the_member_has_answered_by_the_version():
     served = Served()
-    await served.loading.load("one", 2)
+    await served.control.load("one", {"version": 2})
     assert served.changes == [Change("one", False, 2, "1")]
     assert served.member.version == 2
     assert served.versions == {"one": "2", "two": "1", "remote": "1"}
@@ -101,16 +102,16 @@ async def test_a_load_is_done_when_the_member_has_answered_by_the_version():
 async def test_a_version_that_nobody_answers_by_is_told():
     served = Served(timeout_ms=20)
     with pytest.raises(DeadlineExceeded, match="'two' has not answered by version 2 within 20 ms; the log says why"):
-        await served.loading.load("two")
+        await served.control.load("two", {})
 
 
 async def test_what_is_unloaded_can_be_loaded_again():
     served = Served()
-    await served.loading.unload("one")
+    await served.control.unload("one", {})
     assert served.gates.settings.unloaded == ("one",)
     [outcome] = await served.members["one"][0].classify([bytes(18)])
     assert isinstance(outcome, Unloaded)
-    await served.loading.load("one")
+    await served.control.load("one", {})
     assert not served.gates.settings.unloaded
 
 
@@ -124,9 +125,9 @@ async def test_what_is_unloaded_can_be_loaded_again():
 )
 async def test_what_is_no_member_of_ours_is_refused(name, error, told):
     served = Served()
-    for call in (served.loading.load, served.loading.unload):
+    for call in (served.control.load, served.control.unload):
         with pytest.raises(error, match=told):
-            await call(name)
+            await call(name, {})
     assert not served.changes
 
 
@@ -138,19 +139,19 @@ async def test_one_change_at_a_time():
         await going.wait()
         return 1
 
-    served.loading._changes = slow
-    first = asyncio.ensure_future(served.loading.load("one"))
+    served.control._deploy = slow
+    first = asyncio.ensure_future(served.control.load("one", {}))
     await asyncio.sleep(0)
     with pytest.raises(NotReady, match="another member is being loaded"):
-        await served.loading.unload("two")
+        await served.control.unload("two", {})
     going.set()
     await first
 
 
 def test_who_may():
-    Served("anyone").loading.permitted("")
-    some = Served(("ops",)).loading
-    some.permitted("ops")
+    Served("anyone").control.check_permitted("")
+    some = Served(("ops",)).control
+    some.check_permitted("ops")
     for name in ("", "mobile"):
         with pytest.raises(Forbidden, match=r"access\.operators"):
-            some.permitted(name)
+            some.check_permitted(name)

@@ -5,7 +5,7 @@ import pytest
 
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.open_inference.catalog import Catalog
-from graph.capabilities.loading.capability import Loads
+from graph.capabilities.loading.capability import Loading
 from tests.door import Door
 from tests.unit.graph.capabilities.loading.test_loading import Served
 
@@ -19,11 +19,13 @@ def served():
     return Served()
 
 
-class Extension(Loads):
+class Extension(Loading):
     """The capability as it is when the ingress stands."""
 
+    announces = ("model_repository",)
+
     def __init__(self, served):
-        self._gates, self._loading = served.gates, served.loading
+        self._gates, self._control = served.gates, served.control
 
 
 @pytest.fixture

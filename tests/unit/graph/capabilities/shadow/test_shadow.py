@@ -8,10 +8,10 @@ from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
 from deployments.contract.rollout import ShadowSettings
-from graph.capabilities.shadow.figures import Pairs
 from graph.capabilities.shadow.flow import Shadow
+from graph.capabilities.shadow.metrics import Pairs, ShadowMetrics
 from graph.capabilities.shadow.tap import PixelTap
-from graph.flows.asked import Member
+from graph.flows.member import Member
 from graph.flows.record import Record
 from tests.batches import batch
 
@@ -37,19 +37,8 @@ class Breaks:
         raise ConnectionError("x")
 
 
-class Counts:
-    def __init__(self):
-        self.results, self.pairs = {}, []
-
-    def shadowed(self, shadow, result, images):
-        self.results[result] = self.results.get(result, 0) + images
-
-    def compared(self, shadow, other, agrees):
-        self.pairs.append((other, agrees))
-
-
 def shadow(node, share=1.0, replaces="a", **more):
-    return Shadow("s", Member(node, "small"), ShadowSettings(share=share, **more), replaces, Counts(), seed=0)
+    return Shadow("s", Member(node, "small"), ShadowSettings(share=share, **more), replaces, ShadowMetrics(), seed=0)
 
 
 def copies(*said):
@@ -67,8 +56,12 @@ def waiting(count, ms=0.0):
     return [Item(queued_ns=time.time_ns() - round(ms * 1e6))] * count
 
 
+def results(shadow):
+    return {result: images for (_, result), images in shadow._metrics.images.counts.items()}
+
+
 async def over(shadow):
-    await asyncio.gather(*shadow._work._tasks)
+    await asyncio.gather(shadow._work._task)
 
 
 async def test_it_is_compared_with_the_ensemble_and_with_the_member_that_it_would_replace():
@@ -83,10 +76,13 @@ async def test_it_is_compared_with_the_ensemble_and_with_the_member_that_it_woul
         "a": (2, 3),
     }
     assert (told.replaces, told.failed, told.dropped) == ("a", 0, 0)
-    assert found._counts.results == {"compared": 3}
-    assert found._counts.pairs == [
-        ("ensemble", True), ("a", True), ("ensemble", False), ("a", True), ("ensemble", True), ("a", False),
-    ]  # fmt: skip
+    assert results(found) == {"compared": 3}
+    assert found._metrics.predictions.counts == {
+        ("s", "ensemble", True): 2,
+        ("s", "ensemble", False): 1,
+        ("s", "a", True): 2,
+        ("s", "a", False): 1,
+    }
 
 
 async def test_without_a_member_to_replace_there_is_the_ensemble():
@@ -102,7 +98,7 @@ async def test_what_it_fails_on_is_counted_and_nothing_else(node, failed, compar
     found.ask(copies((1, 1, 1), (2, 2, 2)), None)
     await over(found)
     assert found.figures().failed == failed
-    assert found._counts.results.get("compared", 0) == compared
+    assert results(found).get("compared", 0) == compared
 
 
 async def test_one_that_hangs_is_given_up_and_meanwhile_copies_are_dropped():
@@ -118,7 +114,7 @@ async def test_one_that_hangs_is_given_up_and_meanwhile_copies_are_dropped():
 def test_while_images_wait_long_none_is_drawn():
     found = shadow(Names(), max_queue_ms=1000)
     assert found.draw(waiting(2, ms=60_000)) == []
-    assert found._counts.results == {"dropped": 2}
+    assert results(found) == {"dropped": 2}
     assert found.draw(waiting(2)) == [0, 1]
 
 
@@ -145,7 +141,7 @@ async def test_a_tap_keeps_the_pixels_of_those_that_are_wanted_and_gives_all_on(
     tap = PixelTap(["small"])
     sent = Batch(
         {"small": np.array([7, 8], np.uint8), "large": np.array([1, 2], np.uint8)},
-        (Item(), Item(error=InvalidImage("x"), number=1), Item(number=2)),
+        (Item(), Item(error=InvalidImage("x"), image_id=1), Item(image_id=2)),
     )
     assert await tap(sent) is sent
     assert [tap.want() for _ in range(3)] == [1, 2, 3]

@@ -12,10 +12,11 @@ from scripts.errors import ScriptError
 from scripts.evaluate.accuracy import predict
 from scripts.lab.benchmark import peer as peer_file
 from scripts.lab.benchmark import systems, workloads
-from scripts.lab.benchmark.peer import Form, head
+from scripts.lab.benchmark.peer import grpc_form, head
 from scripts.lab.benchmark.stopping import thresholds
 from scripts.lab.benchmark.systems import PEERS, System, named
 from scripts.lab.benchmark.workloads import Workload
+from scripts.load.protocols.classify import Classify
 from tests.conftest import ROOT
 from tests.networks import brightness, store
 
@@ -51,17 +52,24 @@ def test_what_a_peer_wants_of_a_request_is_in_its_head(monkeypatch, tmp_path):
         'path = "/v2"',
         'headers = { A = "b" }',
         "body = '[\"BASE64\"]'",
+        "grpc = true",
+        "shape = [1, 1]",
+        'variants = { callable = ["--callable"] }',
     ]
-    peer(tmp_path, *lines)
+    file = str(peer(tmp_path, *lines))
     monkeypatch.setattr(systems, "PEERS", tmp_path)
-    form = Form("/v2", (("A", "b"),), '["BASE64"]')
-    assert named(["peer"]) == [System("peer", None, ("http",), form)]
+    forms = {"form": Classify("/v2", (("a", "b"),), '["BASE64"]'), "grpc_form": grpc_form((1, 1))}
+    assert named(["peer", "peer-callable"]) == [
+        System("peer", None, ("http", "grpc"), file=file, **forms),
+        System("peer-callable", None, ("http", "grpc"), file=file, arguments=("--callable",), **forms),
+    ]
+    assert forms["grpc_form"].inputs[0].shape == (-1, 1)
 
 
 def test_a_peer_that_declares_nothing_is_sent_the_image():
     assert head(PEERS / "chain.py") == {}
     [fastapi] = named(["fastapi"])
-    assert fastapi.form == Form("/classify", (("Content-Type", "image/jpeg"),), None)
+    assert fastapi.form == Classify()
 
 
 def test_every_peer_is_well_declared():

@@ -14,7 +14,7 @@ PARSED = [form for form in FORMS if form.parse is not None]
 
 @pytest.mark.parametrize("form", PARSED, ids=lambda form: form.name)
 def test_a_server_has_the_pixels_that_a_client_sends(form):
-    parsed = form.parse(form.encode(PIXELS, "m").content)
+    parsed = form.parse(form.encode(PIXELS, "m").body)
     np.testing.assert_array_equal(getattr(parsed, "data", parsed), PIXELS)
 
 
@@ -23,7 +23,7 @@ def test_shared_memory_holds_them(tmp_path):
     file.write_bytes(bytes(1000))
     request = shared(file, "there").encode(PIXELS, "m")
     assert file.read_bytes() == PIXELS.tobytes() + bytes(1000 - PIXELS.nbytes)
-    [tensor] = json.loads(request.content)["inputs"]
+    [tensor] = json.loads(request.body)["inputs"]
     assert tensor["parameters"] == {"shared_memory_region": "there", "shared_memory_byte_size": PIXELS.nbytes}
 
 

@@ -1,10 +1,13 @@
+import json
 import re
 
 import pytest
 from starlette.requests import Request
 
+from deployments.ingress.http.page.page import FILES
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.ingress import Ingress
+from deployments.ingress.member import Offer
 from deployments.ingress.service import Service
 from deployments.ingress.settings import IngressSettings, PageConfig
 from deployments.observe.observer import Observer
@@ -17,8 +20,20 @@ def server(page, stats=None):
     async def graph(batch):
         return batch
 
-    ingress = Ingress(graph, IngressSettings(), 10, Observer(Tracing(None, {ROOT: "Ingress"}), stats))
-    return HttpServer(Service(ingress, 10, lambda: True, page=page, strategy='mean of "2"', stats=stats))
+    ingress = Ingress.of_images(graph, IngressSettings(), 10, Observer(Tracing(None, {ROOT: "Ingress"}), stats))
+    service = Service(
+        ingress,
+        10,
+        lambda: True,
+        page=page,
+        strategy='mean of "2"',
+        stats=stats,
+        labels=("cat", "dog"),
+        members={"near": (ingress, Offer((8, 8), "3", "openvino"))},
+        versions={"near": "3"},
+        weights={"far": 2.0, "near": 1.0},
+    )
+    return HttpServer(service)
 
 
 async def get(served, path, **headers):
@@ -33,16 +48,35 @@ async def test_the_page_and_every_file_that_it_names():
     assert page.status_code == 200
     assert page.headers["content-security-policy"].startswith("default-src 'self'; img-src 'self' blob:;")
     text = page.body.decode()
-    assert 'data-jaeger="http://jaeger:16686" data-classes="10" data-strategy="mean of &quot;2&quot;"' in text
+    assert 'data-jaeger="http://jaeger:16686" data-classes="10"' in text
     assert "{" not in text
     named = set(re.findall(r'(?:href|src)="([^"]+)"', text)) - {"/docs"}
-    assert named == {"/page/icon.svg", "/page/style.css", "/page/script.js"}
-    for path in named:
-        assert (await get(served, path)).status_code == 200
+    assert named == {"/page/icon.svg", "/page/sample.jpg", "/page/style.css", "/page/script.js"}
+    seen, new = set(), named
+    while new:
+        seen |= new
+        texts = [(await get(served, path)) for path in new]
+        assert all(answer.status_code == 200 for answer in texts)
+        scripts = [answer.body.decode() for answer in texts if answer.media_type == "text/javascript"]
+        new = {f"/page/{name}" for text in scripts for name in re.findall(r'from "\./(\S+)"', text)} - seen
+    assert seen == {path for path in FILES if path != "/"}
     # The policy would refuse these.
     assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", text)
     again = await get(served, "/", if_none_match=page.headers["etag"])
     assert (again.status_code, again.body) == (304, b"")
+
+
+async def test_what_it_is_about():
+    answer = await get(server(PageConfig()), "/page/about")
+    assert json.loads(answer.body) == {
+        "classes": ["cat", "dog"],
+        "members": [
+            {"name": "far", "weight": 2.0, "version": "", "kind": "remote"},
+            {"name": "near", "weight": 1.0, "version": "3", "kind": "openvino"},
+        ],
+        "strategy": 'mean of "2"',
+        "feedback": False,
+    }
 
 
 async def test_the_figures():
@@ -51,12 +85,13 @@ async def test_the_figures():
     assert answer.status_code == 200
     assert answer.headers["cache-control"] == "no-store"
     assert b'"p50_ms":null' in answer.body
+    assert set(json.loads(answer.body)) >= {"requests", "queue", "members", "replicas"}
 
 
 async def test_off_by_one_line():
     config = parse({"members": [{"name": "resnet"}], "page": {"enabled": False}})
     served = server(config.page)
-    for path in ("/", "/stats", "/page/script.js"):
+    for path in ("/", "/stats", "/page/script.js", "/page/about"):
         assert (await get(served, path)).status_code == 404
 
 

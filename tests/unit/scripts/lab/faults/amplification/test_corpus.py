@@ -1,10 +1,11 @@
 """The corpus of small requests that may cost much: it is of its seed alone, and goes to whatever is served."""
 
 import json
+from random import Random
 
 import pytest
 
-from deployments.protocol.services import SERVICES, requests
+from deployments.protocol.services import SERVICES, types
 from scripts.lab.faults.amplification import images
 from scripts.lab.faults.amplification.corpus import MOST_BYTES, Corpus, makers
 from scripts.lab.faults.amplification.endpoints import NOBODY, UNLISTED, methods, routes
@@ -20,7 +21,8 @@ HEAD_BYTES = 64 * 1024
 def _():
     """An image of 49 megapixels takes seconds to make, and is the same as in `hostile`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(images, "original", lambda name: name.encode())
+        patch.setattr(images, "original", str.encode)
+        patch.setattr(images, "largest", str.encode)
         yield
 
 
@@ -64,7 +66,7 @@ def test_another_name_of_a_path_is_asked_as_that_is(document):
 def test_every_method_of_grpc_is_covered():
     covered = {endpoint.path for endpoint in methods()}
     assert covered == {f"/{service.full_name}/{method.name}" for service in SERVICES for method in service.methods}
-    assert {path.rpartition("/")[2] for path in covered} == set(requests())
+    assert {path.rpartition("/")[2] for path in covered} == set(types())
 
 
 def test_every_kind_can_be_made_and_is_no_larger_than_what_is_taken_in(corpus):
@@ -73,6 +75,13 @@ def test_every_kind_can_be_made_and_is_no_larger_than_what_is_taken_in(corpus):
     assert all(set(makers(endpoint)) >= {"nothing", "zeros"} for endpoint, _ in corpus.pairs)
     for index in range(0, len(corpus.pairs), 400):
         assert corpus.made(index).size <= MOST_BYTES + HEAD_BYTES
+
+
+def test_the_first_requests_go_everywhere_with_a_key_and_without(corpus):
+    chosen = [corpus._chosen(index, Random(index)) for index in range(2 * len(corpus.endpoints))]
+    for with_key in (True, False):
+        asked = {endpoint.name for endpoint, _, shown in chosen if shown is with_key}
+        assert asked == {endpoint.name for endpoint in corpus.endpoints}
 
 
 def test_some_show_a_key_and_some_do_not(corpus):
@@ -94,6 +103,4 @@ def test_a_request_that_is_blown_up_nowhere_fits_its_schema(document, path):
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_text_has_about_the_size_that_is_asked(name):
-    from random import Random
-
     assert len(TEXTS[name](Random(1), 100_000)) <= 1_200_000

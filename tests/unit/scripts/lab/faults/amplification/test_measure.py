@@ -1,7 +1,9 @@
 """What a request cost, and what is told of it."""
 
 import asyncio
-import os
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 from scripts.lab.faults.amplification import command, report
@@ -28,8 +30,10 @@ def test_the_worst_come_first_and_failures_before_them():
     costs += [replace(CHEAP, index=6, what="images: zeros, by gzip", wait_s=8.0)]
     costs += [replace(CHEAP, index=5, what="a bomb", failure="500 oh")]
     assert [line[0] for line in report.worst(costs).lines] == ["5", "4", "3"]
-    assert "3 broke a bar" in report.told(costs, 1, 10)
-    assert "500 oh" in report.told(costs, 1, 10)
+    told = report.told([*costs, replace(CHEAP, with_key=False)], 1, 10, 2)
+    assert "3 broke a bar" in told
+    assert "500 oh" in told
+    assert "Of 2 routes and methods 1 were sent requests with a key, 1 without." in told
 
 
 def test_what_breaks_a_bar_by_chance_is_told_as_it_was_without():
@@ -49,16 +53,28 @@ def test_what_breaks_a_bar_by_chance_is_told_as_it_was_without():
     assert command.least(Measures(0.9, 0.8, 0.7), Makes(), 7).wait_s == 0.7
 
 
+TAKES = "print(flush=True); input(); taken = b'x' * 50_000_000; print(flush=True); input()"
+
+
 def test_the_peak_of_memory_is_seen():
-    memory = Memory(lambda: [os.getpid()])
-    before = memory.begin()
-    assert before > 0
+    """Of a process that does nothing else; one that tests may free as much as it takes."""
     assert private_bytes(2**22 + 1) == 0
-    taken = b"x" * 50_000_000
-    memory.start()
-    while memory.peak < before + 0.9 * len(taken):
-        pass
-    memory.stop()
+    command = [sys.executable, "-c", TAKES]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        memory = Memory(lambda: [process.pid])
+        before = memory.begin()
+        assert before > 0
+        memory.start()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        give_up = time.monotonic() + 60
+        while memory.peak < before + 45_000_000:
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        memory.stop()
+        process.kill()
 
 
 async def test_a_bystander_tells_what_was_wrong():

@@ -31,7 +31,7 @@ def test_what_is_to_be_damaged_was_whole(name):
     for number in range(12):
         image = well_formed(name, Random(number))
         try:
-            decoding.decode(image, decoding.inspect(image, TransformerSettings()), [Preprocessing((32, 32))])
+            decoding.decode(image, decoding.read_header(image, TransformerSettings()), [Preprocessing((32, 32))])
             decoded += 1
         except EnsembleError:
             continue

@@ -2,11 +2,12 @@ import asyncio
 
 import pytest
 
+from ensemble_serving.transports import Request
 from scripts.lab.faults.hostile.inputs import Input, classify
 from scripts.lab.faults.hostile.sending import Sender, is_whole
 from scripts.lab.faults.hostile.siege import Siege, Verdict, WellMeaning, besiege, families, told
 
-OK = b'HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{"label": "cat"}'
+OK = b'HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 16\r\n\r\n{"label": "cat"}'
 
 
 class Server:
@@ -66,7 +67,7 @@ async def test_a_server_that_is_not_there_has_failed():
 
 async def test_a_siege_has_a_verdict_of_each_kind_and_asks_well_meant_in_between():
     async with Server() as server:
-        url = f"http://127.0.0.1:{server.port}/classify"
+        url = f"http://127.0.0.1:{server.port}"
         well_meaning = await asyncio.to_thread(WellMeaning, url, b"x")
         sent = [
             (number, Input(f"some: {number % 2}", classify(b"fail" if number % 2 else b"x"))) for number in range(9)
@@ -86,8 +87,8 @@ async def test_a_siege_has_a_verdict_of_each_kind_and_asks_well_meant_in_between
 
 async def test_a_wrong_answer_to_a_well_meant_request_is_told():
     async with Server() as server:
-        well_meaning = await asyncio.to_thread(WellMeaning, f"http://127.0.0.1:{server.port}/classify", b"x")
-        well_meaning._image = b"fail"
+        well_meaning = await asyncio.to_thread(WellMeaning, f"http://127.0.0.1:{server.port}", b"x")
+        well_meaning._request = Request("/classify", b"fail")
         sender = Sender("127.0.0.1", server.port, server.port)
         siege = await besiege(sender, [(0, Input("a: b", classify(b"x")))], well_meaning, rest_s=0)
     assert siege.failures[0].startswith("a well formed request was answered 500")

@@ -1,0 +1,60 @@
+"""A request whose body is on its way: its bytes count as they come, and they must come at a least rate."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from deployments.contract.caller import Caller
+from deployments.contract.errors import DeadlineExceeded, EnsembleError, SlowBody
+from deployments.ingress.in_flight import InFlightLimit
+
+# How long a body's rate does not count, and how long a body does not give way to newer ones, seconds.
+GRACE_S, YOUNG_S = 5.0, 0.25
+
+
+class Arrival:
+    """A request whose body is still on its way.
+
+    Attributes:
+        began: when it began to arrive, seconds since the epoch.
+        size: what has come so far, bytes.
+        limit: the timeout that ends it.
+        error: what it is answered if that happens now.
+    """
+
+    def __init__(self, in_flight: InFlightLimit, by: Caller, timeout_s: float, slowest: int) -> None:
+        """Set where its bytes count, whose it is, its time, and the least rate in bytes per second."""
+        self.began = time.time()
+        self.size = 0
+        self._in_flight, self._by, self._slowest = in_flight, by, slowest
+        self._start = asyncio.get_running_loop().time()
+        self._end = self._start + timeout_s
+        self.error: EnsembleError = DeadlineExceeded("the request's body did not arrive in its time; send it faster")
+        self.limit = asyncio.timeout_at(self._due())
+
+    def grow(self, size: int, whole: bool = False) -> None:
+        """Count more bytes, the last ones if it is `whole`; raises Overloaded if they exceed what is admitted."""
+        self._in_flight.check_size(size, self._by)
+        self._in_flight.size += size
+        self.size += size
+        if not whole:
+            # To set a timer anew costs more than the rest of this, and most bodies come in one piece.
+            self.limit.reschedule(self._due())
+
+    def give_way(self) -> bool:
+        """End, in favour of a newer one, unless this one has only just begun."""
+        now = asyncio.get_running_loop().time()
+        if now < self._start + YOUNG_S:
+            return False
+        reason = "too many requests are arriving, of which this one is the oldest"
+        self.error = self._in_flight.refusal(reason, self._by)
+        self.limit.reschedule(now)
+        return True
+
+    def _due(self) -> float:
+        """When it ends unless more of it comes, by the event loop's clock."""
+        due = self._start + GRACE_S + self.size / self._slowest
+        if due < self._end:
+            self.error = SlowBody(f"the body came at less than {self._slowest} bytes a second; send it faster")
+        return min(due, self._end)

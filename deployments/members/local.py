@@ -1,0 +1,159 @@
+"""The members whose models are in a model repository and run on this machine, whatever library runs them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Literal, Protocol, Self
+
+import msgspec
+from pydantic import AfterValidator, Field, model_validator
+
+from deployments.contract.batch import Batch
+from deployments.contract.errors import ConfigurationError
+from deployments.contract.member import MemberConfig, MemberInterface, Signature
+from deployments.contract.nodes import Node
+from deployments.contract.payload import Pixels, Probabilities
+from models.errors import ModelError
+from models.repository import Model, sha256
+from models.sources import Repository, RepositoryAddress, open_repository
+from models.sources.location import checked, split_model
+
+# Inferences that fail in a row, and a time that none takes, after which a member is unhealthy.
+UNHEALTHY_AFTER = 3
+HUNG_AFTER_S = 30.0
+
+
+class Health:
+    """The health of a loaded model, by the inferences that failed in a row and by those that have not ended."""
+
+    def __init__(self, name: str) -> None:
+        """Set the member's name."""
+        self._name = name
+        self._failures = 0
+        self._began: dict[object, float] = {}
+
+    @contextmanager
+    def inference(self) -> Iterator[None]:
+        """Count an inference, which takes as long as the block, and its outcome."""
+        inference = object()
+        self._began[inference] = time.monotonic()
+        try:
+            yield
+        except Exception:
+            self._failures += 1
+            raise
+        else:
+            self._failures = 0
+        finally:
+            del self._began[inference]
+
+    def check(self) -> None:
+        """Raise RuntimeError once several inferences in a row have failed, or one hangs; runs none itself."""
+        if self._failures >= UNHEALTHY_AFTER:
+            raise RuntimeError(f"member {self._name!r} failed {self._failures} times in a row")
+        began = list(self._began.values())
+        if began and time.monotonic() - min(began) > HUNG_AFTER_S:
+            raise RuntimeError(f"an inference of member {self._name!r} has not ended for {HUNG_AFTER_S:.0f} s")
+
+
+class LoadedModel(Protocol):
+    """One version of a model in memory: a node that knows its health and can be closed."""
+
+    async def __call__(self, batch: Batch[Pixels], /) -> Batch[Probabilities]:
+        """Pixels, uint8 [N,H,W,3] BGR, to probabilities, float32 [N,C]."""
+        ...
+
+    def check_health(self) -> None:
+        """Raise RuntimeError if it can't work any more; must not wait."""
+        ...
+
+    def close(self) -> None:
+        """Free its memory; called on the event loop once no batch is in flight.
+
+        OpenVINO aborts the process if one of its own threads, which call back, drops the last reference to a model.
+        """
+        ...
+
+
+class LocalMember(MemberConfig):
+    """One model of a repository. A kind is a subclass that describes and loads a version of it."""
+
+    # A name, or the address of a model's own folder.
+    model: Annotated[str, AfterValidator(checked)] | None = Field(
+        None, description="folder in the model repository, or the path or address of one elsewhere; default: the name"
+    )
+    version: int | None = Field(None, ge=1, description="model version; default: the highest")
+    version_policy: Literal["fixed", "latest"] = Field(
+        "fixed", description="`latest` takes a higher version that appears while it serves"
+    )
+    threads: int | None = Field(
+        None, ge=1, le=1024, description="threads that compute; default: the member's share of the container's CPUs"
+    )
+
+    @model_validator(mode="after")
+    def _one_version_or_the_latest(self) -> Self:
+        if self.version is not None and self.version_policy == "latest":
+            raise ValueError("version_policy: latest, but `version` names one; remove one of them")
+        return self
+
+    def trial(self) -> Self | None:
+        """See `MemberConfig.trial`; a canary stays with its version, whatever the policy."""
+        if self.canary is not None and self.version_policy == "latest":
+            raise ValueError(
+                "canary: with `version_policy: latest` every image would get its version; name a `version` instead"
+            )
+        return super().trial()
+
+    def signature(self, repository: RepositoryAddress) -> Signature:
+        """What the model's files describe; see `MemberConfig.signature`."""
+        model = self.find(repository)
+        try:
+            return self.describe(model)
+        except (ModelError, msgspec.ValidationError) as err:
+            raise ConfigurationError(f"members: {self.name!r}: {err}") from err
+
+    def describe(self, model: Model) -> Signature:
+        """What a version takes and gives; raises ModelError or msgspec.ValidationError if it can't be a member."""
+        raise NotImplementedError
+
+    def load(self, model: Model, interface: MemberInterface, max_batch_size: int) -> LoadedModel:
+        """Load a version, and run it on batches of the sizes that it may get.
+
+        Args:
+            model: the version.
+            interface: what it will get, and the classes that it must answer.
+            max_batch_size: the most images that it will get at once.
+
+        Raises:
+            ConfigurationError: it can't be a member, or does not run on pixels of that size.
+        """
+        raise NotImplementedError
+
+    def make(
+        self, repository: RepositoryAddress, agreed: MemberInterface, max_batch_size: int
+    ) -> Node[Pixels, Probabilities]:
+        """A node whose version can be replaced while it serves; see `MemberConfig.make`."""
+        from deployments.members.versioned import VersionedModel
+
+        return VersionedModel(self, repository, agreed, max_batch_size)
+
+    def find(self, repository: RepositoryAddress) -> Model:
+        """The configured version, on disk; raises ConfigurationError if it is not there."""
+        try:
+            models, name = self.repository_and_name(repository)
+            return models.find(name, self.version)
+        except ModelError as err:
+            raise ConfigurationError(f"members: {self.name!r}: {err}") from err
+
+    def repository_and_name(self, repository: RepositoryAddress) -> tuple[Repository, str]:
+        """The repository that has the model, and the model's name there."""
+        address, name = split_model(self.model or self.name)
+        return open_repository(address or repository), name
+
+    def file_digests(self, repository: RepositoryAddress) -> str:
+        """The name, the version and the SHA-256 of each file of the configured version, as text."""
+        model = self.find(repository)
+        digests = {file.name: sha256(file) for file in sorted(model.folder.iterdir()) if file.is_file()}
+        return f"{model.name} {model.version} {digests}"

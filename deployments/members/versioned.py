@@ -1,0 +1,256 @@
+"""A local member whose model version is replaced while it serves: the new one is loaded first, then swapped in."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+import msgspec
+from pydantic import Field
+
+from deployments.contract.batch import Batch
+from deployments.contract.errors import ConfigurationError
+from deployments.contract.member import MemberInterface, preprocessing_fields
+from deployments.contract.payload import Pixels, Probabilities
+from deployments.contract.settings import Schema
+from models.errors import ModelError, Unreachable
+from models.repository import Model, Stamp
+from models.sources import RepositoryAddress
+
+if TYPE_CHECKING:
+    from deployments.members.local import LoadedModel, LocalMember
+
+logger = logging.getLogger("ray.serve")
+
+
+class VersionSettings(Schema):
+    """The settings of a local member that change while it serves."""
+
+    version: int | None = Field(None, ge=1, description="model version; default: as the member's configuration says")
+
+
+def check(config: LocalMember, model: Model, interface: MemberInterface, current: Model | None) -> None:
+    """Raise ConfigurationError or ModelError if a version can't replace the current one, by what its files describe."""
+    try:
+        signature = config.describe(model)
+        differs = current is not None and preprocessing_fields(model.input) != preprocessing_fields(current.input)
+    except msgspec.ValidationError as err:
+        raise ConfigurationError(f"its metadata: {err}") from err
+    if signature.classes not in {None, len(interface.labels)}:
+        raise ConfigurationError(f"it has {signature.classes} classes; the ensemble has {len(interface.labels)}")
+    if signature.labels not in {None, interface.labels}:
+        raise ConfigurationError("its labels are not the ensemble's")
+    if signature.size not in {None, interface.size}:
+        raise ConfigurationError(f"it takes {signature.size}; the member gets {interface.size}")
+    if differs:
+        raise ConfigurationError("its images are cropped, resized or filled differently")
+
+
+def check_replacement(config: LocalMember, model: Model, interface: MemberInterface, current: Model | None) -> None:
+    """Load a version and run it once; raises ConfigurationError or ModelError if it can't replace the current one."""
+    check(config, model, interface, current)
+    config.load(model, interface, 1).close()
+
+
+class Version:
+    """A loaded version, and the number of its batches in flight; once it is retired, the last of them closes it."""
+
+    def __init__(self, loaded: LoadedModel, model: Model) -> None:
+        """Set the version in memory, and the version on disk that it was loaded from."""
+        self.loaded, self.model = loaded, model
+        self._in_flight = 0
+        self._retired = False
+
+    async def __call__(self, batch: Batch[Pixels]) -> Batch[Probabilities]:
+        """Have the version predict."""
+        self._in_flight += 1
+        try:
+            return await self.loaded(batch)
+        finally:
+            self._in_flight -= 1
+            self._close_if_unused()
+
+    def retire(self) -> None:
+        """Accept no more batches; called on the event loop."""
+        self._retired = True
+        self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if self._retired and self._in_flight == 0:
+            self.loaded.close()
+
+
+class VersionedModel:
+    """Serves one version of a model at a time, and replaces it between two batches.
+
+    Attributes:
+        refused: how many versions could not be served.
+    """
+
+    def __init__(
+        self, config: LocalMember, repository: RepositoryAddress, interface: MemberInterface, max_batch_size: int
+    ) -> None:
+        """Load the configured version; with the policy `latest`, the highest one that can be served.
+
+        Raises:
+            ConfigurationError: there is none.
+        """
+        self.name = config.name
+        self.refused = 0
+        self._config, self._interface, self._max_batch_size = config, interface, max_batch_size
+        self._repository, self._model_name = config.repository_and_name(repository)
+        self._settings = VersionSettings()
+        self._changing = threading.Lock()
+        self._refused: dict[int, Stamp] = {}
+        self._seen: dict[int, Stamp] = {}
+        self._serving = self._first(repository)
+        self._first_version = self._serving.model.version
+        # Loaded, and swapped in by the next batch, on the event loop.
+        self._next: Version | None = None
+        if config.version_policy == "latest":
+            _poll(self)
+
+    def _first(self, repository: RepositoryAddress) -> Version:
+        if self._config.version_policy != "latest":
+            # It was checked when the members' signatures were compared.
+            return self._load(self._config.find(repository))
+        error: ConfigurationError | None = None
+        for version in reversed(self._repository.versions(self._model_name)):
+            try:
+                return self._checked(self._repository.find(self._model_name, version), None)
+            except (ConfigurationError, ModelError) as err:
+                self._refuse(version, err)
+                error = error or ConfigurationError(f"members: {self.name!r}: {err}")
+        raise error or ConfigurationError(f"members: {self.name!r}: no version of {self._model_name!r}")
+
+    @property
+    def poll_interval_s(self) -> float:
+        """How often it looks for new versions, seconds."""
+        return self._repository.poll_interval_s
+
+    @property
+    def version(self) -> int:
+        """The version that answers the next batch."""
+        return (self._next or self._serving).model.version
+
+    @property
+    def settings(self) -> VersionSettings:
+        """Which version is wanted."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: VersionSettings) -> None:
+        self._settings = settings
+        # Loading takes seconds, and this is the event loop.
+        threading.Thread(target=self.update, kwargs={"settled": True}, name="load", daemon=True).start()
+
+    def check(self, settings: VersionSettings) -> None:
+        """Raise ConfigurationError unless the version is there; whether it can be served is found when it is loaded.
+
+        A version that must be fetched is not looked for, because this is the event loop: it is refused when fetching
+        fails.
+        """
+        if settings.version is not None and not self._repository.is_atomic:
+            try:
+                self._repository.find(self._model_name, settings.version)
+            except ModelError as err:
+                raise ConfigurationError(f"{self.name}: {err}") from err
+
+    async def __call__(self, batch: Batch[Pixels]) -> Batch[Probabilities]:
+        """Pixels, uint8 [N,H,W,3] BGR, to probabilities, float32 [N,C], all of one version."""
+        if self._next is not None:
+            retired, self._serving, self._next = self._serving, self._next, None
+            retired.retire()
+        return await self._serving(batch)
+
+    def check_health(self) -> None:
+        """Raise RuntimeError if the version can't work any more."""
+        self._serving.loaded.check_health()
+
+    def update(self, settled: bool = False) -> None:
+        """Load the version that is wanted, unless it is served, or was refused and has not changed since.
+
+        Args:
+            settled: whether a version that is seen for the first time is taken as complete.
+        """
+        try:
+            self._update(settled or self._repository.is_atomic)
+        except ModelError as err:
+            level = logging.WARNING if isinstance(err, Unreachable) else logging.ERROR
+            logger.log(
+                level, "member %r can't look for new versions, the current one stays in service: %s", self.name, err
+            )
+
+    def _update(self, settled: bool) -> None:
+        with self._changing:
+            wanted = self._wanted()
+            if wanted == self.version or self._is_refused(wanted):
+                return
+            stamp = self._stamp(wanted)
+            is_complete = settled or self._seen.get(wanted) == stamp
+            self._seen[wanted] = stamp
+            if not is_complete:
+                return
+            try:
+                current = (self._next or self._serving).model
+                loaded = self._checked(self._repository.find(self._model_name, wanted), current)
+            except Unreachable:
+                # That is not the version's fault: it is tried again.
+                raise
+            except (ConfigurationError, ModelError) as err:
+                self._refused[wanted] = stamp
+                self._refuse(wanted, err)
+                return
+            logger.info("member %r: version %d is loaded, after version %d", self.name, wanted, self.version)
+            self._next = loaded
+
+    def _wanted(self) -> int:
+        """The version of the settings; by the policy, the highest, but none lower than now; else that of the start."""
+        if self._settings.version is not None:
+            return self._settings.version
+        if self._config.version_policy == "latest":
+            available = self._repository.versions(self._model_name)
+            return max([self.version, *(version for version in available if not self._is_refused(version))])
+        return self._first_version
+
+    def _is_refused(self, version: int) -> bool:
+        """Whether it was refused as it is now."""
+        return version in self._refused and self._refused[version] == self._stamp(version)
+
+    def _stamp(self, version: int) -> Stamp:
+        return self._repository.stamp(self._model_name, version)
+
+    def _checked(self, model: Model, current: Model | None) -> Version:
+        """Check and load a version; raises ConfigurationError or ModelError if it can't be served."""
+        check(self._config, model, self._interface, current)
+        return self._load(model)
+
+    def _load(self, model: Model) -> Version:
+        return Version(self._config.load(model, self._interface, self._max_batch_size), model)
+
+    def _refuse(self, version: int, error: Exception) -> None:
+        self.refused += 1
+        logger.error(
+            "member %r: version %d is refused, the current one stays in service: %s", self.name, version, error
+        )
+
+
+def _poll(member: VersionedModel) -> None:
+    """Look for new versions from a thread, for as long as the member exists."""
+    reference, interval_s = weakref.ref(member), member.poll_interval_s
+
+    def poll() -> None:
+        while True:
+            time.sleep(interval_s)
+            if (alive := reference()) is None:
+                return
+            try:
+                alive.update()
+            except Exception:
+                logger.exception("member %r can't look for new versions", alive.name)
+            del alive
+
+    threading.Thread(target=poll, name="versions", daemon=True).start()

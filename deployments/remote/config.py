@@ -1,0 +1,190 @@
+"""The configuration of a member that another model server runs, whatever its protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, model_validator
+
+from deployments.contract.errors import ConfigurationError
+from deployments.contract.hosts import is_loopback
+from deployments.contract.member import MemberConfig, MemberInterface, Signature
+from deployments.contract.nodes import Node
+from deployments.contract.options import MAX_CLASSES
+from deployments.contract.payload import Probabilities
+from deployments.contract.preprocessing import Color, Interpolation, Resize
+from deployments.remote import credentials
+from deployments.tensors import Binding, IncompatibleModel, TensorName, TensorSettings, bind
+from models.sources import RepositoryAddress
+
+if TYPE_CHECKING:
+    from deployments.remote.client import Client
+
+logger = logging.getLogger("ray.serve")
+
+PORTS = {"http": 80, "https": 443, "grpc": 9000, "grpcs": 443}
+Edge = Annotated[int, Field(ge=1, le=8192)]
+# How long a start waits for a server to describe its model.
+DESCRIBE_AT_START_S = 3.0
+
+
+class RemoteConfig(TensorSettings, MemberConfig):
+    """A member that another model server runs. A protocol is a subclass with a `connect` of its own."""
+
+    url: Annotated[str, Field(max_length=2048)] = Field(
+        description="http://, https://, grpc:// or grpcs://, host and port; for HTTP, a path before /v1 or /v2, too"
+    )
+    model: TensorName | None = Field(None, description="the model's name on the server; default: the member's name")
+    version: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] | None = Field(
+        None, coerce_numbers_to_str=True, description="the model's version on the server; default: the server's choice"
+    )
+    labels: Path | tuple[str, ...] | None = Field(
+        None, description="class names in order of index, or a file with one per line; compared with the others'"
+    )
+    as_sent: bool | None = Field(
+        None, description="whether it gets images as they were sent; default: if its input is of bytes"
+    )
+    size: tuple[Edge, Edge] | None = Field(None, description="height and width of its pixels; default: the server's")
+    crop_ratio: float | None = Field(
+        None, gt=0, le=1, description="share that the centre crop keeps; default: the others'"
+    )
+    resize: Resize | None = Field(None, description="`crop`, `stretch` or `letterbox`; default: `crop`")
+    interpolation: Interpolation | None = Field(None, description="default: `area`")
+    border: Color | None = Field(None, description="colour beside a letterboxed image, blue, green, red")
+    timeout_ms: int = Field(10_000, ge=1, le=600_000, description="the most that a call may take, ms")
+    max_batch_size: int | None = Field(None, ge=1, le=4096, description="images in a call; default: a whole batch")
+    retries: int = Field(2, ge=0, le=10, description="more tries of a call that found no server, or a busy one")
+    break_after: int = Field(5, ge=1, le=1000, description="failures in a row after which an address gets no calls")
+    token_file: Path | None = Field(None, description="a file with a bearer token, read again when it changes")
+    ca_file: Path | None = Field(None, description="certificates to trust, PEM; default: the system's")
+    cert_file: Path | None = Field(None, description="our own certificate, PEM, for a server that requires one")
+    key_file: Path | None = Field(None, description="the key of `cert_file`, PEM")
+
+    @model_validator(mode="after")
+    def _fields_go_together(self) -> Self:
+        parts = urlsplit(self.url)
+        if parts.scheme not in PORTS or not parts.hostname:
+            raise ValueError(f"url: {self.url!r} is none of {', '.join(f'{name}://host:port' for name in PORTS)}")
+        if parts.username or parts.query or parts.fragment or (self.is_grpc and parts.path.strip("/")):
+            raise ValueError("url: only a host and a port, and for HTTP a path; a token goes into `token_file`")
+        # Raises ValueError for a port that is out of range.
+        _ = parts.port
+        if self.token_file is not None and not self.is_tls and not is_loopback(parts.hostname):
+            raise ValueError("token_file: over a network a token needs https:// or grpcs://")
+        if (self.ca_file or self.cert_file) and not self.is_tls:
+            raise ValueError("ca_file, cert_file: they need https:// or grpcs://")
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file: either needs the other")
+        return self
+
+    @property
+    def is_grpc(self) -> bool:
+        """Whether the server is called by gRPC."""
+        return urlsplit(self.url).scheme in {"grpc", "grpcs"}
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether calls are encrypted."""
+        return urlsplit(self.url).scheme in {"https", "grpcs"}
+
+    @property
+    def host(self) -> str:
+        """The server's name or address."""
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def port(self) -> int:
+        """The port that the server listens on."""
+        parts = urlsplit(self.url)
+        return parts.port or PORTS[parts.scheme]
+
+    @property
+    def path(self) -> str:
+        """The path before those of the protocol."""
+        return urlsplit(self.url).path.rstrip("/")
+
+    def authorization(self) -> dict[str, str]:
+        """The HTTP header, or gRPC metadata, with the token. Raises ServerError if it can't be read."""
+        return credentials.authorization(self.token_file)
+
+    def connect(self, ip: str, max_scores: int) -> Client:
+        """A client of the endpoint at an IP address, which accepts responses of at most so many scores."""
+        raise NotImplementedError
+
+    def class_names(self) -> tuple[str, ...] | None:
+        """The configured labels; raises ConfigurationError if their file can't be read."""
+        if not isinstance(self.labels, Path):
+            return self.labels
+        try:
+            return tuple(self.labels.read_text(encoding="utf-8").splitlines())
+        except (OSError, UnicodeDecodeError) as err:
+            raise ConfigurationError(f"members: {self.name!r}: labels: can't read {self.labels}: {err}") from err
+
+    def signature(self, repository: RepositoryAddress) -> Signature:
+        """What the server describes and the configuration; while no server is there, the configuration alone.
+
+        Raises:
+            ConfigurationError: the server's model can't be a member.
+        """
+        labels = self.class_names()
+        # In a thread, because this one may have an event loop already.
+        with ThreadPoolExecutor(1) as pool:
+            binding = pool.submit(asyncio.run, self._describe()).result()
+        classes = binding.classes if binding is not None else None
+        if labels is not None and classes not in {None, len(labels)}:
+            raise ConfigurationError(
+                f"members: {self.name!r}: {len(labels)} labels, but the model has {classes} classes"
+            )
+        return Signature(
+            classes=classes if labels is None else len(labels),
+            version=binding.version if binding is not None else None,
+            labels=labels,
+            size=self.size or (binding.size if binding is not None else None),
+            crop_ratio=self.crop_ratio,
+            resize=self.resize,
+            interpolation=self.interpolation,
+            border=self.border,
+            as_sent=binding.as_sent if binding is not None else bool(self.as_sent),
+        )
+
+    async def _describe(self) -> Binding | None:
+        """The tensors of the server's model; None if no server answers."""
+        from deployments.remote.endpoints import resolve
+        from deployments.remote.errors import CallError
+
+        error: Exception | str = "the name does not resolve"
+        try:
+            async with asyncio.timeout(DESCRIBE_AT_START_S):
+                for ip in await resolve(self.host, self.port):
+                    client = self.connect(ip, MAX_CLASSES)
+                    try:
+                        return self.bind(await client.describe(DESCRIBE_AT_START_S))
+                    except IncompatibleModel as err:
+                        raise ConfigurationError(f"members: {self.name!r}: {self.url}: {err}") from err
+                    except CallError as err:
+                        error = err
+                    finally:
+                        await client.close()
+        except TimeoutError:
+            error = f"no response in {DESCRIBE_AT_START_S:.0f} s"
+        except OSError as err:
+            error = err
+        logger.warning("members: %r: %s: %s; it is asked again while we serve", self.name, self.url, error)
+        return None
+
+    def bind(self, metadata: Any) -> Binding:
+        """The tensors by which the model is called; raises IncompatibleModel if there are none."""
+        return bind(metadata, self, as_sent=self.as_sent, size=self.size)
+
+    def make(
+        self, repository: RepositoryAddress, agreed: MemberInterface, max_batch_size: int
+    ) -> Node[Any, Probabilities]:
+        """The node that calls the server; see `MemberConfig.make`."""
+        from deployments.remote.member import RemoteMember
+
+        return RemoteMember(self, agreed, max_batch_size)

@@ -1,0 +1,89 @@
+"""HTTP/1.1: httptools' parser on asyncio's own protocol.
+
+A request costs a fifth of the CPU time that it costs with aiohttp, and a thirtieth of httpx' (docs/load.md).
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from urllib.parse import SplitResult
+
+import httptools
+
+from ensemble_serving.transports.pool import Connection, Exchange, Pool
+from ensemble_serving.transports.request import NoResponse, Transport
+
+Headers = tuple[tuple[str, str], ...]
+
+
+def http(url: SplitResult, connections: int, timeout_s: float, headers: Headers, ca_file: Path | None) -> Transport:
+    """A transport; for the arguments see `connect`."""
+    # IPv6 in brackets, and no user's name.
+    host = url.netloc.rpartition("@")[2]
+    common = "".join(f"{name}: {value}\r\n" for name, value in (("host", host), *headers))
+    return Pool(url, connections, timeout_s, ca_file, "http/1.1", lambda pool: _Connection(pool, common))
+
+
+class _Connection(Connection):
+    """One connection, with one request at a time."""
+
+    def __init__(self, pool: Pool, common: str) -> None:
+        self._pool, self._common = pool, common
+        self._exchange: Exchange | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._start()
+
+    def _start(self) -> None:
+        self._headers: list[tuple[str, str]] = []
+        self._body: list[bytes] = []
+
+    @property
+    def has_room(self) -> bool:
+        return self._exchange is None
+
+    def begin(self, exchange: Exchange) -> None:
+        self._exchange, request = exchange, exchange.request
+        own = "".join(f"{name}: {value}\r\n" for name, value in request.headers)
+        line = f"{request.method} {request.path} HTTP/1.1\r\n"
+        head = f"{line}{self._common}{own}content-length: {len(request.body)}\r\n\r\n"
+        content = b"".join((head.encode("latin-1"), request.body))
+        exchange.sent = time.perf_counter()
+        self._transport.write(content)
+
+    def abandon(self, exchange: Exchange) -> None:
+        self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as err:
+            if self._exchange is not None:
+                self._exchange.fail(NoResponse(f"the response is no HTTP: {err}"))
+            self.abort()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
+
+    def on_body(self, part: bytes) -> None:
+        self._body.append(part)
+
+    def on_message_complete(self) -> None:
+        status, exchange = self._parser.get_status_code(), self._exchange
+        if exchange is None:
+            # A response without a request.
+            self.abort()
+        elif status >= 200:
+            self._exchange = None
+            exchange.respond(status, b"".join(self._body), tuple(self._headers))
+            if self._parser.should_keep_alive():
+                self._pool.is_free(self)
+            else:
+                self._transport.close()
+        self._start()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._exchange is not None:
+            self._exchange.fail(NoResponse(f"the server closed the connection{f': {exc}' if exc else ''}"))
+            self._exchange = None
+        self._pool.is_lost(self)

@@ -1,0 +1,183 @@
+"""A member as the ensemble calls it: it may answer, fail, be late with its answer, or have no replica."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from deployments.contract.batch import Batch
+from deployments.contract.errors import DeadlineExceeded, EnsembleError, NoReplica
+from deployments.contract.nodes import Node
+from deployments.contract.payload import Images, PixelSets, Probabilities
+from graph.flows.ballots import Outcome
+from graph.flows.patience import AskingSettings, patience_s
+
+logger = logging.getLogger("ray.serve")
+
+# Calls to a late member that are left running. Each holds the batch that it carries.
+MAX_LATE = 4
+# Seconds that a member must have had before it counts as late, where `patience_ms` is not set: an answer that is
+# missing after a short deadline does not show that the member is slow.
+LEAST_FAIR_S = 1.0
+INTERNAL_HINT = "a member failed on this image; the server's log has the cause"
+
+Call = asyncio.Future[Batch[Probabilities]]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member, and the key of the pixels that it takes."""
+
+    node: Node[Images, Probabilities]
+    pixels: str
+
+
+class Members:
+    """The members that the ensemble calls, and how many of them must answer.
+
+    Attributes:
+        callers: calls each of them, in order.
+        quorum: how many must answer.
+        can_miss: whether an image may be answered without one of them.
+    """
+
+    def __init__(self, members: Mapping[str, Member], settings: AskingSettings) -> None:
+        patience_ms = settings.patience_ms
+        fair_s = LEAST_FAIR_S if patience_ms is None else patience_ms / 1000
+        self.callers = [MemberCaller(name, member, fair_s) for name, member in members.items()]
+        self.quorum = settings.quorum or len(members)
+        self.can_miss = self.quorum < len(members)
+        self._patience_ms = patience_ms
+
+    def has_quorum(self) -> bool:
+        """Whether the members that are not late are enough."""
+        return sum(not each.is_late for each in self.callers) >= self.quorum
+
+    def ask(self, caller: MemberCaller, batch: Batch[PixelSets]) -> Call:
+        """Send a member the batch, which goes on without the member if it has no replica and the others are enough."""
+        return caller.ask(batch, self.has_quorum if self.can_miss else None)
+
+    def patience_s(self, batch: Batch[PixelSets], turns: int = 1) -> float | None:
+        """How long a member may take, seconds, of so many that are asked in turn; None for as long as the batch."""
+        return patience_s(batch, self._patience_ms, turns) if self.can_miss else None
+
+
+class MemberCaller:
+    """Calls a member. While the member is late, batches are not held up: they try it, and go on without it.
+
+    Attributes:
+        name: the member's.
+        is_late: whether a call was given up, or found no replica, and none has succeeded since.
+    """
+
+    def __init__(self, name: str, member: Member, fair_s: float) -> None:
+        """Set the member, and how many seconds it must have had before it counts as late."""
+        self.name = name
+        self.is_late = False
+        self._member, self._fair_s = member, fair_s
+        # Calls that nobody waits for; how they end shows whether the member is back.
+        self._late: set[Call] = set()
+        self._tried = 0.0
+        self._slow = DeadlineExceeded(f"member {name!r} is late with earlier images")
+        # The error of the images that it is left out for.
+        self._reason: EnsembleError = self._slow
+
+    def ask(self, batch: Batch[PixelSets], is_spared: Callable[[], bool] | None = None) -> Call:
+        """Send it the batch.
+
+        Args:
+            batch: the images.
+            is_spared: whether the batch goes on without it once it counts as late; None if it never does. Where it
+                does, the call raises NoReplica instead of waiting for a replica.
+        """
+        self._tried = time.monotonic()
+        mine = Batch(batch.payload[self._member.pixels], batch.items)
+        return asyncio.ensure_future(self._call(mine) if is_spared is None else self._call_now(mine, is_spared))
+
+    async def _call(self, batch: Batch[Images]) -> Batch[Probabilities]:
+        return await self._member.node(batch)
+
+    async def _call_now(self, batch: Batch[Images], is_spared: Callable[[], bool]) -> Batch[Probabilities]:
+        hurried = tuple(replace(item, waits_for_replica=False) for item in batch.items)
+        try:
+            return await self._call(Batch(batch.payload, hurried))
+        except NoReplica as err:
+            self._set_late(err.with_traceback(None))
+            if not is_spared():
+                return await self._call(batch)
+            if len(self._late) < MAX_LATE:
+                # It ends when there is a replica.
+                self._follow(asyncio.ensure_future(self._call(batch)))
+            raise
+
+    def try_again(self, batch: Batch[PixelSets], every_s: float | None) -> None:
+        """Send a late member the batch if it is time to, without waiting: another of its replicas may be healthy."""
+        if len(self._late) < MAX_LATE and time.monotonic() >= self._tried + (every_s or 0.0):
+            self._follow(self.ask(batch))
+
+    def outcome(self, call: Call | None, waited_s: float | None) -> Outcome:
+        """The answer to a call that was waited for `waited_s` seconds, or why there is none; None for no call."""
+        if call is None:
+            return self._reason
+        if not call.done():
+            self._give_up(call, self._fair_s - (waited_s or 0.0))
+            return DeadlineExceeded(f"member {self.name!r} did not answer in its time")
+        try:
+            answer = call.result()
+            self._set_back()
+            return answer
+        except EnsembleError as err:
+            return err.with_traceback(None)
+        except asyncio.CancelledError:
+            logger.warning("a call to member %r was cancelled", self.name)
+        except Exception:
+            # The caller gets a code, and the log the cause.
+            logger.exception("member %r failed on a batch", self.name)
+        return EnsembleError(INTERNAL_HINT)
+
+    def _give_up(self, call: Call, left_s: float) -> None:
+        """Wait no longer; the member is late unless it answers in what is left of its fair time."""
+        if left_s <= 0:
+            self._set_late(self._slow)
+        if len(self._late) >= MAX_LATE:
+            call.cancel()
+            return
+        self._follow(call)
+        if left_s > 0:
+            timer = asyncio.get_running_loop().call_later(left_s, self._set_late, self._slow)
+            call.add_done_callback(lambda _: timer.cancel())
+
+    def _set_late(self, reason: EnsembleError) -> None:
+        if not self.is_late:
+            logger.warning("member %r is left out until it answers: %s", self.name, reason.code)
+        self.is_late, self._reason = True, reason
+
+    def _follow(self, call: Call) -> None:
+        self._late.add(call)
+        call.add_done_callback(self._ended)
+
+    def _ended(self, call: Call) -> None:
+        self._late.discard(call)
+        failed = call.cancelled() or call.exception() is not None
+        if not (failed and self._late):
+            self._set_back()
+
+    def _set_back(self) -> None:
+        if self.is_late:
+            self.is_late = False
+            logger.warning("member %r is asked again", self.name)
+
+
+async def answered(calls: Sequence[Call], timeout_s: float | None) -> None:
+    """Wait until every call is answered or the time is over; a caller that is cancelled cancels the calls."""
+    try:
+        await asyncio.wait(calls, timeout=timeout_s)
+    except asyncio.CancelledError:
+        for call in calls:
+            call.cancel()
+        raise

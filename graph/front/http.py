@@ -1,0 +1,128 @@
+"""HTTP on a Unix socket, by uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from deployments.ingress.http.server import HttpServer
+
+# HAProxy decides how long it keeps a connection. If uvicorn closed one just as a request comes, that would be lost.
+KEPT_S = 24 * 60 * 60
+TICK_S = 1.0
+REQUEST_ID = "x-request-id"
+
+
+class IndexedHeaders(Headers):
+    """A request's headers, found by their names without a search; of several of one name the first is.
+
+    Starlette's look through all of them for each that is asked for.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        """Read them."""
+        super().__init__(scope=scope)
+        self._first = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(self.raw)}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a name, or what is given for none."""
+        return self._first.get(key.lower(), default)
+
+    def __getitem__(self, key: str) -> str:
+        """The value of a name; raises KeyError if there is none."""
+        return self._first[key.lower()]
+
+    def __contains__(self, key: object) -> bool:
+        """Whether there is a value of a name."""
+        return isinstance(key, str) and key.lower() in self._first
+
+
+class IndexedRequest(Request):
+    """A request with its headers in an index."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        """Read the headers."""
+        super().__init__(scope, receive)
+        self._indexed = IndexedHeaders(scope)
+
+    @property
+    def headers(self) -> Headers:
+        """The headers."""
+        return self._indexed
+
+
+class Server(uvicorn.Server):
+    """A uvicorn that looks once a second what the time is, for the header `Date`, and not ten times."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        """Set its configuration."""
+        super().__init__(config)
+        self.ending = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        """Serve until `ending` is set."""
+        while not self.ending.is_set():
+            await self.on_tick(0)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.ending.wait(), TICK_S)
+
+
+class HttpListener:
+    """Answers HTTP on a socket.
+
+    Attributes:
+        in_flight: the number of requests that are not answered yet.
+    """
+
+    def __init__(self, server: HttpServer) -> None:
+        """Set what answers requests."""
+        self._server = server
+        self._uvicorn: Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self.in_flight = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, as an ASGI application."""
+        request = IndexedRequest(scope, receive)
+        self.in_flight += 1
+        try:
+            response = await self._server.alone(request)
+            if (number := request.headers.get(REQUEST_ID)) is not None:
+                response.raw_headers.append((REQUEST_ID.encode(), number.encode("latin-1")))
+            await response(scope, receive, send)
+        finally:
+            self.in_flight -= 1
+
+    async def open(self, path: Path) -> None:
+        """Listen on a socket."""
+        config = uvicorn.Config(
+            self,
+            uds=str(path),
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEPT_S,
+        )
+        self._uvicorn = Server(config)
+        self._serving = asyncio.get_running_loop().create_task(self._uvicorn.serve())
+        while not self._uvicorn.started:
+            if self._serving.done():
+                self._serving.result()
+            await asyncio.sleep(0.01)
+
+    async def close(self) -> None:
+        """Answer what has arrived, and stop listening."""
+        if self._uvicorn is not None and self._serving is not None:
+            self._uvicorn.ending.set()
+            await self._serving

@@ -1,0 +1,99 @@
+"""A slot behind HAProxy, whose configuration names its sockets: a replica takes the first free one and keeps it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from io import IOBase
+from pathlib import Path
+
+from deployments.contract.errors import ConfigurationError
+
+# Variables of the environment behind a HAProxy of ours: the folder of the sockets, and the application's name.
+FOLDER, APPLICATION = "ENSEMBLE_FRONT", "ENSEMBLE_FRONT_APPLICATION"
+# A rollout has twice the replicas for a moment. HAProxy's checks of slots that nobody has taken take CPU time, too.
+SLOTS = 32
+PROTOCOLS = ("http", "grpc")
+COMMANDS = "commands"
+# HAProxy's name for a replica, by the number of its slot.
+SERVER = "replica-{}"
+# HAProxy answers a command at once, or is gone.
+ANSWER_S = 2.0
+
+
+class Slot:
+    """A slot that this process has until it ends.
+
+    Attributes:
+        number: from 1 on.
+    """
+
+    def __init__(self, folder: Path, number: int, lock: IOBase) -> None:
+        """Set the folder of the sockets, the slot's number and its lock, which is held."""
+        self.number = number
+        self._folder, self._lock = folder, lock
+
+    def path(self, protocol: str) -> Path:
+        """The socket on which HAProxy calls this replica by a protocol."""
+        return path(self._folder, protocol, self.number)
+
+    def open(self) -> None:
+        """Have HAProxy send requests, at once."""
+        command(self._folder, *opening(self.number))
+
+    def drain(self) -> None:
+        """Have HAProxy send no more requests; those that it has begun to send still come."""
+        command(self._folder, *(f"set server {each} state drain" for each in servers(self.number)))
+
+    def release(self) -> None:
+        """Let another replica take the slot."""
+        self._lock.close()
+
+
+def path(folder: Path, protocol: str, number: int) -> Path:
+    """The socket of a slot."""
+    return folder / f"{protocol}-{number}"
+
+
+def take(folder: Path) -> Slot:
+    """The first free slot.
+
+    Raises:
+        ConfigurationError: each has a replica.
+        OSError: the folder is gone.
+    """
+    for number in range(1, SLOTS + 1):
+        # Not inherited by what this process starts. The lock ends with the process, however it ends.
+        lock = (folder / f"{number}.lock").open("a")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            continue
+        return Slot(folder, number, lock)
+    raise ConfigurationError(f"HAProxy knows {SLOTS} replicas of the ingress, and there are as many; have fewer")
+
+
+def opening(number: int) -> list[str]:
+    """The commands by which HAProxy uses a slot at once, without waiting for its next health check."""
+    return [f"set server {each} {word}" for each in servers(number) for word in ("state ready", "health up")]
+
+
+def servers(number: int) -> list[str]:
+    """HAProxy's names for a slot, one for each protocol."""
+    return [f"{protocol}/{SERVER.format(number)}" for protocol in PROTOCOLS]
+
+
+def opened(folder: Path) -> list[int]:
+    """The numbers of the slots where replicas listen."""
+    return [number for number in range(1, SLOTS + 1) if path(folder, PROTOCOLS[0], number).exists()]
+
+
+def command(folder: Path, *commands: str) -> str:
+    """HAProxy's answer to commands; raises OSError if it is not there."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(ANSWER_S)
+        connection.connect(os.fspath(folder / COMMANDS))
+        connection.sendall("; ".join(commands).encode() + b"\n")
+        return b"".join(iter(lambda: connection.recv(65_536), b"")).decode()

@@ -1,0 +1,47 @@
+"""The address of this machine in a cluster of several machines; loopback where it is the only one."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from deployments.contract.hosts import RAY_METRICS_SETTING
+
+LOOPBACK = "127.0.0.1"
+# Environment variables: the address under which the other machines reach this one, and the port of the cluster's head.
+HOST_ADDRESS, CLUSTER_PORT = "ENSEMBLE_HOST_ADDRESS", "ENSEMBLE_CLUSTER_PORT"
+# Ray's processes listen on loopback and nowhere else, as they do on a laptop of another system.
+ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+# Ray's own default for the head of a cluster.
+DEFAULT_CLUSTER_PORT = 6379
+
+
+def host_address() -> str:
+    """This machine's address in its cluster."""
+    return os.environ.get(HOST_ADDRESS, LOOPBACK)
+
+
+def is_in_cluster() -> bool:
+    """Whether this machine is one of a cluster of several."""
+    return HOST_ADDRESS in os.environ
+
+
+def cluster_port() -> int:
+    """The port that machines join at; 0, for any, where this machine is the only one.
+
+    Raises:
+        ValueError: the environment variable is no number.
+    """
+    return int(os.environ.get(CLUSTER_PORT, DEFAULT_CLUSTER_PORT)) if is_in_cluster() else 0
+
+
+def metrics_port() -> int:
+    """The port of this machine's metrics: the one that the environment names, or else any that nothing listens on."""
+    return int(os.environ.get(RAY_METRICS_SETTING, 0)) or free_port()
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])

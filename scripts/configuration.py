@@ -1,0 +1,211 @@
+"""A Serve config file of this project: read, and checked before anything is started."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import yaml
+from pydantic import BaseModel
+
+from deployments.contract.errors import ConfigurationError
+from deployments.contract.settings import did_you_mean
+from scripts.errors import ScriptError
+
+if TYPE_CHECKING:
+    from graph.agreement import Agreement
+    from graph.config import EnsembleConfig
+
+IMPORT_PATH = "graph.app:build"
+REPOSITORY = "model_repository"
+
+
+def read(file: Path) -> dict[str, Any]:
+    """A Serve config, in which a relative `model_repository` has become absolute: it is relative to the file's folder.
+
+    Raises:
+        ScriptError: the file is no Serve config.
+        OSError: it can't be read.
+    """
+    try:
+        config = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError as err:
+        raise ScriptError(f"it is not valid YAML: {err}") from err
+    if not isinstance(config, dict):
+        raise ScriptError("a Serve config file is a mapping; see serve_config.yaml")
+    for application in config.get("applications") or []:
+        arguments = application.get("args")
+        given = arguments.get(REPOSITORY) if isinstance(arguments, dict) else None
+        if isinstance(given, str) and "://" not in given:
+            arguments[REPOSITORY] = str(file.resolve().parent / given)
+    return config
+
+
+def log_json(config: dict[str, Any]) -> None:
+    """Have what a Serve config deploys log lines of JSON; its other logging options stay."""
+    for section in (config, *(each for each in config.get("applications") or [] if each.get("logging_config"))):
+        section["logging_config"] = {**(section.get("logging_config") or {}), "encoding": "JSON"}
+
+
+def ours(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The applications of a Serve config that `graph.app` builds."""
+    return (each for each in config.get("applications") or [] if each.get("import_path") == IMPORT_PATH)
+
+
+def check(application: Mapping[str, Any]) -> tuple[EnsembleConfig, Agreement]:
+    """The configuration of an application, and what its members agree on.
+
+    Raises:
+        ConfigurationError: the application can't be built, or an entry of its `deployments` belongs to no deployment.
+    """
+    from graph.agreement import agree
+
+    config = check_arguments(application)
+    return config, agree(config)
+
+
+def check_arguments(application: Mapping[str, Any]) -> EnsembleConfig:
+    """The configuration of an application, without a look at its models.
+
+    Raises:
+        ConfigurationError: it is none, or an entry of the application's `deployments` belongs to no deployment.
+    """
+    from graph.config import parse
+    from graph.names import INGRESS
+
+    config = parse(application.get("args") or {})
+    names = [INGRESS, *(name for name, placement in config.placements.items() if placement == "separate")]
+    for name in (str(entry.get("name")) for entry in application.get("deployments") or []):
+        if name in set(config.placements) - set(names):
+            raise ConfigurationError(
+                f"deployments: {name!r} has `placement: inline`, so it runs in the process of {INGRESS} and has no "
+                "deployment; remove the entry, or place the node `separate`"
+            )
+        if name not in names:
+            meant = did_you_mean(name, names)
+            raise ConfigurationError(f"deployments: no deployment is called {name!r}{meant}; there are {names}")
+    return config
+
+
+def doubts(config: EnsembleConfig, agreed: Agreement) -> Iterator[str]:
+    """What is assumed of the members, because their files do not say it."""
+    from deployments.members.openvino import OpenVino
+
+    for member in config.members:
+        if isinstance(member, OpenVino) and not member.find(config.model_repository).metadata:
+            yield (
+                f"the model of {member.name} was not prepared: it gets BGR pixels from 0 to 255 as they are, "
+                "and answers are wrong if it takes others; `ensemble prepare` finds out"
+            )
+    for name in agreed.unlabelled:
+        yield (
+            f"{name} names no classes: those of the other members are taken, in that order, and answers are wrong if "
+            "its own order is another; `ensemble check` measures it"
+        )
+
+
+class Checks:
+    """Checks a Serve config and the applications of this project in it, while this process does something else.
+
+    In processes of their own, because what they load for that would stay in this one. They end by themselves.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Begin."""
+        self._names, self._applications = _apart(_names, config), _apart(_applications, config)
+
+    def wait_for_arguments(self) -> None:
+        """Wait for what needs neither models nor Ray: the arguments and the entries of `deployments`.
+
+        Raises:
+            ConfigurationError: an application can't be served.
+            ScriptError: a process ended by something else.
+        """
+        _received(self._applications)
+
+    def wait(self) -> None:
+        """Wait for the rest, and print the doubts; call `wait_for_arguments` before.
+
+        Raises:
+            ConfigurationError: an application can't be served, or a name is like one of Serve's, and is none.
+            ScriptError: a process ended by something else.
+        """
+        _received(self._names)
+        print(*(f"warning: {doubt}\n" for doubt in _received(self._applications)), sep="", end="", flush=True)
+
+
+def _apart(check: Callable[[Mapping[str, Any]], Iterator[Any]], config: Mapping[str, Any]) -> Connection:
+    """Run a check in a process of its own; what it yields, or the error that it raises, comes out of the pipe."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    context.Process(target=_send, args=(check, config, theirs), daemon=True).start()
+    theirs.close()
+    return ours
+
+
+def _send(check: Callable[[Mapping[str, Any]], Iterator[Any]], config: Mapping[str, Any], pipe: Connection) -> None:
+    # Nobody may wait for it any more.
+    with suppress(BrokenPipeError):
+        try:
+            for each in check(config):
+                pipe.send(each)
+        except (ConfigurationError, ScriptError, OSError, ValueError) as err:
+            pipe.send(err)
+
+
+def _received(pipe: Connection) -> Any:
+    try:
+        received = pipe.recv()
+    except EOFError as err:
+        raise ScriptError("reading the configuration and its models ended the process; see above") from err
+    if isinstance(received, Exception):
+        raise received
+    return received
+
+
+def _names(config: Mapping[str, Any]) -> Iterator[None]:
+    check_names(config)
+    yield None
+
+
+def _applications(config: Mapping[str, Any]) -> Iterator[Any]:
+    """Nothing once the arguments are checked, and the doubts once all is."""
+    # What it would warn of is logged again by the process that builds the application.
+    logging.disable(logging.WARNING)
+    for application in ours(config):
+        check_arguments(application)
+    yield None
+    yield [doubt for application in ours(config) for doubt in doubts(*check(application))]
+
+
+def check_names(config: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError for a name that is like one of Serve's fields, and is none: Serve ignores it."""
+    from ray.serve.schema import ServeDeploySchema
+
+    _check_names(config, ServeDeploySchema, "")
+
+
+def _check_names(given: Mapping[str, Any], schema: type[BaseModel], path: str) -> None:
+    for name, value in given.items():
+        if name not in schema.model_fields:
+            if meant := did_you_mean(str(name), schema.model_fields):
+                raise ConfigurationError(f"{path}{': ' if path else ''}unknown field {name!r}{meant}")
+            continue
+        below = f"{path}.{name}" if path else str(name)
+        entries = {f"{below}.{i}": each for i, each in enumerate(value)} if isinstance(value, list) else {below: value}
+        if (inner := _schema_in(schema.model_fields[name].annotation)) is not None:
+            for where, entry in entries.items():
+                if isinstance(entry, Mapping):
+                    _check_names(entry, inner, where)
+
+
+def _schema_in(annotation: Any) -> type[BaseModel] | None:
+    """The schema that a field's type names, alone or in a union or a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((schema for each in get_args(annotation) if (schema := _schema_in(each)) is not None), None)

@@ -1,0 +1,123 @@
+"""Checks of a machine that is to be one of a cluster: its head, or one that joins."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from graph.names import INGRESS
+from graph.ray_internals.address import HOST_ADDRESS, LOOPBACK, cluster_port
+from scripts.doctor.finding import Finding
+from scripts.errors import ScriptError
+from scripts.serve import machines, tls
+from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH, set_variables
+from scripts.serve.exposure import check_exposure
+from scripts.serve.front import why_serve
+from scripts.serve.ports import Port, check_ports
+
+
+def address(given: str | None) -> Finding:
+    """The address under which other machines reach this one."""
+    try:
+        machines.enter(given)
+    except ScriptError as err:
+        return Finding("wrong", f"cluster: {err}", "name this machine's address in its network")
+    own = os.environ.get(HOST_ADDRESS)
+    if own is None:
+        what = "cluster: without an address this machine serves on loopback, where no other machine reaches it"
+        return Finding("wrong", what, f"--host-address IP, or {HOST_ADDRESS} in the environment")
+    with socket.socket() as probe:
+        try:
+            probe.bind((own, 0))
+        except OSError as err:
+            return Finding("wrong", f"cluster: {own} is no address of this machine: {err.strerror}", "see `ip address`")
+    return Finding("ok", f"cluster: other machines reach this one at {own}")
+
+
+def head(config: dict[str, Any]) -> Iterator[Finding]:
+    """What the head of a cluster needs; its configuration is changed as `ensemble serve` does."""
+    config["http_options"] = {"host": LOOPBACK, **(config.get("http_options") or {})}
+    machines.listen_on_own_address(config)
+    yield port(Port(os.environ[HOST_ADDRESS], cluster_port(), "--cluster-port"))
+    yield exposure(config)
+    yield from placement(config)
+
+
+def port(joined_at: Port) -> Finding:
+    """The port at which other machines join."""
+    try:
+        check_ports(joined_at)
+    except ScriptError as err:
+        return Finding("wrong", f"cluster: {str(err).partition('. ')[0]}", f"choose another by {joined_at.setting}")
+    return Finding("ok", f"cluster: port {joined_at.host}:{joined_at.number} is free for machines that join")
+
+
+def exposure(config: Mapping[str, Any]) -> Finding:
+    """Whether only clients with keys can use the service, which other machines reach."""
+    try:
+        certificate = tls.named(dict(config))
+        # What it prints are the warnings of a start.
+        with redirect_stdout(io.StringIO()):
+            check_exposure(copy.deepcopy(dict(config)), False, certificate is not None)
+    except ScriptError as err:
+        return Finding("wrong", f"cluster: {err}", "do what it says")
+    if certificate is None:
+        remedy = f"{tls.CERTIFICATE} and {tls.KEY} in the environment of each machine (docs/security.md)"
+        return Finding("look", "cluster: clients need a key, which travels unencrypted", remedy)
+    return Finding("ok", "cluster: clients need a key, which travels encrypted")
+
+
+def placement(config: Mapping[str, Any]) -> Iterator[Finding]:
+    """Whether every machine gets an entrance and replicas of each node."""
+    if (why := why_serve(dict(config))) is not None:
+        yield Finding("wrong", f"cluster: machines that join have no entrance: {why}", "args: {front: direct}")
+    for application in config.get("applications") or []:
+        if (application.get("args") or {}).get("edges") == "handle":
+            what = "cluster: with `edges: handle` batches go to any machine, and take milliseconds longer"
+            yield Finding("look", what, "args: {edges: direct}")
+        deployments = {each.get("name"): each for each in application.get("deployments") or []}
+        alone = [str(name) for name, each in deployments.items() if not each.get("max_replicas_per_node")]
+        if INGRESS not in deployments or INGRESS in alone:
+            what = f"cluster: nothing spreads the replicas of {INGRESS}, and a machine without one answers 503"
+            yield Finding("wrong", what, "max_replicas_per_node: 1 and num_replicas, as configs/cluster.yaml has them")
+        elif alone:
+            what = f"cluster: a machine may have no replica of {', '.join(alone)}, and its batches go to others"
+            yield Finding("look", what, "max_replicas_per_node: 1, as configs/cluster.yaml has it")
+        else:
+            yield Finding("ok", "cluster: replicas are spread over the machines")
+
+
+def token() -> Finding:
+    """Ray's token on a machine that joins, which must be the head's."""
+    path = Path(os.environ.get(TOKEN_PATH, TOKEN_FILE))
+    if not path.exists():
+        return Finding("wrong", f"cluster: there is no {path}", f"copy the head's: scp HEAD:{TOKEN_FILE} {path}")
+    return Finding("ok", f"cluster: the token is in {path}")
+
+
+def joining(head_address: str) -> Iterator[Finding | dict[str, Any]]:
+    """What keeps this machine from joining a cluster; last, if nothing does, the head's configuration."""
+    yield (found := token())
+    if found.verdict == "wrong":
+        return
+    os.environ.setdefault(TOKEN_PATH, str(TOKEN_FILE))
+    set_variables()
+    try:
+        config, common = machines.published(machines.head_address(head_address))
+    except ScriptError as err:
+        yield Finding("wrong", f"cluster: {err}", "start the head first, with --host-address; copy its token anew")
+        return
+    yield Finding("ok", f"cluster: the head at {head_address} answers, and takes this machine's token")
+    machines.listen_on_own_address(config)
+    different = list(machines.differences(common, machines.common(config)))
+    for difference in different:
+        yield Finding("wrong", f"cluster: {difference}", "install what the head has, and copy its models")
+    if not different:
+        yield Finding("ok", "cluster: code, models and their versions are the head's")
+    yield config

@@ -1,0 +1,88 @@
+"""Ensembles on paper: what members answer together to images that each has predicted, side by side or in a cascade."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deployments.combiner import Method, combine
+from deployments.contract.payload import Probabilities
+from scripts.evaluate.accuracy import Truth
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a cascade does with some images.
+
+    Attributes:
+        answers: the classes that it answers, int64 [N].
+        stops: for each member in order, the share of the images for which it is the last to be asked.
+        cost: of a mean image, in the unit of the members' costs.
+    """
+
+    answers: Truth
+    stops: tuple[float, ...]
+    cost: float
+
+
+@dataclass(frozen=True)
+class Members:
+    """The members' predictions for labelled images.
+
+    Attributes:
+        scores: by name, float32 [N,C].
+        labels: the right classes, int64 [N].
+        weights: by name; 0 for one that only opens a cascade.
+        costs: of an image, by name.
+        method: how predictions are combined.
+    """
+
+    scores: Mapping[str, Probabilities]
+    labels: Truth
+    weights: Mapping[str, float]
+    costs: Mapping[str, float]
+    method: Method = "mean"
+
+    def part(self, rows: NDArray[np.bool_]) -> Members:
+        """The same for some of the images."""
+        scores = {name: predicted[rows] for name, predicted in self.scores.items()}
+        return Members(scores, self.labels[rows], self.weights, self.costs, self.method)
+
+    def combined(self, names: Sequence[str]) -> Probabilities:
+        """The combination of some members, float32 [N,C]; those of weight 0 count only among themselves."""
+        weights = [self.weights[name] for name in names]
+        return combine(
+            [self.scores[name] for name in names], weights if any(weights) else [1.0] * len(names), self.method
+        )
+
+    def full(self) -> Truth:
+        """The answers of all members together, int64 [N]."""
+        answers: Truth = self.combined(list(self.scores)).argmax(axis=1)
+        return answers
+
+    def steps(self, order: Sequence[str]) -> tuple[Truth, Probabilities]:
+        """The answers after each member of an order, and the probability of each, both [members,N]."""
+        so_far = [self.combined(order[: count + 1]) for count in range(len(order))]
+        return np.stack([each.argmax(axis=1) for each in so_far]), np.stack([each.max(axis=1) for each in so_far])
+
+    def walk(self, order: Sequence[str], exit_at: Sequence[float]) -> Walk:
+        """What the cascade of this order and these thresholds does."""
+        return walk(*self.steps(order), exit_at, [self.costs[name] for name in order])
+
+
+def walk(answers: Truth, sure: Probabilities, exit_at: Sequence[float], costs: Sequence[float]) -> Walk:
+    """What a cascade does with images.
+
+    Args:
+        answers: see `Members.steps`.
+        sure: likewise.
+        exit_at: for each member but the last, the probability at which an image is asked no further.
+        costs: of an image, for each member in order.
+    """
+    leaves = np.vstack([sure[:-1] >= np.asarray(exit_at, np.float32)[:, None], np.ones((1, sure.shape[1]), bool)])
+    last = leaves.argmax(axis=0)
+    stops = np.bincount(last, minlength=len(costs)) / len(last)
+    return Walk(answers[last, np.arange(len(last))], tuple(stops.tolist()), float(np.cumsum(costs) @ stops))

@@ -1,0 +1,76 @@
+"""What accuracies alone do not show: pixels, frequent confusions, and images on which the members disagree."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+
+from deployments.contract.errors import EnsembleError
+from deployments.contract.preprocessing import Preprocessing
+from deployments.transformer.decoding import read_header
+from graph.agreement import Agreement
+from graph.config import EnsembleConfig
+from scripts.dataset import LIMITS, Dataset
+from scripts.evaluate.accuracy import Truth
+from scripts.evaluate.ensembles import Members
+
+MOST_CONFUSIONS, MOST_IMAGES = 5, 5
+# Images whose headers are read.
+MEASURED = 200
+
+
+def sizes(config: EnsembleConfig, agreed: Agreement, dataset: Dataset) -> Iterator[str]:
+    """The pixels that each member gets, what its model was prepared for if that differs, and the images' own size."""
+    for member in config.members:
+        wanted = agreed.preprocessing[member.name]
+        if not isinstance(wanted, Preprocessing):
+            yield f"{member.name} gets images as they are sent."
+            continue
+        own = member.signature(config.model_repository)
+        height, width = wanted.size
+        cut = f"the centre, {wanted.crop_ratio:g} of the shorter side" if wanted.resize == "crop" else wanted.resize
+        differs = own.crop_ratio not in {None, wanted.crop_ratio}
+        other = f"; its model was prepared for {own.crop_ratio:g}" if differs else ""
+        yield f"{member.name} gets {height} x {width} pixels ({cut}{other})."
+    heights, widths = [], []
+    for encoded, _ in islice(dataset.read(), MEASURED):
+        try:
+            header = read_header(encoded, LIMITS)
+        except EnsembleError:
+            continue
+        heights.append(header.height)
+        widths.append(header.width)
+    if heights:
+        yield f"The images have {statistics.median(heights):g} x {statistics.median(widths):g} pixels (medians)."
+
+
+def confusions(answers: Truth, labels: Truth, names: Sequence[str]) -> Iterator[str]:
+    """The classes that are most often taken for another."""
+    totals = Counter(labels.tolist())
+    wrong = answers != labels
+    pairs = Counter(zip(labels[wrong].tolist(), answers[wrong].tolist(), strict=True))
+    for (right, answered), count in pairs.most_common(MOST_CONFUSIONS):
+        yield f"{names[right]} is taken for {names[answered]}: {count} of {totals[right]} images."
+
+
+def disagreements(members: Members, answers: Truth, names: Sequence[str], dataset: Dataset) -> Iterator[str]:
+    """How often the members disagree, and the images on which they do so most surely."""
+    if len(members.scores) < 2:
+        return
+    said = {name: scores.argmax(axis=1) for name, scores in members.scores.items()}
+    sure = {name: scores.max(axis=1) for name, scores in members.scores.items()}
+    differ = np.any([each != answers for each in said.values()], axis=0)
+    if not differ.any():
+        yield "The members agree on every image."
+        return
+    right = (answers == members.labels)[differ].mean()
+    yield f"The members disagree on {differ.mean():.1%} of the images, of which the ensemble has {right:.1%} right:"
+    # Those first on which even the less sure member is sure.
+    order = np.argsort(-np.min(list(sure.values()), axis=0) * differ, kind="stable")
+    for row in order[: min(MOST_IMAGES, int(differ.sum()))].tolist():
+        votes = ", ".join(f"{name}: {names[said[name][row]]} {sure[name][row]:.2f}" for name in said)
+        yield f"  {dataset.names[row]} ({votes})"

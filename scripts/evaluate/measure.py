@@ -1,0 +1,232 @@
+"""Measures models and ensembles on labelled images: a repository's, a configuration's, or a running server's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from deployments.combiner import Method
+from deployments.contract.payload import Probabilities
+from graph.agreement import Agreement
+from graph.capabilities.cascade.settings import CascadeSettings
+from graph.config import EnsembleConfig
+from models.errors import ModelError
+from models.network import precision
+from models.repository import Model, find, versions
+from models.sources import open_repository
+from scripts.dataset import Dataset
+from scripts.errors import ScriptError
+from scripts.evaluate.accuracy import Truth, hits, indices, predictions, top1, truth
+from scripts.evaluate.candidates import UNKNOWN, Candidate, of_configuration, of_models
+from scripts.evaluate.ensembles import Members
+from scripts.evaluate.findings import confusions, disagreements, sizes
+from scripts.evaluate.report import ENSEMBLE, Score, gain, joined, paired
+from scripts.evaluate.served import ask
+from scripts.interval import Interval
+
+INT8 = "INT8"
+# Each score, and sentences on them.
+Results = tuple[list[Score], list[str]]
+
+
+@dataclass(frozen=True)
+class Together:
+    """How predictions become the ensemble's answers.
+
+    Attributes:
+        labels: the class names, in order of index.
+        weights: of the members that have a say, by name.
+        method: how predictions are combined.
+        cascade: in which order members are asked, and until when; None for all of them.
+    """
+
+    labels: tuple[str, ...]
+    weights: Mapping[str, float]
+    method: Method
+    cascade: CascadeSettings | None = None
+
+
+def repository(root: Path, names: Sequence[str], dataset: Dataset, method: Method = "mean") -> Results:
+    """Measure every version of models, and an ensemble for float and for int8 if every model has such a version.
+
+    Args:
+        root: of the model repository.
+        names: the models; none for all that are there.
+        dataset: the images and their classes.
+        method: how `deployments.combiner` combines them, with equal weights.
+
+    Returns:
+        The models' scores, then the ensembles', and a sentence on each ensemble.
+
+    Raises:
+        ScriptError: there are no models, or the classes of the dataset or of two models differ.
+        ModelError: a model is unknown or damaged.
+    """
+    if not names and not root.is_dir():
+        raise ScriptError(f"there is no folder {root.absolute()}; name the models' by --repository")
+    names = names or sorted(entry.name for entry in root.iterdir() if versions(root, entry.name))
+    # Of a model that isn't there, `find` says which there are.
+    models = [
+        find(root, name, version) for name in names for version in versions(root, name) or [find(root, name).version]
+    ]
+    if not models:
+        raise ScriptError(f"{root} holds no models; make one with ensemble prepare")
+    truth_of(models, dataset)
+    together = Together(models[0].labels or (), dict.fromkeys(names, 1.0), method)
+    return measured(of_models(models), together, dataset)
+
+
+def served(config: EnsembleConfig, agreed: Agreement, dataset: Dataset, method: Method | None = None) -> Results:
+    """Measure what a configuration serves, and the other versions of its members.
+
+    Args:
+        config: of the application.
+        agreed: what its members agree on.
+        dataset: the images and their classes.
+        method: how predictions are combined; None for the configuration's.
+
+    Returns:
+        As `repository`, and sentences on sizes, confusions and disagreements.
+
+    Raises:
+        ScriptError: the dataset has other classes than the members.
+        ConfigurationError: a member can't run.
+    """
+    weights = {name: (config.combiner.weights or config.weights).get(name, 0.0) for name in config.weights}
+    together = Together(agreed.labels, weights, method or config.combiner.method, config.ensemble.cascade)
+    scores, sentences = measured(of_configuration(config, agreed), together, dataset)
+    return scores, [*sizes(config, agreed, dataset), *sentences]
+
+
+def measured(candidates: Sequence[Candidate], together: Together, dataset: Dataset) -> Results:
+    """Measure candidates and the ensembles that they make; see `_selections`."""
+    labels = indices(dataset, together.labels, "the models")
+    outputs = predictions(candidates, dataset)
+    scores, ensembles = _scores(candidates, outputs, labels), list[Score]()
+    sentences, findings = list[str](), list[str]()
+    for rows in _selections(candidates, list(together.weights)):
+        chosen = {name: outputs[row] for name, row in rows.items()}
+        members = Members(chosen, labels, together.weights, dict.fromkeys(rows, 1.0), together.method)
+        answers = members.full()
+        if (cascade := together.cascade) is not None:
+            walk = members.walk(cascade.order, cascade.exit_at)
+            answers = walk.answers
+            sentences.append(f"The cascade answers {walk.stops[0]:.1%} of the images by {cascade.order[0]} alone.")
+        if not findings:
+            findings = [
+                *confusions(answers, labels, together.labels),
+                *disagreements(members, answers, together.labels, dataset),
+            ]
+        if len(rows) < 2:
+            continue
+        parts, best = [scores[row] for row in rows.values()], max(rows.values(), key=lambda row: scores[row].top1)
+        ensembles.append(Score(ENSEMBLE, joined(parts), 100 * float((answers == labels).mean()), len(labels)))
+        difference = Interval.paired((answers == labels) - hits(outputs[best], labels))
+        if all(candidates[row].is_served for row in rows.values()):
+            members_served = ", ".join(f"{score.name} {score.version}" for score in parts)
+            sentences.append(f"The configuration serves the {joined(parts)} ensemble: {members_served}.")
+        sentences.append(gain(ensembles[-1], parts, difference))
+    return [*scores, *ensembles], [*sentences, *findings]
+
+
+def _selections(candidates: Sequence[Candidate], names: Sequence[str]) -> list[dict[str, int]]:
+    """The positions of the versions that make an ensemble, by name: the served ones, the float ones, the int8 ones.
+
+    Those of a kind are the highest of each model; where a model has none of it, there is no such ensemble.
+    """
+    kinds: tuple[Callable[[Candidate], bool], ...] = (
+        lambda each: each.is_served,
+        lambda each: each.precision != INT8,
+        lambda each: each.precision == INT8,
+    )
+    found: list[dict[str, int]] = []
+    for fits in kinds:
+        # The versions ascend, so that the highest stays.
+        rows = {each.name: row for row, each in enumerate(candidates) if each.name in names and fits(each)}
+        if len(rows) == len(names) and rows not in found:
+            found.append(rows)
+    return found
+
+
+def compare(root: Path, names: Sequence[str], others: Sequence[str], dataset: Dataset) -> Results:
+    """Measure two groups of models, in the highest version of each, and how the groups differ.
+
+    Args:
+        root: of the model repository.
+        names: of the models of one group.
+        others: of those of the other.
+        dataset: the images and their classes.
+
+    Returns:
+        Every model's score, and a sentence on the difference of the means.
+
+    Raises:
+        ScriptError: as `repository`.
+        ModelError: a model is unknown or damaged.
+    """
+    models = [find(root, name) for name in (*names, *others)]
+    labels, candidates = truth_of(models, dataset), of_models(models)
+    outputs = predictions(candidates, dataset)
+    right = [hits(output, labels) for output in outputs]
+    difference = Interval.paired(np.mean(right[: len(names)], axis=0) - np.mean(right[len(names) :], axis=0))
+    who = f"{', '.join(names)} against {', '.join(others)}"
+    sentence = f"{who}: {difference.mean:+.2f} points of top-1 in the mean ({paired(difference)})"
+    return _scores(candidates, outputs, labels), [sentence]
+
+
+def running(url: str, config: EnsembleConfig, dataset: Dataset, connections: int) -> Results:
+    """Measure a running server: the members that it serves, and its ensemble.
+
+    Args:
+        url: the server's root.
+        config: names the repository in which the precision of its models is looked up.
+        dataset: the images and their classes.
+        connections: requests in flight at a time.
+
+    Returns:
+        As `repository`; the precision is `unknown` for models that are not in the repository.
+
+    Raises:
+        ScriptError: see `scripts.evaluate.served.ask`.
+    """
+    answers = ask(url, dataset, connections)
+    shares = {name: 100 * count / answers.images for name, count in answers.hits.items()}
+    members = [
+        Score(name, _precision(config, name, version), shares[name], answers.images, version)
+        for name, version in answers.versions.items()
+        if answers.asked[name] == answers.images
+    ]
+    ensemble = Score(ENSEMBLE, joined(members), shares[None], answers.images)
+    sentences = [gain(ensemble, members)] if len(members) == len(answers.versions) else []
+    sentences += [
+        f"The cascade asked {name} about {100 * count / answers.images:.1f} % of the images."
+        for name, count in answers.asked.items()
+        if count < answers.images
+    ]
+    return [*members, ensemble], sentences
+
+
+def truth_of(models: Sequence[Model], dataset: Dataset) -> Truth:
+    """The class of every image, by the labels that all the models have; raises ScriptError if they differ."""
+    labels = truth(dataset, models[0])
+    if other := [model.name for model in models if model.labels != models[0].labels]:
+        raise ScriptError(f"models {models[0].name!r} and {other[0]!r} have different labels; name one by --members")
+    return labels
+
+
+def _scores(candidates: Sequence[Candidate], outputs: Sequence[Probabilities], labels: Truth) -> list[Score]:
+    return [
+        Score(each.name, each.precision, top1(output, labels), len(labels), each.version)
+        for each, output in zip(candidates, outputs, strict=True)
+    ]
+
+
+def _precision(config: EnsembleConfig, name: str, version: int) -> str:
+    model = next((member.model_name for member in config.members if member.name == name), name)
+    try:
+        return precision(open_repository(config.model_repository).find(model, version))
+    except ModelError:
+        return UNKNOWN

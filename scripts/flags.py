@@ -1,0 +1,35 @@
+"""Dataclasses whose fields are a command's flags: each field says its default, its type and its help once."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import field, fields
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def flag(default: Any, help: str, name: str = "", **more: Any) -> Any:
+    """A field with a flag.
+
+    Args:
+        default: of both.
+        help: of the flag.
+        name: of the flag; by default the field's, as `--two-words`.
+        more: what argparse's `add_argument` takes besides.
+    """
+    return field(default=default, metadata={"name": name, "help": help, **more})
+
+
+def add_flags(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
+    """Add a flag for each field of a dataclass that has one."""
+    for each in fields(cls):
+        if options := dict(each.metadata):
+            name = options.pop("name") or f"--{each.name.replace('_', '-')}"
+            parser.add_argument(name, dest=each.name, default=each.default, **options)
+
+
+def from_flags(cls: type[T], args: argparse.Namespace) -> T:
+    """The dataclass of a command line; a field without a flag is what an argument of its name says, or its default."""
+    given = {each.name: getattr(args, each.name) for each in fields(cls) if hasattr(args, each.name)}  # type: ignore[arg-type]
+    return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})

@@ -1,0 +1,98 @@
+"""Writes the configuration that serves models of your own.
+
+    ensemble init my.yaml --members mine other
+    ensemble init my.yaml --members one.onnx two.onnx --data images/     # prepares them first
+    ensemble serve my.yaml
+
+A member that is a file becomes a model of the repository by `ensemble prepare`; its name is the file's, without the
+suffix. Every node runs in one process, which is the fastest on one machine. docs/configuration.md has every field.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from scripts import configuration
+from scripts.errors import ScriptError, errors_in_one_line
+from scripts.prepare import __main__ as prepare
+from scripts.repository import add_repository
+
+TEXT = """# Served by `ensemble serve {file}`; measured on labelled images by `ensemble check {file} --data FOLDER`.
+applications:
+  - name: ensemble
+    import_path: {import_path}
+    args:
+      model_repository: {repository}  # <name>/<version>/; a relative path is relative to this file's folder
+      transformer: {{placement: inline}}
+      members:
+{members}
+      combiner: {{placement: inline}}
+      labeler: {{placement: inline}}
+"""
+
+
+def write(file: Path, repository: Path, members: list[str]) -> None:
+    """Write a configuration, if its members can be served together.
+
+    Args:
+        file: it must not be there.
+        repository: of the models.
+        members: the models' names.
+
+    Raises:
+        ScriptError: the file is there.
+        ConfigurationError: a model is missing, or the models don't fit together.
+    """
+    folder, target = repository.resolve(), file.resolve().parent
+    text = TEXT.format(
+        file=file,
+        import_path=configuration.IMPORT_PATH,
+        repository=os.path.relpath(folder, target) if folder.is_relative_to(target) else folder,
+        members="\n".join(f"        - {{name: {name}, placement: inline, threads: 1}}" for name in members),
+    )
+    application = {"args": {"model_repository": str(folder), "members": [{"name": name} for name in members]}}
+    config, agreed = configuration.check(application)
+    try:
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError as err:
+        raise ScriptError(f"{file} is there already; remove it, or name another file") from err
+    for member in config.members:
+        print(f"{member.name}: version {agreed.versions[member.name]}, {agreed.preprocessing[member.name].key} pixels")
+    for doubt in configuration.doubts(config, agreed):
+        print(f"warning: {doubt}")
+    print(f"wrote {file}, with {len(agreed.labels)} classes; serve it: ensemble serve {file}")
+
+
+def prepared(member: str, repository: Path, data: Path | None) -> str:
+    """The name of a model, which is prepared if a file is given.
+
+    Raises:
+        ModelError: the file can't become a member.
+        ScriptError: the file does not say how, and there are no images that show it.
+    """
+    if not Path(member).is_file():
+        return member
+    name = Path(member).stem
+    flags = [] if data is None else ["--data", str(data)]
+    prepare.run(prepare.parser().parse_args([member, "--name", name, "--repository", str(repository), *flags]))
+    return name
+
+
+def main() -> None:
+    """Parse the command line and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, metavar="FILE.yaml")
+    parser.add_argument("--members", nargs="+", required=True, help="models of the repository, and model files")
+    parser.add_argument("--data", type=Path, help="labelled images, <class>/*.jpg, to prepare files by")
+    add_repository(parser)
+    args = parser.parse_args()
+    with errors_in_one_line():
+        names = [prepared(member, args.repository, args.data) for member in dict.fromkeys(args.members)]
+        write(args.file, args.repository, names)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Loads a server: `ensemble load`."""

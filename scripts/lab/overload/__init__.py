@@ -1,1 +1,0 @@
-"""Sends labelled images at a given rate, and tells second by second what came back."""

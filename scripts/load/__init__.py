@@ -1,0 +1,1 @@
+"""Loads a server and reports what it holds: `ensemble load`."""

@@ -1,0 +1,95 @@
+"""What became of each request, and the figures of many: percentiles are those of all requests, not of a sample."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# A request that has no response: the connection failed or ended, or the time was over.
+LOST, LATE = -1, -2
+# Flags of a record. Of the response of this application: its label is right; it lacks a member; fewer members were used
+# because of the load. Of the request: it was sent again after a refusal, for the first time.
+RIGHT, DEGRADED, SHED, RETRY = 1, 2, 4, 8
+FIELDS = [("due", "f8"), ("sent", "f8"), ("done", "f8"), ("status", "i2"), ("flags", "u1"), ("images", "u1")]
+DTYPE = np.dtype(FIELDS)
+# The same for one of them.
+LAYOUT = "<dddhBB"
+# https://github.com/grpc/grpc/blob/master/doc/statuscodes.md
+GRPC = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+]
+
+Records = NDArray[Any]
+Floats = NDArray[np.float64]
+
+
+def records(parts: Iterable[bytes]) -> Records:
+    """Records, [N] of `DTYPE`, of what clients sent of them, in the order in which the requests were due."""
+    found = np.frombuffer(b"".join(parts), DTYPE)
+    return found[np.argsort(found["due"], kind="stable")]
+
+
+def ok(found: Records) -> NDArray[np.bool_]:
+    """Which requests succeeded, [N]: 2xx over HTTP, OK over gRPC."""
+    status = found["status"]
+    return np.asarray((status == 0) | ((status >= 200) & (status < 300)))
+
+
+def latency_ms(found: Records) -> Floats:
+    """From when each request was due to its last byte, milliseconds, [N]."""
+    return np.asarray((found["done"] - found["due"]) * 1000.0)
+
+
+def late_ms(found: Records) -> Floats:
+    """How much later than due each request left this machine, milliseconds, [N]."""
+    return np.asarray((found["sent"] - found["due"]) * 1000.0)
+
+
+def outcome(status: int) -> str:
+    """What a status is called."""
+    if status in {LOST, LATE}:
+        return "no connection" if status == LOST else "timeout"
+    return GRPC[status] if status < len(GRPC) else str(status)
+
+
+def outcomes(found: Records) -> dict[str, int]:
+    """How many requests had which status, the most frequent first."""
+    statuses = Counter(found["status"].tolist())
+    return {outcome(status): count for status, count in statuses.most_common()}
+
+
+def quantile(values: Floats, percent: float) -> float:
+    """The value that this share of all does not exceed, one of them; NaN of none, infinite if that one is."""
+    if not len(values):
+        return float("nan")
+    return float(np.quantile(values, percent / 100, method="inverted_cdf"))
+
+
+def between(found: Records, field: str, begin: float, end: float) -> Records:
+    """The records whose time of this field is in [begin, end)."""
+    return found[(found[field] >= begin) & (found[field] < end)]
+
+
+def with_failures(found: Records) -> Floats:
+    """Latencies, milliseconds, where a request that failed takes for ever: for judging an objective."""
+    return np.where(ok(found), latency_ms(found), np.inf)

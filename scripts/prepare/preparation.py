@@ -1,0 +1,210 @@
+"""The decisions by which a network becomes a member: size, layout, labels, normalization, resizing, and why each."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from deployments.contract.preprocessing import Preprocessing, Size
+from deployments.members.predictor import is_distribution
+from models.baking import Color, bake, check_ends, static_size
+from models.layout import layout_of
+from models.network import class_count
+from models.writing import input_metadata
+from scripts.dataset import Dataset
+from scripts.errors import ScriptError
+from scripts.evaluate.accuracy import Truth, decode_all, indices, sample
+from scripts.prepare import normalization, resizing
+from scripts.prepare.normalization import WHITE, Normalization
+from scripts.prepare.source import CROP_RATIO, Source
+
+# Labelled images that the usual ways are tried on.
+MOST_TRIED = 500
+
+
+class Preparation:
+    """What is decided about a network, in the order in which one decision needs another.
+
+    Attributes:
+        reasons: a line for each decision.
+    """
+
+    def __init__(self, source: Source, args: argparse.Namespace) -> None:
+        """Decide everything.
+
+        Args:
+            source: the network.
+            args: what `ensemble prepare` was called with.
+
+        Raises:
+            ModelError: the network can't become a member.
+            ScriptError: a flag is missing or doesn't fit the model.
+        """
+        self._source, self._args = source, args
+        check_ends(source.network)
+        shape = source.network.input(0).get_partial_shape()
+        self._layout = layout_of(shape, args.layout or source.layout)
+        size = tuple(args.size) if args.size else source.size or static_size(source.network, self._layout)
+        if size is None:
+            raise ScriptError(f"{args.source} takes images of any size; say which by --size HEIGHT WIDTH")
+        self._size: Size = size
+        self._softmax: bool | None = False
+        plain = self.baked(Normalization.usual("RGB", "unit"))
+        self._classes = class_count(plain)
+        # By what comes out, because a softmax may be made of other operations.
+        self._softmax = not answers_probabilities(plain)
+        images = Dataset.open(args.data) if args.data else None
+        self._labels, named = self._decide_labels(images)
+        self._images, self._truth, self._unusable = self._usable(images)
+        self._resizing = self._given_resizing()
+        self._normalization, normalized = self._decide_normalization()
+        resized = self._decide_resizing()
+        self.reasons = [
+            f"size: {size[0]} x {size[1]} pixels, {'by --size' if args.size else 'as the model fixes it'}",
+            f"layout: {self._layout}, {'by --layout' if args.layout else f'by its input {shape}'}",
+            f"channels and normalization: {self._normalization.flags}, {normalized}",
+            f"resizing: {self._resizing.key}, {resized}",
+            f"classes: {self._classes}, {named}",
+            f"softmax: {'added to its scores' if self._softmax else 'the model answers probabilities'}",
+        ]
+
+    def baked(self, normalization: Normalization | None = None) -> ov.Model:
+        """The network with the ensemble's signature, with the normalization that was decided or another one inside."""
+        chosen = normalization or self._normalization
+        return bake(
+            self._source.network.clone(),
+            size=self._size,
+            mean=[value * WHITE for value in chosen.mean],
+            scale=[round(value * WHITE, 6) for value in chosen.std],
+            channel_order=chosen.order,
+            layout=self._layout,
+            softmax=self._softmax,
+        )
+
+    def metadata(self) -> dict[str, Any]:
+        """The content of `metadata.json`."""
+        usual, wanted = Preprocessing(self._size), self._resizing
+        fields = {name: getattr(wanted, name) for name in ("resize", "interpolation", "border")}
+        return {
+            **({"classes": list(self._labels)} if self._labels else {}),
+            "input": {
+                **input_metadata(self._size, wanted.crop_ratio),
+                **{name: value for name, value in fields.items() if value != getattr(usual, name)},
+            },
+            "source": {
+                "tool": "scripts.prepare",
+                **self._source.origin,
+                "mean": list(self._normalization.mean),
+                "std": list(self._normalization.std),
+                "channel_order": self._normalization.order,
+                "layout": self._layout,
+                "openvino": ov.__version__,
+            },
+        }
+
+    def _decide_labels(self, images: Dataset | None) -> tuple[Sequence[str] | None, str]:
+        labels, where = self._source.labels, "the weights"
+        if self._args.labels:
+            labels, where = read_labels(self._args.labels), str(self._args.labels)
+        elif labels is None and images is not None and len(images.classes) == self._classes:
+            labels, where = images.classes, f"the folders of {images.path}, in alphabetical order"
+        if labels is None:
+            return None, "without names: those of the members that it is served with are taken; --labels gives its own"
+        if len(labels) != self._classes:
+            raise ScriptError(f"the model has {self._classes} classes, but there are {len(labels)} labels")
+        return labels, f"{', '.join(labels[:3])}{', ...' if len(labels) > 3 else ''}, named by {where}"
+
+    def _usable(self, images: Dataset | None) -> tuple[Dataset | None, Truth | None, str]:
+        """The images that decisions are measured on and the index of each one's class, or why there are none."""
+        if images is None:
+            return None, None, "there are no labelled images"
+        if self._labels is None:
+            problem = f"{images.path} has {len(images.classes)} classes, and the model {self._classes}"
+            return None, None, f"{problem}; name the model's by --labels"
+        some = sample(images, MOST_TRIED)
+        try:
+            indices(images, self._labels, f"model {self._args.name!r}")
+            return some, indices(some, self._labels, self._args.name), ""
+        except ScriptError as err:
+            return None, None, str(err)
+
+    def _decide_normalization(self) -> tuple[Normalization, str]:
+        given = self._given_normalization()
+        by = "as the weights were trained" if given == self._source.normalization else "by the flags"
+        if self._images is None or self._truth is None:
+            if given is not None:
+                return given, f"{by}; not measured: {self._unusable}"
+            raise ScriptError(
+                f"no file says how its model takes pixels, and {self._unusable}: name labelled images (<class>/*.jpg) "
+                "by --data, or say it by --channel-order RGB|BGR and --normalize imagenet|unit|symmetric|none"
+            )
+        allowed = normalization.usual(self._args.channel_order, self._args.normalize) if given is None else [given]
+        pixels = decode_all(self._images.names, [encoded for encoded, _ in self._images.read()], self._resizing)
+        chosen = normalization.choose(allowed, self.baked, pixels, self._truth)
+        return chosen, f"{by if given else 'the best'} on {len(self._images)} images of {self._images.path}"
+
+    def _given_normalization(self) -> Normalization | None:
+        """What flags and weights say of the normalization; None if a part of it is not said."""
+        own, args = self._source.normalization, self._args
+        order: Color | None = args.channel_order or (own.order if own is not None else None)
+        if order is None:
+            return None
+        if args.normalize:
+            return Normalization.usual(order, args.normalize)
+        if own is not None:
+            step = 1 if own.order == order else -1
+            own = Normalization(order, own.mean[::step], own.std[::step], own.name)
+        if not args.mean and not args.std:
+            return own
+        mean, std = args.mean or (own and own.mean), args.std or (own and own.std)
+        if not mean or not std:
+            raise ScriptError("--mean and --std belong together; pass both")
+        return Normalization(order, tuple(mean), tuple(std))
+
+    def _given_resizing(self) -> Preprocessing:
+        """What flags and weights say of the resizing, and the default for the rest."""
+        args = self._args
+        return Preprocessing(
+            self._size,
+            args.crop_ratio or self._source.crop_ratio or CROP_RATIO,
+            args.resize or self._source.resize or "crop",
+            args.interpolation or "area",
+            tuple(args.border or (0, 0, 0)),
+        )
+
+    def _decide_resizing(self) -> str:
+        if self._args.crop_ratio or self._args.resize:
+            return "by the flags"
+        if self._source.crop_ratio is not None:
+            return "as the weights were measured"
+        if self._images is None or self._truth is None:
+            return f"as for ImageNet; not measured: {self._unusable} (--resize and --crop-ratio say it)"
+        encoded = [encoded for encoded, _ in self._images.read()]
+        self._resizing, reason = resizing.choose(self.baked(), self._resizing, self._images.names, encoded, self._truth)
+        return reason
+
+
+def answers_probabilities(network: ov.Model) -> bool:
+    """Whether a network, uint8 BGR [N,H,W,3] to float32 [N,classes], answers distributions to noise."""
+    rows, *image = network.input(0).get_partial_shape()
+    noise = np.random.default_rng(0).integers(
+        0, 256, (3 if rows.is_dynamic else rows.get_length(), *(edge.get_length() for edge in image)), np.uint8
+    )
+    return is_distribution(normalization.predict(network, noise))
+
+
+def read_labels(file: Path) -> tuple[str, ...]:
+    """The class names in a file, one on each line, in order of index.
+
+    Raises:
+        ScriptError: it can't be read.
+    """
+    try:
+        return tuple(file.read_text(encoding="utf-8").splitlines())
+    except (OSError, UnicodeDecodeError) as err:
+        raise ScriptError(f"can't read the labels {file}: {err}") from err

@@ -1,0 +1,161 @@
+"""Joins this machine to a cluster, and serves on it: the other machines' `ensemble serve`.
+
+    ensemble join 10.0.0.1 --host-address 10.0.0.2
+
+The head of the cluster runs `ensemble serve --host-address 10.0.0.1 configs/cluster.yaml`. This machine gets an
+entrance of its own, HAProxy on the same ports, and a node of Ray, on which Serve places replicas; both last until
+Ctrl-C. It needs Ray's token, a copy of the head's ~/.config/ensemble-serving/ray_token, the same code, and the same
+models at the same path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+
+from deployments.contract.hosts import RAY_METRICS_SETTING
+from graph.ray_internals.address import HOST_ADDRESS
+from scripts import configuration
+from scripts.errors import ScriptError, errors_in_one_line
+from scripts.serve import machines, tls
+from scripts.serve.cluster import below, clear_leftovers, end_all_below, ended, start_ray
+from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH, set_up
+from scripts.serve.exposure import check_exposure
+from scripts.serve.front import in_front, why_serve
+from scripts.serve.haproxy import HAProxy
+from scripts.serve.ports import check_ports, wanted
+from scripts.serve.server import LOOK_EVERY_S, health, stop_signals
+
+JOINED = """Joined the cluster of {address} as {host}. Serve places replicas here as far as the configuration has them:
+`num_replicas` of each deployment is for all machines together. Metrics: http://{metrics}/metrics"""
+READY = "Ready: {url} answers by a replica of this machine. Stop: Ctrl-C"
+NOT_READY = "No replica of this machine answers at {url} any more"
+
+
+class JoinedNode:
+    """A node of Ray on this machine that belongs to a cluster, from its start to its end.
+
+    Attributes:
+        session: the folder of Ray's session on this machine, with its logs.
+        metrics: the address and the port of this machine's metrics.
+    """
+
+    def __init__(self, address: str) -> None:
+        """Join the cluster whose head has this address; raises ScriptError if that fails."""
+        self._address = address
+        printed = start_ray("graph.ray_internals.node", address, "--goes-on")
+        self.session, self.metrics = Path(printed["session"]), str(printed["metrics"])
+        self._vital = below(["raylet"])
+
+    def check(self) -> None:
+        """Raise ScriptError if this machine is no longer in the cluster."""
+        if ended(self._vital):
+            raise ScriptError(
+                f"this machine is no longer in the cluster: the head at {self._address} has stopped or can't be "
+                f"reached, or see {self.session}/logs"
+            )
+
+
+def join(address: str) -> None:
+    """Serve on this machine until Ctrl-C or SIGTERM.
+
+    Args:
+        address: of the cluster's head, with its port.
+
+    Raises:
+        ScriptError: this machine can't join, or is no longer in the cluster.
+        ConfigurationError: the head's application can't be built here.
+    """
+    require_token()
+    set_up()
+    config, common = machines.published(address)
+    machines.listen_on_own_address(config)
+    certificate = tls.named(config)
+    # Whether keys are required was decided at the head.
+    check_exposure(config, True, certificate is not None)
+    if different := list(machines.differences(common, machines.common(config))):
+        raise ScriptError(f"{'; '.join(different)}. Every machine must have these alike")
+    checks = configuration.Checks(config)
+    checks.wait_for_arguments()
+    checks.wait()
+    http, grpc, metrics, ray_metrics = wanted(config)
+    os.environ[RAY_METRICS_SETTING] = str(ray_metrics.number)
+    url = f"http{'s' if certificate else ''}://{http.host}:{http.number}"
+    with stop_signals() as stop:
+        clear_leftovers()
+        check_ports(http, grpc, ray_metrics, *([metrics] if why_serve(config) is None else []))
+        with in_front(config, http, grpc, metrics, certificate) as haproxy, joined(address, haproxy) as node:
+            print(JOINED.format(address=address, host=os.environ[HOST_ADDRESS], metrics=node.metrics), flush=True)
+            watch(node, haproxy, url, stop)
+
+
+def require_token() -> None:
+    """Raise ScriptError unless this machine has the cluster's token; it must not make one of its own."""
+    file = Path(os.environ.get(TOKEN_PATH, TOKEN_FILE))
+    if "RAY_AUTH_TOKEN" not in os.environ and not file.exists():
+        raise ScriptError(f"there is no {file}: copy the head's to this place, readable by this user alone")
+
+
+@contextmanager
+def joined(address: str, haproxy: HAProxy | None) -> Iterator[JoinedNode]:
+    """This machine's node of Ray; in the end requests that have come are answered, and every process ends."""
+    try:
+        yield JoinedNode(address)
+    finally:
+        try:
+            with suppress(OSError):
+                print("Stopping.", flush=True)
+            if haproxy is not None:
+                haproxy.finish()
+        finally:
+            end_all_below()
+
+
+def watch(node: JoinedNode, haproxy: HAProxy | None, url: str, stop: threading.Event) -> None:
+    """Report whether this machine answers, until it is to stop.
+
+    Raises:
+        ScriptError: it is no longer in the cluster.
+    """
+    was_ready = False
+    while not stop.wait(LOOK_EVERY_S):
+        node.check()
+        if haproxy is not None:
+            haproxy.renew()
+        if (ready := is_ready(url)) != was_ready:
+            print((READY if ready else NOT_READY).format(url=url), flush=True)
+            was_ready = ready
+
+
+def is_ready(url: str) -> bool:
+    """Whether a replica of the ingress on this machine is ready."""
+    try:
+        return health(url).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False
+
+
+def main() -> None:
+    """Parse the command line and join."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("address", help="the head's address; its port, if it is not 6379, after a colon")
+    parser.add_argument(
+        "--host-address",
+        metavar="IP",
+        required=HOST_ADDRESS not in os.environ,
+        help="this machine's address, for clients and for the other machines",
+    )
+    args = parser.parse_args()
+    with errors_in_one_line():
+        machines.enter(args.host_address)
+        join(machines.head_address(args.address))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The machines of a cluster: this machine's address, and what all of them must have in common."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import multiprocessing
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from importlib import metadata
+from typing import Any
+
+from graph.ray_internals.address import CLUSTER_PORT, DEFAULT_CLUSTER_PORT, HOST_ADDRESS, is_in_cluster
+from scripts.configuration import ours
+from scripts.errors import ScriptError
+from scripts.serve.cluster import marked
+from scripts.shipped import CHECKOUT
+
+# A host of `http_options` that is every address of a machine, and so right for each machine.
+EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104
+ASK_S = 30.0
+# The packages that decide what is answered, and how machines talk to each other.
+SERVING = ("graph", "deployments", "models")
+
+OTHERS = "On every further machine: ensemble join {address} --host-address ITS_ADDRESS (docs/cluster.md)"
+
+
+def enter(address: str | None, port: int | None = None) -> None:
+    """Make this machine one of a cluster, for all processes that this one starts.
+
+    Args:
+        address: the address under which the other machines reach this one; None leaves what the environment says.
+        port: of the cluster's head; None leaves what the environment says.
+
+    Raises:
+        ScriptError: the address is none by which other machines could reach this one, or Ray's token is off.
+    """
+    if address is not None:
+        os.environ[HOST_ADDRESS] = address
+    if port is not None:
+        os.environ[CLUSTER_PORT] = str(port)
+    if not is_in_cluster():
+        return
+    given = os.environ[HOST_ADDRESS]
+    try:
+        found = ipaddress.ip_address(given)
+    except ValueError as err:
+        raise ScriptError(f"--host-address: {given!r} is no IP address; `ip address` lists this machine's") from err
+    if found.is_loopback or found.is_unspecified:
+        raise ScriptError(f"--host-address: other machines can't reach this one at {given}; `ip address` lists others")
+    if os.environ.get("RAY_AUTH_MODE", "token") != "token":
+        raise ScriptError("a cluster of several machines needs Ray's token; unset RAY_AUTH_MODE")
+
+
+def listen_on_own_address(config: dict[str, Any]) -> None:
+    """Have a Serve config listen on this machine's address in its cluster, or on every one if it says that."""
+    if is_in_cluster() and config["http_options"]["host"] not in EVERY_ADDRESS:
+        config["http_options"]["host"] = os.environ[HOST_ADDRESS]
+
+
+def head_address(given: str) -> str:
+    """The address and the port of a cluster's head, of which the port may be left out."""
+    host, _, port = given.rpartition(":")
+    return given if host and port.isdecimal() else f"{given}:{DEFAULT_CLUSTER_PORT}"
+
+
+def common(config: Mapping[str, Any]) -> dict[str, str]:
+    """By its name, a digest of each thing that every machine of a cluster must have alike.
+
+    Args:
+        config: a Serve config, of whose applications the models are.
+    """
+    # What reading the models loads would stay in this process.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        models = pool.submit(_models, config).result()
+    versions = {name: metadata.version(name) for name in ("ray", "openvino")}
+    return {"Python": platform.python_version(), **versions, "this project's code": _code(), **models}
+
+
+def publish(address: str, config: Mapping[str, Any]) -> None:
+    """Publish a Serve config at the head of a cluster, with what other machines must have in common with this one."""
+    _noticeboard("publish", address, json.dumps({"config": config, "common": common(config)}))
+
+
+def published(address: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the head of a cluster publishes: its Serve config, and what every machine must have alike.
+
+    Raises:
+        ScriptError: nothing is there, or it does not take this machine's token.
+    """
+    document = json.loads(_noticeboard("read", address))
+    return document["config"], document["common"]
+
+
+def differences(theirs: Mapping[str, str], mine: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each thing that this machine has otherwise than the head of its cluster."""
+    for name, value in theirs.items():
+        if mine.get(name) != value:
+            yield f"{name} differs: {value} on the head, {mine.get(name, 'nothing')} here"
+
+
+def _noticeboard(action: str, address: str, document: str = "") -> str:
+    command = [sys.executable, "-P", "-m", "graph.ray_internals.noticeboard", action, address]
+    try:
+        done = subprocess.run(  # noqa: S603
+            command, input=document, capture_output=True, text=True, timeout=ASK_S, env=marked(), start_new_session=True
+        )
+    except subprocess.TimeoutExpired as err:
+        raise ScriptError(f"nothing answers at {address}; is `ensemble serve --host-address` running there?") from err
+    if done.returncode != 0:
+        problem = (done.stderr.strip().splitlines() or ["it ended without a message"])[-1]
+        raise ScriptError(f"the head of the cluster, {address}, can't be used: {problem}")
+    return done.stdout
+
+
+def _code() -> str:
+    """A digest of the Python files that serve."""
+    files = sorted(file for package in SERVING for file in (CHECKOUT / package).rglob("*.py"))
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.relative_to(CHECKOUT)}\0".encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _models(config: Mapping[str, Any]) -> dict[str, str]:
+    from deployments.members.local import LocalMember
+    from graph.config import parse
+
+    found = {}
+    for application in ours(config):
+        parsed = parse(application.get("args") or {})
+        for member in parsed.nodes:
+            if isinstance(member, LocalMember):
+                digest = hashlib.sha256(member.file_digests(parsed.model_repository).encode()).hexdigest()[:12]
+                found[f"the model of {member.name}"] = digest
+    return found

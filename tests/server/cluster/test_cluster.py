@@ -1,0 +1,116 @@
+"""A cluster of three machines, one after the other: what clients on a fourth see."""
+
+import os
+import shutil
+import time
+from collections import Counter
+
+import pytest
+
+from tests import pictures
+from tests.networks import heavy, store
+from tests.server.cluster.cluster import Clients, Cluster, first_request, status_without_key
+from tests.server.cluster.network import network
+from tests.server.server import config, eventually, free_ports
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("ip") is None, reason="makes network namespaces: needs root and iproute2"
+)
+CLIENTS, LOAD_S = 16, 5
+# Small batches, so that many are counted.
+BATCH = 2
+
+
+@pytest.fixture(scope="module")
+def machines():
+    with network(4) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory):
+    path = tmp_path_factory.mktemp("image") / "image.jpg"
+    path.write_bytes(pictures.jpeg())
+    return path
+
+
+@pytest.fixture(scope="module")
+def cluster(machines, tmp_path_factory):
+    """Two machines that answer; the configuration is for three."""
+    repository = tmp_path_factory.mktemp("models")
+    store(repository, "heavy", heavy(layers=4))
+    each = {"num_replicas": 3, "max_replicas_per_node": 1}
+    inline = {"placement": "inline"}
+    content = config(
+        repository,
+        "separate",
+        members=["heavy"],
+        deployments={"Ingress": each, "heavy": each},
+        ingress={"max_batch_size": BATCH},
+        transformer=inline,
+        combiner=inline,
+        labeler=inline,
+    )
+    options = [o for o in content["applications"][0]["deployments"] if o["name"] in {"Ingress", "heavy"}]
+    content["applications"][0]["deployments"] = options
+    del content["http_options"]["host"]
+    for protocol, port in zip(("http", "grpc"), free_ports(2), strict=True):
+        content[f"{protocol}_options"]["port"] = port
+    first, second, *_ = machines
+    with Cluster(content, first) as running:
+        running.join(second)
+        yield running
+
+
+def test_every_machine_answers_the_first_request(cluster, machines, image):
+    *_, client = machines
+    for machine in machines[:2]:
+        status, answer = first_request(cluster, client, machine, image)
+        assert (status, answer["label"].startswith("level")) == (200, True)
+        assert status_without_key(cluster, client, machine) == 401
+
+
+def test_calls_stay_on_their_machine_where_all_are_loaded_alike(cluster, machines, image):
+    before = [cluster.calls(machine) for machine in machines[:2]]
+    with Clients(cluster, machines[3], machines[:2], CLIENTS, image) as clients:
+        time.sleep(LOAD_S)
+    assert set(clients.seen["statuses"]) == {"200"}
+    sent = clients.seen["statuses"]["200"]
+
+    def calls():
+        now = [cluster.calls(machine) for machine in machines[:2]]
+        return [after - earlier for after, earlier in zip(now, before, strict=True)]
+
+    # Ray exports what is counted every few seconds.
+    assert eventually(lambda: sum(sum(each.values()) for each in calls()) >= sent / BATCH), (sent, calls())
+    print(calls())
+    together = sum(calls(), start=Counter())
+    assert together["direct"] >= 0.95 * sum(together.values()), calls()
+
+
+def test_a_machine_that_is_added_answers(cluster, machines, image):
+    first, _, third, client = machines
+    status, findings = cluster.doctor(third, "--join", first.address)
+    assert ("ok", "cluster: code, models and their versions are the head's") in findings, findings
+    assert status == 0, findings
+    cluster.join(third)
+    assert first_request(cluster, client, third, image)[0] == 200
+
+
+def test_a_machine_is_lost_under_load_and_clients_of_the_others_lose_nothing(cluster, machines, image):
+    first, second, third, client = machines
+    with Clients(cluster, client, [first, second], CLIENTS, image) as clients:
+        time.sleep(1)
+        third.kill()
+        time.sleep(LOAD_S)
+    assert set(clients.seen["statuses"]) == {"200"}, clients.seen
+    assert cluster.processes.pop(third.address).wait(10) != 0
+
+
+def test_a_machine_leaves_in_order_and_clients_of_another_lose_nothing(cluster, machines, image):
+    first, second, _, client = machines
+    with Clients(cluster, client, [first], CLIENTS, image) as clients:
+        time.sleep(1)
+        assert cluster.stop(second) == 0
+        time.sleep(1)
+    assert set(clients.seen["statuses"]) == {"200"}, clients.seen

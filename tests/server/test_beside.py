@@ -1,0 +1,87 @@
+"""Other code beside this project's: a folder with modules of the same names as its packages and as what it imports."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests import pictures
+from tests.server.server import Server, config, free_ports, post
+
+# Of each the user's is another: packages of this project, libraries, and Python's own.
+OTHERS = ("models/__init__.py", "graph.py", "scripts/__init__.py", "deployments.py", "ray.py", "numpy.py", "queue.py")
+OWN_BUILD = """
+import helper
+from graph.app import build as ours
+
+def build(args):
+    return ours({**args, **helper.MORE})
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A user's folder, in which nothing but `mine` and `helper` may be imported."""
+    for name in OTHERS:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"raise RuntimeError('{name} was imported')")
+    (tmp_path / "mine.py").write_text(OWN_BUILD)
+    (tmp_path / "helper.py").write_text("MORE = {'ingress': {'max_request_bytes': 1000000}}")
+    return tmp_path
+
+
+def test_a_build_of_ones_own_is_served_from_a_folder_of_such_names(folder, repository):
+    content = config(repository, "separate", front="direct")
+    content["applications"][0]["import_path"] = "mine:build"
+    with Server(content, folder=folder) as server:
+        assert post(server, pictures.jpeg()).status_code == 200
+        # Decoded in a process of its own.
+        assert post(server, pictures.encode(pictures.noise(), ".png"), content_type="image/png").status_code == 200
+        assert post(server, bytes(1_000_001)).status_code == 413
+
+
+@pytest.fixture
+def beside(tmp_path, repository):
+    """A folder with a configuration, and a package of the user's that is called as one of this project's."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "__init__.py").touch()
+    content = config(repository, "inline")
+    content["http_options"]["port"], content["grpc_options"]["port"] = free_ports(2)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(content))
+    return tmp_path
+
+
+def test_plain_serve_run_names_what_it_takes_for_ours(beside):
+    """For it the working directory comes first on the import path of every process of Ray's."""
+    command = [Path(sys.executable).with_name("serve"), "run", "config.yaml"]
+    temporary = tempfile.mkdtemp(prefix="es-")
+    environment = {**os.environ, "RAY_TMPDIR": temporary}
+    with subprocess.Popen(
+        command, cwd=beside, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as run:
+        told = next(line for line in run.stdout if "ImportError: " in line)
+        run.send_signal(signal.SIGINT)
+        run.communicate(timeout=60)
+    shutil.rmtree(temporary, ignore_errors=True)
+    assert f"{beside / 'models' / '__init__.py'} hides the package 'models' of ensemble-serving" in told
+    assert "use `ensemble serve`" in told
+
+
+def test_the_doctor_names_it_too(beside):
+    ensemble = Path(sys.executable).with_name("ensemble")
+    done = subprocess.run([ensemble, "doctor", "config.yaml"], cwd=beside, capture_output=True, text=True)
+    [line] = [line for line in done.stdout.splitlines() if "folder: " in line]
+    assert line.startswith("look  ")
+    assert str(beside / "models" / "__init__.py") in line
+    assert "use `ensemble serve`" in line
+    # On PYTHONPATH it hides the package from every command.
+    environment = {**os.environ, "PYTHONPATH": str(beside)}
+    done = subprocess.run([ensemble, "doctor"], cwd="/", env=environment, capture_output=True, text=True)
+    assert done.stderr.startswith(f"ensemble: {beside / 'models' / '__init__.py'} hides a package")
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,86 @@
+import asyncio
+
+import pytest
+
+from deployments.contract.errors import DeadlineExceeded, Overloaded, SlowBody
+from deployments.contract.options import Options
+from deployments.ingress import arrival
+from deployments.ingress.capacity import Capacity
+from deployments.ingress.settings import IngressSettings
+
+
+def made(**settings):
+    capacity = Capacity(IngressSettings(**settings))
+    return capacity, capacity.in_flight
+
+
+async def stall(capacity, timeout_ms=60_000, began=None, sizes=()):
+    """A body of which nothing more comes after these bytes."""
+    async with capacity.arriving(Options(timeout_ms=timeout_ms)) as arrival:
+        for size in sizes:
+            arrival.grow(size)
+        if began is not None:
+            began.set()
+        await asyncio.Event().wait()
+
+
+async def test_a_body_that_does_not_arrive_in_its_time_gives_its_bytes_back():
+    capacity, in_flight = made()
+    with pytest.raises(DeadlineExceeded, match="did not arrive"):
+        await stall(capacity, timeout_ms=20, sizes=(10,))
+    assert in_flight.size == 0
+
+
+async def test_a_body_that_stands_still_is_told_its_pace(monkeypatch):
+    monkeypatch.setattr(arrival, "GRACE_S", 0.02)
+    capacity, in_flight = made()
+    with pytest.raises(SlowBody, match="1024 bytes a second"):
+        await stall(capacity, sizes=(10,))
+    assert in_flight.size == 0
+
+
+async def test_a_body_has_the_longer_the_more_of_it_has_come(monkeypatch):
+    monkeypatch.setattr(arrival, "GRACE_S", 0.02)
+    capacity, _ = made(min_body_rate=1024)
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    task = asyncio.create_task(stall(capacity, began=begun, sizes=(1024, 9 * 1024)))
+    await begun.wait()
+    [begun] = capacity._arriving
+    assert begun.limit.when() == pytest.approx(loop.time() + 10, abs=1)
+    task.cancel()
+
+
+async def test_when_too_many_arrive_the_oldest_gives_way(monkeypatch):
+    monkeypatch.setattr(arrival, "YOUNG_S", 0.0)
+    capacity, _ = made(max_arriving=2)
+    begun = [asyncio.Event(), asyncio.Event()]
+    tasks = [asyncio.create_task(stall(capacity, began=event)) for event in begun]
+    for event in begun:
+        await event.wait()
+    async with capacity.arriving():
+        with pytest.raises(Overloaded, match="oldest"):
+            await tasks[0]
+        assert not tasks[1].done()
+    tasks[1].cancel()
+
+
+async def test_the_bytes_of_who_came_in_are_not_refused_for_want_of_places():
+    capacity, in_flight = made(max_in_flight=8)
+    async with capacity.arriving() as arrival:
+        # Meanwhile the others fill every place: whether there is one is asked again when the body is whole.
+        in_flight.images = 8
+        arrival.grow(1000)
+        assert in_flight.size == 1000
+
+
+async def test_what_has_only_just_begun_does_not_give_way(monkeypatch):
+    monkeypatch.setattr(arrival, "YOUNG_S", 60.0)
+    capacity, _ = made(max_arriving=1)
+    begun = asyncio.Event()
+    task = asyncio.create_task(stall(capacity, began=begun))
+    await begun.wait()
+    with pytest.raises(Overloaded, match="1 requests are arriving"):
+        async with capacity.arriving():
+            pass
+    task.cancel()

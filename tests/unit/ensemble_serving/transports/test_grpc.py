@@ -1,0 +1,220 @@
+import asyncio
+import ssl
+import threading
+
+import grpc
+import hpack
+import pytest
+
+from ensemble_serving.transports import NoResponse, Request, ResponseTimeout, connect, once
+from ensemble_serving.transports.http2 import ACK, CONTINUATION, DATA, HEADERS, PING, RST_STREAM, SETTINGS, frame
+from tests.certificates import self_signed
+from tests.local_servers import GrpcServer, HttpServer, Reply
+
+PATH = "/package.Service/Method"
+FULL = grpc.StatusCode.RESOURCE_EXHAUSTED, "overloaded: 100 % full, naïve", (("grpc-retry-pushback-ms", "20"),)
+
+
+async def test_calls_are_bytes_and_share_connections():
+    with GrpcServer(lambda method, content: content[::-1]) as server:
+        transport = connect(server.url, connections=2, headers=(("authorization", "Bearer k"),))
+        requests = [Request(PATH, b"%d" % number, (("x", "y"),)) for number in range(10, 30)]
+        responses = await asyncio.gather(*map(transport.send, requests))
+        assert [response.body for response in responses] == [request.body[::-1] for request in requests]
+        assert all(response.ok and response.status == 0 for response in responses)
+        assert all(response.sent < response.at for response in responses)
+        method, _, metadata = server.asked[0]
+        assert method == PATH
+        assert (metadata["authorization"], metadata["x"]) == ("Bearer k", "y")
+        await transport.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, 16_379, 16_380, 16_384, 65_535, 70_000, 9_000_000])
+async def test_messages_of_any_size_go_both_ways(size):
+    """Beyond 16 KiB they are several frames, and beyond 64 KiB the server says when to go on."""
+    content = bytes(range(256)) * (size // 256 + 1)
+    with GrpcServer(lambda method, content: content) as server:
+        transport = connect(server.url)
+        requests = [Request(PATH, content[:size]) for _ in range(3)]
+        responses = await asyncio.gather(*map(transport.send, requests))
+        assert all(response.body == content[:size] for response in responses)
+        await transport.close()
+
+
+async def test_no_more_calls_are_under_way_than_the_server_takes():
+    busy, most, lock, calls = 0, 0, threading.Lock(), threading.Event()
+
+    def answer(method, content):
+        nonlocal busy, most
+        with lock:
+            busy += 1
+            most = max(most, busy)
+        calls.wait(0.01)
+        with lock:
+            busy -= 1
+        return b""
+
+    with GrpcServer(answer, options=[("grpc.max_concurrent_streams", 3)]) as server:
+        transport = connect(server.url)
+        await transport.send(Request(PATH))
+        responses = await asyncio.gather(*(transport.send(Request(PATH)) for _ in range(40)))
+        await transport.close()
+    assert all(response.ok for response in responses)
+    assert 1 < most <= 3
+
+
+async def test_an_error_is_a_response_with_its_details_and_trailers():
+    with GrpcServer(lambda *_: FULL) as server:
+        transport = connect(server.url)
+        response = await transport.send(Request(PATH))
+        assert (response.status, response.body.decode(), response.ok) == (8, FULL[1], False)
+        assert response.retry_after_s == 0.02
+        await transport.close()
+
+
+async def test_a_call_that_is_late_or_cancelled_ends_at_the_server():
+    free = threading.Event()
+    with GrpcServer(lambda method, content: b"" if content else (free.wait(30), b"")[1]) as server:
+        transport = connect(server.url, timeout_s=0.3)
+        with pytest.raises(ResponseTimeout, match=r"within 0\.3 s"):
+            await transport.send(Request(PATH))
+        task = asyncio.ensure_future(asyncio.wait_for(transport.send(Request(PATH)), 30))
+        while len(server.asked) < 2:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        async with asyncio.timeout(20):
+            while server.ended < 2:
+                await asyncio.sleep(0.01)
+        # The connection goes on.
+        assert (await transport.send(Request(PATH, b"x"))).ok
+        await transport.close()
+        free.set()
+
+
+async def test_a_server_that_goes_away_answers_what_it_has_and_is_not_asked_again():
+    free = threading.Event()
+    with GrpcServer(lambda method, content: (free.wait(30), b"late")[1]) as server:
+        transport = connect(server.url)
+        under_way = transport.send(Request(PATH))
+        while not server.asked:
+            await asyncio.sleep(0.01)
+        ended = server.stop(30)
+        await asyncio.sleep(0.1)
+        free.set()
+        assert (await under_way).body == b"late"
+        await asyncio.to_thread(ended.wait, 30)
+        with pytest.raises(NoResponse, match="no connection"):
+            await transport.send(Request(PATH))
+        await transport.close()
+
+
+def test_nobody_there_or_no_grpc():
+    with GrpcServer() as server:
+        url = server.url
+    with pytest.raises(NoResponse, match="no connection to 127"):
+        once(url, Request(PATH))
+    with HttpServer(lambda asked: Reply(400)) as server, pytest.raises(NoResponse, match="is no HTTP/2: a frame of"):
+        once(f"grpc://127.0.0.1:{server.port}", Request(PATH), timeout_s=10)
+
+
+async def test_what_is_under_way_when_it_is_closed_has_no_response():
+    free = threading.Event()
+    with GrpcServer(lambda *_: (free.wait(30), b"")[1]) as server:
+        transport = connect(server.url)
+        under_way = [transport.send(Request(PATH)) for _ in range(3)]
+        while not server.asked:
+            await asyncio.sleep(0.01)
+        await transport.close()
+        free.set()
+        results = await asyncio.gather(*under_way, transport.send(Request(PATH)), return_exceptions=True)
+        assert [type(each) for each in results] == [NoResponse] * 4
+
+
+def test_both_speak_tls(tmp_path):
+    cert, key = self_signed(tmp_path)
+    credentials = grpc.ssl_server_credentials([(key.read_bytes(), cert.read_bytes())])
+    with GrpcServer(lambda method, content: content, credentials) as server:
+        response = once(server.url.replace("127.0.0.1", "localhost"), Request(PATH, b"x"), ca_file=cert)
+        assert response.body == b"x"
+        with pytest.raises(NoResponse, match="certificate verify failed"):
+            once(server.url.replace("127.0.0.1", "localhost"), Request(PATH, b"x"))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    with HttpServer(lambda asked: Reply(body=b"y"), context) as server:
+        response = once(server.url.replace("127.0.0.1", "localhost"), Request("/"), ca_file=cert)
+        assert response.body == b"y"
+
+
+class Scripted(asyncio.Protocol):
+    """Answers the headers of each request by the frames of a script; keeps what it gets."""
+
+    def __init__(self, frames):
+        self.frames, self.got = frames, bytearray()
+
+    def connection_made(self, transport):
+        self.transport = transport
+        transport.write(frame(SETTINGS, 0, 0))
+
+    def data_received(self, data):
+        self.got += data
+        if bytes([1, 4, 0, 0, 0]) in data:
+            self.transport.write(b"".join(self.frames))
+
+
+BLOCK = hpack.Encoder().encode([(":status", "200"), ("grpc-status", "0")])
+MESSAGE = b"\0\0\0\0\5hello"
+SCRIPTS = {
+    "padded, with a priority, in pieces": (
+        [
+            frame(HEADERS, 0x8 | 0x20, 1, b"\3" + bytes(5) + BLOCK[:1] + bytes(3)),
+            frame(CONTINUATION, 0x4, 1, BLOCK[1:]),
+            frame(DATA, 0x8, 1, b"\2" + MESSAGE + bytes(2)),
+            frame(HEADERS, 0x1, 1, BLOCK[:1]),
+            frame(CONTINUATION, 0x4, 1, BLOCK[1:]),
+        ],
+        b"hello",
+    ),
+    "of a kind that nobody knows": ([frame(99, 255, 1, b"x"), frame(HEADERS, 0x5, 1, BLOCK)], b""),
+    "for a stream that there is not": ([frame(DATA, 0x1, 7, b"x"), frame(HEADERS, 0x5, 1, BLOCK)], b""),
+    "a reset": ([frame(RST_STREAM, 0, 1, bytes(3) + b"\2")], "the server reset the stream, error 2"),
+    "no gRPC": (
+        [frame(HEADERS, 0x5, 1, hpack.Encoder().encode([(":status", "503")]))],
+        "no gRPC status; its HTTP status is 503",
+    ),
+    "headers that refer to others": ([frame(HEADERS, 0x5, 1, b"\xff\x20")], "is no HTTP/2"),
+    "endless headers": (
+        [frame(HEADERS, 0, 1, BLOCK), *[frame(CONTINUATION, 0, 1, bytes(16_000))] * 20],
+        "more than 262144 bytes of headers",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+async def test_frames_are_read_as_the_protocol_has_them(name):
+    frames, expected = SCRIPTS[name]
+    server = await asyncio.get_running_loop().create_server(lambda: Scripted(frames), "127.0.0.1", 0)
+    async with server:
+        transport = connect(f"grpc://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout_s=20)
+        if isinstance(expected, bytes):
+            assert (await transport.send(Request(PATH))).body == expected
+        else:
+            with pytest.raises(NoResponse, match=expected):
+                await transport.send(Request(PATH))
+        await transport.close()
+
+
+async def test_a_ping_is_answered():
+    made = []
+
+    def accept():
+        made.append(Scripted([frame(PING, 0, 0, b"12345678"), frame(HEADERS, 0x5, 1, BLOCK)]))
+        return made[-1]
+
+    server = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
+    async with server:
+        transport = connect(f"grpc://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        await transport.send(Request(PATH))
+        async with asyncio.timeout(10):
+            while frame(PING, ACK, 0, b"12345678") not in made[0].got:
+                await asyncio.sleep(0.01)
+        await transport.close()

@@ -1,0 +1,101 @@
+import os
+import socket
+
+import pytest
+
+import scripts.keys
+from graph.ray_internals.address import CLUSTER_PORT
+from scripts.doctor import cluster
+from scripts.doctor.__main__ import examine_machine
+from scripts.serve.environment import TOKEN_PATH
+from tests.server.server import config
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch):
+    monkeypatch.setattr(os, "environ", {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ})
+
+
+def own_address():
+    """An address of this machine that is not `127.0.0.1`; the kernel has all of 127.0.0.0/8."""
+    return "127.0.0.9"
+
+
+@pytest.fixture
+def entered(monkeypatch):
+    """This machine as one of a cluster, at an address of its own."""
+    monkeypatch.setitem(os.environ, "ENSEMBLE_HOST_ADDRESS", own_address())
+
+
+def verdicts(findings):
+    return [(finding.verdict, finding.what) for finding in findings]
+
+
+def test_without_an_address_it_goes_no_further():
+    [finding] = examine_machine({}, None, None)
+    assert (finding.verdict, "loopback" in finding.what, "--host-address" in finding.remedy) == ("wrong", True, True)
+
+
+@pytest.mark.parametrize(("given", "why"), [("127.0.0.1", "can't reach"), ("192.0.2.1", "no address of this machine")])
+def test_an_address_that_is_not_right_is_named(given, why):
+    finding = cluster.address(given)
+    assert finding.verdict == "wrong"
+    assert why in finding.what
+
+
+def spread(**args):
+    each = {"num_replicas": 2, "max_replicas_per_node": 1}
+    names = ("Ingress", "JpegTransformer", "one", "Combiner", "Labeler")
+    return config("models", "separate", members=["one"], deployments=dict.fromkeys(names, each), **args)
+
+
+def test_replicas_that_nothing_spreads_are_named():
+    assert [finding.verdict for finding in cluster.placement(spread())] == ["ok"]
+    content = spread()
+    content["applications"][0]["deployments"][2].pop("max_replicas_per_node")
+    [finding] = cluster.placement(content)
+    assert (finding.verdict, "no replica of one" in finding.what) == ("look", True)
+    content["applications"][0]["deployments"][0].pop("max_replicas_per_node")
+    [finding] = cluster.placement(content)
+    assert (finding.verdict, "Ingress" in finding.what) == ("wrong", True)
+
+
+def test_serves_proxy_and_handles_are_named():
+    assert [finding.verdict for finding in cluster.placement(spread(front="serve", edges="handle"))] == [
+        "wrong",
+        "look",
+        "ok",
+    ]
+
+
+def test_nothing_is_printed_beside_the_findings(entered, tmp_path, capsys):
+    scripts.keys.add(tmp_path / "keys", "client", None)
+    content = spread(access={"keys": str(tmp_path / "keys")})
+    content["http_options"]["host"] = "0.0.0.0"
+    assert cluster.exposure(content).verdict == "look"
+    assert capsys.readouterr().out == ""
+
+
+def test_a_service_without_keys_is_wrong_and_the_port_of_the_head_must_be_free(entered):
+    with socket.create_server((own_address(), 0)) as taken:
+        os.environ[CLUSTER_PORT] = str(taken.getsockname()[1])
+        content = spread()
+        content["http_options"]["host"] = "0.0.0.0"
+        found = list(cluster.head(content))
+    assert [finding.verdict for finding in found] == ["wrong", "wrong", "ok"]
+    assert "--cluster-port" in found[0].remedy
+    assert "requires no key" in found[1].what
+
+
+def test_a_machine_without_the_token_asks_nobody(entered, tmp_path):
+    os.environ[TOKEN_PATH] = str(tmp_path / "token")
+    [finding] = cluster.joining("192.0.2.1")
+    assert (finding.verdict, "scp" in finding.remedy) == ("wrong", True)
+
+
+def test_a_head_that_is_not_there_is_named(entered, tmp_path, monkeypatch):
+    os.environ[TOKEN_PATH] = str(tmp_path / "token")
+    (tmp_path / "token").write_text("0" * 64)
+    monkeypatch.setattr(cluster.machines, "ASK_S", 0.5)
+    found = list(cluster.joining("127.0.0.1:9"))
+    assert [finding.verdict for finding in found] == ["ok", "wrong"]

@@ -1,0 +1,110 @@
+import subprocess
+import sys
+
+import openvino as ov
+import pytest
+import yaml
+
+from deployments.contract.errors import ConfigurationError
+from scripts.configuration import check, check_names, doubts, log_json, read
+from scripts.errors import ScriptError
+from tests.networks import brightness, store
+from tests.server.server import config
+from tests.unit.scripts.tiny import add
+
+
+def test_a_relative_repository_is_the_folders_of_the_file(tmp_path, repository):
+    for given, expected in (("models", str(tmp_path / "models")), ("s3://a/b", "s3://a/b"), ("/x", "/x")):
+        (tmp_path / "my.yaml").write_text(yaml.safe_dump(config(given, "inline")))
+        assert read(tmp_path / "my.yaml")["applications"][0]["args"]["model_repository"] == expected
+    with pytest.raises(
+        ConfigurationError, match=f"there is no folder {tmp_path}/models, in which model 'one' would be"
+    ):
+        check(config(tmp_path / "models", "inline")["applications"][0])
+
+
+@pytest.mark.parametrize(("text", "told"), [("[", "not valid YAML"), ("- a list", "is a mapping")])
+def test_a_file_that_is_no_configuration(tmp_path, text, told):
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(ScriptError, match=told):
+        read(tmp_path / "bad.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Ingres", "no deployment is called 'Ingres'; did you mean 'Ingress'"),
+        ("one", "'one' has `placement: inline`, so it runs in the process of Ingress"),
+    ],
+)
+def test_entries_of_deployments_must_belong_to_one(repository, name, told):
+    application = config(repository, "inline")["applications"][0]
+    check(application)
+    application["deployments"].append({"name": name})
+    with pytest.raises(ConfigurationError, match=told):
+        check(application)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ({"aplications": []}, "unknown field 'aplications'; did you mean 'applications'"),
+        ({"http_options": {"prt": 1}}, "http_options: unknown field 'prt'; did you mean 'port'"),
+        ({"applications": [{"deployment": []}]}, r"applications\.0: unknown field 'deployment'; did you"),
+        (
+            {"applications": [{"deployments": [{"autoscaling_config": {"min_replica": 1}}]}]},
+            r"applications\.0\.deployments\.0\.autoscaling_config: unknown field 'min_replica'; did you",
+        ),
+    ],
+)
+def test_a_name_like_one_of_serves_is_refused(content, told):
+    with pytest.raises(ConfigurationError, match=told):
+        check_names(content)
+
+
+def test_names_of_ones_own_are_left_alone(repository):
+    check_names({"x-common": {"port": 1}, **config(repository, "separate")})
+
+
+def test_what_is_assumed_of_a_member_is_doubted(tmp_path, repository):
+    assert not list(doubts(*check(config(repository, "inline")["applications"][0])))
+    store(tmp_path, "one", brightness())
+    add(tmp_path, "two", brightness(), "FP32", labels=None)
+    (tmp_path / "three" / "1").mkdir(parents=True)
+    ov.save_model(brightness(), tmp_path / "three" / "1" / "model.xml")
+    application = config(tmp_path, "inline", members=("one", "two", "three"))["applications"][0]
+    assert [doubt.partition(":")[0] for doubt in doubts(*check(application))] == [
+        "the model of three was not prepared",
+        "two names no classes",
+        "three names no classes",
+    ]
+
+
+def test_a_server_that_starts_waits_for_the_arguments_alone(tmp_path):
+    steps = """
+import sys, yaml
+from scripts.configuration import Checks
+from deployments.contract.errors import ConfigurationError
+for config in yaml.safe_load_all(sys.stdin):
+    checks, step = Checks(config), "arguments"
+    try:
+        checks.wait_for_arguments()
+        step = "models"
+        checks.wait()
+    except ConfigurationError as err:
+        print(step, err)
+"""
+    misnamed = config(tmp_path / "no", "inline")
+    misnamed["applications"][0]["deployments"].append({"name": "Ingres"})
+    given = yaml.safe_dump_all([misnamed, config(tmp_path / "no", "inline")])
+    done = subprocess.run([sys.executable, "-c", steps], input=given, capture_output=True, text=True)
+    arguments, models = done.stdout.splitlines()
+    assert arguments.startswith("arguments deployments: no deployment is called 'Ingres'")
+    assert models.startswith(f"models members: 'one': there is no folder {tmp_path}/no")
+
+
+def test_json_logs_leave_other_options_alone():
+    config = {"logging_config": {"enable_access_log": False}, "applications": [{"logging_config": {"a": 1}}, {}]}
+    log_json(config)
+    assert config["logging_config"] == {"enable_access_log": False, "encoding": "JSON"}
+    assert config["applications"] == [{"logging_config": {"a": 1, "encoding": "JSON"}}, {}]

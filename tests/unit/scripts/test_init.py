@@ -1,0 +1,49 @@
+import sys
+
+import openvino as ov
+import pytest
+import yaml
+
+from scripts import init
+from scripts.configuration import check, read
+from tests.networks import brightness, store
+from tests.unit.scripts.tiny import constant
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["init", *map(str, arguments)])
+    init.main()
+
+
+def test_it_writes_what_can_be_served(tmp_path, monkeypatch, capsys):
+    store(tmp_path / "models", "one", brightness())
+    store(tmp_path / "models", "two", brightness())
+    monkeypatch.chdir(tmp_path)
+    run(monkeypatch, "my.yaml", "--members", "one", "two")
+    assert "wrote my.yaml, with 8 classes; serve it: ensemble serve my.yaml" in capsys.readouterr().out
+    [application] = yaml.safe_load((tmp_path / "my.yaml").read_text())["applications"]
+    assert application["args"]["model_repository"] == "models"
+    written, _ = check(read(tmp_path / "my.yaml")["applications"][0])
+    assert [member.name for member in written.members] == ["one", "two"]
+    with pytest.raises(SystemExit, match=r"error: my\.yaml is there already"):
+        run(monkeypatch, "my.yaml", "--members", "one")
+
+
+def test_the_models_may_be_elsewhere(tmp_path, monkeypatch):
+    store(tmp_path / "elsewhere", "one", brightness())
+    (tmp_path / "here").mkdir()
+    monkeypatch.setenv("ENSEMBLE_MODELS", str(tmp_path / "elsewhere"))
+    run(monkeypatch, tmp_path / "here" / "my.yaml", "--members", "one")
+    assert read(tmp_path / "here" / "my.yaml")["applications"][0]["args"]["model_repository"] == str(
+        tmp_path / "elsewhere"
+    )
+
+
+def test_files_are_prepared_or_refused(tmp_path, monkeypatch, capsys):
+    ov.save_model(constant([0.2, 0.3, 0.5]), tmp_path / "net.xml")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=r"error: net\.xml takes uint8 pixels"):
+        run(monkeypatch, "my.yaml", "--members", "net.xml")
+    with pytest.raises(SystemExit, match=r"error: members: 'gone': there is no folder .*models"):
+        run(monkeypatch, "my.yaml", "--members", "gone")
+    assert not (tmp_path / "my.yaml").exists()
