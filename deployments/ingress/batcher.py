@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from functools import partial
+from operator import methodcaller
 from typing import Generic, TypeVar
 
 from deployments.ingress.batching import Batching
@@ -47,6 +49,7 @@ class Batcher(Generic[T, R]):
         self.batching = Batching(settings, time.monotonic)
         self._pending: dict[asyncio.Future[R], T] = {}
         self._running: set[asyncio.Task[None]] = set()
+        self._outcomes: deque[tuple[asyncio.Future[R], Callable[[asyncio.Future[R]], None]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._leaves_at = 0.0
 
@@ -118,19 +121,33 @@ class Batcher(Generic[T, R]):
 
     async def _process(self, batch: dict[asyncio.Future[R], T]) -> None:
         futures = list(batch)
+        undelivered = set(futures)
 
         def deliver(positions: Sequence[int], results: Sequence[R]) -> None:
             for position, result in zip(positions, results, strict=True):
-                if not futures[position].done():
-                    futures[position].set_result(result)
+                undelivered.discard(futures[position])
+                self._resolve_later(futures[position], methodcaller("set_result", result))
 
         try:
             await self._run(list(batch.values()), deliver)
         except Exception as err:
-            for future in batch:
-                if not future.done():
-                    future.set_exception(err)
+            for future in undelivered:
+                self._resolve_later(future, methodcaller("set_exception", err))
+            undelivered.clear()
         finally:
             # Whatever happened, nobody waits for ever.
-            for future in batch:
+            for future in undelivered:
                 future.cancel()
+
+    def _resolve_later(self, future: asyncio.Future[R], resolve: Callable[[asyncio.Future[R]], None]) -> None:
+        """Resolve one future in each turn of the loop: the next batch leaves before a whole batch is answered."""
+        if not self._outcomes:
+            asyncio.get_running_loop().call_soon(self._resolve_next)
+        self._outcomes.append((future, resolve))
+
+    def _resolve_next(self) -> None:
+        future, resolve = self._outcomes.popleft()
+        if not future.done():
+            resolve(future)
+        if self._outcomes:
+            asyncio.get_running_loop().call_soon(self._resolve_next)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from deployments.ingress.http.server import HttpServer
 
@@ -56,6 +57,49 @@ class IndexedRequest(Request):
     def headers(self) -> Headers:
         """The headers."""
         return self._indexed
+
+
+class OneWrite:
+    """A transport that writes a response's headers together with its body, if that follows in the same turn of the loop.
+
+    uvicorn writes them apart, and uvloop sends each at once, so HAProxy would be woken twice.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        """Set the transport that writes."""
+        self._transport = transport
+        self._headers = b""
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the transport's."""
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Write bytes, or keep them until the turn is over if they are a response's headers."""
+        if self._headers:
+            data, self._headers = self._headers + data, b""
+        elif data.endswith(b"\r\n\r\n") and data.startswith(b"HTTP/1.1 ") and data[9:12] != b"100":
+            self._headers = data
+            asyncio.get_running_loop().call_soon(self._flush)
+            return
+        self._transport.write(data)
+
+    def _flush(self) -> None:
+        if self._headers:
+            self.write(b"")
+
+    def close(self) -> None:
+        """Write what was kept, and close the connection."""
+        self._flush()
+        self._transport.close()
+
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's protocol for a connection, whose responses leave in one write."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection."""
+        super().connection_made(cast("asyncio.Transport", OneWrite(transport)))
 
 
 class Server(uvicorn.Server):
@@ -105,7 +149,7 @@ class HttpListener:
         config = uvicorn.Config(
             self,
             uds=str(path),
-            http="httptools",
+            http=Protocol,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -25,6 +25,7 @@ DOWN = "the application is not there; try again later"
 BEGINNING_BYTES, BEGINNING_S = 8192, 10
 SLOW = f"of the body less than {BEGINNING_BYTES} bytes came in {BEGINNING_S} s; send it faster"
 COMPRESSED = "messages must not be compressed; set no compression, images are compressed already"
+TOO_LARGE = "a message of this method may have 256 KiB; only ModelInfer, Predict and Classify take larger ones"
 BUSY = "too many messages of this size are on their way; try again later"
 TLS = " ssl crt {} alpn {} ssl-min-ver TLSv1.2 no-tls-tickets"
 START_TIMEOUT_S = 30.0
@@ -80,6 +81,7 @@ def configuration(folder: Path, listening: Listening) -> str:
         slow=SLOW,
         busy=BUSY,
         compressed=COMPRESSED,
+        too_large=TOO_LARGE,
         beginning_bytes=BEGINNING_BYTES,
         beginning_s=BEGINNING_S,
     )

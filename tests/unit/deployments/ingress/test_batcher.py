@@ -190,3 +190,28 @@ async def test_items_that_nobody_waits_for_are_let_go():
     assert door.waiting == 0
     recorder.gate.set()
     await first
+
+
+async def test_the_next_batch_leaves_before_a_whole_batch_is_answered():
+    answered = []
+
+    async def run(items, deliver):
+        answered.append(sum(future.done() for future in futures))
+        deliver(range(len(items)), items)
+
+    limits = IngressSettings(max_batch_size=8, max_concurrent_batches=1)
+    door = Batcher(run, lambda _: 1, lambda: limits)
+    futures = [door.submit(item) for item in range(16)]
+    assert await asyncio.gather(*futures) == list(range(16))
+    assert answered[0] == 0
+    assert answered[1] < 8
+
+
+async def test_whoever_leaves_before_its_turn_is_passed_over():
+    door, recorder = batcher(max_batch_size=3)
+    futures = [door.submit(item) for item in range(3)]
+    futures[0].add_done_callback(lambda _: futures[1].cancel())
+    recorder.gate.set()
+    await asyncio.wait(futures)
+    assert [future.cancelled() for future in futures] == [False, True, False]
+    assert futures[2].result() == 4

@@ -111,6 +111,17 @@ async def test_messages_on_their_way_are_bounded_by_their_size(folder, size, mos
             task.cancel()
 
 
+@pytest.mark.parametrize("name", ["ModelReady", "ModelStatistics", "RepositoryModelLoad"])
+async def test_a_large_message_that_has_no_image_does_not_reach_the_application(folder, name):
+    method, most = f"/inference.GRPCInferenceService/{name}", min(MOST_OF_SIZE)
+    async with serving(folder) as (fronted, handler):
+        assert await ask(fronted, bytes(most), method=method) > 0
+        with pytest.raises(grpc.aio.AioRpcError, match="may have 256 KiB") as caught:
+            await ask(fronted, bytes(most + 1), method=method)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert handler.count == 1
+
+
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 async def test_a_compressed_message_does_not_reach_the_application(folder, compression):
     async with serving(folder) as (fronted, handler):
