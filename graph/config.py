@@ -18,7 +18,6 @@ from deployments.transformer.transformer import TransformerConfig
 from graph.capabilities.cache.settings import CacheSettings
 from graph.capabilities.cascade.settings import EnsembleSettings
 from graph.capabilities.feedback.settings import FeedbackSettings
-from graph.defaults import batches_in_flight
 from graph.edges.settings import Edges
 from graph.names import COMBINER, INGRESS, LABELER, TRANSFORMER
 from models.repository import DEFAULT_ROOT
@@ -139,10 +138,6 @@ def parse(args: dict[str, Any]) -> EnsembleConfig:
         ConfigurationError: it names each wrong field, its value, and what is allowed.
     """
     try:
-        config = EnsembleConfig.model_validate(args)
+        return EnsembleConfig.model_validate(args)
     except ValidationError as err:
         raise ConfigurationError(describe(err, hidden=KINDS)) from err
-    if "max_concurrent_batches" in config.ingress.model_fields_set:
-        return config
-    decided = config.ingress.model_copy(update={"max_concurrent_batches": batches_in_flight(config)})
-    return config.model_copy(update={"ingress": decided})

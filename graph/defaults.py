@@ -15,16 +15,6 @@ if TYPE_CHECKING:
     from graph.config import EnsembleConfig
 
 
-def batches_in_flight(config: EnsembleConfig) -> int:
-    """How many batches are executed at a time: one where one process computes everything, and otherwise two.
-
-    A second batch would have nothing to compute with in one process, but takes the images that the next could have
-    had. Between processes it is under way while the first is computed.
-    """
-    computes = all(isinstance(member, LocalMember) for member in config.nodes)
-    return 1 if computes and set(config.placements.values()) == {"inline"} else 2
-
-
 def sharing(config: EnsembleConfig) -> int:
     """How many members compute on the machine's cores."""
     return sum(isinstance(member, LocalMember) for member in config.members)

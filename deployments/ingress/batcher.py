@@ -96,7 +96,7 @@ class Batcher(Generic[T, R]):
             batch = self._cut()
             task = asyncio.get_running_loop().create_task(self._process(batch), context=Context())
             self._running.add(task)
-            task.add_done_callback(partial(self._finished, len(batch), self.batching.left()))
+            task.add_done_callback(partial(self._finished, len(batch), self.batching.left(len(batch))))
 
     def _finished(self, images: int, left: float, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

@@ -18,6 +18,10 @@ class Batching:
     would wait for its batch. So after a batch of several images the next one waits until as many have come, for no
     longer than a share of the time that the batch took. Where clients do not send again, these waits are left out.
 
+    Beside others in flight a batch leaves once it is as large as these on average, or has waited for as long as the last
+    batch took. A smaller one would take the images that the next batch could have had, and clients that were answered
+    apart would never come together again.
+
     Attributes:
         in_flight: the number of batches that have left and not ended.
         waits: the number of batches that waited for the clients of the batch before.
@@ -27,10 +31,10 @@ class Batching:
     def __init__(self, settings: Callable[[], IngressSettings], clock: Callable[[], float] = time.monotonic) -> None:
         """Set where the limits in force are read, and a clock, seconds."""
         self._settings, self._clock = settings, clock
-        self.in_flight = 0
+        self.in_flight = self._images = 0
         self.waits, self.waited_s = 0, 0.0
-        # When the oldest image that waits arrived.
-        self._since = 0.0
+        # When the oldest image that waits arrived, and how long the last batch took.
+        self._since = self._took = 0.0
         # Clients that were answered and have not sent again; of how many, since when and until when they are awaited.
         self._missing = self._expected = 0
         self._ended = self._until = 0.0
@@ -53,12 +57,15 @@ class Batching:
         if waiting >= settings.max_batch_size:
             return now
         due = self._since + settings.batch_wait_ms / 1000
+        if waiting * self.in_flight < self._images:
+            due = max(due, self._since + self._took)
         return max(now, due, self._until if self._missing else now)
 
-    def left(self) -> float:
-        """Note that a batch leaves; when that is, by the clock."""
+    def left(self, images: int) -> float:
+        """Note that a batch of so many images leaves; when that is, by the clock."""
         now = self._clock()
         self.in_flight += 1
+        self._images += images
         if self._until > self._ended:
             self._judge(now)
         return now
@@ -75,11 +82,13 @@ class Batching:
     def ended(self, images: int, left: float) -> None:
         """Note that a batch of so many images ended, and when it had left."""
         self.in_flight -= 1
+        self._images -= images
         now = self._clock()
+        self._took = now - left
         if images == 1:
             return
         if self._skipped < self._skip:
             self._skipped += 1
             return
         self._missing = self._expected = self._missing + images
-        self._ended, self._until = now, now + (now - left) * self._settings().refill_share
+        self._ended, self._until = now, now + self._took * self._settings().refill_share

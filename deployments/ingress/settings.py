@@ -21,9 +21,7 @@ class IngressSettings(Schema):
     refill_share: float = Field(
         0.2, ge=0, le=1, description="share of a batch's own time that the next waits for its clients to send again"
     )
-    max_concurrent_batches: int = Field(
-        2, ge=1, le=1024, description="batches in the graph at a time; default: 1 where all nodes share a process, or 2"
-    )
+    max_concurrent_batches: int = Field(2, ge=1, le=1024, description="batches in the graph at a time")
     max_in_flight: int = Field(256, ge=1, le=100_000, description="admitted images; one more is refused with 503")
     max_in_flight_bytes: int = Field(256 * MIB, ge=1024, le=1024 * 1024 * MIB, description="theirs together, bytes")
     max_in_flight_pixels: int = Field(

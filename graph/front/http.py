@@ -60,7 +60,7 @@ class IndexedRequest(Request):
 
 
 class OneWrite:
-    """A transport that writes a response's headers together with its body, if that follows in the same turn of the loop.
+    """A transport that writes a response's headers together with its body, if that follows in the same turn.
 
     uvicorn writes them apart, and uvloop sends each at once, so HAProxy would be woken twice.
     """

@@ -18,7 +18,7 @@ SWITCHES = {
     # It does not write the state of its event loops to its log every ten seconds, and does not measure them for that.
     "RAY_debug_dump_period_milliseconds": "0",
     "RAY_event_stats": "0",
-    # Ray runs its workers with niceness 15, for tasks beside which a machine is used for something else. Replicas answer requests.
+    # Ray runs its workers with niceness 15, as work in the background. Replicas answer requests.
     "RAY_worker_niceness": "0",
     # Its agent measures each process every ten seconds, as often as Prometheus asks, not every 2.5 seconds.
     "REPORTER_UPDATE_INTERVAL_MS": "10000",

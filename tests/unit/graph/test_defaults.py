@@ -19,24 +19,6 @@ def config(*placements, **more):
     return parse({"members": members, **INLINE, **more})
 
 
-def in_flight(*placements, **more):
-    return config(*placements, **more).ingress.max_concurrent_batches
-
-
-def test_one_batch_is_in_flight_where_one_process_computes_everything_and_else_two():
-    assert in_flight("inline", "inline") == 1
-    assert in_flight("inline", "separate") == 2
-    assert in_flight("inline", "inline", transformer={"placement": "separate"}) == 2
-    assert in_flight("inline", "inline", ingress={"max_batch_size": 4}) == 1
-    remote = {"name": "resnet", "kind": "open_inference", "url": "http://127.0.0.1:1", "placement": "inline"}
-    assert in_flight(members=[remote]) == 2
-
-
-@pytest.mark.parametrize("placement", ["inline", "separate"])
-def test_what_a_user_sets_stays(placement):
-    assert in_flight(placement, placement, ingress={"max_concurrent_batches": 3}) == 3
-
-
 @pytest.mark.parametrize(("cpus", "threads"), [(1, 1), (2, 1), (5, 2), (16, 8)])
 def test_members_share_the_cores_unless_threads_are_set(cpus, threads, monkeypatch):
     made = []

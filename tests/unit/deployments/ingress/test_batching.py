@@ -45,7 +45,7 @@ class Machine:
     def _leave(self):
         size = min(len(self._waiting), self.limits.max_batch_size)
         batch, self._waiting = self._waiting[:size], self._waiting[size:]
-        left = self.batching.left()
+        left = self.batching.left(size)
         self.batches.append(size)
 
         def end():
@@ -163,3 +163,43 @@ def test_no_more_batches_are_in_flight_than_there_are_slots():
     assert (machine.batches, machine.batching.in_flight) == ([2, 2], 2)
     machine.run(1)
     assert (machine.batches, machine.batching.in_flight) == ([2] * 5, 0)
+
+
+def took(size):
+    return FIXED_S + EACH_S * size
+
+
+def together(machine, time, count):
+    machine.at(time, lambda: [machine.arrive() for _ in range(count)])
+
+
+def test_beside_a_larger_batch_a_smaller_one_waits_for_its_end():
+    machine = Machine(max_concurrent_batches=2, refill_share=0)
+    together(machine, 0, 4)
+    together(machine, 1, 4)
+    together(machine, 1.001, 1)
+    machine.run(1 + took(4) / 2)
+    assert machine.batching.in_flight == 1
+    machine.run(2)
+    assert machine.batches == [4, 4, 1]
+    assert machine.latencies[-1] == pytest.approx(took(4) - 0.001 + took(1))
+
+
+def test_beside_a_batch_one_as_large_leaves_at_once():
+    machine = Machine(max_concurrent_batches=2, refill_share=0)
+    together(machine, 0, 4)
+    together(machine, 1, 4)
+    together(machine, 1.001, 4)
+    machine.run(1.002)
+    assert machine.batching.in_flight == 2
+
+
+def test_a_batch_that_takes_longer_than_the_last_holds_a_lone_image_no_longer():
+    machine = Machine(max_concurrent_batches=2, max_batch_size=64)
+    together(machine, 0, 1)
+    together(machine, 1, 64)
+    together(machine, 1.001, 1)
+    machine.run(2)
+    # It left after the time of the first one, and was answered before the 64.
+    assert machine.batches == [1, 64, 1]
+    assert machine.latencies[1] == pytest.approx(2 * took(1))
