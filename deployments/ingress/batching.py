@@ -18,7 +18,7 @@ class Batching:
     would wait for its batch. So after a batch of several images the next one waits until as many have come, for no
     longer than a share of the time that the batch took. Where clients do not send again, these waits are left out.
 
-    Beside others in flight a batch leaves once it is as large as these on average, or has waited for as long as the last
+    Beside others in flight a batch leaves once it is as large as these on average, or has waited as long as the last
     batch took. A smaller one would take the images that the next batch could have had, and clients that were answered
     apart would never come together again.
 
