@@ -23,6 +23,7 @@ CONFIG = CHECKOUT / "zensical.toml"
 PAGES = ("*.md", "docs/**/*.md")
 # Links of Markdown to files of the repository, without their anchors.
 LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[^)\s]*)?\)")
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -82,7 +83,7 @@ def build(folder: Path) -> Path:
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(folder / CONFIG.name)]
     done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
     if done.returncode:
-        print((done.stdout + done.stderr).partition("Traceback")[0], file=sys.stderr)
+        print(COLOUR.sub("", (done.stdout + done.stderr).partition("Traceback")[0]), file=sys.stderr)
         raise ScriptError("Zensical can't build the site; correct what it names above")
     return folder / "site"
 
