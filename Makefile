@@ -5,7 +5,7 @@ CONFIG ?= serve_config.yaml
 FLAGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: serve test test-fast lint format train lock proto jaeger clean
+.PHONY: serve test test-fast lint docs format train lock proto jaeger clean
 
 serve: $(VENV)/serve.installed
 	@exec $(BIN)/ensemble serve $(FLAGS) $(CONFIG)
@@ -23,6 +23,12 @@ lint: $(VENV)/dev.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/ensemble docs
+
+# The documentation as a website, on 127.0.0.1:8100; `make lint` builds it and checks its links.
+docs: $(VENV)/dev.installed
+	$(BIN)/ensemble docs
+	@exec $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/docs/site 8100
 
 format: $(VENV)/dev.installed
 	$(BIN)/ruff check --fix .
@@ -38,7 +44,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 
 REMOTE = $(COMPILE) --no-annotate $(UPGRADE) - --output-file tests/server/remote/requirements
 lock: $(VENV)/dev.installed
-	$(COMPILE) $(UPGRADE) --extra dev pyproject.toml --output-file requirements-dev.lock
+	$(COMPILE) $(UPGRADE) --group dev --group docs pyproject.toml --output-file requirements-dev.lock
 	$(COMPILE) $(UPGRADE) --constraint requirements-dev.lock pyproject.toml --output-file requirements.lock
 	echo 'tritonclient[http,grpc]>=2.70 grpcio-health-checking grpcio-reflection' | tr ' ' '\n' | \
 		$(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-tritonclient.lock

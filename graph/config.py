@@ -36,7 +36,7 @@ class EnsembleConfig(Schema):
         DEFAULT_ROOT, description="folder or address of <name>/<version>/; default: the bundled models"
     )
     transformer: TransformerConfig = TransformerConfig()
-    members: tuple[Member, ...] = Field(min_length=1, max_length=64)
+    members: tuple[Member, ...] = Field(min_length=1, max_length=64, description="the models, each by its `kind`")
     ensemble: EnsembleSettings = EnsembleSettings()
     cache: CacheSettings | None = Field(None, description="remember the members' predictions; default: no cache")
     feedback: FeedbackSettings | None = Field(None, description="remember answers for their true labels; default: none")

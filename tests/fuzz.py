@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of the parsers that are this project's own; found inputs become cases of the tests.
 
-    python3 -m venv .venv-fuzz && .venv-fuzz/bin/pip install atheris && .venv-fuzz/bin/pip install -e '.[dev]'
+    python3 -m venv .venv-fuzz && .venv-fuzz/bin/pip install atheris && .venv-fuzz/bin/pip install -e . --group dev
     .venv-fuzz/bin/python -m tests.fuzz corpus -max_total_time=3600
 
 `corpus` is a folder; it begins with a well-formed input of each kind, and keeps what reaches new code. The flags are

@@ -63,15 +63,15 @@ class ClientMistake(EnsembleError, is_fault=False, grpc_status="INVALID_ARGUMENT
 
 
 class InvalidImage(ClientMistake, code="invalid_image", http_status=400):
-    """The bytes are no image, or only a part of one."""
+    """The bytes are no image, or only a part of one, or the decoder crashed on them."""
 
 
 class ImageTooLarge(ClientMistake, code="image_too_large", http_status=413):
-    """The image, or the request, exceeds the limit on bytes or on pixels."""
+    """The request is too large, or the image exceeds a limit on bytes, pixels, or decoding's time or memory."""
 
 
 class UnsupportedMediaType(ClientMistake, code="unsupported_media_type", http_status=415):
-    """The declared content type is none of an image."""
+    """The declared content type is no image, or the content encoding is unknown."""
 
 
 class InvalidParameter(ClientMistake, code="invalid_parameter", http_status=422):
@@ -79,7 +79,7 @@ class InvalidParameter(ClientMistake, code="invalid_parameter", http_status=422)
 
 
 class UnknownLabel(InvalidParameter, code="unknown_label"):
-    """The label that is sent for an image is none of the classes."""
+    """The true label that is sent for an image is none of the classes."""
 
 
 # https://www.rfc-editor.org/rfc/rfc6750#section-3
@@ -94,15 +94,15 @@ class Unauthenticated(
 
 
 class Forbidden(ClientMistake, code="forbidden", http_status=403, grpc_status="PERMISSION_DENIED"):
-    """The caller has no right to this."""
+    """The key may not load and unload members, or a browser sent the request for a page of another origin."""
 
 
 class RateLimited(ClientMistake, code="rate_limited", http_status=429, grpc_status="RESOURCE_EXHAUSTED", retry=True):
-    """The caller's key has made as many requests as it may in this time."""
+    """The key has made more requests per second than its rate allows."""
 
 
 class OverShare(RateLimited, code="over_share"):
-    """The in-flight limit is nearly reached, and the caller has its share of it."""
+    """Most of the in-flight limit is used, and this client uses its share of it already."""
 
 
 class NotFound(ClientMistake, code="not_found", http_status=404, grpc_status="NOT_FOUND"):
@@ -110,11 +110,11 @@ class NotFound(ClientMistake, code="not_found", http_status=404, grpc_status="NO
 
 
 class UnknownRequest(NotFound, code="unknown_request"):
-    """There is no record of the request, or no longer."""
+    """The label is for an answer that the server does not keep, or no longer keeps."""
 
 
 class AlreadyLabelled(ClientMistake, code="already_labelled", http_status=409, grpc_status="ALREADY_EXISTS"):
-    """The image has a label already."""
+    """The image has a true label already."""
 
 
 class Conflict(ClientMistake, code="conflict", http_status=409, grpc_status="FAILED_PRECONDITION"):
@@ -126,7 +126,7 @@ class MethodNotAllowed(ClientMistake, code="method_not_allowed", http_status=405
 
 
 class MisdirectedRequest(ClientMistake, code="misdirected_request", http_status=421, grpc_status="FAILED_PRECONDITION"):
-    """The request is for a host that the server does not answer for."""
+    """The header `Host` has a name that the server does not accept."""
 
 
 # The connection ends, because the rest of the body is not awaited.
@@ -137,15 +137,15 @@ class SlowBody(
     grpc_status="DEADLINE_EXCEEDED",
     headers={"Connection": "close"},
 ):
-    """The request's body arrives more slowly than is accepted."""
+    """The body arrived at less than `ingress.min_body_rate`, or less than 8 KB of it arrived in 10 s."""
 
 
 class Overloaded(EnsembleError, code="overloaded", http_status=503, grpc_status="RESOURCE_EXHAUSTED", retry=True):
-    """The in-flight limit is reached."""
+    """The limit of images or pixels in flight, or of arriving requests, is reached."""
 
 
 class NotReady(EnsembleError, code="not_ready", http_status=503, grpc_status="UNAVAILABLE", retry=True):
-    """A member has not answered yet since the start."""
+    """A member has not answered since the start, or the application is not running."""
 
 
 class Unloaded(NotReady, code="unloaded"):

@@ -14,7 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from models.repository import MAX_NAME_LENGTH, NAME
 
-Placement = Literal["separate", "inline"]
+Placement = Annotated[
+    Literal["separate", "inline"],
+    Field(description="a Serve deployment of its own, or the process of its caller"),
+]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=NAME, max_length=MAX_NAME_LENGTH)]
 MIB = 1024 * 1024

@@ -31,20 +31,11 @@ def routes(documented: Routes) -> Routes:
     """The document of these routes and its own, the page and its files."""
 
     @cache
-    def openapi() -> dict[str, Any]:
-        """The document, https://spec.openapis.org/oas/v3.1.0."""
-        listed = {path: route for path, route in {**documented, **own}.items() if route.summary}
-        models = {model for route in listed.values() for model in _models(route)}
-        _, components = msgspec.json.schema_components(sorted(models, key=str), ref_template=REFERENCE)
-        return {
-            "openapi": "3.1.0",
-            "info": {"title": "ensemble", "version": "1", "description": "An ensemble of image classifiers on CPUs."},
-            "paths": {path: {route.method.lower(): _operation(path, route)} for path, route in listed.items()},
-            "components": {"schemas": components, "securitySchemes": {"key": KEY}},
-        }
+    def made() -> dict[str, Any]:
+        return openapi({**documented, **own})
 
     async def document(_: Request, _call: Call) -> Response:
-        return encoded(openapi())
+        return encoded(made())
 
     async def page(_: Request, _call: Call) -> Response:
         return HTMLResponse(PAGE)
@@ -55,6 +46,19 @@ def routes(documented: Routes) -> Routes:
         **{f"/docs/{name}": Route("GET", _asset, "", open=True) for name in ASSETS},
     }
     return own
+
+
+def openapi(documented: Routes) -> dict[str, Any]:
+    """The document of these routes, https://spec.openapis.org/oas/v3.1.0."""
+    listed = {path: route for path, route in documented.items() if route.summary}
+    models = {model for route in listed.values() for model in _models(route)}
+    _, components = msgspec.json.schema_components(sorted(models, key=str), ref_template=REFERENCE)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "ensemble", "version": "1", "description": "An ensemble of image classifiers on CPUs."},
+        "paths": {path: {route.method.lower(): _operation(path, route)} for path, route in listed.items()},
+        "components": {"schemas": components, "securitySchemes": {"key": KEY}},
+    }
 
 
 async def _asset(request: Request, _: Call) -> Response:

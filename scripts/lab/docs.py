@@ -1,0 +1,101 @@
+"""Builds the documentation as a website, and checks its links; `make docs` serves it.
+
+The site has the shape of the repository, so a link works here as it does in the files: beside the pages it has every
+file that a page links to. A page that is in no section of zensical.toml is refused, and so is a link to nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from scripts.errors import ScriptError, errors_in_one_line
+from scripts.shipped import CHECKOUT
+
+CONFIG = CHECKOUT / "zensical.toml"
+PAGES = ("*.md", "docs/**/*.md")
+# Links of Markdown to files of the repository, without their anchors.
+LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[^)\s]*)?\)")
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+
+
+def pages() -> set[str]:
+    """Every page, by its path in the repository."""
+    return {str(page.relative_to(CHECKOUT)) for pattern in PAGES for page in CHECKOUT.glob(pattern)}
+
+
+def listed(nav: Iterable[Any]) -> Iterator[str]:
+    """The pages of a `nav` of zensical.toml, in order."""
+    for entry in nav:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            for below in entry.values():
+                yield from [below] if isinstance(below, str) else listed(below)
+
+
+def check_sections(written: set[str], in_sections: list[str]) -> None:
+    """Raise ScriptError for a page that no section has, that two have, or that is not there."""
+    if missing := sorted(written - set(in_sections)):
+        raise ScriptError(f"{', '.join(missing)}: in no section of zensical.toml; add a line to its `nav`")
+    if gone := sorted(set(in_sections) - written):
+        raise ScriptError(f"zensical.toml lists {', '.join(gone)}, which is not there")
+    if twice := sorted({page for page in in_sections if in_sections.count(page) > 1}):
+        raise ScriptError(f"zensical.toml lists {', '.join(twice)} twice")
+
+
+def linked(page: Path) -> Iterator[Path]:
+    """The files of the repository that a page links to.
+
+    Raises:
+        ScriptError: a link leads to no file.
+    """
+    for link in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+        target = (page.parent / link).resolve()
+        if not target.is_file():
+            raise ScriptError(f"{page.relative_to(CHECKOUT)}: {link} is no file; link a file of the repository")
+        yield target
+
+
+def build(folder: Path) -> Path:
+    """Build the site in a folder, whose content is removed first, and return the site's own folder.
+
+    Raises:
+        ScriptError: a page or a link is wrong, or Zensical is not installed.
+    """
+    written = pages()
+    check_sections(written, list(listed(tomllib.loads(CONFIG.read_text(encoding="utf-8"))["project"]["nav"])))
+    shutil.rmtree(folder, ignore_errors=True)
+    sources = {CHECKOUT / page for page in written}
+    for source in sorted(sources | {file for page in sources for file in linked(page)}):
+        copy = folder / "source" / source.relative_to(CHECKOUT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, copy)
+    shutil.copyfile(CONFIG, folder / CONFIG.name)
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(folder / CONFIG.name)]
+    done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
+    if done.returncode:
+        print(COLOUR.sub("", (done.stdout + done.stderr).partition("Traceback")[0]), file=sys.stderr)
+        raise ScriptError("Zensical can't build the site; correct what it names above")
+    return folder / "site"
+
+
+def main() -> None:
+    """Parse the command line and build."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=CHECKOUT / "build" / "docs", help="where the site is built")
+    args = parser.parse_args()
+    with errors_in_one_line():
+        print(f"built {build(args.folder)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Tables and links of Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; its cells may hold any text of a line."""
+    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def prose(text: str) -> str:
+    """Text in which `<` is no tag, besides where it is code."""
+    parts = text.split("`")
+    return "`".join(part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(parts))
+
+
+def code(text: object) -> str:
+    """Text as code; nothing for no text."""
+    return f"`{text}`" if str(text) else ""
+
+
+def first_paragraph(text: str | None) -> str:
+    """The first paragraph of a docstring, in a line."""
+    return " ".join((text or "").strip().split("\n\n")[0].split())
