@@ -83,5 +83,5 @@ $(VENV)/dev.installed: requirements-dev.lock $(VENV)/serve.installed
 	touch $@
 
 $(VENV)/train.installed: $(VENV)/dev.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 torchvision==0.28.0 timm==1.0.31
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 torchvision==0.28.0 timm==1.0.31 onnxscript==0.7.2
 	touch $@

@@ -1,6 +1,7 @@
 """The configurations of what runs beside the service, by the programs that read them."""
 
 import json
+import re
 import runpy
 import shutil
 import subprocess
@@ -40,3 +41,9 @@ def test_every_alert_is_tested():
     cases = yaml.safe_load((Path(__file__).parent / "alerts.yaml").read_text())["tests"]
     raised = {test["alertname"] for test in cases[-1]["alert_rule_test"] if "exp_alerts" in test}
     assert raised == {rule["alert"] for rule in rules}
+
+
+def test_every_alert_has_a_section_of_the_runbook():
+    rules = yaml.safe_load((CONFIGS / "alerts.yaml").read_text())["groups"][0]["rules"]
+    sections = re.findall(r"^## (\w+)$", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE)
+    assert sections == [rule["alert"] for rule in rules]

@@ -1,0 +1,75 @@
+"""The tutorial is followed from its first block to its last."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from tests.conftest import ROOT
+from tests.server.server import Server
+
+pytest.importorskip("torch", reason="the tutorial trains by PyTorch: make train")
+BLOCK = re.compile(r'^```(\w+)(?: title="([\w.]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+SERVE, URL = "ensemble serve my.yaml\n", "127.0.0.1:8000"
+
+
+class Block(NamedTuple):
+    language: str
+    title: str
+    text: str
+
+
+def blocks():
+    return [Block(*found) for found in BLOCK.findall((ROOT / "docs" / "tutorial.md").read_text())]
+
+
+def run(script, folder, **environment):
+    """What a block prints in the folder, with the commands of this environment."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    # Threads that spin while others work take longer than one.
+    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", **environment}
+    command = ["bash", "-euo", "pipefail", "-c", script]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, (script, done.stdout, done.stderr)
+    return done.stdout
+
+
+def follow(steps, folder, server=None):
+    """Write the files and run the commands; what the last command of each block printed."""
+    printed = []
+    for step in steps:
+        if step.title:
+            (folder / step.title).write_text(step.text)
+        elif step.language == "bash":
+            known = {} if server is None else server.environment | told(server)
+            text = step.text if server is None else step.text.replace(URL, f"127.0.0.1:{server.http_port}")
+            printed.append(run(text, folder, **known))
+    return printed
+
+
+def told(server):
+    """The variables by which a command finds a server on other ports."""
+    file = Path(re.search(r"source (\S+)", server.log())[1])
+    return dict(re.findall(r"^export (\w+)=(\S+)$", file.read_text(), re.M))
+
+
+def test_the_tutorial_leads_to_a_served_cascade(tmp_path):
+    steps = blocks()
+    serves = next(number for number, step in enumerate(steps) if step.text == SERVE)
+    follow(steps[:serves], tmp_path)
+    assert sorted(path.name for path in (tmp_path / "models" / "small").iterdir()) == ["1", "2"]
+    content = yaml.safe_load((tmp_path / "my.yaml").read_text())
+    content["applications"][0]["args"]["model_repository"] = str(tmp_path / "models")
+    with Server(content, folder=tmp_path) as server:
+        classified, tuned, deployed = follow(steps[serves + 1 :], tmp_path, server)
+    answer = json.loads(classified)
+    assert answer["model_versions"] == {"small": 2, "large": 2}
+    assert set(answer["members"]) == {"small", "large"}
+    assert re.search(r"^ensemble: \{cascade: \{order: \[\w+, \w+\], exit_at: \[[\d.]+\]\}\}$", tuned, re.M)
+    assert "small" in json.loads(deployed.splitlines()[-1])["asked"]
