@@ -30,6 +30,9 @@ applications:
 {members}
       combiner: {{placement: inline}}
       labeler: {{placement: inline}}
+    deployments:
+      # A new replica starts before the old one ends, so `ensemble deploy` loses no request.
+      - {{name: Ingress, max_ongoing_requests: 1000, max_surge_percent: 100}}
 """
 
 

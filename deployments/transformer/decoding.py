@@ -73,7 +73,8 @@ def check_size(encoded: bytes, limits: TransformerSettings | Request) -> None:
     if not encoded:
         raise InvalidImage("the image has no bytes; send the file as the body")
     if len(encoded) > limits.max_image_bytes:
-        raise ImageTooLarge(f"the image has {len(encoded)} bytes; at most {limits.max_image_bytes} are accepted")
+        most = f"at most {limits.max_image_bytes} are accepted (transformer.max_image_bytes)"
+        raise ImageTooLarge(f"the image has {len(encoded)} bytes; {most}")
 
 
 def read_header(encoded: bytes, limits: TransformerSettings | Request) -> Header:
@@ -88,7 +89,7 @@ def read_header(encoded: bytes, limits: TransformerSettings | Request) -> Header
     if header.width * header.height > limits.max_image_pixels:
         raise ImageTooLarge(
             f"the image declares {header.width} x {header.height} pixels; "
-            f"at most {limits.max_image_pixels} in all are accepted"
+            f"at most {limits.max_image_pixels} in all are accepted (transformer.max_image_pixels)"
         )
     # Each scan of a JPEG is decoded over the whole image, though it may have but a few bytes.
     if header.is_jpeg:

@@ -21,6 +21,11 @@ NOTED = {
     "error.type": "error",
 }
 LABEL_PX, BAR_PX, ROW_PX, HEAD_PX = 250, 560, 24, 44
+# Light or dark, as its reader's system is.
+STYLE = (
+    "text{fill:#1f2328}.soft{fill:#59636e}line{stroke:#d1d9e0}@media(prefers-color-scheme:dark)"
+    "{text{fill:#e6edf3}.soft{fill:#9198a1}line{stroke:#3d444d}}"
+)
 # Of a character of 12 pixels, on average.
 CHARACTER_PX = 6.6
 
@@ -54,14 +59,14 @@ def svg(trace: Trace) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="sans-serif" font-size="12">',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f"<title>The spans of trace {trace.trace_id}</title><style>{STYLE}</style>",
         f'<text x="8" y="18" font-weight="bold">{trace.trace_id}</text>',
     ]
     for tick in range(5):
         x = LABEL_PX + BAR_PX * tick / 4
-        parts.append(f'<line x1="{x}" y1="{HEAD_PX - 8}" x2="{x}" y2="{height - 8}" stroke="#ddd"/>')
+        parts.append(f'<line x1="{x}" y1="{HEAD_PX - 8}" x2="{x}" y2="{height - 8}"/>')
         label = f"{trace.duration_us * tick / 4000:.1f} ms"
-        parts.append(f'<text x="{x}" y="{HEAD_PX - 12}" text-anchor="middle" fill="#666">{label}</text>')
+        parts.append(f'<text x="{x}" y="{HEAD_PX - 12}" text-anchor="middle" class="soft">{label}</text>')
     for row, (depth, span) in enumerate(rows):
         y = HEAD_PX + ROW_PX * row
         x = LABEL_PX + BAR_PX * _share(trace, span.start_us)
@@ -69,10 +74,10 @@ def svg(trace: Trace) -> str:
         fill = FAILED if span.failed else colours[span.service]
         parts += [
             f'<text x="{8 + 14 * depth}" y="{y + 15}">{escape(span.name)}'
-            f'<tspan fill="#888"> {escape(span.service)}</tspan></text>',
+            f'<tspan class="soft"> {escape(span.service)}</tspan></text>',
             f'<rect x="{x:.1f}" y="{y + 3}" width="{length:.1f}" height="{ROW_PX - 8}" rx="2" fill="{fill}">'
             f"<title>{escape(str(span.attributes))}</title></rect>",
-            f'<text x="{LABEL_PX + BAR_PX + 8}" y="{y + 15}" fill="#444">{escape(notes[row])}</text>',
+            f'<text x="{LABEL_PX + BAR_PX + 8}" y="{y + 15}">{escape(notes[row])}</text>',
         ]
     return "\n".join([*parts, "</svg>", ""])
 

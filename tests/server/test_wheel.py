@@ -78,3 +78,9 @@ def test_what_the_image_runs_is_there(python, tmp_path):
     found = {each["what"].partition(":")[0]: each["verdict"] for each in json.loads(done.stdout)}
     assert found["models"] == "ok"
     assert found["one image, label"] == "ok"
+
+
+def test_type_checkers_find_its_types(python, tmp_path):
+    script = "import ensemble_serving as e, graph as g; print(e.__path__[0], g.__path__[0])"
+    done = subprocess.run([python, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert all((Path(folder) / "py.typed").is_file() for folder in done.stdout.split())

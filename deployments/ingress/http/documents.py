@@ -14,6 +14,7 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 
 from deployments.contract.errors import EnsembleError
 from deployments.ingress.http.routes import REFERENCE, Route, Routes, encoded
+from deployments.ingress.open_inference.metadata import release
 from deployments.observe.observer import Call
 
 # The page, of Swagger UI's own files: nothing is fetched from elsewhere.
@@ -55,7 +56,11 @@ def openapi(documented: Routes) -> dict[str, Any]:
     _, components = msgspec.json.schema_components(sorted(models, key=str), ref_template=REFERENCE)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "ensemble", "version": "1", "description": "An ensemble of image classifiers on CPUs."},
+        "info": {
+            "title": "ensemble",
+            "version": release(),
+            "description": "An ensemble of image classifiers on CPUs.",
+        },
         "paths": {path: {route.method.lower(): _operation(path, route)} for path, route in listed.items()},
         "components": {"schemas": components, "securitySchemes": {"key": KEY}},
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from deployments.contract.errors import NotFound
 from deployments.ingress.open_inference.ensemble import MODEL, Ensemble
 from deployments.ingress.open_inference.member import Member
-from deployments.ingress.open_inference.metadata import EXTENSIONS, SERVER, VERSION, IndexEntry, ServerMetadata
+from deployments.ingress.open_inference.metadata import EXTENSIONS, SERVER, IndexEntry, ServerMetadata, release
 from deployments.ingress.open_inference.model import Model
 from deployments.ingress.service import Service
 from deployments.ingress.statistics import AllStatistics
@@ -27,7 +27,7 @@ class Catalog:
         service = self._service
         more = ["system_shared_memory"] if service.regions.is_on else []
         more += [name for extension in service.extensions for name in extension.announces]
-        return ServerMetadata(SERVER, VERSION, [*EXTENSIONS, *more])
+        return ServerMetadata(SERVER, release(), [*EXTENSIONS, *more])
 
     def find(self, name: str, version: str = "") -> Model:
         """The model of that name, without a version or with the only one.

@@ -78,7 +78,7 @@ def decode(connection: socket.socket, request: Request, image: bytes) -> tuple[S
     if memory > most:
         raise ImageTooLarge(
             f"decoding {header.width} x {header.height} pixels of this format takes {memory} bytes of memory; at most "
-            f"{most} are given; send it smaller, or as a baseline JPEG"
+            f"{most} are given (transformer.max_decoding_bytes); send it smaller, or as a baseline JPEG"
         )
     if memory > request.max_bytes:
         limit_memory(memory)

@@ -138,7 +138,8 @@ class Worker:
                     raise DeadlineExceeded("the deadline passed while the image was decoded; allow more time") from None
                 limit_s = settings.decode_timeout_ms / 1000
                 raise ImageTooLarge(
-                    f"decoding the image takes more than {limit_s:g} s; send it smaller, or as a JPEG"
+                    f"decoding the image takes more than {limit_s:g} s (transformer.decode_timeout_ms); send it "
+                    "smaller, or as a JPEG"
                 ) from None
             except NotSentError:
                 # The image is not the cause.

@@ -35,7 +35,7 @@ from scripts.tune_cascade.__main__ import members_of
 EXIT_AT = (0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
 # Of the images, so many are sent: their shares of exits must be those of all.
 SENT = 1000
-HEADINGS = ("setup", "precision", "exits", "top-1, %", "95 % interval", "requests/s", "CPU a request, ms")
+HEADINGS = ("setup", "precision", "exits", "top-1, %", "95 % interval", "requests/s", "CPU per request, ms")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from importlib import metadata
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,3 +65,9 @@ def test_images_arrive_as_they_were_sent(images, nested):
     status, told = door.ask(INFER, json.dumps({"inputs": [tensor]}).encode())
     assert (status, told["outputs"][0]["shape"]) == (200, [len(images)])
     assert sorted(door.images) == sorted(images)
+
+
+def test_the_server_and_its_document_report_the_version_of_the_package():
+    door = Door()
+    server, document = (json.loads(door.answer(path, method="GET").body) for path in ("/v2", "/openapi.json"))
+    assert server["version"] == document["info"]["version"] == metadata.version("ensemble-serving")
