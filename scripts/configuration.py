@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -15,6 +16,7 @@ from pydantic import BaseModel
 
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.settings import did_you_mean
+from graph.ray_internals.import_path import append_working_directory
 from scripts.errors import ScriptError
 
 if TYPE_CHECKING:
@@ -55,6 +57,27 @@ def log_json(config: dict[str, Any]) -> None:
 def ours(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The applications of a Serve config that `graph.app` builds."""
     return (each for each in config.get("applications") or [] if each.get("import_path") == IMPORT_PATH)
+
+
+def check_import_paths(config: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError for an `import_path` of which there is no module: Serve says so once Ray runs."""
+    append_working_directory()
+    own = IMPORT_PATH.partition(":")[0]
+    for application in config.get("applications") or []:
+        path, away = application.get("import_path"), application.get("runtime_env") or {}
+        # What brings modules of its own can't be looked at here.
+        if not isinstance(path, str) or path == IMPORT_PATH or away.keys() & {"working_dir", "py_modules", "pip", "uv"}:
+            continue
+        module = path.partition(":")[0] if ":" in path else path.rpartition(".")[0]
+        try:
+            found = module != own and find_spec(module) is not None
+        except (ImportError, ValueError):
+            found = False
+        if not found:
+            meant = did_you_mean(path, [IMPORT_PATH])
+            raise ConfigurationError(
+                f"import_path: there is no {path!r}{meant}; modules of your own are looked for in the working directory"
+            )
 
 
 def check(application: Mapping[str, Any]) -> tuple[EnsembleConfig, Agreement]:
@@ -99,8 +122,9 @@ def doubts(config: EnsembleConfig, agreed: Agreement) -> Iterator[str]:
     for member in config.members:
         if isinstance(member, OpenVino) and not member.find(config.model_repository).metadata:
             yield (
-                f"the model of {member.name} was not prepared: it gets BGR pixels from 0 to 255 as they are, "
-                "and answers are wrong if it takes others; `ensemble prepare` finds out"
+                f"the model of {member.name} was not prepared: its shape shows layout and size, the rest is assumed: "
+                f"{agreed.preprocessing[member.name].key} pixels, BGR, from 0 to 255 as they are, and a softmax if its "
+                "scores are no probabilities. Answers are wrong if it takes others; `ensemble prepare` finds out"
             )
     for name in agreed.unlabelled:
         yield (
@@ -177,6 +201,7 @@ def _applications(config: Mapping[str, Any]) -> Iterator[Any]:
     """Nothing once the arguments are checked, and the doubts once all is."""
     # What it would warn of is logged again by the process that builds the application.
     logging.disable(logging.WARNING)
+    check_import_paths(config)
     for application in ours(config):
         check_arguments(application)
     yield None

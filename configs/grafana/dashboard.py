@@ -6,9 +6,10 @@ Each panel is a title, a unit, and its queries with their legends; https://grafa
 from __future__ import annotations
 
 from pathlib import Path
+from string import ascii_uppercase
 from typing import NamedTuple
 
-from grafana_foundation_sdk.builders import dashboard, prometheus, timeseries
+from grafana_foundation_sdk.builders import common, dashboard, prometheus, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import DataSourceRef
 
@@ -167,9 +168,10 @@ def build() -> str:
         for panel in panels:
             drawn = timeseries.Panel().title(panel.title).unit(panel.unit).min(0).datasource(SOURCE)
             # Ray reports every 10 s, and a rate needs several reports.
-            drawn.interval("15s").span(WIDTH).height(HEIGHT)
-            for legend, query in panel.queries.items():
-                drawn.with_target(prometheus.Dataquery().expr(query).legend_format(legend).datasource(SOURCE))
+            drawn.interval("15s").span(WIDTH).height(HEIGHT).legend(common.VizLegendOptions().show_legend(True))
+            for name, (legend, query) in zip(ascii_uppercase, panel.queries.items(), strict=False):
+                target = prometheus.Dataquery().ref_id(name).expr(query).legend_format(legend)
+                drawn.with_target(target.datasource(SOURCE))
             board.with_panel(drawn)
     return JSONEncoder(sort_keys=True, indent=2).encode(board.build()) + "\n"
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 
-# The environment variable for the port, on loopback, where a Ray that `ensemble serve` starts exports metrics.
+# The environment variable for the port where a Ray that `ensemble serve` starts exports metrics.
 RAY_METRICS_SETTING = "RAY_METRICS_PORT"
+# That for the address of this machine in a cluster of several, where they are then.
+HOST_SETTING = "ENSEMBLE_HOST_ADDRESS"
+LOOPBACK = "127.0.0.1"
 
 
 def is_address(host: str) -> bool:

@@ -14,7 +14,8 @@ from deployments.ingress.settings import WITHOUT_PAGE, PageConfig
 from deployments.ingress.shared_memory import Regions
 from deployments.observe.stats import Stats
 
-Replicas = Mapping[str, Mapping[str, int]]
+# By deployment, their number by state and by the address of their machine.
+Replicas = Mapping[str, Mapping[tuple[str, str], int]]
 
 
 async def no_replicas() -> Replicas:
@@ -36,7 +37,7 @@ class Service:
         strategy: how the members' answers become one, in words.
         stats: counts what the page shows; None where nothing is counted.
         replica: the id of the ingress replica.
-        replicas: the number of replicas of each deployment by state, as Serve reports it.
+        replicas: the number of replicas of each deployment by state and machine, as Serve reports it.
         labels: the classes' names, in order of index.
         members: by name, for each member that is a model of its own, the ingress of its pixels and what it is.
         regions: the shared memory that clients have registered.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import socket
 
-from deployments.contract.hosts import RAY_METRICS_SETTING
+from deployments.contract.hosts import HOST_SETTING, LOOPBACK, RAY_METRICS_SETTING
 
-LOOPBACK = "127.0.0.1"
 # Environment variables: the address under which the other machines reach this one, and the port of the cluster's head.
-HOST_ADDRESS, CLUSTER_PORT = "ENSEMBLE_HOST_ADDRESS", "ENSEMBLE_CLUSTER_PORT"
+HOST_ADDRESS, CLUSTER_PORT = HOST_SETTING, "ENSEMBLE_CLUSTER_PORT"
 # Ray's processes listen on loopback and nowhere else, as they do on a laptop of another system.
 ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 # Ray's own default for the head of a cluster.

@@ -28,7 +28,7 @@ def read(address: str) -> bytes:
     """
     document: bytes | None = _store(address).internal_kv_get(KEY, NAMESPACE, ANSWER_S)
     if document is None:
-        raise LookupError(f"the Ray cluster at {address} is not one of `ensemble serve --host-address`")
+        raise LookupError("it is none of `ensemble serve --host-address`")
     return document
 
 

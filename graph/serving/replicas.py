@@ -1,4 +1,4 @@
-"""How many replicas each deployment has, as Serve's controller reports it."""
+"""How many replicas each deployment has, and where, as Serve's controller reports it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Mapping
 
-from ray import serve
+from graph.ray_internals.replicas import replicas
 
 logger = logging.getLogger("ray.serve")
 
@@ -22,22 +22,15 @@ class Replicas:
         """Set the application whose deployments are reported."""
         self._application = application
         self._asked = -KEPT_S
-        self._known: Mapping[str, Mapping[str, int]] = {}
+        self._known: Mapping[str, Mapping[tuple[str, str], int]] = {}
 
-    async def __call__(self) -> Mapping[str, Mapping[str, int]]:
-        """The number of replicas by deployment and state, such as `RUNNING`; the last known if it fails."""
+    async def __call__(self) -> Mapping[str, Mapping[tuple[str, str], int]]:
+        """By deployment, the number of replicas by state and machine; the last known if it fails."""
         now = time.monotonic()
         if now - self._asked >= KEPT_S:
             self._asked = now
             try:
-                self._known = await asyncio.to_thread(self._ask)
+                self._known = await asyncio.to_thread(replicas, self._application)
             except Exception:
                 logger.debug("asking for the replicas", exc_info=True)
         return self._known
-
-    def _ask(self) -> dict[str, dict[str, int]]:
-        deployments = serve.status().applications[self._application].deployments
-        return {
-            name: {str(state): count for state, count in each.replica_states.items() if count}
-            for name, each in deployments.items()
-        }

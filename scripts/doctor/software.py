@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from deployments.contract.batch import Batch
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import Item
-from scripts.configuration import check, check_names, doubts
+from scripts.configuration import check, check_import_paths, check_names, doubts
 from scripts.doctor.finding import Finding
 from scripts.serve import haproxy as front
 from scripts.shipped import hidden, shipped
@@ -70,11 +70,15 @@ def haproxy() -> Finding:
 
 
 def names(config: Mapping[str, Any]) -> Finding:
-    """Whether a name in a Serve config is like one of Serve's fields, and is none."""
+    """Whether a name in a Serve config is like one of Serve's fields, and is none, or names no module."""
     try:
         check_names(config)
     except ConfigurationError as err:
         return Finding("wrong", f"configuration: {err}", "Serve ignores it: correct the name")
+    try:
+        check_import_paths(config)
+    except ConfigurationError as err:
+        return Finding("wrong", f"configuration: {err}", "correct the name")
     return Finding("ok", "configuration: Serve knows its fields")
 
 

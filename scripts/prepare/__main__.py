@@ -5,8 +5,9 @@
     ensemble prepare resnet50 --weights default --name resnet50
     ensemble prepare timm/resnet50 --weights default --name another
 
-SOURCE is a file or folder that OpenVINO reads (.onnx, .tflite, .pdmodel, IR .xml, TensorFlow SavedModel), or the name
-of a model of torchvision or, after `timm/`, of timm; these need the `train` extra (PyTorch, torchvision, timm).
+SOURCE is a file or folder that OpenVINO reads (.onnx, .tflite, .pdmodel, IR .xml, TensorFlow SavedModel), a file of
+torch.export (.pt2, with --trusted, because PyTorch runs code that is in it), or the name of a model of torchvision or,
+after `timm/`, of timm; what is PyTorch's needs the `train` extra (PyTorch, torchvision, timm).
 `--weights default` downloads the official weights and verifies their SHA-256. `--weights random` downloads nothing; it
 is for measuring speed.
 
@@ -67,14 +68,16 @@ def prepare(args: argparse.Namespace) -> Path:
 def _source(args: argparse.Namespace) -> Source:
     """The file or folder, or the model of a library by its name."""
     path = Path(args.source)
-    by_name = args.source.startswith(pretrained.TIMM) or ("/" not in args.source and path.suffix not in READABLE)
+    by_name = args.source.startswith(pretrained.TIMM) or (
+        "/" not in args.source and path.suffix not in (*READABLE, pretrained.EXPORTED)
+    )
     if by_name and not path.exists():
         if args.weights is None:
             raise ScriptError(f"{args.source!r} is no file; for a model of that name say --weights default|random")
         return pretrained.get(args.source, args.weights)
     if args.weights is not None:
         raise ScriptError(f"--weights is for torchvision's and timm's models; {args.source} has its own")
-    source = read(path)
+    source = pretrained.exported(path) if args.trusted and path.suffix == pretrained.EXPORTED else read(path)
     if source.takes_bytes and args.normalize != "none" and args.mean is None and args.std is None:
         raise ScriptError(
             f"{args.source} takes uint8 pixels, so it seems to normalize by itself: pass --normalize none"
@@ -106,6 +109,7 @@ def parser() -> argparse.ArgumentParser:
     add("source", help="file, folder, or name of a torchvision or timm model")
     add("--name", required=True, help="the model's name in the repository")
     add("--weights", choices=("default", "random"), help="of a torchvision or timm model")
+    add("--trusted", action="store_true", help="read a .pt2 file, which may run code that is in it")
     add("--labels", type=Path, metavar="FILE", help="class names, one on each line, in order of index")
     add("--size", type=positive, nargs=2, metavar=("HEIGHT", "WIDTH"), help="pixels (default: the model's own)")
     for flag, text in (("--mean", "of pixels scaled to 0 to 1, in --channel-order"), ("--std", "likewise")):

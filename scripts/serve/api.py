@@ -71,9 +71,17 @@ class ServeApi:
 
 
 def explain(messages: list[str]) -> str:
-    """The configuration error in a failed application's messages, or else all of them."""
+    """The configuration error in a failed application's messages, or else all of them, without their tracebacks."""
     for message in messages:
         for line in reversed(message.splitlines()):
             if "ConfigurationError: " in line:
                 return line.partition("ConfigurationError: ")[2]
-    return "\n".join(filter(None, messages))
+    return "\n".join(_without_traceback(message) for message in messages if message)
+
+
+def _without_traceback(message: str) -> str:
+    """What a message says, and the exception at the end of the traceback that follows in it."""
+    told, traceback, rest = message.partition("Traceback (most recent call last):")
+    if not traceback:
+        return message
+    return f"{told.rstrip().rstrip(':')}: {rest.strip().splitlines()[-1].strip()}"

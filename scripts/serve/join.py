@@ -14,7 +14,7 @@ import argparse
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -30,7 +30,7 @@ from scripts.serve.exposure import check_exposure
 from scripts.serve.front import in_front, why_serve
 from scripts.serve.haproxy import HAProxy
 from scripts.serve.ports import check_ports, wanted
-from scripts.serve.server import LOOK_EVERY_S, health, stop_signals
+from scripts.serve.server import LOOK_EVERY_S, health, say_stopping, stop_signals
 
 JOINED = """Joined the cluster of {address} as {host}. Serve places replicas here as far as the configuration has them:
 `num_replicas` of each deployment is for all machines together. Metrics: http://{metrics}/metrics"""
@@ -93,6 +93,7 @@ def join(address: str) -> None:
         with in_front(config, http, grpc, metrics, certificate) as haproxy, joined(address, haproxy) as node:
             print(JOINED.format(address=address, host=os.environ[HOST_ADDRESS], metrics=node.metrics), flush=True)
             watch(node, haproxy, url, stop)
+            say_stopping()
 
 
 def require_token() -> None:
@@ -109,8 +110,6 @@ def joined(address: str, haproxy: HAProxy | None) -> Iterator[JoinedNode]:
         yield JoinedNode(address)
     finally:
         try:
-            with suppress(OSError):
-                print("Stopping.", flush=True)
             if haproxy is not None:
                 haproxy.finish()
         finally:

@@ -15,6 +15,7 @@ LEVELS = ("WARNING", "ERROR", "CRITICAL")
 TEXT = re.compile(r"([A-Z]+) \d{4}-\d\d-\d\d \S+ (\S+) (\S+) (?:\S+ )?-- (.*)")
 # Of a traceback: the line of an exception.
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]*: |[\w.]*(Error|Exception)$")
+TRACE = re.compile(r"\b[0-9a-f]{32}\b")
 # A message that a deployment logs again so soon is printed once.
 REPEAT_S = 60.0
 MOST_AT_ONCE = 20
@@ -52,8 +53,8 @@ class Record(NamedTuple):
         return json.dumps({**fields, "component_name": self.deployment, "component_id": self.replica})
 
     def __str__(self) -> str:
-        cause = f": {self.cause}" if self.cause else ""
-        return f"{self.level.lower()}: {self.deployment} {self.replica}: {self.message}{cause}"
+        what = f"{self.message.removesuffix(':')}: {self.cause}" if self.cause else self.message
+        return f"{self.level.lower()}: {self.deployment} {self.replica}: {what}"
 
 
 class Logs:
@@ -73,7 +74,8 @@ class Logs:
         found = []
         for file in sorted(self.folder.glob("*.log")):
             for record in _records(self._lines(file)):
-                if (key := (record.deployment, record.message + record.cause)) not in self._seen:
+                # Each request has a trace of its own.
+                if (key := (record.deployment, TRACE.sub("", record.message + record.cause))) not in self._seen:
                     self._seen[key] = now
                     found.append(record)
         return found

@@ -126,6 +126,7 @@ def serve(
                 if is_in_cluster():
                     print(machines.OTHERS.format(address=cluster.address), flush=True)
             watch(cluster, haproxy, logs, stop)
+            say_stopping()
 
 
 def watch(cluster: Cluster, haproxy: HAProxy | None, logs: Logs, stop: threading.Event) -> None:
@@ -141,6 +142,12 @@ def watch(cluster: Cluster, haproxy: HAProxy | None, logs: Logs, stop: threading
         logs.print_new()
 
 
+def say_stopping() -> None:
+    """Print that the end has begun; nobody may read it any more."""
+    with suppress(OSError):
+        print("Stopping.", flush=True)
+
+
 def variables(cluster: Cluster) -> dict[str, str]:
     """The environment variables by which other processes find the cluster."""
     return {"RAY_ADDRESS": cluster.address, DASHBOARD: cluster.dashboard, SESSION: str(cluster.session)}
@@ -153,10 +160,8 @@ def running(whole_dashboard: bool, haproxy: HAProxy | None, forks: Path) -> Iter
     try:
         yield cluster
     finally:
-        # Nobody may read what is printed any more; and should a node hang, every process is ended all the same.
+        # Should a node hang, every process is ended all the same.
         try:
-            with suppress(OSError):
-                print("Stopping.", flush=True)
             if cluster.lost() is None:
                 with suppress(httpx.HTTPError):
                     ServeApi(cluster.dashboard).shut_down(STOP_TIMEOUT_S)
@@ -205,6 +210,9 @@ def wait_until_ready(api: ServeApi, cluster: Cluster, logs: Logs, url: str, stop
     began = spoke = time.monotonic()
     waited_for = printed = ""
     while not stop.wait(0.1):
+        # Before what the controller logs of it, which is the same.
+        if failure := api.failure():
+            raise ScriptError(f"{failure}; see {logs.folder}")
         logs.print_new()
         try:
             ready = health(url)
@@ -213,8 +221,6 @@ def wait_until_ready(api: ServeApi, cluster: Cluster, logs: Logs, url: str, stop
             waited_for = f"{url} answers {ready.status_code}: {ready.text[:500]}"
         except httpx.TransportError as err:
             waited_for = f"{url} does not answer yet ({type(err).__name__})"
-        if failure := api.failure():
-            raise ScriptError(failure)
         cluster.check()
         now = time.monotonic()
         if now > began + READY_TIMEOUT_S:

@@ -107,14 +107,25 @@ def test_the_token_is_on_and_private(repository):
     [
         ({"ingress": {"max_batch_size": 0}}, "ingress.max_batch_size"),
         ({"members": ["seven"]}, "no model 'seven'"),
+        (
+            {"import_path": "graph.ap:build"},
+            "import_path: there is no 'graph.ap:build'; did you mean 'graph.app:build'?",
+        ),
     ],
 )
-def test_a_bad_configuration_ends_the_start_and_names_the_field(repository, tmp_path, change, message):
+def test_a_bad_configuration_ends_the_start_and_names_the_field(repository, change, message):
     content = config(repository, "inline", **change)
+    if (path := content["applications"][0]["args"].pop("import_path", None)) is not None:
+        content["applications"][0]["import_path"] = path
     with pytest.raises(AssertionError, match="did not start") as caught, Server(content):
         pass
     assert message in str(caught.value)
     assert "Traceback" not in str(caught.value)
+    printed = str(caught.value).partition("\n--- ")[0]
+    assert printed.count(message) == 1
+    # What is said last is what is wrong.
+    assert message in printed.splitlines()[-1]
+    assert "Stopping." not in printed
 
 
 def test_all_ports_in_use_are_named(repository):

@@ -1,7 +1,9 @@
 """Warnings that the documentation promises, in the terminal of `ensemble serve`: each once, with who logged it."""
 
 import json
+import math
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +12,20 @@ import httpx
 import pytest
 import yaml
 
+from models.sources import manifest
+from scripts import keys
+from scripts.configuration import check
+from scripts.serve.tls import CERTIFICATE, KEY
 from tests import pictures
+from tests.certificates import self_signed
+from tests.conftest import ROOT
 from tests.networks import constant, one_hot, store
 from tests.server.server import Server, config, eventually, free_ports, post
 from tests.server.test_isolation import decoding
+from tests.unit.models.sources.servers import Site
 
+# How a page promises one.
+PROMISE = re.compile(r"\blogs?\s+(says|has|reports|contains)\b|\b(is|and) logged\b|with a warning|print a\s+warning")
 # How each begins, and the page that promises it.
 PROMISED = {
     "docs/remote.md": "members: 'far'",
@@ -23,6 +34,16 @@ PROMISED = {
     "docs/configuration.md": "member 'latest': version 2 is refused",
     "docs/operations.md": "a decoding process had ended by",
     "docs/own-models.md": "user_config refused",
+}
+# Of a server whose settings and surroundings change.
+PROMISED_OF_CHANGES = {
+    "docs/api.md": "answered no probabilities for",
+    "docs/cascade.md": "its threshold rises from",
+    "docs/rollout.md": "canary of member 'quick' is rolled back",
+    "docs/security.md": "the keys before stay in force",
+    "docs/security.md, TLS": "the certificate is not renewed",
+    "docs/models.md": "far-off names no classes",
+    "docs/operations.md, models from elsewhere": "version 1 of 'slow' was fetched before and is served",
 }
 
 
@@ -89,3 +110,62 @@ def test_metrics_are_where_the_404_and_the_terminal_name_them(server):
     assert address in refused.json()["error"]["message"]
     found = eventually(lambda: "ray_ensemble_requests_total{" in httpx.get(address, timeout=30).text)
     assert found
+
+
+@pytest.fixture(scope="module")
+def changing(tmp_path_factory):
+    """A server with a cascade and a canary, whose models were fetched from a website that is away now."""
+    folder = tmp_path_factory.mktemp("changing")
+    store(folder / "models", "quick", constant(one_hot(1, peak=0.9)), 1)
+    store(folder / "models", "quick", constant([math.nan] * 8), 2)
+    store(folder / "models", "slow", constant(one_hot(2, peak=0.99)), 1)
+    named = store(folder / "models", "far-off", constant(one_hot(2, peak=0.99)), 1) / "metadata.json"
+    named.write_text(
+        json.dumps({name: each for name, each in json.loads(named.read_text()).items() if name != "classes"})
+    )
+    order = ["quick", "slow", "far-off"]
+    audit = {"share": 1.0, "at_most": 0.01, "tighten": True}
+    content = config(
+        "",
+        "inline",
+        members=order,
+        access={"keys": str(folder / "keys")},
+        ensemble={"quorum": 1, "cascade": {"order": order, "exit_at": [0.5, 0.5], "audit": audit}},
+    )
+    arguments = content["applications"][0]["args"]
+    arguments["members"][0] |= {"version": 1, "canary": {"version": 2, "share": 0.5, "least": 10}}
+    certificate, key = self_signed(folder)
+    environment = {CERTIFICATE: str(certificate), KEY: str(key), "XDG_CACHE_HOME": str(folder / "cache")}
+    with pytest.MonkeyPatch.context() as patch, Site(folder / "models") as site:
+        patch.setenv("XDG_CACHE_HOME", environment["XDG_CACHE_HOME"])
+        arguments["model_repository"] = f"{site.url}#sha256={manifest.write(folder / 'models')}"
+        text = keys.add(folder / "keys", "mobile", None)
+        check(content["applications"][0])
+    with Server(content, **environment) as running:
+        running.headers = {"Authorization": f"Bearer {text}", "Content-Type": "image/png"}
+        running.keys, running.certificate = folder / "keys", certificate
+        yield running
+
+
+def test_what_is_decided_while_it_runs_is_seen(changing):
+    def classify(level):
+        image = pictures.encode(pictures.grey(level), ".png")
+        return httpx.post(f"{changing.url}/classify", content=image, headers=changing.headers, verify=False)
+
+    assert {classify(level).status_code for level in range(0, 250, 5)} == {200}
+    shutil.copy(ROOT / "README.md", changing.certificate)
+    changing.keys.write_text("no key\n")
+    # The file is looked at when a key comes.
+    words = PROMISED_OF_CHANGES["docs/security.md"]
+    assert eventually(lambda: classify(0).status_code == 200 and words in changing.log()), changing.log()
+    for page, words in PROMISED_OF_CHANGES.items():
+        assert eventually(lambda words=words: words in changing.log()), (page, changing.log())
+    lines = [line for line in changing.log().splitlines() if "is rolled back" in line or "threshold rises" in line]
+    assert len(lines) == 2, changing.log()
+    assert all(re.match(r"(warning|error): ensemble_Ingress \w+: ", line) for line in lines)
+
+
+def test_every_page_that_promises_one_is_here():
+    promising = {page for page in (ROOT / "docs").glob("*.md") if PROMISE.search(page.read_text())}
+    listed = {ROOT / page.partition(",")[0] for page in (*PROMISED, *PROMISED_OF_CHANGES)}
+    assert promising <= listed, promising - listed

@@ -1,6 +1,8 @@
 """The wheel, installed outside a checkout, serves its own models by its own configuration."""
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -8,11 +10,14 @@ import sysconfig
 import venv
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 import yaml
 
 from tests.conftest import ROOT
 from tests.server.server import Server, post
+from tests.server.test_own_models import Drawn, drawn_images
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +56,33 @@ def test_it_serves(python, tmp_path):
         with open(picture, "rb") as image:
             answer = post(server, image.read())
         assert answer.json()["label"] == "cat"
+
+
+def test_two_onnx_files_are_three_commands_from_an_answer(python, tmp_path):
+    """Those of docs/own-models.md."""
+    noise = np.random.default_rng(5)
+    for name, layout, order in (("one", "NCHW", "RGB"), ("two", "NHWC", "BGR")):
+        onnx.save(Drawn(0, layout, order, "imagenet", noise).model, tmp_path / f"{name}.onnx")
+    for name, encoded in drawn_images(1, 20):
+        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "images" / name).write_bytes(encoded)
+    text = (ROOT / "docs" / "own-models.md").read_text()
+    init, serve, curl = re.findall(r"^(ensemble init|ensemble serve|curl) ([^#\n]*?) *(?:#.*)?$", text, re.M)[:3]
+    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        " ".join(init), shell=True, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert serve == ("ensemble serve", "my.yaml")
+    content = yaml.safe_load((tmp_path / "my.yaml").read_text())
+    # It is served from a file elsewhere, on ports that nobody else has.
+    content["applications"][0]["args"]["model_repository"] = str(tmp_path / "models")
+    with Server(content, python=python) as server:
+        sent = " ".join(curl).replace("image/jpeg", "image/png").replace("cat.jpg", "images/poppy/0.png")
+        sent = sent.replace("127.0.0.1:8000", f"127.0.0.1:{server.http_port}")
+        answer = subprocess.run(sent, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(answer.stdout)["label"] == "poppy"
+    assert json.loads(answer.stdout)["model_versions"] == {"one": 1, "two": 1}
 
 
 def test_what_trains_and_what_measures_stays_in_a_checkout(python, tmp_path):

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from deployments.contract.caller import caller
 from deployments.contract.errors import INTERNAL_HINT, EnsembleError, MethodNotAllowed, NotFound
-from deployments.contract.hosts import RAY_METRICS_SETTING
+from deployments.contract.hosts import HOST_SETTING, LOOPBACK, RAY_METRICS_SETTING
 from deployments.ingress.http import (
     bodies,
     browsers,
@@ -160,7 +160,9 @@ class HttpServer:
 def where_metrics_are() -> str:
     """Where this machine's Ray exports metrics for Prometheus, in words."""
     if port := os.environ.get(RAY_METRICS_SETTING):
-        return f"Prometheus metrics are at http://127.0.0.1:{port}{METRICS} of this server's machine"
+        host = os.environ.get(HOST_SETTING, LOOPBACK)
+        where = " of the server's machine" if host == LOOPBACK else ""
+        return f"Prometheus metrics are at http://{host}:{port}{METRICS}{where}"
     return "Ray exports Prometheus metrics; their addresses are in prom_metrics_service_discovery.json in Ray's folder"
 
 

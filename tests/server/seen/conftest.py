@@ -5,10 +5,12 @@ from ray import serve
 
 from models.repository import DEFAULT_ROOT
 from tests.conftest import ROOT
+from tests.networks import constant, one_hot, store
 from tests.server.seen.jaeger import POSSIBLE, Jaeger
-from tests.server.server import Server, config
+from tests.server.server import Server, config, free_ports
 
 MEMBERS = ("resnet", "densenet")
+SIX = [*(f"member-{letter}" for letter in "abcde"), "far"]
 CAT = (ROOT / "tests" / "cat.jpg").read_bytes()
 
 
@@ -41,3 +43,28 @@ def server(request, jaeger):
 def handle(server):
     with server.driver():
         yield serve.get_app_handle("ensemble")
+
+
+@pytest.fixture(scope="package")
+def six(tmp_path_factory):
+    """A server of six members, of which the last is remote and away, with every capability that is shown."""
+    root = tmp_path_factory.mktemp("six")
+    for number, name in enumerate(SIX[:-1]):
+        store(root, name, constant(one_hot(number % 3, peak=0.5)))
+    store(root, SIX[0], constant(one_hot(1, peak=0.5)), 2)
+    content = config(
+        root,
+        "inline",
+        members=SIX[:-1],
+        feedback={},
+        cache={},
+        ensemble={"quorum": 5, "cascade": {"order": SIX, "exit_at": [0.9] * 5, "audit": 0.5}},
+    )
+    members = content["applications"][0]["args"]["members"]
+    members[0] |= {"version": 1, "canary": {"version": 2, "share": 0.5}}
+    members.append({"name": "far", "kind": "open_inference", "url": f"http://127.0.0.1:{free_ports(1)[0]}"})
+    members.append({"name": "ghost", "model": SIX[1], "role": "shadow", "share": 1.0, "threads": 1})
+    for member in members[-2:]:
+        member["placement"] = "inline"
+    with Server(content) as running:
+        yield running

@@ -1,6 +1,7 @@
 """Every query of the dashboard, and every alert, asked of a real Prometheus that scrapes a real server."""
 
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -10,11 +11,14 @@ import httpx
 import pytest
 import yaml
 
+from tests import pictures
 from tests.conftest import ROOT
 from tests.server.seen.conftest import CAT, MEMBERS
 from tests.server.server import eventually, free_ports, post
 
 pytestmark = pytest.mark.skipif(not shutil.which("prometheus"), reason="no prometheus: Debian's package of that name")
+# Of what never happens in the servers here.
+SILENT = {"ray_ensemble_admission_refusals_total", "ray_ensemble_config_refused_total"}
 BOARD = ROOT / "configs" / "grafana" / "dashboards" / "ensemble.json"
 
 
@@ -99,3 +103,22 @@ def test_every_query_gives_data_of_known_traffic(server, tmp_path):
         assert [alert for alert in alerts if alert["state"] == "firing"] == []
         rules = client.get("/api/v1/rules").json()["data"]["groups"][0]["rules"]
         assert {rule["health"] for rule in rules} == {"ok"}
+
+
+def test_what_the_dashboard_asks_for_is_exported(six):
+    """Also where a query gives a zero for what there is not, as for the cache of a server without one."""
+    panels = [panel for panel in json.loads(BOARD.read_text())["panels"] if "targets" in panel]
+    queries = [target["expr"] for panel in panels for target in panel["targets"]]
+    wanted = {name for query in queries for name in re.findall(r"ray_ensemble_\w+", query)} - SILENT
+    # A canary gets half of the images, which half no test decides; the cat is for the page, and not to be cached.
+    for level in range(0, 240, 20):
+        answer = post(six, pictures.encode(pictures.grey(level), ".png"), "image/png")
+        told = {"request_id": answer.headers["x-request-id"], "label": answer.json()["label"]}
+        assert httpx.post(f"{six.url}/feedback", json=told).status_code == 200
+    address = re.search(r"Metrics: (\S+)", six.log())[1]
+
+    def missing():
+        return wanted - set(re.findall(r"^(ray_ensemble_\w+){", httpx.get(address, timeout=30).text, re.M))
+
+    # Those of edges need separate nodes; the test above has them.
+    assert eventually(lambda: all("_edge_" in name for name in missing()), 60), missing()

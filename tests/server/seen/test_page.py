@@ -8,14 +8,12 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from tests.conftest import ROOT
-from tests.networks import constant, one_hot, store
 from tests.server.seen import browser
-from tests.server.seen.conftest import CAT, MEMBERS
-from tests.server.server import Server, config, eventually, free_ports, post
+from tests.server.seen.conftest import CAT, MEMBERS, SIX
+from tests.server.server import eventually, post
 
 pytestmark = pytest.mark.skipif(not (browser.PROGRAM and browser.DRIVER), reason="no chromium and chromedriver")
 
-SIX = [*(f"member-{letter}" for letter in "abcde"), "far"]
 HEIGHTS = "return [...document.querySelectorAll('#history rect')].map((bar) => bar.height.baseVal.value)"
 # What does not fit into the width of the window.
 WIDE = """
@@ -29,31 +27,6 @@ return document.documentElement.scrollWidth <= width ? [] : [...document.querySe
 def chromium(server):
     with browser.chromium() as driver:
         yield driver
-
-
-@pytest.fixture(scope="module")
-def six(tmp_path_factory):
-    """A server of six members, of which the last is remote and away, with every capability that the page shows."""
-    root = tmp_path_factory.mktemp("six")
-    for number, name in enumerate(SIX[:-1]):
-        store(root, name, constant(one_hot(number % 3, peak=0.5)))
-    store(root, SIX[0], constant(one_hot(1, peak=0.5)), 2)
-    content = config(
-        root,
-        "inline",
-        members=SIX[:-1],
-        feedback={},
-        cache={},
-        ensemble={"quorum": 5, "cascade": {"order": SIX, "exit_at": [0.9] * 5, "audit": 0.5}},
-    )
-    members = content["applications"][0]["args"]["members"]
-    members[0] |= {"version": 1, "canary": {"version": 2, "share": 0.5}}
-    members.append({"name": "far", "kind": "open_inference", "url": f"http://127.0.0.1:{free_ports(1)[0]}"})
-    members.append({"name": "ghost", "model": SIX[1], "role": "shadow", "share": 1.0, "threads": 1})
-    for member in members[-2:]:
-        member["placement"] = "inline"
-    with Server(content) as running:
-        yield running
 
 
 @pytest.fixture

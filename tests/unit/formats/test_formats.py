@@ -41,6 +41,11 @@ def test_a_framework_s_model_becomes_a_member(source: str, precision: str, toler
     flags = ["--channel-order", "RGB", "--normalize", "imagenet"]
     arguments = [str(HERE / source), "--name", "m", "--repository", str(tmp_path), "--precision", "FP32", *flags]
     prepare.run(prepare.parser().parse_args(arguments))
+    check(tmp_path, precision, tolerance)
+
+
+def check(tmp_path: Path, precision: str, tolerance: float) -> None:
+    """It answers as it should, and looks at the image."""
     model = find(tmp_path, "m")
     assert model.metadata["precision"] == precision
     network = load(model)
@@ -51,6 +56,32 @@ def test_a_framework_s_model_becomes_a_member(source: str, precision: str, toler
     np.testing.assert_allclose(answers, expected(rgb), atol=tolerance)
     np.testing.assert_allclose(answers.sum(1), 1, atol=1e-5)
     assert np.ptp(expected(rgb), 0).max() > 0.3  # it looks at the image
+
+
+# Of PyTorch's own code.
+@pytest.mark.filterwarnings("ignore:.*LeafSpec")
+def test_a_file_of_torch_export_becomes_a_member_if_it_is_trusted(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Classifier(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.filters = torch.nn.Parameter(torch.from_numpy(FILTERS.transpose(3, 2, 0, 1).copy()))
+            self.matrix = torch.nn.Parameter(torch.from_numpy(MATRIX))
+
+        def forward(self, image: object) -> object:
+            features = torch.relu(torch.nn.functional.conv2d(image, self.filters, stride=2))
+            return torch.softmax(features.mean((2, 3)) @ self.matrix, 1)
+
+    shapes = {"image": {0: torch.export.Dim("batch")}}
+    program = torch.export.export(Classifier().eval(), (torch.zeros(2, 3, 8, 8),), dynamic_shapes=shapes)
+    torch.export.save(program, tmp_path / "classifier.pt2")
+    flags = ["--channel-order", "RGB", "--normalize", "imagenet", "--precision", "FP32"]
+    arguments = [str(tmp_path / "classifier.pt2"), "--name", "m", "--repository", str(tmp_path), *flags]
+    with pytest.raises(ModelError, match=r"runs code .*--trusted"):
+        prepare.run(prepare.parser().parse_args(arguments))
+    prepare.run(prepare.parser().parse_args([*arguments, "--trusted"]))
+    check(tmp_path, "FP32", 1e-5)
 
 
 def test_paddle_s_newer_format_gets_a_hint(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from deployments.contract.errors import ConfigurationError
-from scripts.configuration import check, check_names, doubts, log_json, read
+from scripts.configuration import check, check_import_paths, check_names, doubts, log_json, read
 from scripts.errors import ScriptError
 from tests.networks import brightness, store
 from tests.server.server import config
@@ -45,6 +45,22 @@ def test_entries_of_deployments_must_belong_to_one(repository, name, told):
         check(application)
 
 
+def test_an_import_path_is_that_of_a_module(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    (tmp_path / "own_build_of_mine.py").write_text("raise SystemError('nobody runs it here')")
+    for path in ("graph.app:build", "own_build_of_mine:build", "own_build_of_mine.build", "examples.own_build:build"):
+        check_import_paths({"applications": [{"import_path": path}]})
+    check_import_paths({"applications": [{"import_path": "far.off:build", "runtime_env": {"working_dir": "s3://a"}}]})
+    for path, told in (
+        ("graph.ap:build", r"there is no 'graph.ap:build'; did you mean 'graph.app:build'\?"),
+        ("graph.app:biuld", r"there is no 'graph.app:biuld'; did you mean 'graph.app:build'\?"),
+        ("own_build_of_yours:build", "looked for in the working directory"),
+    ):
+        with pytest.raises(ConfigurationError, match=told):
+            check_import_paths({"applications": [{"import_path": path}]})
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
@@ -73,7 +89,9 @@ def test_what_is_assumed_of_a_member_is_doubted(tmp_path, repository):
     (tmp_path / "three" / "1").mkdir(parents=True)
     ov.save_model(brightness(), tmp_path / "three" / "1" / "model.xml")
     application = config(tmp_path, "inline", members=("one", "two", "three"))["applications"][0]
-    assert [doubt.partition(":")[0] for doubt in doubts(*check(application))] == [
+    found = list(doubts(*check(application)))
+    assert "the rest is assumed: 32x32" in found[0]
+    assert [doubt.partition(":")[0] for doubt in found] == [
         "the model of three was not prepared",
         "two names no classes",
         "three names no classes",

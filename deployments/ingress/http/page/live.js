@@ -125,8 +125,9 @@ function draw(all) {
   section("canaries", canaries(all), ["version", "share", "verdict", "failed", "agrees", "median"]);
   section("shadows", shadows(all), ["shadow and other", "agree", "with known labels", "no answer"]);
   section("feedback", feedback(all), ["who", "right, 95 % interval"]);
-  rows(byId("replicas"), Object.entries(latest.replicas).map(([name, states]) =>
-    [name, Object.entries(states).map(([state, count]) => `${count} ${state.toLowerCase()}`).join(", ")]));
+  const listed = (counts, word) => Object.entries(counts ?? {}).map(([each, count]) => `${count} ${word(each)}`);
+  rows(byId("replicas"), Object.entries(latest.replicas).map(([name, states]) => [name,
+    [...listed(states, (state) => state.toLowerCase()), ...listed(latest.machines?.[name], (at) => `at ${at}`)].join(", ")]));
 }
 
 async function poll() {

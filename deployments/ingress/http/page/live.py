@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from deployments.ingress.extension import Report
 from deployments.ingress.http.routes import Route, Routes, encoded
-from deployments.ingress.service import Service
+from deployments.ingress.service import Replicas, Service
 from deployments.observe.observer import Call
 from deployments.observe.past import Period
 from deployments.observe.stats import WINDOW_S, Second
@@ -76,6 +76,10 @@ class LiveStats(msgspec.Struct, frozen=True, omit_defaults=True):
     batch_sizes: Annotated[dict[str, int], Meta(description="how many batches had so many images")]
     members: dict[str, MemberStats]
     replicas: Annotated[dict[str, dict[str, int]], Meta(description="by deployment and state, as Serve reports them")]
+    machines: Annotated[
+        dict[str, dict[str, int]],
+        Meta(description="by deployment, its replicas by the address of their machine, if there are several machines"),
+    ] = {}
     exits: Annotated[dict[str, int], Meta(description="images by the last member that a cascade asked")] = {}
     load_shed: Annotated[
         int, Meta(description="images for which a cascade asked fewer members, because of the load")
@@ -96,6 +100,7 @@ def routes(service: Service) -> Routes:
     async def answer(_: Request, _call: Call) -> Response:
         seconds = stats.recent()
         waited, waited_s = ingress.waited
+        replicas = await service.replicas()
         waits = max((second.longest_wait_s for second in seconds), default=0.0)
         response = encoded(
             model(
@@ -106,7 +111,8 @@ def routes(service: Service) -> Routes:
                 Batching(ingress.settings.max_concurrent_batches, waited, round(waited_s * 1000, 3)),
                 {str(size): count for size, count in sorted(_sum(second.sizes for second in seconds).items())},
                 _members(seconds, stats.execution),
-                {name: dict(states) for name, states in (await service.replicas()).items()},
+                {name: _by(0, each) for name, each in replicas.items()},
+                machines=_machines(replicas),
                 exits=_sum(second.exits for second in seconds),
                 load_shed=sum(second.load_shed for second in seconds),
                 cache=_sum(second.cache for second in seconds),
@@ -128,6 +134,16 @@ def _with(reports: Mapping[str, Report]) -> Any:
     fields = [(name, report.model) for name, report in reports.items()]
     model = msgspec.defstruct("RolloutStats", fields, frozen=True)
     return msgspec.defstruct(LiveStats.__name__, [(ROLLOUT, model)], bases=(LiveStats,), frozen=True, kw_only=True)
+
+
+def _by(place: int, replicas: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    """The number of replicas by their state, which is first, or their machine."""
+    return _sum(Counter({key[place]: count}) for key, count in replicas.items())
+
+
+def _machines(replicas: Replicas) -> dict[str, dict[str, int]]:
+    found = {name: _by(1, each) for name, each in replicas.items()}
+    return found if len({machine for each in found.values() for machine in each if machine}) > 1 else {}
 
 
 def _sum(counters: Iterable[Counter[K]]) -> Counter[K]:

@@ -17,8 +17,9 @@ from ray.dashboard.subprocesses.module import SubprocessModuleConfig
 from ray.serve import context
 from ray.serve._private import client
 from ray.serve.config import HTTPOptions
+from ray.serve.schema import ReplicaDetails
 
-from graph.ray_internals import RAY_VERSION, dashboard, head, listening, serve_interface
+from graph.ray_internals import RAY_VERSION, dashboard, head, listening, replicas, serve_interface
 from graph.ray_internals.dashboard import APPLICATIONS
 from scripts.serve.environment import ON_LOOPBACK, TOKEN_PATH, switches
 from tests.conftest import ROOT
@@ -47,6 +48,7 @@ def test_no_other_module_imports_what_is_private():
         "listening.py",
         "node.py",
         "noticeboard.py",
+        "replicas.py",
         "serve_interface.py",
     }
 
@@ -77,6 +79,16 @@ def test_serves_host_is_that_of_its_client(monkeypatch):
     for serve, host in ((SimpleNamespace(http_config=HTTPOptions(host="here")), "here"), (None, "")):
         monkeypatch.setattr(listening, "_get_global_client", lambda serve=serve: serve)
         assert listening.http_host() == host
+
+
+def test_replicas_are_counted_by_state_and_machine(monkeypatch):
+    assert {"state", "node_ip"} <= ReplicaDetails.model_fields.keys()
+    listed = [{"state": "RUNNING", "node_ip": "10.0.0.1"}] * 2 + [{"state": "STARTING", "node_ip": None}]
+    details = {"applications": {"ensemble": {"deployments": {"one": {"replicas": listed}}}}}
+    assert callable(client.ServeControllerClient.get_serve_details)
+    serve = SimpleNamespace(get_serve_details=lambda: details)
+    monkeypatch.setattr(replicas, "_get_global_client", lambda: serve)
+    assert replicas.replicas("ensemble") == {"one": {("RUNNING", "10.0.0.1"): 2, ("STARTING", ""): 1}}
 
 
 def test_ray_starts_its_raylet_and_dashboard_by_the_functions_that_are_replaced():

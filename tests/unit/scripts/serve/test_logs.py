@@ -59,6 +59,16 @@ def test_warnings_and_errors_are_found_once_with_who_logged_them(tmp_path, as_js
         assert printed == "error: ensemble_Ingress abc: another\n"
 
 
+def test_a_colon_before_the_exception_is_there_once(tmp_path, capfd):
+    logs, replica = Logs(tmp_path), Replica(tmp_path, as_json=False)
+    try:
+        raise ValueError("why")
+    except ValueError:
+        replica.log.exception("it failed with exception:")
+    logs.print_new()
+    assert capfd.readouterr().err == "error: ensemble_Ingress abc: it failed with exception: ValueError: why\n"
+
+
 def test_json_has_the_trace_ids(tmp_path):
     logs, replica = Logs(tmp_path, as_json=True), Replica(tmp_path, as_json=True)
     fail(replica.log)
@@ -80,6 +90,9 @@ def test_what_repeats_is_found_once_a_minute(tmp_path, as_json, monkeypatch):
         each.log.warning("again")
     [record] = logs.new()
     assert record.replica == "abc"
+    for number in range(2):
+        replicas[0].log.error("an image failed; trace %s", f"{number:032x}")
+    assert len(logs.new()) == 1
     replicas[1].log.warning("again")
     assert logs.new() == []
     now = time.monotonic()

@@ -1,9 +1,11 @@
 """What of a request its trace is told."""
 
+import json
 from contextlib import contextmanager
 
 import pytest
 
+from deployments.contract.hosts import HOST_SETTING, RAY_METRICS_SETTING
 from deployments.ingress.refusals import Refusals
 from tests.door import OBSERVER, Door
 
@@ -77,3 +79,23 @@ def test_who_has_left_or_has_sent_all_takes_no_turn(held):
     assert held == []
     assert Door().answer("/nowhere", b"a part", headers, leaves=True, alone=True).status_code == 404
     assert len(held) == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({RAY_METRICS_SETTING: "9102"}, "http://127.0.0.1:9102/metrics of the server's machine"),
+        ({RAY_METRICS_SETTING: "9102", HOST_SETTING: "10.0.0.2"}, "http://10.0.0.2:9102/metrics"),
+        ({}, "prom_metrics_service_discovery.json"),
+    ],
+)
+def test_the_404_of_metrics_names_where_they_are(environment, told, monkeypatch):
+    for name in (RAY_METRICS_SETTING, HOST_SETTING):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    response = Door().answer("/metrics", b"", [])
+    assert response.status_code == 404
+    message = json.loads(response.body)["error"]["message"]
+    assert told in message
+    assert message.endswith(told) or not environment

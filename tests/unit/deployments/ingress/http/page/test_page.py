@@ -8,7 +8,7 @@ from deployments.ingress.http.page.page import FILES
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.ingress import Ingress
 from deployments.ingress.member import Offer
-from deployments.ingress.service import Service
+from deployments.ingress.service import Service, no_replicas
 from deployments.ingress.settings import IngressSettings, PageConfig
 from deployments.observe.observer import Observer
 from deployments.observe.stats import Stats
@@ -16,7 +16,7 @@ from deployments.observe.tracing import ROOT, Tracing
 from graph.config import parse
 
 
-def server(page, stats=None):
+def server(page, stats=None, replicas=no_replicas):
     async def graph(batch):
         return batch
 
@@ -28,6 +28,7 @@ def server(page, stats=None):
         page=page,
         strategy='mean of "2"',
         stats=stats,
+        replicas=replicas,
         labels=("cat", "dog"),
         members={"near": (ingress, Offer((8, 8), "3", "openvino"))},
         versions={"near": "3"},
@@ -86,6 +87,23 @@ async def test_the_figures():
     assert answer.headers["cache-control"] == "no-store"
     assert b'"p50_ms":null' in answer.body
     assert set(json.loads(answer.body)) >= {"requests", "queue", "members", "replicas"}
+
+
+@pytest.mark.parametrize(
+    ("where", "machines"),
+    [
+        (["10.0.0.1", "10.0.0.2"], {"resnet": {"10.0.0.1": 2, "10.0.0.2": 1}}),
+        # One whose machine is not chosen yet is on none.
+        (["10.0.0.1", ""], None),
+    ],
+)
+async def test_replicas_by_machine_where_there_are_several(where, machines):
+    async def replicas():
+        return {"resnet": {("RUNNING", where[0]): 2, ("STARTING", where[1]): 1}}
+
+    figures = json.loads((await get(server(PageConfig(), Stats(), replicas), "/stats")).body)
+    assert figures["replicas"] == {"resnet": {"RUNNING": 2, "STARTING": 1}}
+    assert figures.get("machines") == machines
 
 
 async def test_off_by_one_line():
