@@ -1,23 +1,27 @@
-"""How many CPUs this process may use."""
+"""Which CPUs this process may use, which of them share a core or a NUMA node, and a replica's own ones."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
+SYSTEM = Path("/sys/devices/system")
 CGROUP_V1 = (Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
 
 
 def available_cpus() -> int:
-    """The container's CPU quota, rounded up, or the process' affinity if that is less; at least 1.
+    """The container's CPU quota, rounded down, or the process' affinity if that is less; at least 1.
 
-    `os.cpu_count()` counts the cores of the host, of which a container may use only two.
+    `os.cpu_count()` counts the cores of the host, of which a container may use only two. Rounded up, a
+    quota would be used up before its period ends, and all threads would stand still until the next one.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota()
-    return max(1, affinity if quota is None else min(affinity, math.ceil(quota)))
+    return max(1, affinity if quota is None else min(affinity, math.floor(quota)))
 
 
 def _quota() -> float | None:
@@ -29,3 +33,55 @@ def _quota() -> float | None:
         return None if quota in {"max", "-1"} else float(quota) / float(period)
     except (OSError, ValueError):
         return None
+
+
+def usable() -> tuple[int, ...]:
+    """The CPUs that this process may run on, by their numbers."""
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def by_core(cpus: Iterable[int], system: Path = SYSTEM) -> list[tuple[int, ...]]:
+    """CPUs that are hyper-threads of one core together, and the cores of one NUMA node after each other."""
+    nodes = {cpu: number for number, node in enumerate(_nodes(system)) for cpu in node}
+    cores: dict[tuple[int, ...], list[int]] = {}
+    for cpu in sorted(cpus):
+        siblings = {cpu}
+        with suppress(OSError, ValueError):
+            siblings |= parsed((system / f"cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
+        cores.setdefault(tuple(sorted(siblings)), []).append(cpu)
+    return sorted((tuple(core) for core in cores.values()), key=lambda core: (nodes.get(core[0], 0), core))
+
+
+def _nodes(system: Path) -> list[set[int]]:
+    found = []
+    for folder in sorted((system / "node").glob("node[0-9]*"), key=lambda folder: int(folder.name[4:])):
+        with suppress(OSError, ValueError):
+            found.append(parsed((folder / "cpulist").read_text()))
+    return found
+
+
+def parsed(text: str) -> set[int]:
+    """The numbers of a list as the kernel writes it, such as `0-3,8`; raises ValueError if it is none."""
+    ends = [part.partition("-")[::2] for part in text.strip().split(",") if part]
+    return {cpu for first, last in ends for cpu in range(int(first), int(last or first) + 1)}
+
+
+def share(cpus: Collection[int], index: int, parts: int, system: Path = SYSTEM) -> tuple[int, ...]:
+    """One of so many parts of CPUs, in whole cores; with fewer cores than parts, a core that parts have in common."""
+    cores = by_core(cpus, system)
+    first = index * len(cores) // parts
+    mine = cores[first : max(first + 1, (index + 1) * len(cores) // parts)]
+    return tuple(cpu for core in mine for cpu in core)
+
+
+def pin(cpus: Collection[int]) -> None:
+    """Let this process run on these CPUs alone: the threads that it has, and those that it will have.
+
+    Raises:
+        OSError: one of them is not there, or may not be used.
+    """
+    os.sched_setaffinity(0, cpus)
+    for thread in Path("/proc/self/task").iterdir():
+        # It may have ended.
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread.name), cpus)

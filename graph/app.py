@@ -74,7 +74,7 @@ def services(nodes: dict[str, Recipe]) -> dict[str, str]:
 def _placed(name: str, recipe: Recipe, listens: bool) -> Application | Factory:
     if recipe.placement == "inline":
         return recipe.make
-    return _deployment(NodeDeployment, recipe.deployment).bind(name, recipe.make, listens)
+    return _deployment(NodeDeployment, recipe.deployment).bind(name, recipe.make, listens, recipe.pinning)
 
 
 def _deployment(cls: type, name: str) -> serve.Deployment:

@@ -9,7 +9,7 @@ from pydantic import Field, PlainValidator, ValidationError, model_validator
 from deployments.combiner import CombinerConfig, check_weights
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.member import MemberConfig
-from deployments.contract.settings import Placement, Schema, describe
+from deployments.contract.settings import Cpus, Placement, Schema, describe
 from deployments.ingress.access import AccessConfig
 from deployments.ingress.settings import WITH_PAGE, IngressSettings, PageConfig
 from deployments.labeler import LabelerConfig
@@ -45,6 +45,9 @@ class EnsembleConfig(Schema):
     ingress: IngressSettings = IngressSettings()
     access: AccessConfig = AccessConfig()
     page: PageConfig = WITH_PAGE
+    cpus: Cpus | None = Field(
+        None, description="CPUs of a replica of the ingress, with its inline nodes: as a member's `cpus`"
+    )
     edges: Edges = Field("direct", description="how separate nodes are called: `direct` on one machine, or by `handle`")
     # Read where HAProxy is started: scripts/serve/front.py.
     front: Literal["direct", "serve"] = Field(
@@ -83,6 +86,23 @@ class EnsembleConfig(Schema):
         if self.ensemble.cascade is not None:
             self.ensemble.cascade.check({name: weights.get(name, 0.0) for name in names}, self.combiner.method)
         return self
+
+    @model_validator(mode="after")
+    def _cpus_are_of_one_process(self) -> Self:
+        owners: dict[int, str] = {}
+        for name, cpus in self.cpus_of.items():
+            for cpu in cpus if cpus != "auto" else ():
+                if owners.setdefault(cpu, name) != name:
+                    raise ValueError(
+                        f"cpus: {owners[cpu]!r} and {name!r} both have CPU {cpu}; give each its own, or `auto`"
+                    )
+        return self
+
+    @property
+    def cpus_of(self) -> dict[str, Cpus]:
+        """The `cpus` of the ingress and of members that have them, by name."""
+        found = {INGRESS: self.cpus, **{member.name: getattr(member, "cpus", None) for member in self.members}}
+        return {name: cpus for name, cpus in found.items() if cpus is not None}
 
     @property
     def voters(self) -> tuple[Member, ...]:

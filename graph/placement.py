@@ -14,7 +14,7 @@ from deployments.contract.settings import Placement
 from deployments.transformer import transformer
 from graph.agreement import Agreement
 from graph.config import EnsembleConfig
-from graph.defaults import make, sharing
+from graph.defaults import Pinning, make, pinning, sharing
 from graph.names import COMBINER, LABELER, TRANSFORMER
 
 # Makes a node; called in the process where it is to run.
@@ -30,12 +30,14 @@ class Recipe:
         operation: the name of its work in a trace.
         placement: where it runs.
         make: makes it there.
+        pinning: the CPUs of a separate node; None for all.
     """
 
     deployment: str
     operation: str
     placement: Placement
     make: Factory
+    pinning: Pinning | None = None
 
 
 def recipes(config: EnsembleConfig, agreed: Agreement) -> dict[str, Recipe]:
@@ -49,11 +51,16 @@ def recipes(config: EnsembleConfig, agreed: Agreement) -> dict[str, Recipe]:
 
     def predict(member: MemberConfig) -> Factory:
         gets = MemberInterface(agreed.preprocessing[member.name], agreed.labels)
-        return partial(make, member, sharing(config), config.model_repository, gets, config.ingress.max_batch_size)
+        return partial(
+            make, member, sharing(config, member), config.model_repository, gets, config.ingress.max_batch_size
+        )
 
     return {
         TRANSFORMER: Recipe(TRANSFORMER, transformer.OPERATION, decoding.placement, decode),
-        **{m.name: Recipe(m.deployment_name, m.operation, m.placement, predict(m)) for m in config.nodes},
+        **{
+            m.name: Recipe(m.deployment_name, m.operation, m.placement, predict(m), pinning(config, m.name))
+            for m in config.nodes
+        },
         COMBINER: Recipe(COMBINER, combiner.OPERATION, config.combiner.placement, combine),
         LABELER: Recipe(LABELER, labeler.OPERATION, config.labeler.placement, label),
     }

@@ -44,6 +44,8 @@ GROUPS = {
         "join": Command("scripts.serve.join", "Joins this machine to the cluster of a server, and serves on it."),
         "deploy": Command("scripts.serve.deploy", "Deploys a changed configuration to a running server."),
         "classify": Command("scripts.classify", "Classifies images with a running server."),
+        "plan": Command("scripts.plan.__main__", "Predicts what a configuration holds, before it serves."),
+        "tune": Command("scripts.tune.__main__", "Chooses the settings that suit a p99, and writes them."),
         "load": Command("scripts.load.__main__", "Loads a server and reports what it holds."),
         "doctor": Command("scripts.doctor.__main__", "Checks this machine and a configuration."),
         "keys": Command("scripts.keys", "Makes, lists and removes API keys."),

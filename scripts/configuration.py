@@ -112,7 +112,28 @@ def check_arguments(application: Mapping[str, Any]) -> EnsembleConfig:
         if name not in names:
             meant = did_you_mean(name, names)
             raise ConfigurationError(f"deployments: no deployment is called {name!r}{meant}; there are {names}")
+    owners = {INGRESS: INGRESS, **{member.deployment_name: member.name for member in config.members}}
+    for entry in application.get("deployments") or []:
+        counts = (entry.get("num_replicas"), (entry.get("autoscaling_config") or {}).get("max_replicas"))
+        most = max(1, *(count for count in counts if isinstance(count, int)))
+        if most > 1 and config.cpus_of.get(owners.get(entry["name"], ""), "auto") != "auto":
+            raise ConfigurationError(
+                f"deployments: {entry['name']!r} may have {most} replicas, which would all compute on the same `cpus`; "
+                "set `cpus: auto`, and each has its own, or one replica"
+            )
     return config
+
+
+def replicas_of(application: Mapping[str, Any], config: EnsembleConfig) -> dict[str, int]:
+    """How many replicas of the ingress and of each node there are at the start, by the names of the nodes."""
+    nodes = {member.deployment_name: member.name for member in config.members}
+    found = {}
+    for entry in application.get("deployments") or []:
+        scaling = entry.get("autoscaling_config") or {}
+        fixed = entry.get("num_replicas")
+        count = scaling.get("initial_replicas") or scaling.get("min_replicas", 1) if fixed in {None, "auto"} else fixed
+        found[nodes.get(entry["name"], entry["name"])] = max(1, count)
+    return found
 
 
 def doubts(config: EnsembleConfig, agreed: Agreement) -> Iterator[str]:

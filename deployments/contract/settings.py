@@ -18,6 +18,8 @@ Placement = Annotated[
     Literal["separate", "inline"],
     Field(description="a Serve deployment of its own, or the process of its caller"),
 ]
+# The CPUs of a replica: those of these numbers, or `auto` for its share of the machine's.
+Cpus = Literal["auto"] | Annotated[tuple[Annotated[int, Field(ge=0, le=8191)], ...], Field(min_length=1)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=NAME, max_length=MAX_NAME_LENGTH)]
 MIB = 1024 * 1024

@@ -15,6 +15,7 @@ from deployments.contract.errors import ConfigurationError
 from deployments.contract.member import MemberConfig, MemberInterface, Signature
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Pixels, Probabilities
+from deployments.contract.settings import Cpus
 from models.errors import ModelError
 from models.repository import Model, sha256
 from models.sources import Repository, RepositoryAddress, open_repository
@@ -85,6 +86,9 @@ class LocalMember(MemberConfig):
         None, description="folder in the model repository, or the path or address of one elsewhere; default: the name"
     )
     version: int | None = Field(None, ge=1, description="model version; default: the highest")
+    cpus: Cpus | None = Field(
+        None, description="CPUs of its replica's own, by number, or `auto` for its share; default: all"
+    )
     version_policy: Literal["fixed", "latest"] = Field(
         "fixed", description="`latest` takes a higher version that appears while it serves"
     )
@@ -96,6 +100,14 @@ class LocalMember(MemberConfig):
     def _one_version_or_the_latest(self) -> Self:
         if self.version is not None and self.version_policy == "latest":
             raise ValueError("version_policy: latest, but `version` names one; remove one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_process_to_pin(self) -> Self:
+        if self.cpus is not None and self.placement == "inline":
+            raise ValueError(
+                "cpus: an inline member has no process of its own; set `cpus` beside `members`, or place it separate"
+            )
         return self
 
     def trial(self) -> Self | None:

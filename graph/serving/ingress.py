@@ -30,6 +30,7 @@ from deployments.observe.metrics import EdgeMetrics, report_state
 from deployments.observe.observer import Observer
 from deployments.observe.stats import Stats
 from deployments.observe.tracing import Tracing
+from graph.defaults import pinning
 from graph.edges.direct import DirectEdge
 from graph.edges.edge import edge
 from graph.edges.folder import private, sockets
@@ -40,6 +41,7 @@ from graph.live import LiveSettings
 from graph.names import INGRESS
 from graph.plan import Plan
 from graph.ray_internals.listening import http_host
+from graph.serving.cores import take_cores
 from graph.serving.joined import join
 from graph.serving.replicas import Replicas
 
@@ -61,6 +63,7 @@ class IngressReplica:
     def __init__(self, plan: Plan, nodes: Mapping[str, DeploymentHandle[Any] | Callable[[], Node[Any, Any]]]) -> None:
         """Compose the graph: each node is a handle, or made here."""
         config, labels, keys = plan.config, plan.agreed.labels, plan.config.access.keys
+        take_cores(pinning(config, INGRESS))
         inline = {name: node() for name, node in nodes.items() if not isinstance(node, DeploymentHandle)}
         handles = {name: node for name, node in nodes.items() if isinstance(node, DeploymentHandle)}
         metrics = EdgeMetrics()

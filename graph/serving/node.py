@@ -11,9 +11,11 @@ from ray import serve
 from deployments.contract.batch import Batch
 from deployments.contract.nodes import HealthChecked, Node
 from deployments.observe.metrics import report_state
+from graph.defaults import Pinning
 from graph.edges.folder import sockets
 from graph.edges.listener import Listener
 from graph.live import LiveSettings
+from graph.serving.cores import take_cores
 
 logger = logging.getLogger("ray.serve")
 
@@ -21,9 +23,12 @@ logger = logging.getLogger("ray.serve")
 class NodeDeployment:
     """Runs one node, which batches reach by Serve's handle or by a socket on the same machine."""
 
-    def __init__(self, name: str, make: Callable[[], Node[Any, Any]], listens: bool = False) -> None:
-        """Make the node here, in the replica; `listens` says whether it has a socket."""
+    def __init__(
+        self, name: str, make: Callable[[], Node[Any, Any]], listens: bool = False, pinning: Pinning | None = None
+    ) -> None:
+        """Make the node here, in the replica, on its CPUs; `listens` says whether it has a socket."""
         self._name = name
+        take_cores(pinning)
         self.node = make()
         self._under_way = 0
         self._settings = LiveSettings({name: self.node})

@@ -11,6 +11,10 @@ from typing import Any
 import psutil
 
 from deployments.cpus import available_cpus
+from deployments.members.local import LocalMember
+from graph.config import EnsembleConfig
+from graph.defaults import share_of_threads, sharing
+from graph.names import INGRESS
 from scripts.doctor.finding import Finding
 from scripts.errors import ScriptError
 from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH
@@ -61,6 +65,28 @@ def cores(needed: float) -> Finding:
         return Finding(
             "wrong", what, "lower num_cpus or min_replicas of its deployments: replicas that find no cores wait forever"
         )
+    return Finding("ok", what)
+
+
+def threads(config: EnsembleConfig, replicas: Mapping[str, int]) -> Finding:
+    """The threads of the members that compute at the same time, against the cores.
+
+    Args:
+        config: of an application.
+        replicas: of the ingress and of each separate member, by name.
+    """
+    here, each = available_cpus(), {}
+    for member in config.members:
+        if isinstance(member, LocalMember):
+            count = replicas.get(member.name if member.placement == "separate" else INGRESS, 1)
+            left_open = share_of_threads(here, sharing(config, member), count)
+            each[member.name] = count * (member.threads or left_open)
+    # The members of a cascade take turns.
+    total = max(each.values(), default=0) if config.ensemble.cascade is not None else sum(each.values())
+    what = f"threads: {total} of all replicas' members compute at the same time, on {here} cores"
+    if total > here:
+        most = ", ".join(f"{name}: {count}" for name, count in each.items())
+        return Finding("look", f"{what} ({most})", "leave `threads` of the members out, or have fewer replicas")
     return Finding("ok", what)
 
 

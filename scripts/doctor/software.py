@@ -14,8 +14,9 @@ from packaging.requirements import Requirement
 from deployments.contract.batch import Batch
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import Item
-from scripts.configuration import check, check_import_paths, check_names, doubts
+from scripts.configuration import check, check_import_paths, check_names, doubts, replicas_of
 from scripts.doctor.finding import Finding
+from scripts.doctor.machine import threads
 from scripts.serve import haproxy as front
 from scripts.shipped import hidden, shipped
 
@@ -89,6 +90,7 @@ def application(given: Mapping[str, Any]) -> Iterator[Finding]:
 
     try:
         config, agreed = check(given)
+        yield threads(config, replicas_of(given, config))
         yield Finding("ok", f"models: {', '.join(m.name for m in config.members)}, {len(agreed.labels)} classes agreed")
         nodes = {name: recipe.make() for name, recipe in recipes(config, agreed).items()}
     except ConfigurationError as err:

@@ -3,6 +3,7 @@
     ensemble experiments cascade --help      # accuracy against throughput: members, precisions, thresholds
     ensemble experiments overload --help     # more images than all members can answer, second by second
     ensemble experiments payloads --help     # what a request costs, by the form of its images
+    ensemble experiments planning --help     # how exact the predictions of `ensemble plan` are
 
 Each has options of its own, prints a table, and writes it as JSON, as Markdown and as a picture.
 """
@@ -12,9 +13,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from scripts.lab.experiments import cascade, overload, payloads
+from scripts.lab.experiments import cascade, overload, payloads, planning
 
-EXPERIMENTS = {"cascade": cascade.main, "overload": overload.main, "payloads": payloads.main}
+EXPERIMENTS = {"cascade": cascade.main, "overload": overload.main, "payloads": payloads.main, "planning": planning.main}
 
 
 def main() -> None:

@@ -126,3 +126,14 @@ def test_json_logs_leave_other_options_alone():
     log_json(config)
     assert config["logging_config"] == {"enable_access_log": False, "encoding": "JSON"}
     assert config["applications"] == [{"logging_config": {"a": 1, "encoding": "JSON"}}, {}]
+
+
+def test_replicas_that_would_share_named_cpus_are_refused(repository):
+    application = config(repository, "inline")["applications"][0]
+    application["args"]["cpus"] = [0]
+    check(application)
+    application["deployments"][0] = {"name": "Ingress", "autoscaling_config": {"min_replicas": 1, "max_replicas": 2}}
+    with pytest.raises(ConfigurationError, match="may have 2 replicas"):
+        check(application)
+    application["args"]["cpus"] = "auto"
+    check(application)

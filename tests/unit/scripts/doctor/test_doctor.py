@@ -6,6 +6,7 @@ import sys
 import pytest
 import yaml
 
+from graph.config import parse
 from scripts.doctor import machine, software
 from scripts.serve.environment import TOKEN_PATH
 from scripts.serve.ports import Port
@@ -37,6 +38,23 @@ def test_more_cores_than_there_are():
     assert machine.cores(0.1).verdict == "ok"
     assert machine.cores(10_000).verdict == "wrong"
     assert "num_cpus" in machine.cores(10_000).remedy
+
+
+def test_more_threads_than_cores(monkeypatch):
+    monkeypatch.setattr(machine, "available_cpus", lambda: 4)
+
+    def found(threads, replicas, **more):
+        members = [{"name": name, "threads": threads} for name in ("resnet", "densenet")]
+        return machine.threads(parse({"members": members, **more}), replicas)
+
+    assert found(2, {}).verdict == "ok"
+    assert found(None, {"resnet": 2, "densenet": 2}).verdict == "ok"
+    assert found(2, {"resnet": 2}).verdict == "look"
+    assert "resnet: 4, densenet: 2" in found(2, {"resnet": 2}).what
+    assert "threads" in found(2, {"resnet": 2}).remedy
+    # The members of a cascade take turns.
+    cascade = {"cascade": {"order": ["resnet", "densenet"], "exit_at": [0.5]}}
+    assert found(2, {"resnet": 2}, ensemble=cascade).verdict == "ok"
 
 
 def test_memory():

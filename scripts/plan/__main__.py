@@ -1,0 +1,132 @@
+"""Predicts what a configuration holds, before it serves: throughput, latency, CPU and memory.
+
+    ensemble plan configs/colocated.yaml                       # 1, 8 and 32 clients at a time
+    ensemble plan configs/colocated.yaml --rate 100 200 400    # an open loop
+    ensemble plan configs/colocated.yaml --cores 16            # another machine
+
+The first time it measures this machine for about two minutes: each node by batch size and threads, and the server twice
+under two loads. The profile is kept; a prediction takes less than a second. See docs/planning.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from deployments.members.streams import folder
+from scripts import configuration
+from scripts.errors import ScriptError, errors_in_one_line, fraction, positive
+from scripts.load.arrivals import Arrivals
+from scripts.load.load import Closed
+from scripts.plan import profile as profiles
+from scripts.plan.prediction import HEADINGS, Prediction, predict
+from scripts.plan.profile import Profile
+from scripts.plan.setting import setting
+from scripts.results import Table
+from scripts.shipped import shipped
+
+
+def add_profile(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of a profile."""
+    parser.add_argument(
+        "config", type=Path, nargs="?", default=shipped("configs/colocated.yaml"), help="a Serve config"
+    )
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="default: in the user's cache folder")
+    parser.add_argument("--measure", action="store_true", help="measure the profile again")
+    parser.add_argument("--images", type=Path, nargs="+", metavar="FILE", help="to measure with; default: one of a cat")
+    parser.add_argument("--cores", type=positive, help="of the machine that is planned; default: this one's")
+    parser.add_argument("--clients-here", action="store_true", help="the clients compute on the server's cores, too")
+    parser.add_argument(
+        "--exits", type=fraction, nargs="+", metavar="SHARE", help="of a cascade: what each member but the last answers"
+    )
+
+
+def photographs(args: argparse.Namespace) -> list[bytes]:
+    """The images to measure with."""
+    return [file.read_bytes() for file in args.images or [shipped("tests/cat.jpg")]]
+
+
+def only_application(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The application of a Serve config.
+
+    Raises:
+        ScriptError: there is not exactly one of this project.
+    """
+    found = list(configuration.ours(config))
+    if len(found) != 1:
+        raise ScriptError(f"a configuration of one application can be planned; this one has {len(found)}")
+    return found[0]
+
+
+def profile_of(args: argparse.Namespace, config: Mapping[str, Any]) -> Profile:
+    """The profile that is kept, or else a new one.
+
+    Raises:
+        ScriptError: it can't be measured or read.
+    """
+    application = only_application(config)
+    file = args.profile or folder() / f"plan-{_key(application)}.json"
+    if file.exists() and not args.measure:
+        return profiles.read(file)
+    from scripts.plan.measuring import measure
+
+    # Refuses what can't be planned, before minutes of measurement.
+    setting(application, args.exits)
+    print(f"Measuring a profile of this machine, about two minutes; it is kept in {file}.", flush=True)
+    made = measure(config, photographs(args), lambda text: print(f"  {text}", flush=True))
+    profiles.write(made, file)
+    return made
+
+
+def _key(application: Mapping[str, Any]) -> str:
+    """What a profile depends on besides the machine: the models, and what runs them."""
+    config = configuration.check_arguments(application)
+    members = [member.model_dump(exclude={"placement", "threads", "weight", "deployment"}) for member in config.members]
+    return hashlib.sha256(repr((str(config.model_repository), members)).encode()).hexdigest()[:16]
+
+
+def predictions(args: argparse.Namespace, config: Mapping[str, Any], profile: Profile) -> list[Prediction]:
+    """A prediction of each load."""
+    given = setting(only_application(config), args.exits, args.cores)
+    loads = [Arrivals(rate) for rate in args.rate or ()] + [Closed(clients) for clients in args.concurrency or ()]
+    loads = loads or [Closed(clients) for clients in (1, 8, 32)]
+    return [predict(given, profile, load, args.cores, clients_here=args.clients_here) for load in loads]
+
+
+def table(found: Sequence[Prediction], profile: Profile, cores: int | None) -> Table:
+    """The predictions, and what they are by."""
+    facts = profile.machine
+    notes = [f"Predicted, not measured, by a profile of {facts['cpu']}, {facts['cores']} cores, {facts['date']}."]
+    if cores not in {None, profile.cores}:
+        notes.append(f"{cores} cores were not measured: each is taken to be as fast as one of the {profile.cores}.")
+    return Table(HEADINGS, [each.cells for each in found], words=(0, len(HEADINGS) - 1), notes=notes)
+
+
+def main() -> None:
+    """Parse the command line, predict and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_profile(parser)
+    parser.add_argument("--concurrency", type=positive, nargs="+", metavar="N", help="clients of a closed loop")
+    parser.add_argument("--rate", type=float, nargs="+", metavar="R", help="requests per second of an open loop")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    args = parser.parse_args()
+    if any(rate <= 0 for rate in args.rate or ()):
+        parser.error("--rate: must be above 0")
+    with errors_in_one_line():
+        config = configuration.read(args.config)
+        profile = profile_of(args, config)
+        found = predictions(args, config, profile)
+    if args.json:
+        facts = {"machine": profile.machine, "cores": args.cores or profile.cores}
+        print(msgspec.json.encode({**facts, "predicted": [each.json() for each in found]}).decode())
+    else:
+        table(found, profile, args.cores).show()
+
+
+if __name__ == "__main__":
+    main()

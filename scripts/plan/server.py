@@ -1,0 +1,85 @@
+"""A server that a measurement starts, on ports beside those of others, and loads."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from scripts.errors import ScriptError
+from scripts.load.arrivals import Arrivals
+from scripts.load.duration import Duration
+from scripts.load.load import Closed, Target
+from scripts.load.measure import measure
+from scripts.load.protocols.classify import Classify
+from scripts.load.row import Row
+from scripts.load.server import Server
+
+READY_TIMEOUT_S, STOP_TIMEOUT_S = 240.0, 60.0
+WARM_UP_S = 1.5
+# Serving takes as many ports in a row.
+PORTS = 4
+FIRST_PORT, LAST_PORT = 18400, 18800
+
+
+@contextmanager
+def serving(config: Mapping[str, Any]) -> Iterator[str]:
+    """Serve a Serve config; gives the URL once every member has answered, and stops the server in the end.
+
+    Raises:
+        ScriptError: it did not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="ensemble-plan-") as folder:
+        file, log, port = Path(folder) / "config.yaml", Path(folder) / "log", free_ports()
+        file.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
+        command = [sys.executable, "-m", "scripts.serve", str(file), "--ports-from", str(port)]
+        with log.open("wb") as stream:
+            process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)  # noqa: S603
+        try:
+            give_up = time.monotonic() + READY_TIMEOUT_S
+            while b"Ready." not in log.read_bytes():
+                if process.poll() is not None or time.monotonic() > give_up:
+                    raise ScriptError(f"the server did not start: {log.read_text(errors='replace')[-1500:]}")
+                time.sleep(0.2)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def free_ports() -> int:
+    """The first of as many free ports in a row as serving needs.
+
+    Raises:
+        ScriptError: there are none.
+    """
+    for first in range(FIRST_PORT, LAST_PORT, PORTS):
+        try:
+            for port in range(first, first + PORTS):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return first
+    raise ScriptError(f"no {PORTS} ports in a row are free from {FIRST_PORT} to {LAST_PORT}; stop a server")
+
+
+def loaded(url: str, photographs: Sequence[bytes], load: Closed | Arrivals | int, seconds: float) -> Row:
+    """What a load measures, and what the server's processes use meanwhile; a number is one of clients."""
+    target = Target(url, Classify(), tuple(photographs))
+    mode = Closed(load) if isinstance(load, int) else load
+    with Server(target, "ensemble") as server:
+        return measure(target, mode, Duration(WARM_UP_S, seconds), server=server)

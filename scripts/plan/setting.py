@@ -1,0 +1,94 @@
+"""What a prediction is about: how a configuration places, batches and computes, and who asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deployments.contract.settings import Placement as NodePlacement
+from deployments.cpus import available_cpus
+from deployments.ingress.settings import IngressSettings
+from deployments.members.local import LocalMember
+from graph.defaults import share_of_threads, sharing
+from graph.names import COMBINER, INGRESS, LABELER, TRANSFORMER
+from scripts import configuration
+from scripts.errors import ScriptError
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A configuration, as far as it decides how fast it is.
+
+    Attributes:
+        ingress: its settings.
+        members: the threads of each, by name, in the order of a cascade if there is one.
+        decoding: threads of the transformer.
+        placements: of each node, by name; the transformer, combiner and labeler have those of their deployments.
+        replicas: of the ingress and of separate nodes; one where it is not here.
+        exits: of a cascade: for each member but the last, the share of the images it gets that it answers.
+    """
+
+    ingress: IngressSettings
+    members: Mapping[str, int]
+    decoding: int
+    placements: Mapping[str, NodePlacement]
+    replicas: Mapping[str, int] = field(default_factory=dict)
+    exits: tuple[float, ...] | None = None
+
+    @property
+    def separate(self) -> list[str]:
+        """The nodes that have processes of their own."""
+        return [name for name, placement in self.placements.items() if placement == "separate"]
+
+    def count(self, name: str) -> int:
+        """How many replicas of the ingress, or of a separate node, there are."""
+        return self.replicas.get(name, 1)
+
+
+def setting(application: Mapping[str, Any], exits: Sequence[float] | None = None, cores: int | None = None) -> Setting:
+    """The setting of an application of a Serve config.
+
+    Args:
+        application: the application.
+        exits: of its cascade; see `Setting.exits`.
+        cores: of the machine that it is for; None for this one.
+
+    Raises:
+        ConfigurationError: it can't be served.
+        ScriptError: it can't be predicted; the message says why.
+    """
+    config = configuration.check_arguments(application)
+    for member in config.nodes:
+        if not isinstance(member, LocalMember):
+            raise ScriptError(f"members: {member.name!r} runs on a server of its own, which can't be profiled here")
+    if config.shadows or config.canaries:
+        raise ScriptError("members: shadows and canaries can't be predicted; leave them out of what is planned")
+    usable = cores or available_cpus()
+    names = [member.name for member in config.members]
+    if (cascade := config.ensemble.cascade) is not None:
+        names = list(cascade.order)
+        if exits is None or len(exits) != len(names) - 1:
+            raise ScriptError(
+                f"--exits: name {len(names) - 1}, the share of the images it gets that each member of the cascade but "
+                "the last answers; `ensemble evaluate` and /stats report it"
+            )
+    replicas = configuration.replicas_of(application, config)
+    threads = {}
+    for member in config.members:
+        assert isinstance(member, LocalMember)
+        of_member = replicas.get(member.name if member.placement == "separate" else INGRESS, 1)
+        threads[member.name] = member.threads or share_of_threads(usable, sharing(config, member), of_member)
+    return Setting(
+        config.ingress,
+        {name: threads[name] for name in names},
+        config.transformer.threads or usable,
+        {
+            TRANSFORMER: config.transformer.placement,
+            **{member.name: member.placement for member in config.members},
+            COMBINER: config.combiner.placement,
+            LABELER: config.labeler.placement,
+        },
+        replicas,
+        tuple(exits or ()) if cascade is not None else None,
+    )

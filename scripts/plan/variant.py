@@ -1,0 +1,63 @@
+"""Other forms of a Serve config: its nodes placed elsewhere, its replicas fixed, its batches changed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from graph.names import COMBINER, INGRESS, LABELER, TRANSFORMER
+from scripts import configuration
+from scripts.plan.profile import Placement
+
+NODES = {TRANSFORMER: "transformer", COMBINER: "combiner", LABELER: "labeler"}
+# What a replica may hold is the ingress' to bound; Serve's bounds are out of the way.
+MOST_CALLS = 1000
+
+
+def placed(config: Mapping[str, Any], placement: Placement, ingresses: int = 1, nodes: int = 1) -> dict[str, Any]:
+    """The config with every node of its application placed alike, and a fixed number of replicas.
+
+    Args:
+        config: a Serve config.
+        placement: of every node.
+        ingresses: replicas of the ingress.
+        nodes: replicas of each separate member and of the transformer; the light nodes have one.
+    """
+    changed: dict[str, Any] = copy.deepcopy(dict(config))
+    application = next(configuration.ours(changed))
+    arguments = application["args"]
+    for section in NODES.values():
+        arguments[section] = {**(arguments.get(section) or {}), "placement": placement}
+    for member in arguments["members"]:
+        member["placement"] = placement
+    before = {entry["name"]: entry for entry in application.get("deployments") or []}
+    application["deployments"] = [_fixed(INGRESS, before, ingresses)]
+    if placement == "separate":
+        members = [member.get("deployment") or member["name"] for member in arguments["members"]]
+        counts = {TRANSFORMER: nodes, **dict.fromkeys(members, nodes), COMBINER: 1, LABELER: 1}
+        application["deployments"] += [_fixed(name, before, count) for name, count in counts.items()]
+    return changed
+
+
+def _fixed(name: str, before: Mapping[str, Mapping[str, Any]], replicas: int) -> dict[str, Any]:
+    """A deployment's entry with as many replicas, and what else it had."""
+    usual = {"name": name, "max_ongoing_requests": MOST_CALLS, "ray_actor_options": {"num_cpus": 0.05}}
+    kept = dict(_kept(before.get(name, {})))
+    return {**usual, **kept, "num_replicas": replicas}
+
+
+def _kept(entry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((key, value) for key, value in entry.items() if key not in {"autoscaling_config", "num_replicas"})
+
+
+def tuned(config: Mapping[str, Any], *, threads: int | None, ingress: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with other settings of the ingress, and with so many threads for each member."""
+    changed: dict[str, Any] = copy.deepcopy(dict(config))
+    arguments = next(configuration.ours(changed))["args"]
+    arguments["ingress"] = {**(arguments.get("ingress") or {}), **ingress}
+    for member in arguments["members"]:
+        member.pop("threads", None)
+        if threads is not None:
+            member["threads"] = threads
+    return changed

@@ -1,0 +1,50 @@
+"""Writes a Serve config with a comment beside every field that was chosen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from deployments.ingress.settings import IngressSettings
+from scripts.tune.search import Goal, Tried
+
+FIELD = re.compile(r"^(?P<indent>[ -]*)(?P<name>\w+): \S.*$")
+MORE = {
+    "placement": "where the node runs: `inline`, in the ingress' process, or `separate`, in one of its own",
+    "threads": "that compute; left out, the member's share of the cores",
+    "num_replicas": "processes",
+}
+
+
+def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, machine: Mapping[str, str]) -> str:
+    """The file: what it is for, what was measured of it, and the configuration, commented once per field.
+
+    Args:
+        config: the Serve config of the candidate.
+        chosen: the candidate, and what is known of it.
+        goal: what it was chosen for.
+        machine: the profile's facts.
+    """
+    said = f"{chosen.predicted.requests_per_s:.0f} requests/s at a p99 of {chosen.predicted.p99_ms:.1f} ms"
+    lines = [
+        f"# Chosen by `ensemble tune` for a p99 of at most {goal.p99_ms:g} ms.",
+        f"# {chosen.candidate}.",
+        f"# Predicted: {said}.",
+    ]
+    if chosen.measured_rate is not None:
+        seen = f"{chosen.measured_rate:.0f} requests/s at a p99 of {chosen.measured_p99_ms:.1f} ms"
+        lines.append(f"# Measured with Poisson arrivals of {chosen.rate:.0f}/s: {seen}.")
+    lines.append(f"# Machine: {machine['cpu']}, {machine['cores']} cores, {machine['date']}.")
+    known = {name: field.description for name, field in IngressSettings.model_fields.items()} | MORE
+    commented: set[str] = set()
+    for line in yaml.safe_dump(dict(config), sort_keys=False, width=120).splitlines():
+        found = FIELD.match(line)
+        name = found["name"] if found is not None else ""
+        if name in known and name not in commented and found is not None:
+            commented.add(name)
+            lines.append(f"{' ' * len(found['indent'])}# {name}: {known[name]}")
+        lines.append(line)
+    return "\n".join(lines) + "\n"

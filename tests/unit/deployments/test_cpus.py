@@ -1,0 +1,68 @@
+"""The CPUs of a machine, of a container and of a replica."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from deployments import cpus
+
+
+def machine(folder, siblings, nodes):
+    """A `/sys/devices/system` of hyper-threads by CPU and of NUMA nodes."""
+    for cpu, text in siblings.items():
+        (topology := folder / f"cpu/cpu{cpu}/topology").mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(text + "\n")
+    for number, text in enumerate(nodes):
+        (node := folder / f"node/node{number}").mkdir(parents=True)
+        (node / "cpulist").write_text(text + "\n")
+    return folder
+
+
+@pytest.mark.parametrize(("quota", "expected"), [("max 100000", 2), ("150000 100000", 1), ("50000 100000", 1)])
+def test_a_quota_is_rounded_down_to_at_least_one(quota, expected, tmp_path, monkeypatch):
+    (tmp_path / "cpu.max").write_text(quota)
+    monkeypatch.setattr(cpus, "CGROUP_V2", tmp_path / "cpu.max")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    assert cpus.available_cpus() == expected
+
+
+def test_hyper_threads_are_one_core_and_numa_nodes_come_one_after_the_other(tmp_path):
+    system = machine(
+        tmp_path,
+        {0: "0,4", 1: "1,5", 2: "2,6", 3: "3,7", 4: "0,4", 5: "1,5", 6: "2,6", 7: "3,7"},
+        ["0,2,4,6", "1,3,5,7"],
+    )
+    assert cpus.by_core(range(8), system) == [(0, 4), (2, 6), (1, 5), (3, 7)]
+    # A container that may use half of them.
+    assert cpus.by_core([4, 5, 6], system) == [(4,), (6,), (5,)]
+
+
+def test_parts_have_whole_cores_and_no_cpu_in_common(tmp_path):
+    system = machine(tmp_path, {0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3", 4: "4-5", 5: "4-5"}, ["0-5"])
+    assert [cpus.share(range(6), index, 3, system) for index in range(3)] == [(0, 1), (2, 3), (4, 5)]
+    assert [cpus.share(range(6), index, 2, system) for index in range(2)] == [(0, 1), (2, 3, 4, 5)]
+
+
+def test_more_parts_than_cores_have_one_each(tmp_path):
+    assert [cpus.share([0, 1], index, 3, tmp_path) for index in range(3)] == [(0,), (0,), (1,)]
+
+
+def test_a_list_of_the_kernel():
+    assert cpus.parsed("0-2,8\n") == {0, 1, 2, 8}
+    with pytest.raises(ValueError, match="invalid literal"):
+        cpus.parsed("all")
+
+
+def test_every_thread_of_a_process_is_pinned():
+    program = (
+        "import os, threading; from deployments.cpus import pin, usable; stop = threading.Event(); seen = []\n"
+        "def wait(): stop.wait(); seen.append(os.sched_getaffinity(0))\n"
+        "thread = threading.Thread(target=wait); thread.start(); first = usable()[0]; pin([first]); stop.set()\n"
+        "thread.join(); print(seen == [{first}], usable() == (first,))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "True True\n", done.stderr

@@ -1,0 +1,75 @@
+"""`ensemble plan`: what is said of bad input, and its outputs."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from scripts.plan import __main__ as command
+from scripts.plan import profile as profiles
+from scripts.plan.variant import placed, tuned
+from tests.unit.scripts.plan.profiles import ROOT, application, profile
+
+
+@pytest.fixture
+def plan(tmp_path, monkeypatch, capsys):
+    """Runs the command on a shipped configuration and the profile."""
+    file = tmp_path / "profile.json"
+    profiles.write(profile(), file)
+
+    def run(*arguments):
+        given = ["ensemble plan", str(ROOT / "configs/colocated.yaml"), "--profile", str(file), *arguments]
+        monkeypatch.setattr(sys, "argv", given)
+        command.main()
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_it_prints_a_table(plan):
+    printed = plan("--concurrency", "1", "--rate", "100", "--cores", "16")
+    assert "1 at a time" in printed
+    assert "100/s" in printed
+    assert "Predicted, not measured" in printed
+    assert "16 cores were not measured" in printed
+
+
+def test_it_prints_json(plan):
+    found = json.loads(plan("--json", "--concurrency", "1", "8"))
+    assert [each["load"] for each in found["predicted"]] == ["1 at a time", "8 at a time"]
+    assert found["predicted"][0]["requests_per_s"] == pytest.approx(1000, rel=0.01)
+
+
+@pytest.mark.parametrize("arguments", [["--rate", "0"], ["--concurrency", "0"], ["--exits", "2"]])
+def test_bad_input_is_a_usage_error(plan, arguments):
+    with pytest.raises(SystemExit) as raised:
+        plan(*arguments)
+    assert raised.value.code == 2
+
+
+def test_one_application_is_planned(plan, tmp_path, monkeypatch):
+    (tmp_path / "none.yaml").write_text("applications: []")
+    monkeypatch.setattr(sys, "argv", ["ensemble plan", str(tmp_path / "none.yaml")])
+    with pytest.raises(SystemExit, match="one application"):
+        command.main()
+
+
+def test_a_placement_is_a_whole_configuration():
+    config = {"applications": [application()]}
+    separate = placed(config, "separate", ingresses=2, nodes=2)
+    counts = {each["name"]: each["num_replicas"] for each in separate["applications"][0]["deployments"]}
+    names = {"Ingress": 2, "JpegTransformer": 2, "resnet": 2, "densenet": 2, "Combiner": 1, "Labeler": 1}
+    assert counts == names
+    back = placed(separate, "inline")["applications"][0]
+    assert [each["name"] for each in back["deployments"]] == ["Ingress"]
+    assert back["args"]["members"] == config["applications"][0]["args"]["members"]
+
+
+def test_settings_replace_those_that_were_there():
+    config = {"applications": [application(batch_wait_ms=2)]}
+    changed = tuned(config, threads=2, ingress={"max_batch_size": 4})["applications"][0]["args"]
+    assert changed["ingress"] == {"batch_wait_ms": 2, "max_batch_size": 4}
+    assert [member["threads"] for member in changed["members"]] == [2, 2]
+    assert "threads" not in config["applications"][0]["args"]["members"][0]

@@ -1,0 +1,110 @@
+"""Predictions against what queueing theory and arithmetic say."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from scripts.errors import ScriptError
+from scripts.load.arrivals import Arrivals
+from scripts.load.load import Closed
+from scripts.plan.prediction import predict
+from scripts.plan.profile import Curve, Overhead, Point, Served
+from scripts.plan.setting import setting
+from tests.unit.scripts.plan.profiles import application, curve, profile
+
+ALONE = {"max_batch_size": 1, "max_concurrent_batches": 1, "refill_share": 0}
+
+
+def test_one_client_waits_for_one_image():
+    found = predict(setting(application()), profile(), Closed(1))
+    assert found.p50_ms == pytest.approx(1.0, rel=1e-3)
+    assert found.requests_per_s == pytest.approx(1000, rel=0.01)
+    assert found.cpu == pytest.approx(2.0, rel=0.01)
+    assert found.memory_mb == 900
+
+
+def test_two_members_on_one_core_take_twice_as_long():
+    assert predict(setting(application()), profile(), Closed(1), 1).p50_ms == pytest.approx(2.0, rel=1e-3)
+
+
+def test_members_together_take_what_was_measured_of_them_together():
+    slowed = {"resnet": (curve(together=1.5),), "densenet": (curve(together=1.5),)}
+    nodes = {**profile().nodes, **slowed}
+    assert predict(setting(application()), profile(nodes=nodes), Closed(1)).p50_ms == pytest.approx(1.5, rel=1e-3)
+
+
+def test_an_open_loop_waits_as_long_as_a_queue_with_one_server():
+    # M/D/1 at a load of 0.5: the mean wait is 0.5 of the service time; at most 60 % wait for nothing.
+    found = predict(setting(application(**ALONE)), profile(), Arrivals(500), requests=8000)
+    assert found.requests_per_s == pytest.approx(500, rel=0.05)
+    assert 1.0 <= found.p50_ms < 1.5
+    # The 99th percentile of M/D/1 at 0.5 is 4.2 service times (Crommelin's formula).
+    assert found.p99_ms == pytest.approx(4.2, rel=0.15)
+    assert found.images == 1
+
+
+def test_more_than_it_answers_has_no_latency_and_is_refused():
+    found = predict(setting(application(max_in_flight=64, **ALONE)), profile(), Arrivals(3000))
+    assert math.isinf(found.p99_ms)
+    assert found.json()["p99_ms"] is None
+    assert found.requests_per_s == pytest.approx(1000, rel=0.03)
+    assert found.refused > 0.5
+    assert found.limit == "cores"
+
+
+def test_clients_that_send_again_share_a_batch():
+    # A batch costs 10 ms however large it is.
+    flat = Curve(1, 1, (Point(1, 10.0, 10.0), Point(16, 10.0, 10.0)), (1.0, 1.0))
+    nodes = {**profile().nodes, "resnet": (flat,), "densenet": (flat,)}
+    small = predict(setting(application(max_batch_size=1)), profile(nodes=nodes), Closed(8))
+    large = predict(setting(application(max_batch_size=8)), profile(nodes=nodes), Closed(8))
+    assert small.images == 1
+    assert large.images == pytest.approx(8, rel=0.01)
+    assert large.requests_per_s == pytest.approx(8 * small.requests_per_s, rel=0.05)
+
+
+def test_an_event_loop_is_what_limits_on_many_cores_and_replicas_remove_the_limit():
+    loop = Served(Overhead(0.0, 2.0), Overhead(), 0.0, 0.0, 0.0, 0.0, 500.0, 200.0, 400.0)
+    costly = profile(served={"inline": loop, "separate": loop})
+    app = application()
+    one = predict(setting(app, cores=16), costly, Closed(64), 16)
+    app["deployments"][0]["num_replicas"] = 4
+    four = predict(setting(app, cores=16), costly, Closed(64), 16)
+    assert one.requests_per_s == pytest.approx(500, rel=0.05)
+    assert one.limit == "event loop of the ingress"
+    assert four.requests_per_s > 3 * one.requests_per_s
+    assert four.memory_mb == one.memory_mb + 3 * 500
+
+
+def test_separate_nodes_cost_their_calls():
+    call = Served(Overhead(), Overhead(1.0, 0.0), 0.0, 0.0, 0.0, 0.0, 300.0, 200.0, 400.0)
+    costly = profile(served={"inline": profile().served["inline"], "separate": call})
+    separate = predict(setting(application("serve_config.yaml")), costly, Closed(1))
+    # Transformer, members, combiner and labeler, one after the other, and 1 ms of computing.
+    assert separate.p50_ms == pytest.approx(5.0, rel=0.01)
+    assert separate.memory_mb == 400 + 300 + 5 * 200
+
+
+def test_a_cascade_asks_the_second_member_about_the_rest():
+    app = application("configs/cascade.yaml")
+    names = app["args"]["ensemble"]["cascade"]["order"]
+    nodes = {**profile().nodes, **{name: (curve(),) for name in names}}
+    every = predict(setting(app, [0.0] * (len(names) - 1)), profile(nodes=nodes), Closed(1))
+    most = predict(setting(app, [0.75] * (len(names) - 1)), profile(nodes=nodes), Closed(1))
+    assert every.p50_ms == pytest.approx(len(names), rel=0.01)
+    assert most.p50_ms == pytest.approx(1.0, rel=0.01)
+    assert most.cpu <= every.cpu
+    with pytest.raises(ScriptError, match="--exits"):
+        setting(app)
+
+
+def test_what_is_not_known_can_not_be_predicted():
+    remote = {"name": "far", "kind": "open_inference", "url": "grpc://127.0.0.1:1"}
+    app = application()
+    app["args"]["members"].append(remote)
+    with pytest.raises(ScriptError, match="server of its own"):
+        setting(app)
+    with pytest.raises(ScriptError, match="the profile has no resnet"):
+        predict(setting(application()), profile(nodes={"JpegTransformer": (curve(),)}), Closed(1))

@@ -1,0 +1,49 @@
+"""A profile is kept in a file, and its durations are read between what was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.errors import ScriptError
+from scripts.plan import profile as profiles
+from scripts.plan.fitting import overhead
+from scripts.plan.profile import Curve, Point, quantiles
+from tests.unit.scripts.plan.profiles import curve, profile
+
+MEASURED = Curve(1, 1, (Point(1, 2.0, 1.0), Point(4, 5.0, 4.0), Point(16, 20.0, 16.0)), (1.0, 1.3, 1.1))
+
+
+def test_between_and_beyond_what_was_measured():
+    assert MEASURED.at(1) == pytest.approx((0.002, 0.001, 1.0))
+    assert MEASURED.at(2) == pytest.approx((0.003, 0.002, 1.1))
+    assert MEASURED.at(16) == pytest.approx((0.020, 0.016, 1.1))
+    assert MEASURED.at(32) == pytest.approx((0.040, 0.032, 1.1))
+
+
+def test_a_profile_is_read_as_it_was_written(tmp_path):
+    file = tmp_path / "new" / "profile.json"
+    profiles.write(profile(), file)
+    assert profiles.read(file) == profile()
+    file.write_text("{}")
+    with pytest.raises(ScriptError, match="--measure"):
+        profiles.read(file)
+
+
+def test_the_curve_of_the_most_threads_that_are_not_more():
+    nodes = {"resnet": (curve(1), curve(2))}
+    found = profile(nodes=nodes)
+    assert [found.curve("resnet", threads).threads for threads in (1, 2, 8)] == [1, 2, 2]
+
+
+def test_an_overhead_is_what_two_loads_agree_on():
+    # Of each image 0.5 ms, and of each batch 2 ms.
+    found = overhead((1, 2.5), (16, 0.5 + 2 / 16))
+    assert (found.batch_ms, found.image_ms) == pytest.approx((2.0, 0.5))
+    # Where batches did not differ, all of it is the images'.
+    assert overhead((1, 2.0), (1.2, 1.5)).batch_ms == 0
+    assert overhead((1, 1.0), (16, 2.0)).batch_ms == 0
+
+
+def test_quantiles_keep_the_ends():
+    found = quantiles([float(i) for i in range(100)], 10)
+    assert found == (5, 15, 25, 35, 45, 55, 65, 75, 85, 95)
