@@ -3,7 +3,9 @@
 #     docker build --tag ensemble . && docker run --rm --shm-size 1g -p 127.0.0.1:8000:8000 -p 127.0.0.1:9000:9000 ensemble
 #
 # Or with Jaeger, Prometheus and Grafana beside it: docker compose --file configs/compose.yaml up
-FROM python:3.13-slim-bookworm AS build
+# Another one needs Python 3.11 or newer, with venv.
+ARG BASE=python:3.13-slim-bookworm
+FROM ${BASE} AS build
 RUN python -m venv /opt/ensemble
 WORKDIR /source
 # Apart from the code, so that a change of the code does not fetch them anew.
@@ -12,7 +14,7 @@ RUN /opt/ensemble/bin/pip install --no-cache-dir --disable-pip-version-check --r
 COPY . .
 RUN /opt/ensemble/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps .
 
-FROM python:3.13-slim-bookworm
+FROM ${BASE}
 # What a volume at /tmp/ray takes over: its owner.
 RUN useradd --create-home --uid 1000 ensemble && install --directory --owner ensemble /tmp/ray
 COPY --from=build /opt/ensemble /opt/ensemble

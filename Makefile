@@ -5,7 +5,7 @@ CONFIG ?= serve_config.yaml
 FLAGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: serve test test-fast lint docs format train lock proto jaeger clean
+.PHONY: serve test test-fast test-kubernetes lint docs format train lock proto jaeger clean
 
 serve: $(VENV)/serve.installed
 	@exec $(BIN)/ensemble serve $(FLAGS) $(CONFIG)
@@ -17,6 +17,10 @@ test: $(VENV)/dev.installed
 # What needs neither Ray nor PyTorch: seconds.
 test-fast: $(VENV)/dev.installed
 	$(BIN)/python -m pytest tests/unit -m "not slow"
+
+# The manifests of configs/kubernetes on a Kubernetes of one node that it builds: docs/kubernetes.md. Root; half an hour.
+test-kubernetes: $(VENV)/dev.installed
+	@PATH=$(abspath $(BIN)):$$PATH tests/kubernetes/test.sh
 
 lint: $(VENV)/dev.installed
 	$(BIN)/ruff check .

@@ -2,11 +2,14 @@
 
     python clients_script.py IMAGE KEY CLIENTS URL ...
 
+With CLIENTS_CONNECT=anew in the environment, each request has a connection of its own.
+
 Prints a line when each has been answered, and in the end, as JSON, what they saw.
 """
 
 import itertools
 import json
+import os
 import sys
 import threading
 import time
@@ -20,6 +23,8 @@ def main():
     with open(image, "rb") as file:
         content = file.read()
     headers = {"Content-Type": "image/jpeg", "Authorization": f"Bearer {key}"}
+    if os.environ.get("CLIENTS_CONNECT") == "anew":
+        headers["Connection"] = "close"
     statuses, answered, stop, lock = Counter(), [], threading.Event(), threading.Lock()
     began = threading.Barrier(int(count) + 1)
 

@@ -1,0 +1,119 @@
+"""The manifests for Kubernetes, by the published schemas of what they use (`kubernetes_schemas.py`)."""
+
+import json
+import re
+import shlex
+from importlib.metadata import version
+
+import jsonschema
+import pytest
+import yaml
+from ray.serve.schema import ServeDeploySchema
+
+from graph.config import parse
+from scripts import keys
+from tests.conftest import ROOT
+from tests.unit.configs.kubernetes_schemas import MANIFESTS, SCHEMAS, documents
+
+FOLDER = ROOT / "configs" / "kubernetes"
+PAGE = ROOT / "docs" / "kubernetes.md"
+KNOWN = json.loads(SCHEMAS.read_text())
+SERVICES = [yaml.safe_load((FOLDER / name).read_text()) for name in ("rayservice.yaml", "rayservice-ha.yaml")]
+
+
+def groups(service):
+    cluster = service["spec"]["rayClusterConfig"]
+    return [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+
+
+def errors(document):
+    schema = KNOWN[f"{document['apiVersion']} {document['kind']}"]
+    return [each.message for each in jsonschema.Draft7Validator(schema).iter_errors(document)]
+
+
+@pytest.mark.parametrize("file", MANIFESTS, ids=lambda file: file.name)
+def test_the_schemas_allow_every_manifest(file):
+    found = list(yaml.safe_load_all(file.read_text()))
+    assert found
+    assert [error for document in found for error in errors(document)] == []
+
+
+def test_the_schemas_are_of_what_is_used_and_refuse_what_they_do_not_know():
+    assert KNOWN.keys() == documents().keys()
+    [service] = yaml.safe_load_all((FOLDER / "rayservice.yaml").read_text())
+    groups(service)[1]["replicsa"] = groups(service)[1].pop("replicas")
+    groups(service)[0]["rayStartParams"]["num-cpus"] = 0
+    service["spec"]["rayClusterConfig"]["authOptions"]["mode"] = "password"
+    del groups(service)[1]["groupName"]
+    assert len(errors(service)) == 4
+
+
+def test_the_services_are_alike_but_for_the_state_of_the_head():
+    plain, available = (service["spec"]["rayClusterConfig"] for service in SERVICES)
+    assert available.pop("gcsFaultToleranceOptions")["redisAddress"] == "ensemble-redis:6379"
+    assert plain == available
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=["plain", "high availability"])
+def test_the_application_is_one_that_this_version_builds(service, tmp_path):
+    assert service["spec"]["rayClusterConfig"]["rayVersion"] == version("ray")
+    served = yaml.safe_load(service["spec"]["serveConfigV2"])
+    ServeDeploySchema.model_validate(served)
+    [application] = served["applications"]
+    keys.add(tmp_path / "keys", "client", None)
+    mounted = application["args"]["access"].pop("keys")
+    application["args"]["access"]["keys"] = str(tmp_path / "keys")
+    assert parse(application["args"]).front == "serve"
+    [ingress] = application["deployments"]
+    head, workers = groups(service)
+    assert head["rayStartParams"]["num-cpus"] == "0"
+    assert ingress["num_replicas"] == workers["replicas"] * ingress["max_replicas_per_node"]
+    for pods in (head, workers):
+        [container] = pods["template"]["spec"]["containers"]
+        assert container["volumeMounts"][0]["mountPath"] + "/keys" == mounted
+        ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        assert ports["serve"] == served["http_options"]["port"]
+        assert ports["serve-grpc"] == served["grpc_options"]["port"]
+        assert ports["metrics"] == int(pods["rayStartParams"]["metrics-export-port"])
+
+
+def test_the_switches_are_those_of_the_server():
+    words = [word for line in (ROOT / "configs" / "serve.env").open() for word in shlex.split(line, comments=True)]
+    [switches] = yaml.safe_load_all((FOLDER / "switches.yaml").read_text())
+    assert switches["data"] == dict(word.split("=", 1) for word in words)
+
+
+def test_what_selects_pods_finds_them():
+    labels = [pods["template"]["metadata"]["labels"] for service in SERVICES for pods in groups(service)]
+    found = documents()
+    [budget] = found["policy/v1 PodDisruptionBudget"]
+    policy = found["networking.k8s.io/v1 NetworkPolicy"][0]
+    [monitored] = [each for each in found["v1 Service"] if each["metadata"]["name"] == "ensemble-metrics"]
+    # The other label is KubeRay's own.
+    wanted = dict(budget["spec"]["selector"]["matchLabels"])
+    assert wanted.pop("ray.io/node-type") == "worker"
+    for selector in (wanted, policy["spec"]["podSelector"]["matchLabels"], monitored["spec"]["selector"]):
+        assert all(selector.items() <= each.items() for each in labels)
+    [monitor] = found["monitoring.coreos.com/v1 ServiceMonitor"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= monitored["metadata"]["labels"].items()
+    assert monitor["spec"]["endpoints"][0]["port"] == monitored["spec"]["ports"][0]["name"]
+
+
+def names(value, parents=()):
+    """The fields of a manifest; those of `data`, labels and the like are its author's own."""
+    if isinstance(value, list):
+        for each in value:
+            yield from names(each, parents)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield name
+            if name not in {"labels", "matchLabels", "data", "requests", "limits"}:
+                yield from names(each, (*parents, name))
+
+
+@pytest.mark.parametrize("file", MANIFESTS, ids=lambda file: file.name)
+def test_the_page_explains_every_field(file):
+    prose = re.sub("```.*?```", "", PAGE.read_text(), flags=re.DOTALL)
+    explained = {word for code in re.findall("`([^`]+)`", prose) for word in re.findall(r"[\w./-]+", code)}
+    fields = {name for document in yaml.safe_load_all(file.read_text()) for name in names(document)}
+    assert sorted(fields - explained) == []
