@@ -21,7 +21,7 @@ class LabelerSettings(Schema):
     """The classes that an answer lists."""
 
     top_k: int = Field(
-        1, ge=1, le=MAX_CLASSES, description="classes that an answer lists, unless the request says how many"
+        1, ge=1, le=MAX_CLASSES, description="classes that an answer lists; a request may set another number"
     )
 
 

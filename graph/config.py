@@ -38,8 +38,10 @@ class EnsembleConfig(Schema):
     transformer: TransformerConfig = TransformerConfig()
     members: tuple[Member, ...] = Field(min_length=1, max_length=64, description="the models, each by its `kind`")
     ensemble: EnsembleSettings = EnsembleSettings()
-    cache: CacheSettings | None = Field(None, description="remember the members' predictions; default: no cache")
-    feedback: FeedbackSettings | None = Field(None, description="remember answers for their true labels; default: none")
+    cache: CacheSettings | None = Field(None, description="cache of the members' predictions; default: none")
+    feedback: FeedbackSettings | None = Field(
+        None, description="keeps answers until their true labels come; default: none"
+    )
     combiner: CombinerConfig = CombinerConfig()
     labeler: LabelerConfig = LabelerConfig()
     ingress: IngressSettings = IngressSettings()

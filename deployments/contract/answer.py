@@ -62,21 +62,21 @@ class Classification(ClassProbability, frozen=True, omit_defaults=True, kw_only=
         Meta(description="the error's code of each member that did not answer; absent if all did"),
     ] = None
     asked: Annotated[
-        tuple[str, ...] | None, Meta(description="the members that a cascade asked, in order, if there is a cascade")
+        tuple[str, ...] | None, Meta(description="the members that a cascade called, in order, if there is a cascade")
     ] = None
-    eased: Annotated[bool | None, Meta(description="true where a cascade asked fewer members because of the load")] = (
-        None
-    )
+    eased: Annotated[
+        bool | None, Meta(description="true in a load-shed answer, for which a cascade called fewer members")
+    ] = None
     cache: Annotated[
         CacheStatus | None,
         Meta(description="whether the members' predictions came from the cache, and their age, seconds"),
     ] = None
     trace_id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="the W3C trace id of the request")]
     members: Annotated[
-        Mapping[str, MemberAnswer] | None, Meta(description="each member's own most probable class, if asked for")
+        Mapping[str, MemberAnswer] | None, Meta(description="each member's own most probable class, if requested")
     ] = None
-    timings: Annotated[tuple[Timing, ...] | None, Meta(description="where the time went, if asked for")] = None
-    receipt: Annotated[Receipt | None, Meta(description="what the answer cost, if asked for")] = None
+    timings: Annotated[tuple[Timing, ...] | None, Meta(description="where the time went, if requested")] = None
+    receipt: Annotated[Receipt | None, Meta(description="what the answer cost, if requested")] = None
 
 
 class Answer(NamedTuple):

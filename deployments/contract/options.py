@@ -29,12 +29,13 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache: (
         Annotated[
             Literal["no-cache", "no-store"],
-            Meta(description="`no-cache` asks the members anew; `no-store` does, and does not remember their answer"),
+            Meta(description="`no-cache` calls the members anew; `no-store` does, and does not cache their answer"),
         ]
         | None
     ) = None
     quality: (
-        Annotated[Literal["full"], Meta(description="`full` asks every member, where a cascade would ask fewer")] | None
+        Annotated[Literal["full"], Meta(description="`full` calls every member, where a cascade would call fewer")]
+        | None
     ) = None
     timings: Annotated[bool, Meta(description="list where the image's time went")] = False
     receipt: Annotated[bool, Meta(description="list what the answer cost")] = False

@@ -12,7 +12,7 @@ LONGEST_S = 30
 
 
 class Drain:
-    """Measures the pace at which images leave while enough of them are in flight to keep every node at work."""
+    """Measures the rate at which images leave while enough of them are in flight to keep every node at work."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Set a clock, seconds."""
@@ -53,7 +53,7 @@ class Drain:
 
         Args:
             images: in flight.
-            least: the shortest time that it gets, and the time as long as the pace is not known.
+            least: the shortest time that it gets, and the time as long as the rate is not known.
         """
         now = self._clock()
         wait = least

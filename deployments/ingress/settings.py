@@ -31,7 +31,7 @@ class IngressSettings(Schema):
         description="declared by admitted images that are decoded in processes of their own",
     )
     max_arriving: int = Field(
-        512, ge=1, le=100_000, description="requests whose bodies are arriving; for one more, the oldest gives way"
+        512, ge=1, le=100_000, description="requests whose bodies are arriving; at the limit the oldest is refused"
     )
     min_body_rate: int = Field(1024, ge=1, le=MIB, description="least rate of a body after 5 s, bytes per second")
     retry_after_s: int = Field(1, ge=1, le=3600, description="least Retry-After of a refusal, seconds")
@@ -39,7 +39,7 @@ class IngressSettings(Schema):
         "key",
         description="whose shares the in-flight limit has, when most of it is taken: of API keys, addresses or nobody",
     )
-    timeout_ms: int = Field(30_000, ge=1, le=3_600_000, description="deadline of a request that doesn't say")
+    timeout_ms: int = Field(30_000, ge=1, le=3_600_000, description="deadline of a request that sets none")
     max_parts: int = Field(64, ge=1, le=10_000, description="images in one request")
     shared_memory_prefix: str | None = Field(
         None,
@@ -48,8 +48,8 @@ class IngressSettings(Schema):
     )
     hosts: tuple[Host, ...] | None = Field(
         None,
-        description="names that it is asked by besides addresses and localhost, `.example.com` for all below, `*` for "
-        "any; default: any if it listens beyond loopback, none otherwise. Pages of those named may change things",
+        description="names that clients call it by besides addresses and localhost; `.example.com` for all below, "
+        "`*` for any; default: any if it listens beyond loopback, none otherwise. Their pages may change things",
     )
     max_request_bytes: int = Field(32 * MIB, ge=1024, le=1024 * MIB, description="body of one request, bytes")
 

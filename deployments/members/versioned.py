@@ -29,7 +29,7 @@ logger = logging.getLogger("ray.serve")
 class VersionSettings(Schema):
     """The settings of a local member that change while it serves."""
 
-    version: int | None = Field(None, ge=1, description="model version; default: as the member's configuration says")
+    version: int | None = Field(None, ge=1, description="model version; default: that of the member's configuration")
 
 
 def check(config: LocalMember, model: Model, interface: MemberInterface, current: Model | None) -> None:

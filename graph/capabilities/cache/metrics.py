@@ -23,10 +23,10 @@ class CacheMetrics:
         )
         self._saved = Counter(
             "ensemble_cache_saved_seconds",
-            description="Time that decoding and the members had taken for images that were then remembered.",
+            description="Time that decoding and the members took for images that were then cached.",
         )
-        self._bytes = Gauge("ensemble_cache_bytes", description="Memory of the remembered images.")
-        self._entries = Gauge("ensemble_cache_entries", description="Images remembered in memory.")
+        self._bytes = Gauge("ensemble_cache_bytes", description="Memory of the cached images.")
+        self._entries = Gauge("ensemble_cache_entries", description="Images cached in memory.")
 
     def cache(self, hits: int, misses: int, passed: int, saved_s: float) -> None:
         """Count the images of a batch, and the time that was saved."""

@@ -16,9 +16,9 @@ class CacheSettings(Schema):
     max_bytes: ByteSize = Field(
         ByteSize(64 * MIB), ge=64 * 1024, le=1024 * 1024 * MIB, description="memory of the entries, such as 64MiB"
     )
-    max_entries: int = Field(1_000_000, ge=1, le=1_000_000_000, description="images remembered in memory")
+    max_entries: int = Field(1_000_000, ge=1, le=1_000_000_000, description="images cached in memory")
     ttl_s: float = Field(
-        600.0, gt=0, le=31_536_000, allow_inf_nan=False, description="how long an image is remembered, seconds"
+        600.0, gt=0, le=31_536_000, allow_inf_nan=False, description="how long an image stays cached, seconds"
     )
     redis: str | None = Field(
         None, max_length=4096, description="URL of a Redis that processes share; default: each process' own memory"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class VersionStats(msgspec.Struct, frozen=True):
     """A version of a member that has a canary."""
 
-    images: Annotated[int, Meta(description="images that it was asked about")]
+    images: Annotated[int, Meta(description="images that it received")]
     failed: Annotated[int, Meta(description="of these, those that it alone failed on")]
     agreed: Annotated[Proportion, Meta(description="with the ensemble's answer")]
     median_ms: Annotated[float | None, Meta(description="of an image, in the window that decides; null if none")]
@@ -41,7 +41,7 @@ class CanaryMetrics:
     def __init__(self) -> None:
         self.images = TaggedCounter(
             "ensemble_canary_images",
-            "Images that a version of a member was asked about, by whether it alone failed on them.",
+            "Images that a version of a member received, by whether it alone failed on them.",
             *("member", "role", "failed"),
         )
         self.predictions = TaggedCounter(

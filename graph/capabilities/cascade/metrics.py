@@ -21,7 +21,7 @@ class AuditMetrics:
         self._at_most = at_most
         self.audits = TaggedCounter(
             "ensemble_cascade_audits",
-            "Early exits that the other members were asked about: agrees, differs, or dropped.",
+            "Early exits that the other members received, too: agrees, differs, or dropped.",
             *("member", "result"),
         )
         self.tightened = TaggedCounter("ensemble_cascade_tightened", "Thresholds that the audit has raised.", "member")

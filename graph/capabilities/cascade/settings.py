@@ -36,7 +36,7 @@ class CascadeSettings(Schema):
     """The members are asked one after the other, until those asked are sure together."""
 
     order: tuple[Name, ...] = Field(
-        min_length=2, max_length=64, description="every member, the first to be asked first"
+        min_length=2, max_length=64, description="every member, in the order in which they are called"
     )
     exit_at: tuple[Sureness, ...] = Field(
         description="for each member but the last, the combined probability of the most probable class that is enough"
@@ -88,7 +88,9 @@ class UnderLoadSettings(Schema):
 class EnsembleSettings(AskingSettings):
     """How the members are asked: side by side, or one after the other."""
 
-    cascade: CascadeSettings | None = Field(None, description="ask one after the other; default: all at once")
+    cascade: CascadeSettings | None = Field(
+        None, description="calls members one after the other; default: all side by side"
+    )
     under_load: UnderLoadSettings | None = Field(None, description="a cheaper cascade while images wait long")
 
     @model_validator(mode="after")

@@ -20,7 +20,7 @@ class FeedbackStats(msgspec.Struct, frozen=True):
     ensemble: Proportion
     members: dict[str, Proportion]
     versions: Annotated[dict[str, dict[str, Proportion]], Meta(description="of members that have a canary")]
-    exits: Annotated[dict[str, Proportion], Meta(description="by the last member that a cascade asked")]
+    exits: Annotated[dict[str, Proportion], Meta(description="by the last member that a cascade called")]
     shadows: dict[str, Proportion]
 
 

@@ -14,7 +14,7 @@ NEEDED = "the quorum needs it; load another member first, or lower ensemble.quor
 class LoadingSettings(Schema):
     """The members that clients have loaded and unloaded."""
 
-    unloaded: tuple[Name, ...] = Field((), max_length=64, description="members that are not asked")
+    unloaded: tuple[Name, ...] = Field((), max_length=64, description="members that are not called")
     loaded: dict[Name, Annotated[int, Field(ge=1)]] = Field(
         {}, max_length=64, description="the version that was loaded last, by member"
     )

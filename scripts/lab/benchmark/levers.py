@@ -97,7 +97,7 @@ ONE_BY_ONE = args(ingress={"max_batch_size": 1, "max_concurrent_batches": 32})
 # (workload, placement, clients): the levers tried there.
 TRIED: dict[tuple[str, Placement, int], list[Lever]] = {
     ("trivial", "separate", 32): [
-        Lever("no batching at the door", ONE_BY_ONE),
+        Lever("no batching at the ingress", ONE_BY_ONE),
         Lever("transformer, combiner, labeler inline", inline("transformer", "combiner", "labeler")),
         Lever("Serve's proxy in front", serves_proxy),
         Lever("Serve's proxy, and no throughput mode", serves_proxy, {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"}),
@@ -107,7 +107,7 @@ TRIED: dict[tuple[str, Placement, int], list[Lever]] = {
         Lever("four passes at a time, not two", args(ingress={"max_concurrent_batches": 4})),
     ],
     ("embedded", "colocated", 32): [
-        Lever("no batching at the door", ONE_BY_ONE),
+        Lever("no batching at the ingress", ONE_BY_ONE),
         Lever("traces of every request, to a file", environment={"OTEL_TRACES_EXPORTER": "file"}),
     ],
     ("embedded", "separate", 32): [

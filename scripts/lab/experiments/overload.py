@@ -2,7 +2,7 @@
 
     ensemble experiments overload --data test.zip --markdown overload.md --plot overload.svg
 
-One process with the models in the box serves both members, then a cascade of them, then cascades whose thresholds fall
+One process with the bundled models serves both members, then a cascade of them, then cascades whose thresholds fall
 under load: that one, and one with the student before the two. The first one's capacity is the best of three
 measurements with 32 clients; each is then sent `--times` as many labelled images, at random times, whatever comes back.
 Afterwards it is measured again, since a shared machine may by then be a faster or a slower one. `--plot` needs the
@@ -35,7 +35,7 @@ from scripts.serve.environment import set_up
 # The thresholds in force under load: nobody asks the DenseNet, and most images stop at the student, if it is there.
 AT_THE_RESNET, AFTER_THE_STUDENT = [0.0], [0.6, 0.0]
 QUEUES = {"from_queue_ms": 100, "until_queue_ms": 20}
-# For every setup: what a pass costs beside its images is shared by more of them when many wait.
+# For every setup: what a batch costs beside its images is shared by more of them when many wait.
 LARGEST_BATCH = 64
 CLIENTS, CAPACITY_S, CAPACITY_ROUNDS, AFTER_S = 32, 8.0, 3, 5.0
 REFUSED = 503
@@ -183,7 +183,7 @@ def plot(measured: Measured, path: Path) -> None:
         answers.legend(frameon=False, ncols=2, loc="lower left")
         latency.set_ylabel("99th percentile of\nthe latency, ms")
         latency.set_yscale("log")
-        eased.set_ylabel("asked of fewer members\nbecause of the load, %")
+        eased.set_ylabel("load-shed answers, %")
         eased.set_xlabel("seconds")
 
 

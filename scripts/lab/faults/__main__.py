@@ -8,7 +8,7 @@
     ensemble faults memory --help            # 200,000 requests, and the memory that they take
     ensemble faults amplification --help     # small requests that cost much
 
-Each scenario starts a server of its own, of the shipped configuration with the models in the box. Clients never try a
+Each scenario starts a server of its own, of the shipped configuration with the bundled models. Clients never try a
 request again. Printed are the requests that failed, the answers that lacked a member, the answers a second while the
 fault was done as a fraction of those before, and the longest time without any answer. A server takes half a minute to
 start; all scenarios take about a quarter of an hour.
@@ -44,7 +44,7 @@ CAMPAIGNS = {
     "memory": memory.main,
     "amplification": amplification.main,
 }
-HEADINGS = ("what is done", "requests", "failed", "degraded", "rate kept", "dark, s", "p99, ms")
+HEADINGS = ("what is done", "requests", "failed", "degraded", "rate kept", "outage, s", "p99, ms")
 CLIENTS = 16
 Result = tuple[Scenario, Sight]
 

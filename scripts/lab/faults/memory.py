@@ -3,7 +3,7 @@
     ensemble faults memory                   # twice 100,000 requests to one process: ten to twenty minutes
     ensemble faults memory --placement separate --requests 20000
 
-Of the models in the box, by HTTP and gRPC in turn. A quarter as many requests go before, in which pools and caches of
+Of the bundled models, by HTTP and gRPC in turn. A quarter as many requests go before, in which pools and caches of
 allocators fill. Memory is the resident one of all processes together, in which a page that several share counts once.
 """
 

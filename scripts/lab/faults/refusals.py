@@ -61,7 +61,7 @@ LOADS = (
     ),
     Load(
         "obeying",
-        "200 clients that wait as they are told; 64 places",
+        "200 clients that wait as long as `Retry-After` says; 64 images in flight",
         lambda _: Closed(200, obey=True),
         {"max_in_flight": 64},
     ),
