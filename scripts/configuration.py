@@ -115,7 +115,7 @@ def check_arguments(application: Mapping[str, Any]) -> EnsembleConfig:
     owners = {INGRESS: INGRESS, **{member.deployment_name: member.name for member in config.members}}
     for entry in application.get("deployments") or []:
         counts = (entry.get("num_replicas"), (entry.get("autoscaling_config") or {}).get("max_replicas"))
-        most = max(1, *(count for count in counts if isinstance(count, int)))
+        most = max([1, *(count for count in counts if isinstance(count, int))])
         if most > 1 and config.cpus_of.get(owners.get(entry["name"], ""), "auto") != "auto":
             raise ConfigurationError(
                 f"deployments: {entry['name']!r} may have {most} replicas, which would all compute on the same `cpus`; "
