@@ -17,8 +17,14 @@ from tests.server.seen.conftest import CAT, MEMBERS
 from tests.server.server import eventually, free_ports, post
 
 pytestmark = pytest.mark.skipif(not shutil.which("prometheus"), reason="no prometheus: Debian's package of that name")
-# Of what never happens in the servers here.
-SILENT = {"ray_ensemble_admission_refusals_total", "ray_ensemble_config_refused_total"}
+# Of what never happens in the servers here: refusals, load, and early exits of a cascade, enough to audit.
+SILENT = {
+    f"ray_ensemble_{name}"
+    for name in (
+        *("admission_refusals_total", "config_refused_total", "cascade_eased_total"),
+        *("cascade_audit_share", "cascade_audit_at_most"),
+    )
+}
 BOARD = ROOT / "configs" / "grafana" / "dashboards" / "ensemble.json"
 
 
