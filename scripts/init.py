@@ -4,8 +4,8 @@
     ensemble init my.yaml --members one.onnx two.onnx --data images/     # prepares them first
     ensemble serve my.yaml
 
-A member that is a file, or the folder of a SavedModel, becomes a model of the repository by `ensemble prepare`; its name
-is the file's, without the suffix. Every node runs in one process, which is the fastest on one machine.
+A member that is a file, or the folder of a SavedModel, becomes a model of the repository by `ensemble prepare`; its
+name is the file's, without the suffix. Every node runs in one process, which is the fastest on one machine.
 docs/configuration.md has every field.
 """
 
