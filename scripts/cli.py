@@ -71,7 +71,7 @@ GROUPS = {
         "experiments": Command("scripts.lab.experiments.__main__", "Repeats an experiment of docs/experiments.md."),
         "faults": Command("scripts.lab.faults.__main__", "Injects faults into running servers under load."),
         "harder": Command("scripts.lab.harder", "Makes labelled images harder to recognize."),
-        "pictures": Command("scripts.lab.pictures.__main__", "Draws the charts of the documentation from its figures."),
+        "pictures": Command("scripts.lab.pictures.__main__", "Draws the pictures of the documentation."),
         "reference": Command("scripts.lab.reference.__main__", "Writes docs/reference from the code."),
         "docs": Command("scripts.lab.docs", "Builds the documentation as a website, and checks its links."),
     },

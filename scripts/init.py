@@ -4,8 +4,9 @@
     ensemble init my.yaml --members one.onnx two.onnx --data images/     # prepares them first
     ensemble serve my.yaml
 
-A member that is a file becomes a model of the repository by `ensemble prepare`; its name is the file's, without the
-suffix. Every node runs in one process, which is the fastest on one machine. docs/configuration.md has every field.
+A member that is a file, or the folder of a SavedModel, becomes a model of the repository by `ensemble prepare`; its
+name is the file's, without the suffix. Every node runs in one process, which is the fastest on one machine.
+docs/configuration.md has every field.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from scripts.errors import ScriptError, errors_in_one_line
 from scripts.prepare import __main__ as prepare
 from scripts.repository import add_repository
 
+# In the folder that Keras and TensorFlow export.
+SAVED_MODEL = "saved_model.pb"
 TEXT = """# Served by `ensemble serve {file}`; measured on labelled images by `ensemble check {file} --data FOLDER`.
 applications:
   - name: ensemble
@@ -70,15 +73,16 @@ def write(file: Path, repository: Path, members: list[str]) -> None:
 
 
 def prepared(member: str, repository: Path, data: Path | None) -> str:
-    """The name of a model, which is prepared if a file is given.
+    """The name of a model, which is prepared if a file or the folder of a SavedModel is given.
 
     Raises:
         ModelError: the file can't become a member.
         ScriptError: the file does not say how, and there are no images that show it.
     """
-    if not Path(member).is_file():
+    path = Path(member)
+    if not path.is_file() and not (path / SAVED_MODEL).is_file():
         return member
-    name = Path(member).stem
+    name = path.stem
     flags = [] if data is None else ["--data", str(data)]
     prepare.run(prepare.parser().parse_args([member, "--name", name, "--repository", str(repository), *flags]))
     return name

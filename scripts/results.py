@@ -107,7 +107,7 @@ def drawing(path: Path, size: tuple[float, float], rows: int = 1, columns: int =
     try:
         from matplotlib.figure import Figure
     except ImportError as err:
-        raise ScriptError("--plot needs Matplotlib: pip install 'ensemble-serving[plot]'") from err
+        raise ScriptError("--plot needs Matplotlib: pip install matplotlib") from err
     figure = Figure(figsize=size, layout="constrained")
     axes = list(figure.subplots(rows, columns, sharex=rows > 1, sharey=columns > 1, squeeze=False).flat)
     yield axes

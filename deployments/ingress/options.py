@@ -14,6 +14,8 @@ from deployments.contract.options import Options
 
 NAMES = frozenset(Options.__struct_fields__)
 HEADER = "ensemble-options"
+# Triton's names for parameters of a request.
+TIMEOUT, PRIORITY = "timeout", "priority"
 # Characters of a value of the caller's that an error quotes.
 MOST_QUOTED = 40
 
@@ -34,10 +36,19 @@ def from_query(query: Mapping[str, str]) -> Options:
 def from_parameters(parameters: Mapping[str, Any]) -> Options:
     """The options among the parameters of the Open Inference Protocol; others, such as a client's own, are left alone.
 
+    Of Triton's own, `timeout` is the deadline in microseconds, and `priority` may only be the default, 0.
+
     Raises:
         InvalidParameter: one is of the wrong type or out of bounds.
     """
-    return _convert({name: value for name, value in parameters.items() if name in NAMES})
+    known = {name: value for name, value in parameters.items() if name in NAMES}
+    if timeout := parameters.get(TIMEOUT):
+        if type(timeout) is not int:
+            raise InvalidParameter(f"{TIMEOUT} is a number of microseconds; timeout_ms has milliseconds")
+        known.setdefault("timeout_ms", -(-timeout // 1000))
+    if parameters.get(PRIORITY):
+        raise InvalidParameter(f"every request has the same priority here; leave {PRIORITY} out, or send 0")
+    return _convert(known)
 
 
 def from_keywords(keywords: Mapping[str, Any]) -> Options:

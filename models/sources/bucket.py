@@ -39,8 +39,9 @@ class Bucket:
         try:
             driver = getattr(importlib.import_module(module), kind)
         except ImportError as err:
-            extra = f"ensemble-serving[{location.scheme}]"
-            raise SourceError(f"{location.scheme}:// needs its driver: pip install '{extra}' ({err})") from err
+            raise SourceError(
+                f"{location.scheme}:// needs its driver: pip install {module.partition('.')[0]} ({err})"
+            ) from err
         if location.scheme == "gs" and os.environ.get("STORAGE_EMULATOR_HOST"):
             # As Google's own client does: an emulator needs no credentials, and none are looked for.
             options = {**options, "token": "anon"}

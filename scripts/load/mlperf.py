@@ -122,7 +122,7 @@ def run(target: Target, plan: Plan) -> Result:
     try:
         import mlperf_loadgen as lg
     except ImportError as err:
-        raise ScriptError("--mlperf: needs MLPerf's load generator: pip install 'ensemble-serving[mlperf]'") from err
+        raise ScriptError("--mlperf: needs MLPerf's load generator: pip install mlcommons-loadgen") from err
     most = {"offline": plan.concurrency}.get(plan.scenario, 1_000_000)
     sender = _Sender(target, most, lg)
     sut = lg.ConstructSUT(sender.issue, lambda: None)

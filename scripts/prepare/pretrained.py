@@ -45,7 +45,7 @@ def get(name: str, weights: Weights) -> Source:
     # RuntimeError is what a torchvision built for another PyTorch raises.
     except (ImportError, RuntimeError) as err:
         raise ModelError(
-            f"{name} needs PyTorch and a torchvision that fits it: pip install 'ensemble-serving[train]' ({err})"
+            f"{name} needs PyTorch and a torchvision that fits it: pip install torch torchvision timm ({err})"
         ) from err
     torch.manual_seed(SEED)
     if name.startswith(TIMM):

@@ -205,7 +205,7 @@ def _to_int8(network: ov.Model, pixels: Pixels, settings: Quantization) -> tuple
     try:
         import nncf
     except ImportError as err:
-        raise ModelError("quantizing needs NNCF: pip install 'ensemble-serving[quantize]'") from err
+        raise ModelError("quantizing needs NNCF: pip install nncf") from err
     fold(network)
     batch = network.input(0).get_partial_shape()[0]
     rows = 1 if batch.is_dynamic else batch.get_length()

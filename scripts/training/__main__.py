@@ -75,7 +75,7 @@ def run(recipe: Recipe, args: argparse.Namespace) -> None:
         from scripts.training.export import export
         from scripts.training.loop import Run, judging_images
     except ModuleNotFoundError as err:
-        raise ScriptError("training needs PyTorch: make train, or pip install 'ensemble-serving[train]'") from err
+        raise ScriptError("training needs PyTorch: make train, or pip install torch torchvision") from err
     print(json.dumps(recipe.to_json()))
     files = (args.initial, args.repository, args.teacher_outputs)
     Run(recipe, args.data, args.validation, args.size, args.checkpoint, *files).finish()

@@ -17,6 +17,8 @@ from deployments.ingress.http.routes import REFERENCE, Route, Routes, encoded
 from deployments.ingress.open_inference.metadata import release
 from deployments.observe.observer import Call
 
+# The group of the paths of no protocol but this application's; a protocol's stands before the colon of a summary.
+OWN = "This application"
 # The page, of Swagger UI's own files: nothing is fetched from elsewhere.
 ASSETS = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
 KEY = {"type": "http", "scheme": "bearer", "description": "Needed where the configuration has keys."}
@@ -86,7 +88,12 @@ def _schema(model: Any) -> dict[str, Any]:
 
 
 def _operation(path: str, route: Route) -> dict[str, Any]:
-    operation: dict[str, Any] = {"summary": route.summary, "operationId": _identifier(path, route)}
+    protocol, _, _ = route.summary.rpartition(": ")
+    operation: dict[str, Any] = {
+        "summary": route.summary,
+        "operationId": _identifier(path, route),
+        "tags": [protocol or OWN],
+    }
     if not route.open:
         # With or without.
         operation["security"] = [{}, {"key": []}]

@@ -74,8 +74,10 @@ class UnderLoadSettings(Schema):
     """Lower thresholds of the cascade, while images wait long."""
 
     exit_at: tuple[Sureness, ...] = Field(description="for each member but the last; 0 answers every image with it")
-    from_queue_ms: float = Field(20.0, gt=0, le=60_000, description="wait for a batch from which they are in force, ms")
-    until_queue_ms: float = Field(5.0, ge=0, le=60_000, description="wait at which they no longer are, ms")
+    from_queue_ms: float = Field(
+        100.0, gt=0, le=60_000, description="wait for a batch from which they are in force, ms"
+    )
+    until_queue_ms: float = Field(20.0, ge=0, le=60_000, description="wait at which they no longer are, ms")
     full_share: float = Field(0.1, ge=0, le=1, description="of the images meanwhile that `quality=full` may exempt")
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Draws the charts of docs/images from the figures of the documentation.
+"""Draws docs/images: charts from the figures of the documentation, and diagrams.
 
     ensemble pictures
 
@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import argparse
 
+from scripts.lab.pictures.chart import Chart
+from scripts.lab.pictures.diagram import Diagram
+from scripts.lab.pictures.diagrams import diagrams
 from scripts.lab.pictures.figures import DOCS, charts
 
 FOLDER = DOCS / "images"
@@ -18,9 +21,10 @@ def main() -> None:
     """Parse the command line and draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
-    for name, chart in charts().items():
-        (FOLDER / f"{name}.svg").write_text(chart.svg(), encoding="utf-8")
-    print(f"drew {', '.join(charts())} in {FOLDER}")
+    pictures: dict[str, Chart | Diagram] = {**charts(), **diagrams()}
+    for name, picture in pictures.items():
+        (FOLDER / f"{name}.svg").write_text(picture.svg(), encoding="utf-8")
+    print(f"drew {', '.join(pictures)} in {FOLDER}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, LABELS, VALUES, ROW, MARGIN = 840, 330, 200, 22, 16
+WIDTH, LABELS, VALUES, ROW, MARGIN = 840, 330, 220, 22, 16
 # Transparent, so that it stands on any page; ours is the only colour.
 STYLE = """text{font:13px system-ui,sans-serif;fill:#1f2328}.title{font-size:16px;font-weight:600}.note,.group{fill:#59636e}
 .group{font-weight:600}.bar{fill:#afb8c1}.ours{fill:#0969da}.mark{font-weight:600}.interval{stroke:#1f2328;stroke-width:1.5}

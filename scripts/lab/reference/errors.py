@@ -21,7 +21,8 @@ text `<code>: <message>`.
 
 def page() -> str:
     """The page: a row for each code, by status."""
-    known = sorted(errors_by_code().items(), key=lambda each: (each[1].http_status, each[0]))
+    ours = ((name, error) for name, error in errors_by_code().items() if error.__module__ == EnsembleError.__module__)
+    known = sorted(ours, key=lambda each: (each[1].http_status, each[0]))
     return "\n".join([INTRODUCTION, table(HEAD, [_row(name, error) for name, error in known]) + OUTRO])
 
 

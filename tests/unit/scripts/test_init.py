@@ -6,6 +6,7 @@ import yaml
 
 from scripts import init
 from scripts.configuration import check, read
+from tests.conftest import ROOT
 from tests.networks import brightness, store
 from tests.unit.scripts.tiny import constant
 
@@ -47,3 +48,10 @@ def test_files_are_prepared_or_refused(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match=r"error: members: 'gone': there is no folder .*models"):
         run(monkeypatch, "my.yaml", "--members", "gone")
     assert not (tmp_path / "my.yaml").exists()
+
+
+@pytest.mark.slow
+def test_the_folder_of_a_saved_model_is_prepared(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=r"error: .*--channel-order"):
+        run(monkeypatch, "my.yaml", "--members", ROOT / "tests" / "unit" / "formats" / "saved_model")

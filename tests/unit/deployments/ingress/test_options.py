@@ -85,3 +85,12 @@ def test_a_header_has_the_options_of_a_query():
     for wrong in ("topk=1", "top_k=", "top_k=0", "members"):
         with pytest.raises(InvalidParameter):
             with_headers(given, {"ensemble-options": wrong})
+
+
+def test_of_tritons_parameters_a_timeout_is_a_deadline_and_a_priority_is_refused():
+    assert from_parameters({"timeout": 1500, "priority": 0}) == Options(timeout_ms=2)
+    assert from_parameters({"timeout": 1500, "timeout_ms": 70}) == Options(timeout_ms=70)
+    assert from_parameters({"timeout": 0}) == Options()
+    for wrong in ({"timeout": "1500"}, {"timeout": True}, {"timeout": -1}, {"priority": 1}):
+        with pytest.raises(InvalidParameter):
+            from_parameters(wrong)

@@ -5,12 +5,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from scripts.lab.pictures import figures
+from scripts.lab.pictures import diagrams, figures
 from scripts.lab.pictures.chart import Bar, Chart
 from tests.conftest import ROOT
 
 IMAGES = ROOT / "docs" / "images"
-DRAWN = figures.charts()
+DRAWN = {**figures.charts(), **diagrams.diagrams()}
 
 
 @pytest.mark.parametrize("name", DRAWN)

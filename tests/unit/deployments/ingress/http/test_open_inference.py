@@ -67,6 +67,14 @@ def test_images_arrive_as_they_were_sent(images, nested):
     assert sorted(door.images) == sorted(images)
 
 
+def test_the_document_groups_paths_by_protocol():
+    document = json.loads(Door().answer("/openapi.json", method="GET").body)
+    tags = {path: each["tags"] for path, operations in document["paths"].items() for each in operations.values()}
+    assert tags["/classify"] == ["This application"]
+    assert tags["/v2/models/ensemble/infer"] == ["Open Inference Protocol"]
+    assert tags["/v1/models/ensemble:predict"] == ["TensorFlow Serving's API"]
+
+
 def test_the_server_and_its_document_report_the_version_of_the_package():
     door = Door()
     server, document = (json.loads(door.answer(path, method="GET").body) for path in ("/v2", "/openapi.json"))
