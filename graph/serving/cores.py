@@ -19,7 +19,7 @@ def take_cores(pinning: Pinning | None) -> None:
         ConfigurationError: a CPU of the configuration is not there.
     """
     context = serve.get_replica_context()
-    machines = sum(bool(node["Alive"]) for node in ray.nodes())
+    machines = sum(bool(node["Alive"]) for node in ray.nodes())  # type: ignore[no-untyped-call]
     here = max(1, -(-(context.world_size or 1) // max(1, machines)))
     if pinning is None:
         REPLICAS.set(here)

@@ -167,8 +167,8 @@ class Trial:
         given = setting(next(configuration.ours(candidate.config(self.config))), self.exits, self.cores)
 
         def at(load: Load) -> Prediction:
-            more = {"clients_here": self.clients_here, "requests": requests}
-            return predict(given, self.profile, load, self.cores, **more)
+            here = self.clients_here
+            return predict(given, self.profile, load, self.cores, clients_here=here, requests=requests)
 
         most = at(Closed(MANY)).requests_per_s
         low, high = LOWEST * most, most
