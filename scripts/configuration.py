@@ -116,7 +116,7 @@ def check_arguments(application: Mapping[str, Any]) -> EnsembleConfig:
     for entry in application.get("deployments") or []:
         counts = (entry.get("num_replicas"), (entry.get("autoscaling_config") or {}).get("max_replicas"))
         most = max([1, *(count for count in counts if isinstance(count, int))])
-        if most > 1 and config.cpus_of.get(owners.get(entry["name"], ""), "auto") != "auto":
+        if most > 1 and config.cpus_of.get(owners.get(str(entry.get("name")), ""), "auto") != "auto":
             raise ConfigurationError(
                 f"deployments: {entry['name']!r} may have {most} replicas, which would all compute on the same `cpus`; "
                 "set `cpus: auto`, and each has its own, or one replica"
@@ -132,7 +132,7 @@ def replicas_of(application: Mapping[str, Any], config: EnsembleConfig) -> dict[
         scaling = entry.get("autoscaling_config") or {}
         fixed = entry.get("num_replicas")
         count = scaling.get("initial_replicas") or scaling.get("min_replicas", 1) if fixed in {None, "auto"} else fixed
-        found[nodes.get(entry["name"], entry["name"])] = max(1, count)
+        found[nodes.get(name := str(entry.get("name")), name)] = max(1, count)
     return found
 
 

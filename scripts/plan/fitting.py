@@ -16,7 +16,7 @@ from scripts.plan.prediction import predict
 from scripts.plan.profile import Overhead, Placement, Profile, Served
 from scripts.plan.setting import Setting, setting
 
-REPLICA, PROXY = "ray::ServeReplica:", "haproxy"
+PROXY = "haproxy"
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,9 @@ class Watched:
 
 
 def _kind(name: str) -> str:
-    if name.startswith(REPLICA):
-        return "ingress" if name.endswith(f":{INGRESS}") else "node"
+    # Ray names a replica by its class while it works, and by its actor's name before.
+    if "ServeReplica:" in name or "SERVE_REPLICA::" in name:
+        return "ingress" if f":{INGRESS}" in name or f"#{INGRESS}#" in name else "node"
     return "proxy" if PROXY in name else "rest"
 
 

@@ -13,6 +13,8 @@ from scripts.plan.profile import Placement
 NODES = {TRANSFORMER: "transformer", COMBINER: "combiner", LABELER: "labeler"}
 # What a replica may hold is the ingress' to bound; Serve's bounds are out of the way.
 MOST_CALLS = 1000
+# Of a core, per replica: a reservation, and no limit.
+RESERVED = 0.05
 
 
 def placed(config: Mapping[str, Any], placement: Placement, ingresses: int = 1, nodes: int = 1) -> dict[str, Any]:
@@ -41,10 +43,16 @@ def placed(config: Mapping[str, Any], placement: Placement, ingresses: int = 1, 
 
 
 def _fixed(name: str, before: Mapping[str, Mapping[str, Any]], replicas: int) -> dict[str, Any]:
-    """A deployment's entry with as many replicas, and what else it had."""
-    usual = {"name": name, "max_ongoing_requests": MOST_CALLS, "ray_actor_options": {"num_cpus": 0.05}}
+    """A deployment's entry with as many replicas, and what else it had; all of them must find room on any machine."""
     kept = dict(_kept(before.get(name, {})))
-    return {**usual, **kept, "num_replicas": replicas}
+    options = {**kept.pop("ray_actor_options", {}), "num_cpus": RESERVED}
+    return {
+        "name": name,
+        "max_ongoing_requests": MOST_CALLS,
+        **kept,
+        "ray_actor_options": options,
+        "num_replicas": replicas,
+    }
 
 
 def _kept(entry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -118,14 +118,17 @@ def measured(cases: Sequence[Case], photographs: Sequence[bytes]) -> list[Compar
     with serving(cases[0].config) as url:
         for case in cases:
             row = loaded(url, photographs, case.load, SECONDS)
+            # CPU time per request is what other work on the machine changes least.
             figures = {
                 "requests_per_s": row.requests_per_s,
                 "p50_ms": row.percentiles_ms["p50"],
                 "p99_ms": row.percentiles_ms["p99"],
-                "cpu": sum(row.server.cpu_s.values()) / max(row.server.seconds, 1e-9),
+                "cpu_ms": 1000 * row.per_request(sum(row.server.cpu_s.values())),
                 "memory_mb": sum(row.server.memory_mb.values()),
             }
-            said = {name: float(getattr(case.predicted, name)) for name in figures}
+            names = ("requests_per_s", "p50_ms", "p99_ms", "memory_mb")
+            said = {name: float(getattr(case.predicted, name)) for name in names}
+            said["cpu_ms"] = 1000 * case.predicted.cpu / case.predicted.requests_per_s
             found.append(Compared(case.name, case.predicted.load, said, figures))
     return found
 
@@ -137,7 +140,7 @@ def summary(found: Sequence[Compared]) -> list[str]:
         "requests_per_s": "throughput",
         "p50_ms": "p50",
         "p99_ms": "p99",
-        "cpu": "CPU",
+        "cpu_ms": "CPU time per request",
         "memory_mb": "memory",
     }
     for figure, name in names.items():
@@ -175,6 +178,10 @@ def main(arguments: Sequence[str]) -> None:
                 found += measured(each, photographs)
             except ScriptError as err:
                 print(f"{each[0].name}: not measured: {err}", file=sys.stderr)
-    table = Table(HEADINGS, [each.cells for each in found], words=(0, 1), notes=summary(found))
+                continue
+            # After each server, so that what was measured stays when a run is ended early.
+            table = Table(HEADINGS, [case.cells for case in found], words=(0, 1), notes=summary(found))
+            write_files(args, table, {"machine": profile.machine, "compared": [asdict(case) for case in found]})
+    if not found:
+        sys.exit("error: no configuration could be measured")
     table.show()
-    write_files(args, table, {"machine": profile.machine, "compared": [asdict(each) for each in found]})

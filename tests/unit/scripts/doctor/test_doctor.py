@@ -100,6 +100,7 @@ def run(content, folder, *flags):
 
 def test_one_image_through_each_node(repository, tmp_path):
     done = run(config(repository, "separate"), tmp_path, "--json")
+    assert done.stdout, done.stderr
     told = [each["what"] for each in json.loads(done.stdout)]
     for node in ("decode", "predict one", "predict six", "predict brightness", "combine", "label"):
         assert any(what.startswith(f"one image, {node}: ") for what in told), (node, told)

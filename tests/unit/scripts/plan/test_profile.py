@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from scripts.errors import ScriptError
+from scripts.load.row import Row
+from scripts.load.server import Figures
 from scripts.plan import profile as profiles
-from scripts.plan.fitting import overhead
+from scripts.plan.fitting import Watched, overhead
 from scripts.plan.profile import Curve, Point, quantiles
 from tests.unit.scripts.plan.profiles import curve, profile
 
@@ -47,3 +49,23 @@ def test_an_overhead_is_what_two_loads_agree_on():
 def test_quantiles_keep_the_ends():
     found = quantiles([float(i) for i in range(100)], 10)
     assert found == (5, 15, 25, 35, 45, 55, 65, 75, 85, 95)
+
+
+def test_what_a_server_used_is_divided_by_its_processes():
+    cpu_s = {
+        "ray::ServeReplica:ensemble:Ingress": 4.0,
+        "ray::SERVE_REPLICA::ensemble#resnet#x1:ServeRepl": 2.0,
+        "haproxy": 1.0,
+        "raylet": 0.5,
+    }
+    figures = Figures(seconds=10.0, cpu_s=cpu_s, memory_mb=cpu_s, batches={1: 1, 3: 1})
+    found = Watched.of(
+        Row(
+            mode="concurrency", value=4, batch=1, seconds=10.0, stable=None, requests=1000, failed=0, outcomes={},
+            first_error="", requests_per_s=100.0, images_per_s=100.0, mean_ms=1.0, percentiles_ms={"p50": 9.0},
+            max_ms=1.0, slo_percentile_ms=None, late_p99_ms=0.0, client_cpu_ms=0.2, client="ok", top1=None,
+            degraded=0.0, shed=0.0, server=figures,
+        )
+    )  # fmt: skip
+    assert (found.ingress_ms, found.nodes_ms, found.proxy_ms) == pytest.approx((4.0, 2.0, 1.0))
+    assert (found.images, found.rest, found.memory_mb) == (2.0, 0.05, (4.0, 2.0, 1.5))
