@@ -74,10 +74,8 @@ def check_import_paths(config: Mapping[str, Any]) -> None:
         except (ImportError, ValueError):
             found = False
         if not found:
-            meant = did_you_mean(path, [IMPORT_PATH])
-            raise ConfigurationError(
-                f"import_path: there is no {path!r}{meant}; modules of your own are looked for in the working directory"
-            )
+            hint = did_you_mean(path, [IMPORT_PATH]) or "; modules of your own are looked for in the working directory"
+            raise ConfigurationError(f"import_path: there is no {path!r}{hint}")
 
 
 def check(application: Mapping[str, Any]) -> tuple[EnsembleConfig, Agreement]:
