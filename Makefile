@@ -18,7 +18,7 @@ test: $(VENV)/dev.installed
 test-fast: $(VENV)/dev.installed
 	$(BIN)/python -m pytest tests/unit -m "not slow"
 
-# The manifests of configs/kubernetes on a Kubernetes of one node that it builds: docs/kubernetes.md. Root; half an hour.
+# The manifests of configs/kubernetes on a Kubernetes of one node that it builds: docs/kubernetes.md. Root; 40 minutes at first.
 test-kubernetes: $(VENV)/dev.installed
 	@PATH=$(abspath $(BIN)):$$PATH tests/kubernetes/test.sh
 

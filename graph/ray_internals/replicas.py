@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ray.serve._private.common import ReplicaState
 from ray.serve.context import _get_global_client
 
 
@@ -14,6 +15,6 @@ def replicas(application: str) -> dict[str, Counter[tuple[str, str]]]:
         return {}
     deployments = client.get_serve_details()["applications"][application]["deployments"]
     return {
-        name: Counter((str(each["state"]), each["node_ip"] or "") for each in deployment["replicas"])
+        name: Counter((ReplicaState(each["state"]).value, each["node_ip"] or "") for each in deployment["replicas"])
         for name, deployment in deployments.items()
     }

@@ -16,6 +16,7 @@ from ray._private import node, parameter, ray_constants, services
 from ray.dashboard.subprocesses.module import SubprocessModuleConfig
 from ray.serve import context
 from ray.serve._private import client
+from ray.serve._private.common import ReplicaState
 from ray.serve.config import HTTPOptions
 from ray.serve.schema import ReplicaDetails
 
@@ -83,7 +84,7 @@ def test_serves_host_is_that_of_its_client(monkeypatch):
 
 def test_replicas_are_counted_by_state_and_machine(monkeypatch):
     assert {"state", "node_ip"} <= ReplicaDetails.model_fields.keys()
-    listed = [{"state": "RUNNING", "node_ip": "10.0.0.1"}] * 2 + [{"state": "STARTING", "node_ip": None}]
+    listed = [{"state": ReplicaState.RUNNING, "node_ip": "10.0.0.1"}] * 2 + [{"state": "STARTING", "node_ip": None}]
     details = {"applications": {"ensemble": {"deployments": {"one": {"replicas": listed}}}}}
     assert callable(client.ServeControllerClient.get_serve_details)
     serve = SimpleNamespace(get_serve_details=lambda: details)
