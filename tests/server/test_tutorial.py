@@ -33,7 +33,7 @@ def run(script, folder, **environment):
     """What a block prints in the folder, with the commands of this environment."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     # Threads that spin while others work take longer than one.
-    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", **environment}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment, "PATH": path}
     command = ["bash", "-euo", "pipefail", "-c", script]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, (script, done.stdout, done.stderr)

@@ -112,6 +112,7 @@ def test_what_makes_the_ensemble_cheap_is_measured_beside_it(monkeypatch, tmp_pa
     assert student.pop("ensemble")["cascade"]["order"] == ["student", "resnet", "densenet"]
     assert (student["members"][0]["name"], student["members"].pop(0)["weight"]) == ("student", 0)
     assert student["members"][1].pop("least_at_once") == 4
+    assert student.pop("ingress") == {"max_batch_size": 64}
     # Nothing else differs.
     ensemble = plain.pop("ensemble")
     assert cached.pop("ensemble") == ensemble
