@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import socket
 
-from deployments.contract import hosts
+from deployments.contract.hosts import HOST_SETTING, LOOPBACK, RAY_METRICS_SETTING
 
-LOOPBACK = hosts.LOOPBACK
 # Environment variables: the address under which the other machines reach this one, and the port of the cluster's head.
-HOST_ADDRESS, CLUSTER_PORT = hosts.HOST_SETTING, "ENSEMBLE_CLUSTER_PORT"
+HOST_ADDRESS, CLUSTER_PORT = HOST_SETTING, "ENSEMBLE_CLUSTER_PORT"
 # Ray's processes listen on loopback and nowhere else, as they do on a laptop of another system.
 ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 # Ray's own default for the head of a cluster.
@@ -37,7 +36,7 @@ def cluster_port() -> int:
 
 def metrics_port() -> int:
     """The port of this machine's metrics: the one that the environment names, or else any that nothing listens on."""
-    return int(os.environ.get(hosts.RAY_METRICS_SETTING, 0)) or free_port()
+    return int(os.environ.get(RAY_METRICS_SETTING, 0)) or free_port()
 
 
 def free_port() -> int:

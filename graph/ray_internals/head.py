@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
-from graph.ray_internals.address import LOOPBACK, cluster_port, host_address, metrics_port
+from deployments.contract.hosts import LOOPBACK
+from graph.ray_internals.address import cluster_port, host_address, metrics_port
 from graph.ray_internals.forking import forked, forking
 from graph.ray_internals.switches import set_switches
 

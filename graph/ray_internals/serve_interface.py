@@ -20,7 +20,7 @@ from ray.dashboard.modules.serve.serve_head import ServeHead
 from ray.dashboard.optional_utils import get_browser_request_middleware
 from ray.dashboard.subprocesses.module import SubprocessModuleConfig
 
-from graph.ray_internals.address import LOOPBACK
+from deployments.contract.hosts import LOOPBACK
 
 # The methods that browsers may use: a web page may change nothing.
 OF_BROWSERS = {"GET", "HEAD", "OPTIONS"}

@@ -11,8 +11,9 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from deployments.contract.hosts import LOOPBACK
 from graph.names import INGRESS
-from graph.ray_internals.address import HOST_ADDRESS, LOOPBACK, cluster_port
+from graph.ray_internals.address import HOST_ADDRESS, cluster_port
 from scripts.doctor.finding import Finding
 from scripts.errors import ScriptError
 from scripts.serve import machines, tls

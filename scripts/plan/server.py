@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from deployments.contract.hosts import LOOPBACK
 from scripts.errors import ScriptError
 from scripts.load.arrivals import Arrivals
 from scripts.load.duration import Duration
@@ -23,9 +21,10 @@ from scripts.load.measure import measure
 from scripts.load.protocols.classify import Classify
 from scripts.load.row import Row
 from scripts.load.server import Server
+from scripts.process import says_ready, stop, wait_until_ready
+from scripts.serve.ports import Port, check_ports
 
-READY_TIMEOUT_S, STOP_TIMEOUT_S = 240.0, 60.0
-WARM_UP_S = 1.5
+READY_TIMEOUT_S, WARM_UP_S = 240.0, 1.5
 # Serving takes as many ports in a row.
 PORTS = 4
 FIRST_PORT, LAST_PORT = 18400, 18800
@@ -45,19 +44,10 @@ def serving(config: Mapping[str, Any]) -> Iterator[str]:
         with log.open("wb") as stream:
             process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)  # noqa: S603
         try:
-            give_up = time.monotonic() + READY_TIMEOUT_S
-            while b"Ready." not in log.read_bytes():
-                if process.poll() is not None or time.monotonic() > give_up:
-                    raise ScriptError(f"the server did not start: {log.read_text(errors='replace')[-1500:]}")
-                time.sleep(0.2)
+            wait_until_ready(process, log, lambda: says_ready(log), READY_TIMEOUT_S)
             yield f"http://127.0.0.1:{port}"
         finally:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            stop(process)
 
 
 def free_ports() -> int:
@@ -67,13 +57,9 @@ def free_ports() -> int:
         ScriptError: there are none.
     """
     for first in range(FIRST_PORT, LAST_PORT, PORTS):
-        try:
-            for port in range(first, first + PORTS):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return first
+        with suppress(ScriptError):
+            check_ports(*(Port(LOOPBACK, port) for port in range(first, first + PORTS)))
+            return first
     raise ScriptError(f"no {PORTS} ports in a row are free from {FIRST_PORT} to {LAST_PORT}; stop a server")
 
 

@@ -7,8 +7,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from deployments.contract.hosts import RAY_METRICS_SETTING
-from graph.ray_internals.address import LOOPBACK
+from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING
 from scripts.errors import ScriptError
 
 HTTP_PORT, GRPC_PORT, METRICS_PORT, RAY_METRICS_PORT = 8000, 9000, 9101, 9102

@@ -15,8 +15,8 @@ from typing import Any
 
 import httpx
 
-from deployments.contract.hosts import RAY_METRICS_SETTING
-from graph.ray_internals.address import LOOPBACK, host_address, is_in_cluster
+from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING
+from graph.ray_internals.address import host_address, is_in_cluster
 from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.serve import machines, tls

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,13 +25,14 @@ from scripts.load.load import Closed, Target
 from scripts.load.measure import measure
 from scripts.load.protocols.classify import Classify
 from scripts.load.protocols.open_inference import OpenInference
+from scripts.process import says_ready, stop, wait_until_ready
 from scripts.serve.ports import Port, check_ports
 from scripts.shipped import shipped
 
 # The variables let two campaigns run side by side; what Serve listens on behind HAProxy has variables of its own.
 HTTP_PORT = int(os.environ.get("ENSEMBLE_LAB_HTTP_PORT", "18100"))
 GRPC_PORT = int(os.environ.get("ENSEMBLE_LAB_GRPC_PORT", "19100"))
-READY_TIMEOUT_S, STOP_TIMEOUT_S, PORTS_TIMEOUT_S = 120.0, 60.0, 15.0
+READY_TIMEOUT_S, PORTS_TIMEOUT_S = 120.0, 15.0
 WARM_UP_S = 1.0
 PEERS = Path(__file__).resolve().parent / "peers"
 ENSEMBLE = grpc_form()
@@ -230,10 +230,10 @@ def running(
                 env={**os.environ, **(environment or {})},
             )
         try:
-            _wait(process, log, lambda: _is_ready(system, workload, log))
+            wait_until_ready(process, log, lambda: _is_ready(system, workload, log), READY_TIMEOUT_S)
             yield Running(process, system, log)
         finally:
-            _stop(process)
+            stop(process)
 
 
 def _wait_for_ports() -> None:
@@ -273,32 +273,8 @@ def _peer(system: System, workload: Workload) -> list[str]:
 
 def _is_ready(system: System, workload: Workload, log: Path) -> bool:
     if system.placement:
-        return b"Ready." in log.read_bytes()
+        return says_ready(log)
     with suppress(NoResponse):
         request = system.form.request([workload.images[0].read_bytes()])
         return once(f"http://127.0.0.1:{HTTP_PORT}", request, timeout_s=30).ok
     return False
-
-
-def _wait(process: subprocess.Popen[bytes], log: Path, is_ready: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + READY_TIMEOUT_S
-    while not is_ready():
-        if process.poll() is not None or time.monotonic() > give_up:
-            raise ScriptError(f"the server did not start: {log.read_text(errors='replace')[-2000:]}")
-        time.sleep(0.2)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a server and every process that descends from it."""
-    tree: list[psutil.Process] = []
-    with suppress(psutil.Error):
-        tree = psutil.Process(process.pid).children(recursive=True)
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(STOP_TIMEOUT_S)
-    for left in tree:
-        with suppress(psutil.Error):
-            left.kill()
-    process.kill()
-    process.wait()
