@@ -11,8 +11,9 @@ from typing import Self
 
 from deployments.contract.answer import Classification
 from deployments.contract.errors import EnsembleError
-from ensemble_serving.messages import Headers, Messages, Option, OverGrpc, OverHttp
+from ensemble_serving.messages import Messages, Option, OverGrpc, OverHttp
 from ensemble_serving.transports import NoConnection, NoResponse, Response, ResponseTimeout, connect
+from ensemble_serving.transports.request import Headers
 from ensemble_serving.transports.url import parsed
 
 # Between tries to reach a server that is not there: the first, and the longest, seconds.

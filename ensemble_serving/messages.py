@@ -11,10 +11,10 @@ import msgspec
 from deployments.contract.answer import Classification
 from deployments.contract.errors import EnsembleError, error_by_code, errors_by_code
 from ensemble_serving.transports import Request, Response
+from ensemble_serving.transports.request import Headers
 
 Option = bool | int | str
 Options = Mapping[str, Option]
-Headers = tuple[tuple[str, str], ...]
 
 _classification = msgspec.json.Decoder(Classification).decode
 _classifications = msgspec.json.Decoder(list[Classification]).decode

@@ -23,6 +23,8 @@ from models.sources import RepositoryAddress
 logger = logging.getLogger("ray.serve")
 
 NO_SCORES: Probabilities = np.empty((0, 0), np.float32)
+# What a trace calls a member's work begins so; the member's name follows.
+OPERATION = "predict "
 # The fields of a member that its scores do not depend on.
 UNDECISIVE = {"weight", "placement", "deployment", "canary", "role", "share", "replaces"}
 PREPROCESSING_FIELDS = ("crop_ratio", "resize", "interpolation", "border")
@@ -108,7 +110,7 @@ class MemberConfig(Schema):
     @property
     def operation(self) -> str:
         """The name of its work in traces."""
-        return f"predict {self.name}"
+        return f"{OPERATION}{self.name}"
 
     def trial(self) -> Self | None:
         """Its canary, as a member of its own; None if it has none.
@@ -209,3 +211,10 @@ def predicted(
 def failed(work: Work[Any], error: EnsembleError, **noted: Any) -> Batch[Probabilities]:
     """The batch after a member has failed on every image; `noted` as for `Work.done`."""
     return work.done(NO_SCORES, errors=dict.fromkeys(range(len(work.payload)), error), **noted)
+
+
+def crashed(work: Work[Any], member: str, **noted: Any) -> Batch[Probabilities]:
+    """The batch after a member has raised; called where that is handled, so that the log gets the cause."""
+    shape, ids = work.payload.shape, {"trace_ids": work.batch.trace_ids}
+    logger.exception("member %r failed on pixels of shape %s; %s", member, shape, work.batch.traces, extra=ids)
+    return failed(work, InferenceFailed(f"member {member!r} failed; the server's log has the cause"), **noted)

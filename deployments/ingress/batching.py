@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from deployments.ingress.settings import IngressSettings
@@ -28,7 +27,7 @@ class Batching:
         waited_s: the time of these waits together, seconds.
     """
 
-    def __init__(self, settings: Callable[[], IngressSettings], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: Callable[[], IngressSettings], clock: Callable[[], float]) -> None:
         """Set where the limits in force are read, and a clock, seconds."""
         self._settings, self._clock = settings, clock
         self.in_flight = self._images = 0

@@ -27,34 +27,39 @@ HUNG_AFTER_S = 30.0
 
 
 class Health:
-    """The health of a loaded model, by the inferences that failed in a row and by those that have not ended."""
+    """The health of a loaded model, by the inferences that failed in a row and by those that have not ended.
+
+    Attributes:
+        failures: how many have failed in a row.
+        began: when each that has not ended began, seconds of a monotonic clock.
+    """
 
     def __init__(self, name: str) -> None:
         """Set the member's name."""
         self._name = name
-        self._failures = 0
-        self._began: dict[object, float] = {}
+        self.failures = 0
+        self.began: dict[object, float] = {}
 
     @contextmanager
     def inference(self) -> Iterator[None]:
         """Count an inference, which takes as long as the block, and its outcome."""
         inference = object()
-        self._began[inference] = time.monotonic()
+        self.began[inference] = time.monotonic()
         try:
             yield
         except Exception:
-            self._failures += 1
+            self.failures += 1
             raise
         else:
-            self._failures = 0
+            self.failures = 0
         finally:
-            del self._began[inference]
+            del self.began[inference]
 
     def check(self) -> None:
         """Raise RuntimeError once several inferences in a row have failed, or one hangs; runs none itself."""
-        if self._failures >= UNHEALTHY_AFTER:
-            raise RuntimeError(f"member {self._name!r} failed {self._failures} times in a row")
-        began = list(self._began.values())
+        if self.failures >= UNHEALTHY_AFTER:
+            raise RuntimeError(f"member {self._name!r} failed {self.failures} times in a row")
+        began = list(self.began.values())
         if began and time.monotonic() - min(began) > HUNG_AFTER_S:
             raise RuntimeError(f"an inference of member {self._name!r} has not ended for {HUNG_AFTER_S:.0f} s")
 

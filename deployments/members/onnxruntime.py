@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
@@ -13,13 +12,13 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
 from deployments.contract.batch import Batch, Work
-from deployments.contract.errors import ConfigurationError, InferenceFailed
+from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import STREAMS, THREADS, AttributeValue
 from deployments.contract.member import (
     NO_SCORES,
     MemberInterface,
     Signature,
-    failed,
+    crashed,
     predicted,
     preprocessing_fields,
 )
@@ -44,8 +43,6 @@ from deployments.tensors import (
 from models.errors import ModelError
 from models.repository import Model
 from models.sources import RepositoryAddress
-
-logger = logging.getLogger("ray.serve")
 
 # The names of the Open Inference Protocol for ONNX Runtime's data types.
 DATATYPES = {
@@ -165,7 +162,7 @@ class OnnxModel:
         self._attributes: dict[str, AttributeValue] = {
             "ensemble.model.name": model.name,
             "ensemble.model.version": model.version,
-            THREADS: config.threads or available_cpus(),
+            THREADS: config.thread_count,
             STREAMS: 1,
         }
         self._health = Health(config.name)
@@ -231,14 +228,7 @@ class OnnxModel:
         try:
             scores, began_ns = await self._infer(work)
         except Exception:
-            shape, traces = work.payload.shape, work.batch.traces
-            ids = {"trace_ids": work.batch.trace_ids}
-            logger.exception("member %r failed on pixels of shape %s; %s", self._name, shape, traces, extra=ids)
-            return failed(
-                work,
-                InferenceFailed(f"member {self._name!r} failed; the server's log has the cause"),
-                attributes=self._attributes,
-            )
+            return crashed(work, self._name, attributes=self._attributes)
         end_ns = time.time_ns()
         durations = {
             "ensemble.queue_wait_ms": (began_ns - work.start_ns) / 1e6,

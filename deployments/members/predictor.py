@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,12 +13,12 @@ import numpy as np
 import openvino as ov
 
 from deployments.contract.batch import Batch, Work
-from deployments.contract.errors import ConfigurationError, InferenceFailed
+from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import STREAMS, THREADS, AttributeValue
-from deployments.contract.member import NO_SCORES, failed, predicted
+from deployments.contract.member import NO_SCORES, crashed, predicted
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.cpus import available_cpus
-from deployments.members.local import HUNG_AFTER_S, UNHEALTHY_AFTER
+from deployments.members.local import Health
 from deployments.members.streams import best_streams
 from models.errors import ModelError
 from models.network import load, with_softmax
@@ -27,8 +26,6 @@ from models.repository import Model
 
 if TYPE_CHECKING:
     from deployments.members.openvino import OpenVino
-
-logger = logging.getLogger("ray.serve")
 
 # A row that sums to 1 within this, without negative values, is a distribution already.
 SIMPLEX_TOLERANCE = 1e-3
@@ -61,10 +58,8 @@ class Predictor:
         self._file = model.path
         self._threads = config.threads or available_cpus()
         self._least_at_once = config.least_at_once
-        self._failures = 0
+        self._health = Health(config.name)
         self._closed = False
-        # When each inference under way began, by its request; seconds of a monotonic clock.
-        self._began: dict[int, float] = {}
         try:
             network = load(model)
         except ModelError as err:
@@ -147,13 +142,10 @@ class Predictor:
         try:
             parts = await asyncio.gather(*(self._infer(work, part) for part in self._split(work.payload)))
         except (RuntimeError, MemoryError):
-            self._failures += 1
-            shape, traces = work.payload.shape, work.batch.traces
-            ids = {"trace_ids": work.batch.trace_ids}
-            logger.exception("member %r failed on pixels of shape %s; %s", self.name, shape, traces, extra=ids)
-            error = InferenceFailed(f"member {self.name!r} failed; the server's log has the cause")
-            return failed(work, error, attributes=attributes)
-        self._failures = 0 if parts else self._failures
+            self._health.failures += 1
+            return crashed(work, self.name, attributes=attributes)
+        if parts:
+            self._health.failures = 0
         end_ns = time.time_ns()
         attributes |= _durations(work.start_ns, [began_ns for _, began_ns in parts], end_ns)
         scores = np.concatenate([part for part, _ in parts]) if parts else NO_SCORES
@@ -175,10 +167,7 @@ class Predictor:
 
     def check_health(self) -> None:
         """Raise RuntimeError once several inferences in a row have failed, or one hangs; queues none of its own."""
-        if self._failures >= UNHEALTHY_AFTER:
-            raise RuntimeError(f"member {self.name!r} failed {self._failures} times in a row")
-        if self._began and time.monotonic() - min(self._began.values()) > HUNG_AFTER_S:
-            raise RuntimeError(f"an inference of member {self.name!r} has not ended for {HUNG_AFTER_S:.0f} s")
+        self._health.check()
 
     def _split(self, rows: S) -> list[S]:
         """The rows in parts for an inference each: as equal as can be, and enough that no infer request is idle."""
@@ -198,7 +187,7 @@ class Predictor:
         with work.elsewhere():
             request = await self._idle.get()
         began_ns = time.time_ns()
-        self._began[id(request)] = time.monotonic()
+        self._health.began[id(request)] = time.monotonic()
 
         def finish() -> None:
             # Runs whether or not the caller still waits: a request goes back only when its inference is over.
@@ -223,7 +212,7 @@ class Predictor:
             return await answer, began_ns
 
     def _free(self, request: ov.InferRequest) -> None:
-        self._began.pop(id(request), None)
+        self._health.began.pop(id(request), None)
         if self._closed:
             self._let_go(request)
         else:

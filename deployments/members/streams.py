@@ -12,6 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from models.repository import user_cache
+
 logger = logging.getLogger("ray.serve")
 
 # A measurement takes no longer than this in all, and of each number of streams no longer than that, seconds.
@@ -76,4 +78,4 @@ def measurements(threads: int, batch: Callable[[int], Callable[[], object]]) -> 
 
 def folder() -> Path:
     """Where measurements are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ensemble-serving" / "measured"
+    return user_cache() / "measured"

@@ -19,7 +19,6 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import Sampler
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -63,6 +62,11 @@ class Trace:
     span: Span | None = None
     timeline: Timeline | None = None
 
+    @property
+    def id(self) -> str:
+        """The W3C trace id, 32 hexadecimal digits."""
+        return self.parent[3:35]
+
     def degraded(self, missing: Mapping[str, str]) -> None:
         """Set the members that did not answer, by name, and the codes of their errors."""
         if self.span is not None and missing:
@@ -102,23 +106,20 @@ class ImageTrace:
 class Tracing:
     """Makes the spans of requests and batches for a span processor of the SDK."""
 
-    def __init__(
-        self, processor: SpanProcessor | None, services: Mapping[str, str], sampler: Sampler | None = None
-    ) -> None:
+    def __init__(self, processor: SpanProcessor | None, services: Mapping[str, str]) -> None:
         """Set where spans go, and the service names.
 
         Args:
             processor: gets the spans; None for no tracing.
             services: the service name of each node by what it notes, such as `predict resnet`, and of the root,
                 `classify`.
-            sampler: decides at the root for the whole trace; default: that of `OTEL_TRACES_SAMPLER`, which follows the
-                caller's decision, and without one samples.
         """
         self._services = services
         self._resources: dict[tuple[str, tuple[str, int]], Resource] = {}
         self._processor = processor
         if processor is not None:
-            provider = TracerProvider(sampler, self._resource(ROOT, PROCESS), shutdown_on_exit=False)
+            # The sampler is that of `OTEL_TRACES_SAMPLER`: it follows the caller's decision, and without one samples.
+            provider = TracerProvider(resource=self._resource(ROOT, PROCESS), shutdown_on_exit=False)
             provider.add_span_processor(processor)
             self._tracer = provider.get_tracer(SCOPE.name)
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.hosts import is_loopback
+from deployments.contract.hosts import DEFAULT_PORTS, is_loopback
 from deployments.contract.member import MemberConfig, MemberInterface, Signature
 from deployments.contract.nodes import Node
 from deployments.contract.options import MAX_CLASSES
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ray.serve")
 
-PORTS = {"http": 80, "https": 443, "grpc": 9000, "grpcs": 443}
 Edge = Annotated[int, Field(ge=1, le=8192)]
 # How long a start waits for a server to describe its model.
 DESCRIBE_AT_START_S = 3.0
@@ -68,8 +67,10 @@ class RemoteConfig(TensorSettings, MemberConfig):
     @model_validator(mode="after")
     def _fields_go_together(self) -> Self:
         parts = urlsplit(self.url)
-        if parts.scheme not in PORTS or not parts.hostname:
-            raise ValueError(f"url: {self.url!r} is none of {', '.join(f'{name}://host:port' for name in PORTS)}")
+        if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
+            raise ValueError(
+                f"url: {self.url!r} is none of {', '.join(f'{name}://host:port' for name in DEFAULT_PORTS)}"
+            )
         if parts.username or parts.query or parts.fragment or (self.is_grpc and parts.path.strip("/")):
             raise ValueError("url: only a host and a port, and for HTTP a path; a token goes into `token_file`")
         # Raises ValueError for a port that is out of range.
@@ -101,7 +102,7 @@ class RemoteConfig(TensorSettings, MemberConfig):
     def port(self) -> int:
         """The port that the server listens on."""
         parts = urlsplit(self.url)
-        return parts.port or PORTS[parts.scheme]
+        return parts.port or DEFAULT_PORTS[parts.scheme]
 
     @property
     def path(self) -> str:

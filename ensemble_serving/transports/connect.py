@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ensemble_serving.transports.grpc import grpc
 from ensemble_serving.transports.http import http
-from ensemble_serving.transports.request import Transport
+from ensemble_serving.transports.request import Headers, Transport
 from ensemble_serving.transports.url import parsed
 
 
@@ -15,7 +15,7 @@ def connect(
     *,
     connections: int | None = None,
     timeout_s: float = 60.0,
-    headers: tuple[tuple[str, str], ...] = (),
+    headers: Headers = (),
     ca_file: Path | None = None,
 ) -> Transport:
     """A transport to a server; it connects when the first request is sent.

@@ -12,9 +12,9 @@ from urllib.parse import SplitResult, unquote
 
 import hpack
 
-from ensemble_serving.transports.http2 import Headers, Http2, Stream
+from ensemble_serving.transports.http2 import Http2, Stream
 from ensemble_serving.transports.pool import Exchange, Pool
-from ensemble_serving.transports.request import NoResponse, Transport
+from ensemble_serving.transports.request import Headers, NoResponse, Transport
 
 
 def grpc(url: SplitResult, connections: int, timeout_s: float, headers: Headers, ca_file: Path | None) -> Transport:

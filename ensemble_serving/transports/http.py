@@ -12,9 +12,7 @@ from urllib.parse import SplitResult
 import httptools
 
 from ensemble_serving.transports.pool import Connection, Exchange, Pool
-from ensemble_serving.transports.request import NoResponse, Transport
-
-Headers = tuple[tuple[str, str], ...]
+from ensemble_serving.transports.request import Headers, NoResponse, Transport
 
 
 def http(url: SplitResult, connections: int, timeout_s: float, headers: Headers, ca_file: Path | None) -> Transport:

@@ -15,7 +15,7 @@ from functools import lru_cache
 import hpack
 
 from ensemble_serving.transports.pool import Connection, Exchange, Pool
-from ensemble_serving.transports.request import NoResponse
+from ensemble_serving.transports.request import Headers, NoResponse
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END_STREAM = ACK = 0x1
@@ -30,8 +30,6 @@ DEFAULT_WINDOW = 65_535
 LARGEST_RECEIVED, LARGEST_BLOCK = 16_384, 262_144
 # Requests at a time, until the server's settings have come.
 STREAMS = 100
-
-Headers = tuple[tuple[str, str], ...]
 
 
 def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
@@ -64,7 +62,7 @@ class Http2(Connection):
         self._buffer = bytearray()
         self._block, self._ends = bytearray(), False
         self._next, self._most = 1, STREAMS
-        self._window, self._initial_window, self._largest = DEFAULT_WINDOW, DEFAULT_WINDOW, 16_384
+        self._window, self._initial_window, self._largest = DEFAULT_WINDOW, DEFAULT_WINDOW, LARGEST_RECEIVED
         self._used, self._closing = 0, False
 
     def head(self, exchange: Exchange) -> tuple[bytes, bytes]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import SplitResult
 
-from ensemble_serving.transports.request import NoConnection, NoResponse, Request, Response, ResponseTimeout
+from ensemble_serving.transports.request import Headers, NoConnection, NoResponse, Request, Response, ResponseTimeout
 from ensemble_serving.transports.url import address
 
 
@@ -33,7 +33,7 @@ class Exchange(asyncio.Future[Response]):
             self.connection.abandon(self)
         return super().cancel(msg)
 
-    def respond(self, status: int, body: bytes, headers: tuple[tuple[str, str], ...]) -> None:
+    def respond(self, status: int, body: bytes, headers: Headers) -> None:
         """Have the response, whose last byte has just come."""
         if not self.done():
             self.set_result(Response(status, body, headers, self.sent, time.perf_counter()))

@@ -8,6 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+# Names in lower case; over gRPC the metadata or the trailers.
+Headers = tuple[tuple[str, str], ...]
+
 
 class NoResponse(ConnectionError):
     """The server gave no response: there was no connection to it, or the connection ended."""
@@ -34,7 +37,7 @@ class Request:
 
     path: str
     body: bytes = b""
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: Headers = ()
     method: str = "POST"
 
 
@@ -52,7 +55,7 @@ class Response:
 
     status: int
     body: bytes
-    headers: tuple[tuple[str, str], ...]
+    headers: Headers
     sent: float
     at: float
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import SplitResult, urlsplit
 
-DEFAULT_PORTS = {"http": 80, "https": 443, "grpc": 9000, "grpcs": 443}
+from deployments.contract.hosts import DEFAULT_PORTS
 
 
 def parsed(url: str) -> SplitResult:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from deployments.contract.batch import Batch
+from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import Node
 from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
 from graph.flows.ballots import Outcome, collect
@@ -32,7 +31,7 @@ class Ensemble:
         if self._combiner is None:
             return ballots
         if not ballots.live:
-            return Batch(np.empty((0, 0), np.float32), ballots.items)
+            return Batch(NO_SCORES, ballots.items)
         return await self._combiner(ballots)
 
     async def _ask(self, batch: Batch[PixelSets]) -> dict[str, Outcome]:

@@ -38,14 +38,16 @@ class InFlight:
         images = zip(self.sent.live, self.sent.payload, strict=True)
         return {position: image for position, image in images if self.sent.items[position].queued_ns}
 
-    def answered(self, positions: Sequence[int], part: Answered) -> Iterator[tuple[int, Item, Record]]:
-        """The images of a part that clients sent and that are answered: position, item, and predictions."""
+    def answered(self, positions: Sequence[int], part: Answered) -> list[tuple[int, Item, Record]]:
+        """Keep the predictions for a part's images that clients sent; each one's position, item and predictions."""
+        found = []
         for row, answer in zip(part.live, part.payload, strict=True):
             position, item = positions[row], part.items[row]
             if self.sent.items[position].queued_ns:
                 if position not in self.records:
                     self.records[position] = Record.of(item, answer)
-                yield position, item, self.records[position]
+                found.append((position, item, self.records[position]))
+        return found
 
 
 class Interceptor:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from models.errors import ModelError, SourceError, Unreachable
-from models.repository import METADATA, Model, Stamp, read, versions
+from models.repository import METADATA, Model, Stamp, read, user_cache, versions
 from models.sources.location import Location
 from models.sources.source import File, Listing, Source
 
@@ -187,7 +187,7 @@ class Mirror:
 
 def cache() -> Path:
     """The folder of the cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ensemble-serving" / "models"
+    return user_cache() / "models"
 
 
 def _source(location: Location) -> Source:

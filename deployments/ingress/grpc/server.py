@@ -60,7 +60,7 @@ class GrpcServer:
         except EnsembleError as err:
             error = err
         except Exception:
-            trace = call.trace.parent[3:35]
+            trace = call.trace.id
             logger.exception("failed on a call of %s; trace %s", name, trace, extra={"trace_ids": [trace]})
             error = EnsembleError(INTERNAL_HINT)
         call.fail(error)

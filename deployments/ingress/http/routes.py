@@ -151,9 +151,9 @@ def pattern(path: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
 
 
-def encoded(content: Any, status: int = 200) -> Response:
+def encoded(content: Any) -> Response:
     """Content of typed models as JSON."""
-    return Response(msgspec.json.encode(content), status, media_type="application/json")
+    return Response(msgspec.json.encode(content), media_type="application/json")
 
 
 def plain(content: Any, status: int = 200) -> Response:

@@ -140,7 +140,7 @@ class HttpServer:
             call.outcome = "cancelled"
             return Response(status_code=leaving.LEFT)
         except Exception:
-            path, trace = request.scope["path"], call.trace.parent[3:35]
+            path, trace = request.scope["path"], call.trace.id
             ids = {"trace_ids": [trace]}
             logger.exception("failed on %s %s; trace %s", request.method, path, trace, extra=ids)
             error = EnsembleError(INTERNAL_HINT)

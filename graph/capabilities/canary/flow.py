@@ -7,12 +7,12 @@ import logging
 import time
 from collections.abc import Sequence
 
-import numpy as np
 from msgspec.structs import replace
 
 from deployments.contract.batch import Batch
 from deployments.contract.errors import DeadlineExceeded
 from deployments.contract.item import Item
+from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Images, Probabilities
 from deployments.contract.rollout import SUFFIX
@@ -69,7 +69,7 @@ class Canary:
     async def _ask_stable(self, batch: Batch[Images]) -> Batch[Probabilities]:
         live = len(batch.live)
         if not live:
-            return Batch(np.empty((0, 0), np.float32), batch.items)
+            return Batch(NO_SCORES, batch.items)
         began = time.perf_counter()
         answer = await self._stable(batch)
         self._trial.note("stable", [False] * live, time.perf_counter() - began)

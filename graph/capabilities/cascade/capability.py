@@ -49,7 +49,7 @@ class Cascading(Capability):
         audited = self._settings.audit
         if audited is None:
             return None
-        metrics = AuditMetrics(audited.at_most)
+        metrics = AuditMetrics()
         early, exit_at = self._settings.order[:-1], self._settings.exit_at
         audit = Audit(early, exit_at, audited.share, audited.at_most, audited.tighten, metrics)
         metrics.follow(audit)

@@ -11,10 +11,10 @@ import logging
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from msgspec.structs import replace
 
 from deployments.contract.batch import Batch
+from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import Node, Part, join_parts
 from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
 from graph.capabilities.cascade.audit import Audit
@@ -182,7 +182,7 @@ class Cascade:
         if full is not None:
             judged = [i for i in judged if len(ballots.items[i].missing) < len(outcomes) and not full[i]]
         if not judged:
-            return Stage(ballots, judged, Batch(np.empty((0, 0), np.float32), ()))
+            return Stage(ballots, judged, Batch(NO_SCORES, ()))
         all_judged = len(judged) == len(ballots.items)
         return Stage(ballots, judged, await self._combiner(ballots if all_judged else ballots.split(judged)))
 

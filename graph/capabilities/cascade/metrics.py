@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 class AuditMetrics:
     """What the ingress counts of a cascade's audit."""
 
-    def __init__(self, at_most: float | None) -> None:
-        """Register every metric; `at_most` is the configured bound."""
-        self._at_most = at_most
+    def __init__(self) -> None:
+        """Register every metric."""
         self.audits = TaggedCounter(
             "ensemble_cascade_audits",
             "Early exits that the other members received, too: agrees, differs, or dropped.",
@@ -39,8 +38,8 @@ class AuditMetrics:
         """Report the thresholds and the results of the audit."""
 
         def report() -> None:
-            if self._at_most is not None:
-                self._bound.set(self._at_most)
+            if audit.at_most is not None:
+                self._bound.set(audit.at_most)
             for member, threshold, share in audit.report():
                 self._threshold.set(threshold, tags={"member": member})
                 for bound, value in zip(("low", "mean", "high"), share or (), strict=False):

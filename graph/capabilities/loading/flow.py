@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, MutableMapping
 from typing import Any, TypeVar
 
-import numpy as np
-
 from deployments.contract.batch import Batch
 from deployments.contract.errors import ConfigurationError, Unloaded
+from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Probabilities
 from graph.capabilities.loading.settings import NEEDED, LoadingSettings
@@ -55,6 +54,6 @@ class Gates:
                 return await node(batch)
             error = Unloaded(f"member {name!r} is unloaded")
             failed = batch.fail(dict.fromkeys(range(len(batch.items)), error))
-            return Batch(np.empty((0, 0), np.float32), failed.items)
+            return Batch(NO_SCORES, failed.items)
 
         return gate

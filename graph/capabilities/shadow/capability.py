@@ -76,8 +76,7 @@ class Copying(Interceptor):
     def on_part(self, batch: InFlight, positions: Sequence[int], part: Answered) -> Answered:
         """Keep the predictions, which the shadows' are compared with."""
         if self._drawn[batch]:
-            for _ in batch.answered(positions, part):
-                pass
+            batch.answered(positions, part)
         return part
 
     def on_end(self, batch: InFlight) -> None:

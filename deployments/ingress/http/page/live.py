@@ -12,6 +12,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
+from deployments.contract.member import OPERATION
 from deployments.ingress.extension import Report
 from deployments.ingress.http.routes import Route, Routes, encoded
 from deployments.ingress.service import Replicas, Service
@@ -23,8 +24,6 @@ K = TypeVar("K")
 # The field of what capabilities report.
 ROLLOUT = "rollout"
 PATH = "/stats"
-# What a trace calls a member's work begins so.
-OPERATION = "predict "
 # A rate is that of the last so many seconds.
 RATE_S = 5
 

@@ -118,10 +118,10 @@ async def test_an_inference_that_never_calls_back_is_an_error_of_its_health(repo
     [request] = member._requests
     monkeypatch.setattr(request, "start_async", lambda *_, **__: None)
     hangs = asyncio.create_task(member(batch(1)))
-    while not member._began:
+    while not member._health.began:
         await asyncio.sleep(0)
     member.check_health()
-    monkeypatch.setattr("deployments.members.predictor.HUNG_AFTER_S", 0)
+    monkeypatch.setattr("deployments.members.local.HUNG_AFTER_S", 0)
     with pytest.raises(RuntimeError, match="has not ended"):
         member.check_health()
     hangs.cancel()

@@ -10,7 +10,7 @@ from graph.capabilities.cascade.settings import EnsembleSettings
 
 
 def audit(exit_at=(0.5, 0.6), share=1.0, at_most=None, tighten=False):
-    return Audit(("a", "b"), exit_at, share, at_most, tighten, AuditMetrics(at_most), seed=0)
+    return Audit(("a", "b"), exit_at, share, at_most, tighten, AuditMetrics(), seed=0)
 
 
 def test_a_share_of_the_exits_is_drawn():

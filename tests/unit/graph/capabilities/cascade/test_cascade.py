@@ -203,7 +203,7 @@ async def test_leaving_cancels_the_call_under_way():
 def audited(*members, share=1.0, exit_at=(0.9,), **asking):
     names = [member.name for member in members]
     settings = EnsembleSettings(cascade={"order": names, "exit_at": exit_at}, **asking)
-    audit = Audit(names[:-1], exit_at, share, None, False, AuditMetrics(None))
+    audit = Audit(names[:-1], exit_at, share, None, False, AuditMetrics())
     combiner = Combiner(CombinerSettings(), {name: 1.0 for name in names})
     by_name = {member.name: Member(member, "small") for member in members}
     flow = Cascade(by_name, combiner, settings, settings.cascade, audit)

@@ -8,10 +8,12 @@ def test_what_an_audit_found_is_told_with_its_interval_and_the_bound(monkeypatch
     monkeypatch.setattr(metrics, "report_periodically", lambda report, _: report())
 
     class Audit:
+        at_most = 0.02
+
         def report(self):
             return [("a", 0.7, (0.01, 0.02, 0.03)), ("b", 0.8, None)]
 
-    AuditMetrics(0.02).follow(Audit())
+    AuditMetrics().follow(Audit())
     shares = {tags["bound"]: value for name, value, tags in told if name == "ensemble_cascade_audit_share"}
     assert shares == {"low": 0.01, "mean": 0.02, "high": 0.03}
     thresholds = {tags["member"]: value for name, value, tags in told if name == "ensemble_cascade_exit_at"}
