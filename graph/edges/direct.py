@@ -186,7 +186,7 @@ class LocalReplicas:
 
 
 class ClusterSize:
-    """Whether this machine is the whole cluster, counted in the background."""
+    """Whether this machine is the whole cluster, counted in the background; all edges of a process share one."""
 
     def __init__(self) -> None:
         self._is_alone: bool | None = None
@@ -213,9 +213,9 @@ class ClusterSize:
 class DirectEdge(Generic[P, Q]):
     """A node behind Unix sockets, and behind its handle where none is on this machine or another one answers sooner."""
 
-    def __init__(self, folder: Path, handle: Node[P, Q], count: Callable[[str], None]) -> None:
-        """Set the folder of the sockets, the node behind its handle, and what counts calls by `direct` or `handle`."""
-        self._replicas, self._cluster = LocalReplicas(folder), ClusterSize()
+    def __init__(self, folder: Path, handle: Node[P, Q], count: Callable[[str], None], cluster: ClusterSize) -> None:
+        """Set the folder of the sockets, the handle's node, what counts calls by `direct` or `handle`, and the cluster."""
+        self._replicas, self._cluster = LocalReplicas(folder), cluster
         self._handle, self._count = handle, count
         self._locality = Locality()
 

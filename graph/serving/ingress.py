@@ -31,7 +31,7 @@ from deployments.observe.observer import Observer
 from deployments.observe.stats import Stats
 from deployments.observe.tracing import Tracing
 from graph.defaults import pinning
-from graph.edges.direct import DirectEdge
+from graph.edges.direct import ClusterSize, DirectEdge
 from graph.edges.edge import edge
 from graph.edges.folder import private, sockets
 from graph.front.front import Front, folder
@@ -66,8 +66,8 @@ class IngressReplica:
         take_cores(pinning(config, INGRESS))
         inline = {name: node() for name, node in nodes.items() if not isinstance(node, DeploymentHandle)}
         handles = {name: node for name, node in nodes.items() if isinstance(node, DeploymentHandle)}
-        metrics = EdgeMetrics()
-        edges = {name: edge(name, handle, config.edges, metrics) for name, handle in handles.items()}
+        metrics, cluster = EdgeMetrics(), ClusterSize()
+        edges = {name: edge(name, handle, config.edges, metrics, cluster) for name, handle in handles.items()}
         replica = serve.get_replica_context().replica_id
         application = replica.deployment_id.app_name
         offers = plan.offers

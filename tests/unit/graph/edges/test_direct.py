@@ -80,7 +80,7 @@ class Handle:
 
 def edge(folder, ways=None):
     handle = Handle()
-    return DirectEdge(folder, handle, (ways if ways is not None else []).append), handle
+    return DirectEdge(folder, handle, (ways if ways is not None else []).append, direct.ClusterSize()), handle
 
 
 async def until(check):
