@@ -214,7 +214,7 @@ class DirectEdge(Generic[P, Q]):
     """A node behind Unix sockets, and behind its handle where none is on this machine or another one answers sooner."""
 
     def __init__(self, folder: Path, handle: Node[P, Q], count: Callable[[str], None], cluster: ClusterSize) -> None:
-        """Set the folder of the sockets, the handle's node, what counts calls by `direct` or `handle`, and the cluster."""
+        """Set the sockets' folder, the handle's node, what counts calls by `direct` or `handle`, and the cluster."""
         self._replicas, self._cluster = LocalReplicas(folder), cluster
         self._handle, self._count = handle, count
         self._locality = Locality()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import psutil
@@ -34,7 +34,6 @@ from scripts.load.report.report import Report, remarks
 from scripts.load.row import Row
 from scripts.load.search import Objective, search
 from scripts.load.server import Server
-from scripts.results import write_files
 
 # The first request: the server may have to warm up.
 FIRST_TIMEOUT_S = 30.0
@@ -52,7 +51,7 @@ def described(target: Target) -> Target:
         try:
             protocol = await target.protocol.described(transport, target.url, target.key)
             found = replace(target, protocol=protocol)
-            return found, await transport.send(found.requests()[0])
+            return found, await transport.send(next(found.requests()))
         finally:
             await transport.close()
 
@@ -69,7 +68,9 @@ def described(target: Target) -> Target:
     return found
 
 
-def measured(args: argparse.Namespace, target: Target, server: Server) -> Iterator[tuple[Row, bool]]:
+def measured(
+    args: argparse.Namespace, modes: Sequence[Mode], target: Target, server: Server
+) -> Iterator[tuple[Row, bool]]:
     """Measure each load of the command line; each row, and whether it is what a search found."""
 
     def run(mode: Mode) -> Row:
@@ -83,7 +84,6 @@ def measured(args: argparse.Namespace, target: Target, server: Server) -> Iterat
 
             return measure(target, mode, duration, processes=args.processes, server=server, tick=tick)
 
-    modes = plan.modes(args)
     if args.slo_ms is None:
         yield from ((run(mode), False) for mode in modes)
         return
@@ -105,8 +105,12 @@ def report(made: Report, args: argparse.Namespace) -> None:
     (table := made.table()).show()
     for remark in remarks(made):
         print(remark)
-    write_files(argparse.Namespace(markdown=args.markdown), table)
-    for file, text in ((args.json, made.json), (args.csv, made.csv), (args.html, lambda: page(made))):
+    for file, text in (
+        (args.markdown, table.markdown),
+        (args.json, made.json),
+        (args.csv, made.csv),
+        (args.html, lambda: page(made)),
+    ):
         if file is not None:
             file.write_text(text(), encoding="utf-8")
 
@@ -136,7 +140,7 @@ def main() -> None:
     args = parser.parse_args()
     flags.check(parser, args)
     try:
-        plan.modes(args)
+        modes = plan.modes(args)
         target = described(plan.target(args))
         if args.mlperf is not None:
             by_mlperf(args, target)
@@ -145,7 +149,7 @@ def main() -> None:
             rows: list[Row] = []
             found = None
             try:
-                for row, is_found in measured(args, target, server):
+                for row, is_found in measured(args, modes, target, server):
                     rows.append(row)
                     found = len(rows) - 1 if is_found else None
             finally:

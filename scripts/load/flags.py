@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, get_args
 
+from scripts.client import KEY
 from scripts.errors import fraction, positive
 from scripts.load.arrivals import Process
 from scripts.load.mlperf import SCENARIOS
 from scripts.load.protocols import NAMES
 
-KEY = "ENSEMBLE_API_KEY"
 LARGEST_BATCH, MOST_PROCESSES, MOST_CLIENTS = 64, 64, 10_000
 
 

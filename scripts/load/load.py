@@ -60,13 +60,11 @@ class Target:
         headers = (("authorization", f"Bearer {self.key}"),) if self.key else ()
         return connect(self.url, connections=most, timeout_s=self.timeout_s, headers=headers, ca_file=self.ca_file)
 
-    def requests(self) -> list[Request]:
+    def requests(self) -> Iterator[Request]:
         """A request for each image, or for each group of `batch` of them, the last ones filled up with the first."""
         count = len(self.images)
-        starts = range(0, count, self.batch)
-        return [
-            self.protocol.request([self.images[(start + i) % count] for i in range(self.batch)]) for start in starts
-        ]
+        for start in range(0, count, self.batch):
+            yield self.protocol.request([self.images[(start + i) % count] for i in range(self.batch)])
 
     def turns(self, part: int, parts: int) -> Iterator[tuple[Request, str]]:
         """Requests without end, each with its image's label, or an empty one: one of several parts of all."""

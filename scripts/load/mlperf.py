@@ -69,7 +69,7 @@ class _Sender:
     """Sends what MLPerf's load generator issues, on an event loop in a thread of its own."""
 
     def __init__(self, target: Target, most: int, lg: Any) -> None:
-        self._requests, self._lg = target.requests(), lg
+        self.requests, self._lg = list(target.requests()), lg
         self._batch, self._most = target.batch, most
         self._waiting: deque[tuple[Request, Sequence[int]]] = deque()
         self._under_way = 0
@@ -87,7 +87,7 @@ class _Sender:
     def _issue(self, pairs: Sequence[tuple[int, int]]) -> None:
         for start in range(0, len(pairs), self._batch):
             group = pairs[start : start + self._batch]
-            self._waiting.append((self._requests[group[0][0]], [number for _, number in group]))
+            self._waiting.append((self.requests[group[0][0]], [number for _, number in group]))
         self._send()
 
     def _send(self) -> None:
@@ -126,7 +126,7 @@ def run(target: Target, plan: Plan) -> Result:
     most = {"offline": plan.concurrency}.get(plan.scenario, 1_000_000)
     sender = _Sender(target, most, lg)
     sut = lg.ConstructSUT(sender.issue, lambda: None)
-    count = len(target.requests())
+    count = len(sender.requests)
     library = lg.ConstructQSL(count, count, lambda _: None, lambda _: None)
     with tempfile.TemporaryDirectory() as folder:
         log = lg.LogSettings()

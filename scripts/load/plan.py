@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ensemble_serving.transports.url import parsed
+from scripts.client import KEY
 from scripts.dataset import SUFFIXES, Dataset
 from scripts.errors import DatasetError, ScriptError
 from scripts.load.arrivals import Arrivals
 from scripts.load.duration import Duration
-from scripts.load.flags import KEY
 from scripts.load.load import Closed, Mode, Target
 from scripts.load.protocols import chosen
 from scripts.load.protocols.classify import Classify

@@ -13,7 +13,7 @@ from scripts import configuration
 from scripts.load.load import Closed
 from scripts.load.row import Row
 from scripts.plan.prediction import predict
-from scripts.plan.profile import Overhead, Placement, Profile, Served
+from scripts.plan.profile import Overhead, Profile, Served
 from scripts.plan.setting import Setting, setting
 
 PROXY = "haproxy"
@@ -109,9 +109,7 @@ def overhead(few: tuple[float, float], many: tuple[float, float]) -> Overhead:
 def served(
     profile: Profile,
     config: Mapping[str, Any],
-    placement: Placement,
     watched: Sequence[Watched],
-    others: Mapping[Placement, Served],
 ) -> Served:
     """What a server costs, by one load with single images and one with large batches."""
     few, many = watched
@@ -121,7 +119,7 @@ def served(
         exits = (0.0,) * (len(cascade.order) - 1)
     given = setting(application, exits)
     work = [explained_ms(profile, given, each.images) for each in watched]
-    is_inline, nodes = placement == "inline", len(given.separate)
+    is_inline, nodes = not given.separate, len(given.separate)
     inside = work if is_inline else [0.0, 0.0]
     ingress = overhead(*((each.images, each.ingress_ms - part) for each, part in zip(watched, inside, strict=True)))
     node = Overhead()
@@ -141,6 +139,6 @@ def served(
         memory[2],
     )
     # What one client waits for besides what is computed.
-    whole = msgspec.structs.replace(profile, served={"inline": found, "separate": found, **others, placement: found})
+    whole = msgspec.structs.replace(profile, served={"inline": found, "separate": found})
     computed = predict(given, whole, Closed(few.clients), clients_here=True, requests=400)
     return msgspec.structs.replace(found, delay_ms=max(0.0, few.p50_ms - computed.p50_ms))

@@ -26,6 +26,7 @@ from graph.defaults import make
 from graph.names import TRANSFORMER
 from scripts import configuration
 from scripts.errors import ScriptError
+from scripts.load.load import Closed
 from scripts.plan.fitting import Watched, served
 from scripts.plan.profile import Curve, Placement, Point, Profile, Served, quantiles
 from scripts.plan.server import loaded, serving
@@ -141,11 +142,11 @@ def measure(config: Mapping[str, Any], photographs: Sequence[bytes], log: Log = 
         log(f"a server, every node {placement}")
         with serving(changed) as url:
             for clients in (FEW, MANY):
-                row = loaded(url, photographs, clients, SERVED_S)
+                row = loaded(url, photographs, Closed(clients), SERVED_S)
                 if row.failed or not row.requests:
                     raise ScriptError(f"{row.failed} requests failed while it was profiled: {row.first_error}")
                 watched.append(Watched.of(row))
-        found[placement] = served(profile, changed, placement, watched, found)
+        found[placement] = served(profile, changed, watched)
     return msgspec.structs.replace(profile, served=found)
 
 

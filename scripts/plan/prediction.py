@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from graph.names import INGRESS
-from scripts.load.load import Closed
+from scripts.load.load import Closed, Mode
 from scripts.load.records import quantile
 from scripts.plan.profile import Profile, Served
 from scripts.plan.setting import Setting
-from scripts.plan.simulation import REQUESTS, WARM_UP, Load, Simulation
+from scripts.plan.simulation import REQUESTS, WARM_UP, Simulation
 
 # Of cores or of a thread: above it, that is what limits the throughput.
 FULL = 0.95
@@ -65,7 +65,7 @@ HEADINGS = ("load", "requests/s", "p50, ms", "p99, ms", "cores used", "memory, M
 def predict(
     setting: Setting,
     profile: Profile,
-    load: Load,
+    load: Mode,
     cores: int | None = None,
     *,
     clients_here: bool = False,

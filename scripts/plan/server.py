@@ -14,9 +14,8 @@ import yaml
 
 from deployments.contract.hosts import LOOPBACK
 from scripts.errors import ScriptError
-from scripts.load.arrivals import Arrivals
 from scripts.load.duration import Duration
-from scripts.load.load import Closed, Target
+from scripts.load.load import Mode, Target
 from scripts.load.measure import measure
 from scripts.load.protocols.classify import Classify
 from scripts.load.row import Row
@@ -63,9 +62,8 @@ def free_ports() -> int:
     raise ScriptError(f"no {PORTS} ports in a row are free from {FIRST_PORT} to {LAST_PORT}; stop a server")
 
 
-def loaded(url: str, photographs: Sequence[bytes], load: Closed | Arrivals | int, seconds: float) -> Row:
-    """What a load measures, and what the server's processes use meanwhile; a number is one of clients."""
+def loaded(url: str, photographs: Sequence[bytes], load: Mode, seconds: float) -> Row:
+    """What a load measures, and what the server's processes use meanwhile."""
     target = Target(url, Classify(), tuple(photographs))
-    mode = Closed(load) if isinstance(load, int) else load
     with Server(target, "ensemble") as server:
-        return measure(target, mode, Duration(WARM_UP_S, seconds), server=server)
+        return measure(target, load, Duration(WARM_UP_S, seconds), server=server)

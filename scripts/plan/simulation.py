@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
+import msgspec
+
 from deployments.ingress.batcher import TICK_S
 from deployments.ingress.batching import Batching
 from graph.names import INGRESS
-from scripts.load.arrivals import Arrivals
-from scripts.load.load import Closed
+from scripts.load.load import Closed, Mode
 from scripts.plan.clock import Machine, Pool, Then
 from scripts.plan.graph import Graph, Remote, remotes
 from scripts.plan.profile import Overhead, Profile, Served
@@ -24,7 +25,6 @@ from scripts.plan.setting import Setting
 # Requests that are simulated, and the share of them that comes before those that count.
 REQUESTS, WARM_UP = 4000, 0.15
 REFUSED_S = 1.0
-Load = Closed | Arrivals
 
 
 @dataclass(slots=True)
@@ -133,20 +133,10 @@ def overheads(setting: Setting, profile: Profile) -> Served:
     def between(low: float, high: float) -> float:
         return low + share * (high - low)
 
-    return Served(
-        Overhead(
-            between(inline.ingress.batch_ms, separate.ingress.batch_ms),
-            between(inline.ingress.image_ms, separate.ingress.image_ms),
-        ),
-        separate.node,
-        between(inline.proxy_ms, separate.proxy_ms),
-        between(inline.client_ms, separate.client_ms),
-        between(inline.background, separate.background),
-        between(inline.delay_ms, separate.delay_ms),
-        between(inline.ingress_mb, separate.ingress_mb),
-        separate.node_mb,
-        between(inline.rest_mb, separate.rest_mb),
-    )
+    low, high = map(msgspec.structs.astuple, (inline.ingress, separate.ingress))
+    names = ("proxy_ms", "client_ms", "background", "delay_ms", "ingress_mb", "rest_mb")
+    mixed = {name: between(getattr(inline, name), getattr(separate, name)) for name in names}
+    return msgspec.structs.replace(separate, ingress=Overhead(*map(between, low, high)), **mixed)
 
 
 class Simulation:
@@ -218,7 +208,7 @@ class Simulation:
         if (first := next(offsets, None)) is not None:
             self.machine.at(first, next_one)
 
-    def run(self, load: Load, requests: int = REQUESTS) -> None:
+    def run(self, load: Mode, requests: int = REQUESTS) -> None:
         """Let clients send until so many requests have been answered."""
         if isinstance(load, Closed):
             self._closed(load.concurrency)

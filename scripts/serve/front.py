@@ -13,7 +13,7 @@ from scripts.configuration import IMPORT_PATH
 from scripts.errors import ScriptError
 from scripts.serve.folder import private_folder
 from scripts.serve.haproxy import HAProxy, Listening
-from scripts.serve.ports import Port, check_ports
+from scripts.serve.ports import Port
 
 BY_SERVE = "Serve's own proxy takes requests: {why}; docs/operations.md says what it lacks"
 
@@ -40,7 +40,6 @@ def in_front(
         print(BY_SERVE.format(why=why), flush=True)
         yield None
         return
-    check_ports(metrics)
     # Serve starts none of its proxies.
     config["proxy_location"] = "Disabled"
     reflects = (config.get("grpc_options") or {}).get("enable_reflection", True)

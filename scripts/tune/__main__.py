@@ -40,13 +40,13 @@ def held(pairs: Sequence[str]) -> dict[str, Any]:
     Raises:
         ScriptError: there is no such field, or it has no such value.
     """
-    kinds = {each.name: each.type for each in fields(Candidate)}
+    names = [each.name for each in fields(Candidate)]
     found = {}
     for pair in pairs:
         name, _, given = pair.partition("=")
         value = yaml.safe_load(given) if given else None
-        if name not in kinds:
-            raise ScriptError(f"--hold: there is no {name!r}; there are {', '.join(kinds)}")
+        if name not in names:
+            raise ScriptError(f"--hold: there is no {name!r}; there are {', '.join(names)}")
         is_right = value in {"inline", "separate"} if name == "placement" else isinstance(value, int | float)
         if not is_right and not (name == "threads" and given == "null"):
             raise ScriptError(f"--hold: {name} can't be {given!r}")
@@ -93,7 +93,13 @@ def main() -> None:
     parser.add_argument("--maximize", choices=["throughput"], default="throughput", help="what is wanted")
     parser.add_argument("--p99-ms", type=float, required=True, metavar="MS", help="that must hold")
     parser.add_argument("--rate", type=float, metavar="R", help="requests per second that must be answered, at least")
-    parser.add_argument("--hold", nargs="+", default=[], metavar="NAME=VALUE", help="settings that stay as they are")
+    parser.add_argument(
+        "--hold",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="settings that are not searched: " + ", ".join(each.name for each in fields(Candidate)),
+    )
     parser.add_argument("--out", type=Path, default=Path("tuned.yaml"), metavar="FILE", help="default: %(default)s")
     parser.add_argument("--no-measurement", action="store_true", help="trust the simulation; for another machine")
     args = parser.parse_args()
@@ -109,7 +115,8 @@ def main() -> None:
         profile = profile_of(args, config)
         # What measures here also loads here.
         here = args.clients_here or not args.no_measurement
-        print(f"Simulating {len(grid)} candidates; the best {MEASURED} are then served for a minute each.", flush=True)
+        then = "" if args.no_measurement else f"; the best {MEASURED} are then served for a minute each"
+        print(f"Simulating {len(grid)} candidates{then}.", flush=True)
         tried = Trial(config, profile, goal, cores, args.exits, here).best(grid)
         if not args.no_measurement:
             tried = [*measure(tried[:MEASURED], config, goal, photographs(args)), *tried[MEASURED:]]

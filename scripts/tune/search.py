@@ -9,11 +9,10 @@ from typing import Any
 
 from scripts import configuration
 from scripts.load.arrivals import Arrivals
-from scripts.load.load import Closed
+from scripts.load.load import Closed, Mode
 from scripts.plan.prediction import Prediction, predict
 from scripts.plan.profile import Placement, Profile
 from scripts.plan.setting import setting
-from scripts.plan.simulation import Load
 from scripts.plan.variant import placed, tuned
 
 SIZES, WAITS_MS, IN_FLIGHT = (4, 8, 16, 32), (0.0, 2.0, 5.0), (1, 2)
@@ -166,7 +165,7 @@ class Trial:
         """
         given = setting(next(configuration.ours(candidate.config(self.config))), self.exits, self.cores)
 
-        def at(load: Load) -> Prediction:
+        def at(load: Mode) -> Prediction:
             here = self.clients_here
             return predict(given, self.profile, load, self.cores, clients_here=here, requests=requests)
 

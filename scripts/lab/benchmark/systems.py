@@ -23,6 +23,7 @@ from scripts.lab.benchmark.workloads import ROOT, Placement, Workload
 from scripts.load.duration import Duration
 from scripts.load.load import Closed, Target
 from scripts.load.measure import measure
+from scripts.load.processes import Processes
 from scripts.load.protocols.classify import Classify
 from scripts.load.protocols.open_inference import OpenInference
 from scripts.process import says_ready, stop, wait_until_ready
@@ -124,6 +125,7 @@ class Running:
     def __init__(self, process: subprocess.Popen[bytes], system: System, log: Path) -> None:
         """Set the process that all its others descend from, the system that it is, and what it prints to."""
         self._process = psutil.Process(process.pid)
+        self._usage = Processes(self._process)
         self._system = system
         self._log = log
 
@@ -137,22 +139,13 @@ class Running:
         variables = Path(words[words.index("source") + 1]).read_text(encoding="utf-8").split()
         return next(word.partition("=")[2] for word in variables if word.startswith(f"{name}="))
 
-    def cpu_s(self) -> dict[int, float]:
-        """CPU seconds of each of its processes so far, user and system."""
-        used = {}
-        for process in self.processes():
-            with suppress(psutil.Error):
-                times = process.cpu_times()
-                used[process.pid] = times.user + times.system
-        return used
+    def cpu_s(self) -> float:
+        """CPU seconds of its processes so far, user and system; of those that have ended as well."""
+        return sum(self._usage.cpu_s().values())
 
     def resident_mb(self) -> float:
         """Its processes' resident memory together, megabytes; a page that several share counts once."""
-        total = 0.0
-        for process in self.processes():
-            with suppress(psutil.Error):
-                total += process.memory_full_info().pss
-        return total / 1e6
+        return sum(self._usage.memory_mb().values())
 
     def replicas(self, deployment: str) -> list[psutil.Process]:
         """The processes that run a deployment's replicas."""
@@ -172,7 +165,7 @@ class Running:
         )
         before = self.cpu_s()
         row = measure(target, Closed(clients), Duration(WARM_UP_S, seconds))
-        used = sum(after - before.get(pid, 0.0) for pid, after in self.cpu_s().items())
+        used = self.cpu_s() - before
         if row.failed or not row.requests:
             raise ScriptError(f"{row.failed} requests failed, {row.requests} did not: {row.first_error}")
         # Over the warm-up as well, like the CPU that was counted.

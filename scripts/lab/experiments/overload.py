@@ -84,7 +84,7 @@ class Measured:
         before: what both members answered before the load, images a second.
         after: the same, when every setup had been loaded.
         rate: what was sent, images a second.
-        results: what `ensemble overload` tells of each setup.
+        results: what `overloaded` reports of each setup.
     """
 
     before: float

@@ -104,15 +104,11 @@ def cost(
 
 def _idle(server: Running) -> Callable[[], float]:
     """The server's CPU seconds beyond what it uses while nobody asks."""
-
-    def total() -> float:
-        return sum(server.cpu_s().values())
-
-    before, began = total(), time.perf_counter()
+    before, began = server.cpu_s(), time.perf_counter()
     time.sleep(IDLE_S)
-    rate = (total() - before) / (time.perf_counter() - began)
+    rate = (server.cpu_s() - before) / (time.perf_counter() - began)
     start = time.perf_counter()
-    return lambda: total() - rate * (time.perf_counter() - start)
+    return lambda: server.cpu_s() - rate * (time.perf_counter() - start)
 
 
 def _edit(config: dict[str, Any]) -> None:

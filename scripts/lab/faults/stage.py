@@ -12,7 +12,6 @@ from typing import Any
 
 import psutil
 
-from ensemble_serving.transports import is_ready
 from scripts.errors import ScriptError
 from scripts.lab.benchmark.systems import HTTP_PORT, OURS, Running, replicas_among, running
 from scripts.lab.benchmark.workloads import Placement, Workload
@@ -97,10 +96,6 @@ class Stage:
         since = time.perf_counter()
         self.until(lambda: is_whole(self.clients.records(), since))
         time.sleep(CALM_S)
-
-    def is_well(self) -> bool:
-        """Whether the server says that it is ready."""
-        return is_ready(self.url)
 
 
 @contextmanager

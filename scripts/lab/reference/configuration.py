@@ -50,7 +50,7 @@ def _fields(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
             first_paragraph(definitions[each].get("description")) for each in _referred(field)
         )
         default = "required" if name in required else code(_default(field))
-        rows.append((code(name), _kind(field, schema, definitions), default, _unit(name), prose(described)))
+        rows.append((code(name), _kind(field), default, _unit(name), prose(described)))
     return table(HEAD, rows)
 
 
@@ -92,12 +92,12 @@ def _unit(name: str) -> str:
     return next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "")
 
 
-def _kind(field: Mapping[str, Any], schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+def _kind(field: Mapping[str, Any]) -> str:
     """A field's type in words, with its bounds."""
     if len(_referred(field)) > 1:
         return "list of sections, by kind"
     if "anyOf" in field:
-        kinds = [_kind(each, schema, definitions) for each in field["anyOf"] if each.get("type") != "null"]
+        kinds = [_kind(each) for each in field["anyOf"] if each.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))
     if "$ref" in field:
         return "section"
@@ -107,7 +107,7 @@ def _kind(field: Mapping[str, Any], schema: Mapping[str, Any], definitions: Mapp
         return code(field["const"])
     if field.get("type") == "array":
         items = field.get("items") or {"type": "value"}
-        inner = [_kind(each, schema, definitions) for each in field.get("prefixItems", [items])]
+        inner = [_kind(each) for each in field.get("prefixItems", [items])]
         return f"list of {', '.join(dict.fromkeys(inner))}"
     return f"{_TYPES.get(field.get('type', ''), field.get('type', 'value'))}{_bounds(field)}"
 

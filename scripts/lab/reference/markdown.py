@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from scripts.results import Table
+
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table; its cells may hold any text of a line."""
-    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return Table(head, escaped, words=range(len(head))).markdown()
 
 
 def prose(text: str) -> str:

@@ -19,8 +19,9 @@ def arguments() -> dict[str, Any]:
     """The schema of `args`, with its definitions in `$defs`."""
     schema = EnsembleConfig.model_json_schema()
     # Not this machine's folder.
-    schema["properties"]["model_repository"] |= {"type": "string", "default": ""}
-    del schema["properties"]["model_repository"]["default"]
+    repository = schema["properties"]["model_repository"]
+    repository["type"] = "string"
+    repository.pop("default", None)
     for definition in schema[DEFINITIONS].values():
         # Without a kind a member is OpenVINO's, and no other.
         if definition["properties"].get("kind", {}).get("const", DEFAULT_KIND) != DEFAULT_KIND:

@@ -130,8 +130,8 @@ class Measuring:
             failure=self._lost() or failure,
         )
 
-    def _used(self, before: dict[int, float]) -> float:
-        return sum(after - before.get(pid, 0.0) for pid, after in self._server.cpu_s().items())
+    def _used(self, before: float) -> float:
+        return self._server.cpu_s() - before
 
     def _lost(self) -> str | None:
         """Which processes have ended that must not."""
