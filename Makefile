@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 serve: $(VENV)/serve.installed
 	@exec $(BIN)/ensemble serve $(FLAGS) $(CONFIG)
 
-# Several processes share the tests, because a test waits more than it works: a file, or a folder of tests/server, each.
+# Several processes share the tests, which mostly wait; each takes a whole file, or a whole folder of tests/server.
 test: $(VENV)/dev.installed
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 

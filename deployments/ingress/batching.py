@@ -18,8 +18,8 @@ class Batching:
     longer than a share of the time that the batch took. Where clients do not send again, these waits are left out.
 
     Beside others in flight a batch leaves once it is as large as these on average, or has waited as long as the last
-    batch took. A smaller one would take the images that the next batch could have had, and clients that were answered
-    apart would never come together again.
+    batch took. A smaller one would leave fewer images for the next batch, and its clients would go on sending at
+    another time than the rest.
 
     Attributes:
         in_flight: the number of batches that have left and not ended.
