@@ -12,6 +12,7 @@ from scripts.shipped import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
 EPYC = "two virtual CPUs of an AMD EPYC"
+XEON = "two virtual CPUs of an Intel Xeon"
 # Characters of a label that its column has room for.
 LONGEST = 42
 SYSTEMS = {
@@ -29,10 +30,8 @@ SYSTEMS = {
 def charts() -> dict[str, Chart]:
     """Every chart by the name of its file in docs/images."""
     return {
-        "embedded": _requests("embedded", f"HTTP, int8, images of 15 KB; {EPYC} (Zen 3), 2026-11-25"),
-        "imagenet": _requests(
-            "imagenet", "HTTP, ResNet-50 and DenseNet-169, 224x224; two virtual CPUs of an Intel Xeon, November 2026"
-        ),
+        "embedded": _requests("embedded", f"HTTP, int8, images of 15 KB; {XEON}, 2026-11-25"),
+        "imagenet": _requests("imagenet", f"HTTP, ResNet-50 and DenseNet-169, 224x224; {XEON}, November 2026"),
         "faults": _faults(),
         "accuracy": _accuracy(),
         "overload": _overload(),
