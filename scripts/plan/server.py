@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from typing import Any
 import yaml
 
 from deployments.contract.hosts import LOOPBACK
+from deployments.cpus import usable
 from scripts.errors import ScriptError
 from scripts.load.duration import Duration
 from scripts.load.load import Mode, Target
@@ -30,8 +32,12 @@ FIRST_PORT, LAST_PORT = 18400, 18800
 
 
 @contextmanager
-def serving(config: Mapping[str, Any]) -> Iterator[str]:
+def serving(config: Mapping[str, Any], cores: int | None = None) -> Iterator[str]:
     """Serve a Serve config; gives the URL once every member has answered, and stops the server in the end.
+
+    Args:
+        config: what is served.
+        cores: so many of those that this process may use; None for all.
 
     Raises:
         ScriptError: it did not start.
@@ -40,13 +46,24 @@ def serving(config: Mapping[str, Any]) -> Iterator[str]:
         file, log, port = Path(folder) / "config.yaml", Path(folder) / "log", free_ports()
         file.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
         command = [sys.executable, "-m", "scripts.serve", str(file), "--ports-from", str(port)]
-        with log.open("wb") as stream:
+        with log.open("wb") as stream, confined(cores):
             process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)  # noqa: S603
         try:
             wait_until_ready(process, log, lambda: says_ready(log), READY_TIMEOUT_S)
             yield f"http://127.0.0.1:{port}"
         finally:
             stop(process)
+
+
+@contextmanager
+def confined(cores: int | None) -> Iterator[None]:
+    """Processes that are started meanwhile run on so many cores; None for all."""
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, usable()[:cores])
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def free_ports() -> int:

@@ -108,6 +108,10 @@ class Tried:
         """What is known of p99: what was measured, or else predicted."""
         return self.predicted.p99_ms if self.measured_p99_ms is None else self.measured_p99_ms
 
+    def at_most(self, rate: float | None) -> Tried:
+        """The same, at a rate that is enough."""
+        return self if rate is None else replace(self, rate=min(rate, self.rate))
+
 
 def candidates(cores: int, fixed: Mapping[str, Any]) -> Iterator[Candidate]:
     """The grid: every placement, batch and number of replicas that suits so many cores.

@@ -19,7 +19,7 @@ MORE = {
 }
 
 
-def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, machine: Mapping[str, str]) -> str:
+def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, machine: Mapping[str, str], cores: int) -> str:
     """The file: what it is for, what was measured of it, and the configuration, commented once per field.
 
     Args:
@@ -27,6 +27,7 @@ def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, machine: Mapping[
         chosen: the candidate, and what is known of it.
         goal: what it was chosen for.
         machine: the profile's facts.
+        cores: that it is for; where the machine has more, confine the server to them.
     """
     said = f"{chosen.predicted.requests_per_s:.0f} requests/s at a p99 of {chosen.predicted.p99_ms:.1f} ms"
     lines = [
@@ -37,7 +38,10 @@ def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, machine: Mapping[
     if chosen.measured_rate is not None:
         seen = f"{chosen.measured_rate:.0f} requests/s at a p99 of {chosen.measured_p99_ms:.1f} ms"
         lines.append(f"# Measured with Poisson arrivals of {chosen.rate:.0f}/s: {seen}.")
-    lines.append(f"# Machine: {machine['cpu']}, {machine['cores']} cores, {machine['date']}.")
+    lines.append(
+        f"# For {cores} core{'s'[: cores > 1]}; where there are more: taskset -c 0-{cores - 1} ensemble serve FILE"
+    )
+    lines.append(f"# Profile: {machine['cpu']}, {machine['cores']} cores, {machine['date']}.")
     known = {name: field.description for name, field in IngressSettings.model_fields.items()} | MORE
     commented: set[str] = set()
     for line in yaml.safe_dump(dict(config), sort_keys=False, width=120).splitlines():

@@ -94,11 +94,12 @@ def test_what_is_held():
 @pytest.fixture
 def tune(tmp_path, monkeypatch, capsys):
     """Runs the command, with a profile that is there and with servers whose p99 is given."""
-    file, out = tmp_path / "profile.json", tmp_path / "tuned.yaml"
+    file, out, served = tmp_path / "profile.json", tmp_path / "tuned.yaml", []
     profiles.write(PROFILE, file)
 
     @contextmanager
-    def serving(config):
+    def serving(config, cores):
+        served.append(cores)
         check_arguments(config["applications"][0])
         yield "http://there"
 
@@ -111,6 +112,7 @@ def tune(tmp_path, monkeypatch, capsys):
         given = [str(ROOT / "configs/colocated.yaml"), "--profile", str(file), "--out", str(out)]
         hold = ["--hold", "threads=1", "nodes=1", "max_concurrent_batches=1", "batch_wait_ms=0"]
         monkeypatch.setattr(sys, "argv", ["ensemble tune", *given, *hold, *arguments])
+        run.served = served
         command.main()
         return capsys.readouterr().out, out
 
@@ -141,7 +143,31 @@ def test_too_low_a_rate_is_not_the_goal(tune):
     assert raised.value.code == 3
 
 
-@pytest.mark.parametrize("arguments", [["--p99-ms", "0"], ["--p99-ms", "5", "--cores", "1024"], []])
+def test_the_fewest_cores_are_served_on_so_many(tune):
+    printed, out = tune(20.0, "--p99-ms", "30", "--minimize", "cores", "--rate", "100")
+    assert "for 1 core:" in printed
+    assert tune.served == [1, 1, 1]
+    assert "# Measured with Poisson arrivals of 100/s" in out.read_text()
+    assert "taskset -c 0-0 ensemble serve" in out.read_text()
+
+
+def test_what_one_core_does_not_hold_is_tried_on_the_next(tune):
+    with pytest.raises(SystemExit) as raised:
+        tune(45.0, "--p99-ms", "30", "--minimize", "cores", "--rate", "100")
+    assert raised.value.code == 3
+    assert tune.served[0] == 1
+    assert set(tune.served[3:]) == set(tune.served) - {1}
+
+
+def test_the_picture_of_the_candidates(tune, tmp_path):
+    pytest.importorskip("matplotlib")
+    tune(20.0, "--p99-ms", "30", "--plot", str(tmp_path / "front.svg"))
+    assert "<svg" in (tmp_path / "front.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--p99-ms", "0"], ["--p99-ms", "5", "--minimize", "cores"], ["--p99-ms", "5", "--cores", "1024"], []]
+)
 def test_bad_input_is_a_usage_error(tune, arguments):
     with pytest.raises(SystemExit) as raised:
         tune(1.0, *arguments)
