@@ -56,7 +56,7 @@ def write(file: Path, repository: Path, members: list[str]) -> None:
         file=file,
         import_path=configuration.IMPORT_PATH,
         repository=os.path.relpath(folder, target) if folder.is_relative_to(target) else folder,
-        members="\n".join(f"        - {{name: {name}, placement: inline, threads: 1}}" for name in members),
+        members="\n".join(f"        - {{name: {name}, placement: inline}}" for name in members),
     )
     application = {"args": {"model_repository": str(folder), "members": [{"name": name} for name in members]}}
     config, agreed = configuration.check(application)

@@ -35,6 +35,8 @@ from deployments.observe.tracing import Trace
 logger = logging.getLogger("ray.serve")
 
 METRICS = "/metrics"
+# HAProxy says here whether the client spoke TLS, and replaces what a client says.
+FORWARDED_PROTOCOL = "x-forwarded-proto"
 # Refusals of large bodies: how many leave per second, and how many wait for their turn.
 LARGE_PACE, MOST_LARGE = 1.0, 32
 
@@ -112,7 +114,7 @@ class HttpServer:
             "http.request.method": request.method,
             "http.route": template,
             "url.path": request.scope["path"],
-            "url.scheme": "http",
+            "url.scheme": "https" if request.headers.get(FORWARDED_PROTOCOL) == "https" else "http",
             "ensemble.request.id": request.headers.get("x-request-id", ""),
         }
         with self._ingress.observer.call("http", request.headers, known) as call:

@@ -233,6 +233,9 @@ def test_a_body_that_hardly_begins_does_not_reach_the_application(folder, path):
             assert fast.recv(4096).startswith(b"HTTP/1.1 503")
 
 
+FORGED = {"X-Forwarded-For": "10.0.0.1", "X-Forwarded-Proto": "https"}
+
+
 def test_what_a_client_says_of_its_address_is_replaced_and_an_upgrade_left_alone(folder):
     with Front(folder) as front, answering(folder):
         upgrade = {
@@ -241,10 +244,11 @@ def test_what_a_client_says_of_its_address_is_replaced_and_an_upgrade_left_alone
             "Sec-WebSocket-Version": "13",
             "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
         }
-        answer = get(front, "/echo", **upgrade, **{"X-Forwarded-For": "10.0.0.1", "X-Request-Id": "mine"})
+        answer = get(front, "/echo", **upgrade, **FORGED, **{"X-Request-Id": "mine"})
         assert answer.status_code == 200
         seen = {name.lower(): value for name, value in answer.json().items()}
         assert (seen["x-forwarded-for"], seen["x-request-id"]) == ("127.0.0.1", "mine")
+        assert seen["x-forwarded-proto"] == "http"
         assert not {"upgrade"} & set(seen)
 
 

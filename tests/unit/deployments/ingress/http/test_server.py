@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from deployments.contract.hosts import HOST_SETTING, RAY_METRICS_SETTING
+from deployments.ingress.http.server import FORWARDED_PROTOCOL
 from deployments.ingress.refusals import Refusals
 from tests.door import OBSERVER, Door
 
@@ -18,7 +19,20 @@ from tests.door import OBSERVER, Door
         ("/v2/models/ensemble/versions/1/infer", "/v2/models/ensemble/versions/{version}/infer"),
     ],
 )
-def test_a_traces_route_is_the_template_not_the_path(path, route, monkeypatch):
+def test_a_traces_route_is_the_template_not_the_path(path, route, observed):
+    Door().ask(path, b"{}", [("content-type", b"application/json")])
+    assert [(known["http.route"], known["url.path"]) for known in observed] == [(route, path)]
+
+
+def test_a_traces_scheme_is_what_the_client_spoke(observed):
+    for forwarded in ([], [(FORWARDED_PROTOCOL, b"https")], [(FORWARDED_PROTOCOL, b"gopher")]):
+        Door().ask("/classify", b"{}", [("content-type", b"application/json"), *forwarded])
+    assert [known["url.scheme"] for known in observed] == ["http", "https", "http"]
+
+
+@pytest.fixture
+def observed(monkeypatch):
+    """What each call that is traced is known by."""
     calls, call = [], OBSERVER.call
 
     @contextmanager
@@ -28,8 +42,7 @@ def test_a_traces_route_is_the_template_not_the_path(path, route, monkeypatch):
             yield made
 
     monkeypatch.setattr(OBSERVER, "call", spied)
-    Door().ask(path, b"{}", [("content-type", b"application/json")])
-    assert [(known["http.route"], known["url.path"]) for known in calls] == [(route, path)]
+    return calls
 
 
 LARGE = 2**21
