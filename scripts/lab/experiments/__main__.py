@@ -1,6 +1,9 @@
 """Makes an experiment of docs/experiments.md here.
 
+    ensemble experiments baseline --help     # plain Ray Serve as its documentation tunes it
     ensemble experiments cascade --help      # accuracy against throughput: members, precisions, thresholds
+    ensemble experiments cost --help         # dollars per million, from what the others measured
+    ensemble experiments ladder --help       # from plain Ray Serve to this application, step by step
     ensemble experiments overload --help     # more images than all members can answer, second by second
     ensemble experiments payloads --help     # what a request costs, by the form of its images
     ensemble experiments planning --help     # how exact the predictions of `ensemble plan` are
@@ -13,9 +16,17 @@ from __future__ import annotations
 import argparse
 import sys
 
-from scripts.lab.experiments import cascade, overload, payloads, planning
+from scripts.lab.experiments import baseline, cascade, cost, ladder, overload, payloads, planning
 
-EXPERIMENTS = {"cascade": cascade.main, "overload": overload.main, "payloads": payloads.main, "planning": planning.main}
+EXPERIMENTS = {
+    "baseline": baseline.main,
+    "cascade": cascade.main,
+    "cost": cost.main,
+    "ladder": ladder.main,
+    "overload": overload.main,
+    "payloads": payloads.main,
+    "planning": planning.main,
+}
 
 
 def main() -> None:

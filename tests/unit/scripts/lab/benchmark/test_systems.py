@@ -66,8 +66,8 @@ def test_what_a_peer_wants_of_a_request_is_in_its_head(monkeypatch, tmp_path):
     assert forms["grpc_form"].inputs[0].shape == (-1, 1)
 
 
-def test_a_peer_that_declares_nothing_is_sent_the_image():
-    assert head(PEERS / "chain.py") == {}
+def test_a_peer_that_declares_no_request_is_sent_the_image():
+    assert head(PEERS / "fastapi.py").get("tool") is None
     [fastapi] = named(["fastapi"])
     assert fastapi.form == Classify()
 

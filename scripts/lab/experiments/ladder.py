@@ -1,0 +1,230 @@
+"""Adds one measure after the other to an ensemble on plain Ray Serve, and shows what each gives, or takes.
+
+    ensemble experiments ladder --data test.zip --json docs/benchmarks/ladder.json --markdown ladder.md
+
+Every step keeps those above it. All get the same stream of images from the same clients over HTTP, of which a share was
+sent before, so that the cache has something to find. The columns are Locust's; accuracy is that of all labelled images,
+by the server's own decoding, prediction and combination.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from deployments.cpus import available_cpus
+from models.repository import DEFAULT_ROOT, find
+from scripts.dataset import Dataset, default_data
+from scripts.errors import ScriptError, errors_in_one_line, fraction, positive
+from scripts.evaluate.accuracy import sample
+from scripts.lab.benchmark.systems import OURS, System, named, running
+from scripts.lab.benchmark.workloads import MEMBERS, Placement, Precision, workload
+from scripts.lab.experiments.cascade import SENT, Setup
+from scripts.load.row import Row
+from scripts.results import Table, add_files, check_files, write_files
+from scripts.tune_cascade.__main__ import members_of
+
+HEADINGS = (
+    "step",
+    "requests",
+    "failures",
+    "median, ms",
+    "average, ms",
+    "min, ms",
+    "max, ms",
+    "requests/s",
+    "times the step before",
+    "top-1, %",
+)
+SLOW = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is served.
+
+    Attributes:
+        name: for the table.
+        peer: the name of another server of the benchmark; None for this application, which the others are about.
+        placement: of the nodes.
+        precision: of the members.
+        front: who takes requests.
+        edges: how separate nodes are called.
+        batch: the most images of a batch; None for the default.
+        threads: of a member; None for its share of the cores.
+        exit_at: the threshold of a cascade; None for none.
+        cache: whether there is one.
+        environment: switches of Serve.
+    """
+
+    name: str
+    peer: str | None = None
+    placement: Placement = "separate"
+    precision: Precision = "float32"
+    front: str = "direct"
+    edges: str = "direct"
+    batch: int | None = None
+    threads: int | None = None
+    exit_at: float | None = None
+    cache: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def system(self) -> System:
+        """As the benchmark starts it."""
+        return OURS[self.placement] if self.peer is None else named([self.peer])[0]
+
+    def edit(self, config: dict[str, Any]) -> None:
+        """Change a Serve config of this application, so that it serves this, with one replica of each node."""
+        application = config["applications"][0]
+        own = application["args"]
+        own.update(front=self.front, edges=self.edges)
+        for member in own["members"]:
+            member["threads"] = self.threads
+        if self.batch is not None:
+            own["ingress"] = {"max_batch_size": self.batch, "max_concurrent_batches": 32 // self.batch}
+        if self.exit_at is not None:
+            own["ensemble"]["cascade"] = {"order": list(MEMBERS), "exit_at": [self.exit_at]}
+        if self.cache:
+            own["cache"] = {"max_bytes": "64MiB"}
+        for deployment in application["deployments"]:
+            deployment.pop("autoscaling_config", None)
+            deployment["num_replicas"] = 1
+
+
+def steps() -> list[Step]:
+    """The ladder, from its foot."""
+    plain = Step("plain Ray Serve, a deployment per step", peer="chain-untuned")
+    nodes = Step(
+        "this application's nodes, one image at a time",
+        front="serve",
+        edges="handle",
+        batch=1,
+        threads=available_cpus(),
+        environment=SLOW,
+    )
+    found = [plain, nodes]
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("batching", {"batch": None}),
+        ("Serve's throughput mode", {"environment": {}}),
+        ("direct edges", {"edges": "direct"}),
+        ("int8", {"precision": "int8"}),
+        ("matched threads", {"threads": None}),
+        ("one process", {"placement": "colocated"}),
+        ("the ingress itself in front", {"front": "direct"}),
+        ("a cascade", {"exit_at": 0.665}),
+        ("a cache", {"cache": True}),
+    ]
+    for name, change in changes:
+        found.append(replace(found[-1], name=name, **change))
+    return found
+
+
+def record(step: Step, row: Row, top1: float) -> dict[str, Any]:
+    """What is stored of a step."""
+    return {
+        "step": step.name,
+        "requests": row.requests,
+        "failures": row.failed,
+        "median_ms": row.percentiles_ms["p50"],
+        "average_ms": row.mean_ms,
+        "min_ms": row.min_ms,
+        "max_ms": row.max_ms,
+        "requests_per_s": row.requests_per_s,
+        "top1": top1,
+    }
+
+
+def table(records: Sequence[Mapping[str, Any]]) -> Table:
+    """What was stored, by its texts."""
+    lines, notes, before = [], [], None
+    for each in records:
+        if "error" in each:
+            lines.append([each["step"], *["not measured"] * (len(HEADINGS) - 1)])
+            notes.append(f"{each['step']}: {each['error']}")
+            continue
+        rate = each["requests_per_s"]
+        milliseconds = [f"{each[name]:.1f}" for name in ("median_ms", "average_ms", "min_ms", "max_ms")]
+        times = "" if before is None else f"{rate / before:.2f}"
+        counts = [f"{each['requests']:,}", f"{each['failures']:,}"]
+        lines.append([each["step"], *counts, *milliseconds, f"{rate:.1f}", times, f"{each['top1']:.2f}"])
+        before = rate
+    return Table(HEADINGS, lines, notes=notes)
+
+
+def measure(
+    chosen: Sequence[Step], dataset: Dataset, repeats: float | None, clients: int, seconds: float
+) -> Iterator[dict[str, Any]]:
+    """Serve and load each step; of a server that does not start, or answers nothing, the error is given.
+
+    Raises:
+        ScriptError: an image or a model can't be read.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        sent = [Path(temporary) / f"{number:04}.jpg" for number in range(min(SENT, len(dataset)))]
+        for path, (encoded, _) in zip(sent, sample(dataset, SENT).read(), strict=True):
+            path.write_bytes(encoded)
+        precisions = {step.precision for step in chosen}
+        loads = {each: replace(workload("embedded", each), images=tuple(sent), repeats=repeats) for each in precisions}
+        said = {
+            each: members_of([find(DEFAULT_ROOT, name, load.version) for name in MEMBERS], (), dataset, "mean")
+            for each, load in loads.items()
+        }
+        for step in tqdm(chosen, unit="server"):
+            load = loads[step.precision]
+            try:
+                with running(step.system, load, step.edit, step.environment) as server:
+                    row = server.row(load, "http", clients, seconds)
+                if not row.requests:
+                    raise ScriptError(f"no request was answered: {row.first_error}")
+            except ScriptError as err:
+                yield {"step": step.name, "error": str(err).splitlines()[-1]}
+                continue
+            top1, _ = Setup(MEMBERS, step.precision, step.exit_at).answers(said[step.precision])
+            yield record(step, row, top1.mean)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Parse the command line, measure and report."""
+    run("ladder", __doc__ or "", steps(), arguments)
+
+
+def run(name: str, description: str, chosen: Sequence[Step], arguments: Sequence[str]) -> None:
+    """An experiment whose rows are steps: parse the command line, measure and report."""
+    parser = argparse.ArgumentParser(
+        prog=f"ensemble experiments {name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--data", type=Path, default=default_data(), metavar="PATH", help="<class>/*.jpg, folder or zip"
+    )
+    parser.add_argument(
+        "--repeats", type=fraction, default=0.3, help="of the images, sent before; default: %(default)s"
+    )
+    parser.add_argument("--clients", type=positive, default=32)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of load, for each step")
+    parser.add_argument("--from", type=Path, dest="stored", metavar="JSON", help="show what was measured before")
+    add_files(parser, "json", "markdown")
+    args = parser.parse_args(arguments)
+    if args.data is None and args.stored is None:
+        parser.error("name the images by --data")
+    check_files(parser, args)
+    with errors_in_one_line():
+        if args.stored is not None:
+            records = json.loads(args.stored.read_text(encoding="utf-8"))
+        else:
+            records = []
+            for each in measure(chosen, Dataset.open(args.data), args.repeats, args.clients, args.seconds):
+                records.append(each)
+                # After each server, so that what was measured stays when a run is ended early.
+                write_files(args, table(records), records)
+        (made := table(records)).show()
+        write_files(args, made, records)
