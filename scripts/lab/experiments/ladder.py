@@ -133,6 +133,7 @@ def record(step: Step, row: Row, top1: float) -> dict[str, Any]:
         "step": step.name,
         "requests": row.requests,
         "failures": row.failed,
+        "first_error": row.first_error,
         "median_ms": row.percentiles_ms["p50"],
         "average_ms": row.mean_ms,
         "min_ms": row.min_ms,
@@ -150,6 +151,8 @@ def table(records: Sequence[Mapping[str, Any]]) -> Table:
             lines.append([each["step"], *["not measured"] * (len(HEADINGS) - 1)])
             notes.append(f"{each['step']}: {each['error']}")
             continue
+        if each["failures"]:
+            notes.append(f"{each['step']}: the first failure was {each['first_error']!r}.")
         rate = each["requests_per_s"]
         milliseconds = [f"{each[name]:.1f}" for name in ("median_ms", "average_ms", "min_ms", "max_ms")]
         times = "" if before is None else f"{rate / before:.2f}"

@@ -17,7 +17,14 @@ from scripts.lab.experiments.ladder import table
 from scripts.shipped import shipped
 
 ROW = SimpleNamespace(
-    requests=1200, failed=0, percentiles_ms={"p50": 2.0}, mean_ms=2.5, min_ms=1.0, max_ms=9.0, requests_per_s=200.0
+    requests=1200,
+    failed=1,
+    first_error="HTTP 500",
+    percentiles_ms={"p50": 2.0},
+    mean_ms=2.5,
+    min_ms=1.0,
+    max_ms=9.0,
+    requests_per_s=200.0,
 )
 OURS = [step for step in [*ladder.steps(), *baseline.steps()] if step.peer is None]
 FILES = {"separate": "serve_config.yaml", "colocated": "configs/colocated.yaml"}
@@ -84,4 +91,7 @@ def test_a_server_that_does_not_start_leaves_its_row_and_the_steps_go_on(tmp_pat
     assert records[0]["requests"] == 1200
     lost = table(records)
     assert lost.lines[1][1] == "not measured"
-    assert "the end of its log" in lost.notes[0]
+    assert [note.rpartition(": ")[2] for note in lost.notes][:2] == [
+        "the first failure was 'HTTP 500'.",
+        "the end of its log",
+    ]

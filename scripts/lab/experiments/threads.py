@@ -1,0 +1,106 @@
+"""Workers by threads: copies of the whole graph, the threads of each model in them, pinned or not, and a CPU quota."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tqdm import tqdm
+
+from deployments.cpus import available_cpus
+from graph.defaults import share_of_threads
+from scripts.errors import ScriptError
+from scripts.lab.benchmark.systems import OURS, running
+from scripts.lab.benchmark.workloads import MEMBERS, workload
+from scripts.lab.experiments.quota import clean, quota
+from scripts.results import Table
+
+CLIENTS, QUOTA = 32, 1.5
+HEADINGS = ("CPUs", "workers", "threads per model", "pinned", "requests/s", "p50, ms", "p99, ms", "of the best, %")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A point of the grid.
+
+    Attributes:
+        workers: processes with the whole graph.
+        threads: of each model in each of them.
+        pinned: whether each worker has cores of its own (`cpus: auto`).
+        quota: CPUs that all may use together; None for those of the machine.
+    """
+
+    workers: int
+    threads: int
+    pinned: bool
+    quota: float | None = None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is what a configuration that says nothing about threads gets here."""
+        cores = available_cpus() if self.quota is None else max(1, math.floor(self.quota))
+        return (self.workers, self.threads, self.pinned) == (1, share_of_threads(cores, len(MEMBERS), 1), False)
+
+    def edit(self, config: dict[str, Any]) -> None:
+        """Change the Serve config of one process."""
+        application = config["applications"][0]
+        if self.pinned:
+            application["args"]["cpus"] = "auto"
+        for member in application["args"]["members"]:
+            member["threads"] = self.threads
+        [ingress] = application["deployments"]
+        ingress.update(num_replicas=self.workers, ray_actor_options={"num_cpus": 0.5})
+
+
+def grid() -> list[Setting]:
+    """Workers and threads up to the cores, pinned and not, and unpinned in a quota."""
+    counts = sorted({1, available_cpus()})
+    kinds: list[tuple[bool, float | None]] = [(False, None), (True, None), (False, QUOTA)]
+    return [
+        Setting(workers, threads, pinned, limit) for pinned, limit in kinds for workers in counts for threads in counts
+    ]
+
+
+def measure(seconds: float) -> Iterator[dict[str, Any]]:
+    """Serve and load every setting; of one that could not be, the error is given."""
+    load = workload("embedded", "int8")
+    for setting in tqdm(grid(), unit="server"):
+        try:
+            with ExitStack() as stack:
+                with quota(setting.quota):
+                    server = stack.enter_context(running(OURS["colocated"], load, setting.edit))
+                found = server.load(load, "http", CLIENTS, seconds)
+        except ScriptError as err:
+            yield {**asdict(setting), "default": setting.is_default, "error": str(err).splitlines()[-1]}
+            continue
+        finally:
+            clean()
+        figures = {name: found[name] for name in ("requests_per_s", "p50_ms", "p99_ms")}
+        yield {**asdict(setting), "default": setting.is_default, **figures}
+
+
+def best(rows: Sequence[Mapping[str, Any]], limit: float | None) -> float:
+    """The highest rate under a quota, requests/s."""
+    return max(
+        (row["requests_per_s"] for row in rows if row["quota"] == limit and "error" not in row), default=math.nan
+    )
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The rows by their texts, and how far the default is from the best."""
+    lines, notes = [], []
+    for row in rows:
+        where = "all" if row["quota"] is None else f"{row['quota']:g} by quota"
+        words = [where, str(row["workers"]), str(row["threads"]), "yes" if row["pinned"] else "no"]
+        if "error" in row:
+            lines.append([*words, *["not measured"] * 4])
+            notes.append(f"{', '.join(words)}: {row['error']}")
+            continue
+        share = 100 * row["requests_per_s"] / best(rows, row["quota"])
+        lines.append([*words, *(f"{row[name]:.1f}" for name in ("requests_per_s", "p50_ms", "p99_ms")), f"{share:.0f}"])
+        if row["default"]:
+            notes.append(f"The default, with {where} CPUs, reaches {share:.0f} % of the best rate of the grid.")
+    return Table(HEADINGS, lines, words=(0, 3), notes=notes)
