@@ -82,7 +82,7 @@ def setups(records: Sequence[Mapping[str, Any]]) -> list[Setup]:
     """
     try:
         if "step" in records[0]:
-            return [Setup(each["step"], each["requests_per_s"]) for each in records]
+            return [Setup(each["step"], each["requests_per_s"]) for each in records if "error" not in each]
         if "setup" in records[0]:
             return [Setup(_named(each["setup"]), each["requests_per_s"]) for each in records]
         most = max(each["clients"] for each in records)
@@ -97,8 +97,15 @@ def _named(setup: Mapping[str, Any]) -> str:
     return f"{' and '.join(setup['members'])}{exits}, {setup['precision']}"
 
 
-def record(setup: Setup, price: float, load: float, per_million_calls: float, dearest: float) -> dict[str, Any]:
-    """What is stored of a setup; `dearest` is the cost of a million requests that savings are counted from."""
+def records_of(
+    found: Sequence[Setup], source: str, price: float, load: float, per_million_calls: float
+) -> list[dict[str, Any]]:
+    """What is stored of the setups of a file; savings are counted from the dearest of them, on the same machine."""
+    dearest = max(per_million(price, each.requests_per_s) for each in found)
+    return [{"source": source, **_record(each, price, load, per_million_calls, dearest)} for each in found]
+
+
+def _record(setup: Setup, price: float, load: float, per_million_calls: float, dearest: float) -> dict[str, Any]:
     count = machines(load, setup.requests_per_s)
     return {
         "setup": setup.name,
@@ -108,30 +115,36 @@ def record(setup: Setup, price: float, load: float, per_million_calls: float, de
         "machines": count,
         "per_month": count * price * HOURS_A_MONTH,
         "break_even": break_even(price, per_million_calls),
-        "capacity": setup.requests_per_s * FULL * 3600 * HOURS_A_MONTH,
+        "joules_can_be_read": _joules_can_be_read(),
     }
+
+
+def _joules_can_be_read() -> bool:
+    try:
+        Energy()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def table(records: Sequence[Mapping[str, Any]], load: float) -> Table:
     """What was computed, by its texts."""
-    headings = ["setup", "requests/s", *(f"$ per million at {share:.0%} load" for share in SHARES)]
+    headings = ["setup", "measured by", "requests/s", *(f"$ per million at {share:.0%} load" for share in SHARES)]
     headings += ["saving, %", f"machines for {load:g}/s", "$ per month for them"]
     lines = []
     for each in records:
         costs = [f"{cost:.2f}" for cost in each["per_million"]]
         numbers = [f"{each['saving']:.0f}", str(each["machines"]), f"{each['per_month']:,.0f}"]
-        lines.append([each["setup"], f"{each['requests_per_s']:.0f}", *costs, *numbers])
-    return Table(headings, lines, notes=notes(records))
+        lines.append([each["setup"], each["source"], f"{each['requests_per_s']:.0f}", *costs, *numbers])
+    return Table(headings, lines, words=(0, 1), notes=notes(records))
 
 
 def notes(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """Break-even and energy, in sentences."""
     calls = records[0]["break_even"] / MILLION
-    try:
-        Energy()
-        energy = "Joules: this machine's counters can be read; `ensemble load` shows them per request."
-    except (OSError, ValueError):
-        energy = "Joules: not measured here, because this machine has no RAPL counters that can be read."
+    energy = "Joules: not measured here, because this machine has no RAPL counters that can be read."
+    if records[0]["joules_can_be_read"]:
+        energy = "Joules: this machine's counters can be read; `ensemble load` shows them per image."
     return [
         f"A machine that is always on costs less than the price per call from {calls:.1f} million calls per month.",
         energy,
@@ -152,13 +165,12 @@ def main(arguments: Sequence[str]) -> None:
     args = parser.parse_args(arguments)
     check_files(parser, args)
     with errors_in_one_line():
-        found: list[Setup] = []
+        records = []
         for file in args.rows:
             try:
-                found += setups(json.loads(file.read_text(encoding="utf-8")))
-            except (OSError, ValueError) as err:
+                found = setups(json.loads(file.read_text(encoding="utf-8")))
+            except (OSError, ValueError, ScriptError) as err:
                 raise ScriptError(f"{file}: {err}") from err
-        dearest = max(per_million(args.price_per_hour, each.requests_per_s) for each in found)
-        records = [record(each, args.price_per_hour, args.load, args.per_million_calls, dearest) for each in found]
+            records += records_of(found, file.stem, args.price_per_hour, args.load, args.per_million_calls)
         (made := table(records, args.load)).show()
         write_files(args, made, records)
