@@ -28,6 +28,7 @@ from scripts.load.protocols.classify import Classify
 from scripts.load.protocols.open_inference import OpenInference
 from scripts.load.row import Row
 from scripts.process import says_ready, stop, wait_until_ready
+from scripts.serve.environment import switches
 from scripts.serve.ports import Port, check_ports
 from scripts.shipped import shipped
 
@@ -225,13 +226,19 @@ def running(
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT if system.placement else temporary,
-                env={**os.environ, **(environment or {})},
+                env={**_inherited(system), **(environment or {})},
             )
         try:
             wait_until_ready(process, log, lambda: _is_ready(system, workload, log), READY_TIMEOUT_S)
             yield Running(process, system, log)
         finally:
             stop(process)
+
+
+def _inherited(system: System) -> dict[str, str]:
+    """The environment of a server: this process' own, and of a peer without this application's switches."""
+    ours = switches() if system.placement is None else {}
+    return {name: value for name, value in os.environ.items() if name not in ours}
 
 
 def _wait_for_ports() -> None:

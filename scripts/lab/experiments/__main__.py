@@ -1,42 +1,66 @@
-"""Makes an experiment of docs/experiments.md here.
+"""Makes an experiment of docs/experiments here: what five documents reported, beside what this machine does.
 
-    ensemble experiments baseline --help     # plain Ray Serve as its documentation tunes it
-    ensemble experiments cascade --help      # accuracy against throughput: members, precisions, thresholds
-    ensemble experiments cost --help         # dollars per million, from what the others measured
-    ensemble experiments ladder --help       # from plain Ray Serve to this application, step by step
-    ensemble experiments overload --help     # more images than all members can answer, second by second
-    ensemble experiments payloads --help     # what a request costs, by the form of its images
-    ensemble experiments planning --help     # how exact the predictions of `ensemble plan` are
-
-Each has options of its own, prints a table, and writes it as JSON, as Markdown and as a picture.
+ensemble experiments ladder                # one of them; writes its result, tables and picture in docs/experiments
+ensemble experiments all --seconds 2       # all of these that this commit has not been measured by on this machine
+ensemble experiments pages                 # writes tables and pictures anew from the stored results
+ensemble experiments cascade --help        # these have options: cascade, cost, overload, payloads, planning
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Sequence
 
-from scripts.lab.experiments import baseline, cascade, cost, ladder, overload, payloads, planning
+from scripts.errors import ScriptError, errors_in_one_line
+from scripts.lab.experiments import baseline, cascade, cost, ladder, overload, payloads, planning, scaling, threads
+from scripts.lab.experiments.experiment import Experiment
+from scripts.serve.environment import set_up
 
-EXPERIMENTS = {
-    "baseline": baseline.main,
+EXPERIMENTS = {each.name: each for each in (ladder.LADDER, baseline.BASELINE, threads.THREADS, scaling.SCALING)}
+WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "cascade": cascade.main,
     "cost": cost.main,
-    "ladder": ladder.main,
     "overload": overload.main,
     "payloads": payloads.main,
     "planning": planning.main,
 }
 
 
+def check(chosen: Sequence[Experiment]) -> None:
+    """Raise ScriptError, before anything starts, for all that is missing."""
+    missing = []
+    for each in chosen:
+        try:
+            each.check()
+        except ScriptError as err:
+            missing.append(f"{each.name}: {err}")
+    if missing:
+        raise ScriptError("; ".join(missing))
+
+
 def main() -> None:
     """Make the experiment that is named."""
-    if experiment := EXPERIMENTS.get("".join(sys.argv[1:2])):
-        experiment(sys.argv[2:])
+    if alone := WITH_OPTIONS.get("".join(sys.argv[1:2])):
+        alone(sys.argv[2:])
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiment", choices=sorted(EXPERIMENTS))
-    parser.parse_args()
+    parser.add_argument("experiment", choices=sorted([*EXPERIMENTS, *WITH_OPTIONS, "all", "pages"]))
+    parser.add_argument("--seconds", type=float, help="of each load; default: as long as its page says")
+    parser.add_argument("--again", action="store_true", help="also what this commit has measured on this machine")
+    args = parser.parse_args()
+    if args.seconds is not None and args.seconds <= 0:
+        parser.error("--seconds must be above 0")
+    chosen = [each for name, each in EXPERIMENTS.items() if args.experiment in {name, "all", "pages"}]
+    with errors_in_one_line():
+        if args.experiment == "pages":
+            for each in chosen:
+                each.draw()
+            return
+        check(chosen)
+        set_up()
+        for each in chosen:
+            print(f"{each.name} is there" if not each.run(args.seconds, again=args.again) else f"made {each.name}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Adds one measure after the other to an ensemble on plain Ray Serve, and shows what each gives, or takes.
 
-    ensemble experiments ladder --data test.zip --json docs/benchmarks/ladder.json --markdown ladder.md
-
 Every step keeps those above it. All get the same stream of images from the same clients over HTTP, of which a share was
 sent before, so that the cache has something to find. The columns are Locust's; accuracy is that of all labelled images,
 by the server's own decoding, prediction and combination.
@@ -9,8 +7,6 @@ by the server's own decoding, prediction and combination.
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,13 +18,15 @@ from tqdm import tqdm
 from deployments.cpus import available_cpus
 from models.repository import DEFAULT_ROOT, find
 from scripts.dataset import Dataset, default_data
-from scripts.errors import ScriptError, errors_in_one_line, fraction, positive
+from scripts.errors import ScriptError
 from scripts.evaluate.accuracy import sample
 from scripts.lab.benchmark.systems import OURS, System, named, running
 from scripts.lab.benchmark.workloads import MEMBERS, Placement, Precision, workload
 from scripts.lab.experiments.cascade import SENT, Setup
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows
+from scripts.lab.pictures.chart import Bar
 from scripts.load.row import Row
-from scripts.results import Table, add_files, check_files, write_files
+from scripts.results import Table
 from scripts.tune_cascade.__main__ import members_of
 
 HEADINGS = (
@@ -43,6 +41,8 @@ HEADINGS = (
     "times the step before",
     "top-1, %",
 )
+CLIENTS, REPEATS = 32, 0.3
+# What Serve does by itself; `ensemble serve` turns its throughput mode on.
 SLOW = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"}
 
 
@@ -162,9 +162,7 @@ def table(records: Sequence[Mapping[str, Any]]) -> Table:
     return Table(HEADINGS, lines, notes=notes)
 
 
-def measure(
-    chosen: Sequence[Step], dataset: Dataset, repeats: float | None, clients: int, seconds: float
-) -> Iterator[dict[str, Any]]:
+def measured(chosen: Sequence[Step], dataset: Dataset, seconds: float) -> Iterator[dict[str, Any]]:
     """Serve and load each step; of a server that does not start, or answers nothing, the error is given.
 
     Raises:
@@ -175,7 +173,7 @@ def measure(
         for path, (encoded, _) in zip(sent, sample(dataset, SENT).read(), strict=True):
             path.write_bytes(encoded)
         precisions = {step.precision for step in chosen}
-        loads = {each: replace(workload("embedded", each), images=tuple(sent), repeats=repeats) for each in precisions}
+        loads = {each: replace(workload("embedded", each), images=tuple(sent), repeats=REPEATS) for each in precisions}
         said = {
             each: members_of([find(DEFAULT_ROOT, name, load.version) for name in MEMBERS], (), dataset, "mean")
             for each, load in loads.items()
@@ -184,7 +182,7 @@ def measure(
             load = loads[step.precision]
             try:
                 with running(step.system, load, step.edit, step.environment) as server:
-                    row = server.row(load, "http", clients, seconds)
+                    row = server.row(load, "http", CLIENTS, seconds)
                 if not row.requests:
                     raise ScriptError(f"no request was answered: {row.first_error}")
             except ScriptError as err:
@@ -194,40 +192,51 @@ def measure(
             yield record(step, row, top1.mean)
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Parse the command line, measure and report."""
-    run("ladder", __doc__ or "", steps(), arguments)
+def labelled() -> Dataset:
+    """The images; raises ScriptError if there are none."""
+    if (data := default_data()) is None:
+        raise ScriptError("set ENSEMBLE_DATA to a folder with cifar10/test.zip")
+    return Dataset.open(data)
 
 
-def run(name: str, description: str, chosen: Sequence[Step], arguments: Sequence[str]) -> None:
-    """An experiment whose rows are steps: parse the command line, measure and report."""
-    parser = argparse.ArgumentParser(
-        prog=f"ensemble experiments {name}",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--data", type=Path, default=default_data(), metavar="PATH", help="<class>/*.jpg, folder or zip"
-    )
-    parser.add_argument(
-        "--repeats", type=fraction, default=0.3, help="of the images, sent before; default: %(default)s"
-    )
-    parser.add_argument("--clients", type=positive, default=32)
-    parser.add_argument("--seconds", type=float, default=6.0, help="of load, for each step")
-    parser.add_argument("--from", type=Path, dest="stored", metavar="JSON", help="show what was measured before")
-    add_files(parser, "json", "markdown")
-    args = parser.parse_args(arguments)
-    if args.data is None and args.stored is None:
-        parser.error("name the images by --data")
-    check_files(parser, args)
-    with errors_in_one_line():
-        if args.stored is not None:
-            records = json.loads(args.stored.read_text(encoding="utf-8"))
-        else:
-            records = []
-            for each in measure(chosen, Dataset.open(args.data), args.repeats, args.clients, args.seconds):
-                records.append(each)
-                # After each server, so that what was measured stays when a run is ended early.
-                write_files(args, table(records), records)
-        (made := table(records)).show()
-        write_files(args, made, records)
+def check() -> None:
+    """Raise ScriptError if the images are missing."""
+    labelled()
+
+
+def measure(seconds: float) -> Rows:
+    """Serve and load each step of the ladder."""
+    return list(measured(steps(), labelled(), seconds))
+
+
+def compare(rows: Rows) -> Mapping[str, Here]:
+    """The foot and the top of the ladder, beside each of the reported ones."""
+    differs = "models of 32x32, two cores, 32 clients; the reported ladders' steps and models are not recorded"
+    found = {}
+    for end, position in (("first", 0), ("last", -1)):
+        if rate := rows[position].get("requests_per_s"):
+            for number in ("first", "second", "third"):
+                found[f"{end} rate of the {number} ladder"] = Here(rate, f"{rate:.1f} requests/s", differs)
+    return found
+
+
+def picture(rows: Rows) -> Groups:
+    """The rate of each step."""
+    rates = [row for row in rows if "error" not in row]
+    return [("", [Bar(each["step"], each["requests_per_s"], f"{each['requests_per_s']:.1f}") for each in rates])]
+
+
+IMAGES = (
+    f"CIFAR-10's test images, 32x32, {REPEATS:.0%} of the requests with one sent before, {CLIENTS} clients over HTTP"
+)
+LADDER = Experiment(
+    "ladder",
+    "Requests per second, step by step; more is better",
+    IMAGES,
+    check,
+    measure,
+    table,
+    compare,
+    picture,
+    seconds=6.0,
+)

@@ -78,7 +78,8 @@ class Law:
         residuals = (measured / fitted - 1) * np.sqrt(len(at) / max(1, len(at) - 3))
         random = np.random.default_rng(seed)
         draws = [_fit(at, fitted * np.maximum(0.05, 1 + random.choice(residuals, len(at)))) for _ in range(DRAWS)]
-        return cls(*best.tolist(), np.array(draws), float(at.max()))
+        rate, contention, coherence = best.tolist()
+        return cls(rate, contention, coherence, np.array(draws), float(at.max()))
 
     def at(self, count: float) -> tuple[float, float, float]:
         """The throughput at a number, and its 95 % interval."""

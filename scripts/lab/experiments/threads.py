@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,8 +14,10 @@ from deployments.cpus import available_cpus
 from graph.defaults import share_of_threads
 from scripts.errors import ScriptError
 from scripts.lab.benchmark.systems import OURS, running
-from scripts.lab.benchmark.workloads import MEMBERS, workload
+from scripts.lab.benchmark.workloads import MEMBERS, photographs, workload
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows
 from scripts.lab.experiments.quota import clean, quota
+from scripts.lab.pictures.chart import Bar
 from scripts.results import Table
 
 CLIENTS, QUOTA = 32, 1.5
@@ -64,8 +66,12 @@ def grid() -> list[Setting]:
     ]
 
 
-def measure(seconds: float) -> Iterator[dict[str, Any]]:
+def measure(seconds: float) -> Rows:
     """Serve and load every setting; of one that could not be, the error is given."""
+    return list(_measured(seconds))
+
+
+def _measured(seconds: float) -> Iterator[dict[str, Any]]:
     load = workload("embedded", "int8")
     for setting in tqdm(grid(), unit="server"):
         try:
@@ -82,14 +88,14 @@ def measure(seconds: float) -> Iterator[dict[str, Any]]:
         yield {**asdict(setting), "default": setting.is_default, **figures}
 
 
-def best(rows: Sequence[Mapping[str, Any]], limit: float | None) -> float:
+def best(rows: Rows, limit: float | None) -> float:
     """The highest rate under a quota, requests/s."""
     return max(
         (row["requests_per_s"] for row in rows if row["quota"] == limit and "error" not in row), default=math.nan
     )
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def table(rows: Rows) -> Table:
     """The rows by their texts, and how far the default is from the best."""
     lines, notes = [], []
     for row in rows:
@@ -104,3 +110,63 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
         if row["default"]:
             notes.append(f"The default, with {where} CPUs, reaches {share:.0f} % of the best rate of the grid.")
     return Table(HEADINGS, lines, words=(0, 3), notes=notes)
+
+
+def check() -> None:
+    """Raise ScriptError if there are no photographs."""
+    photographs("small")
+
+
+def compare(rows: Rows) -> Mapping[str, Here]:
+    """The unpinned settings on all CPUs, from the slowest, beside the row; the ends beside the matched threads."""
+    differs = "two models of 32x32, two cores; the models and cores of the reported rates are not recorded"
+    chosen = [row for row in rows if row["quota"] is None and not row["pinned"] and "error" not in row]
+    ordered = sorted(chosen, key=lambda row: row["requests_per_s"])
+    names = [
+        "rate of one setting of workers and threads, the first of a row",
+        "rate of one setting, the second of the row",
+        "rate of one setting, the third of the row",
+        "rate of one setting, the last of the row",
+    ]
+    pairs = list(zip(names, ordered, strict=False))
+    if ordered:
+        pairs += [
+            ("rate before threads were matched to cores", ordered[0]),
+            ("rate after threads were matched to cores", ordered[-1]),
+        ]
+    return {name: Here(row["requests_per_s"], _told(row), differs) for name, row in pairs}
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    return f"{row['requests_per_s']:.0f} requests/s with {row['workers']} x {row['threads']}"
+
+
+def picture(rows: Rows) -> Groups:
+    """A group for each number of CPUs, the default marked."""
+    groups = []
+    for limit in (None, QUOTA):
+        own = [row for row in rows if row["quota"] == limit and "error" not in row]
+        bars = [
+            Bar(
+                f"{row['workers']} workers, {row['threads']} threads{', pinned' * row['pinned']}",
+                row["requests_per_s"],
+                f"{row['requests_per_s']:.0f}",
+                ours=row["default"],
+            )
+            for row in own
+        ]
+        groups.append(("all CPUs" if limit is None else f"a quota of {limit:g} CPUs", bars))
+    return [group for group in groups if group[1]]
+
+
+THREADS = Experiment(
+    "threads",
+    "Requests per second by workers and threads per model; the default is coloured",
+    f"Images of 15 KB, models of 32x32 in int8, {CLIENTS} clients over HTTP, one process per worker",
+    check,
+    measure,
+    table,
+    compare,
+    picture,
+    seconds=4.0,
+)

@@ -13,6 +13,7 @@
 import argparse
 import asyncio
 import signal
+import threading
 from typing import Any
 
 import cv2
@@ -47,9 +48,13 @@ class Predictor:
         if precision_hint:
             options["INFERENCE_PRECISION_HINT"] = precision_hint
         self.model = ov.Core().compile_model(path, "CPU", options)
+        self.own = threading.local()
 
     def __call__(self, pixels: Any) -> Any:
-        return self.model(pixels)[0]
+        # Serve calls this in several threads at once, and an inference request that is busy raises.
+        if not hasattr(self.own, "request"):
+            self.own.request = self.model.create_infer_request()
+        return self.own.request.infer(pixels)[0]
 
 
 @deployment
@@ -61,7 +66,7 @@ class BatchingPredictor(Predictor.func_or_class):
     @serve.batch
     async def batched(self, pixels: list[Any]) -> list[Any]:
         # In a thread, so that the next batch gathers meanwhile.
-        scores = await asyncio.to_thread(lambda: self.model(np.concatenate(pixels))[0])
+        scores = await asyncio.to_thread(super().__call__, np.concatenate(pixels))
         return [score[None] for score in scores]
 
     async def __call__(self, pixels: Any) -> Any:

@@ -139,3 +139,12 @@ def test_the_threshold_stops_the_share_that_is_wanted(tmp_path):
         thresholds(models[:2], weights, photographs, [1.0])
     with pytest.raises(ScriptError, match="wants 2 shares"):
         thresholds(models, weights, photographs, [0.5])
+
+
+def test_a_peer_runs_without_our_switches(monkeypatch):
+    monkeypatch.setenv("RAY_SERVE_THROUGHPUT_OPTIMIZED", "1")
+    monkeypatch.setenv("ANOTHER", "1")
+    [chain] = named(["chain"])
+    assert "RAY_SERVE_THROUGHPUT_OPTIMIZED" not in systems._inherited(chain)
+    assert systems._inherited(chain)["ANOTHER"] == "1"
+    assert systems._inherited(systems.OURS["colocated"])["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "1"

@@ -14,6 +14,7 @@ from scripts.lab.experiments.cost import (
     saving,
     setups,
 )
+from scripts.shipped import CHECKOUT
 
 
 @pytest.mark.parametrize(
@@ -81,3 +82,24 @@ def test_the_command_computes_from_stored_rows(tmp_path, capsys):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(SystemExit, match=r"none\.json"):
         cost.main(["--rows", str(tmp_path / "none.json")])
+
+
+def test_the_page_has_what_is_stored():
+    folder = CHECKOUT / "docs" / "experiments"
+    records = json.loads((folder / "cost.json").read_text())
+    assert cost.table(records, 1000.0).markdown() in (folder / "cost.md").read_text()
+
+
+def test_what_is_stored_follows_from_what_was_measured():
+    records = json.loads((CHECKOUT / "docs" / "experiments" / "cost.json").read_text())
+    for file in cost.FILES:
+        rates = [each.requests_per_s for each in setups(json.loads(file.read_text()))]
+        assert [each["requests_per_s"] for each in records if each["source"] == file.stem] == rates
+
+
+def test_the_page_has_the_arithmetic_of_the_reported_figures():
+    page = (CHECKOUT / "docs" / "experiments" / "cost.md").read_text()
+    for price, latency in ((0.538, 76), (0.266, 55), (4.627, 33)):
+        row = f"| {latency} ms at ${price} per hour | {latency} ms | ${one_at_a_time(price, latency):.2f} per million"
+        assert row in page
+    assert f"${price_of_calls(0.538, 7.5e6):.2f} per million calls" in page

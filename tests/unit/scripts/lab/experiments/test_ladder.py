@@ -1,5 +1,4 @@
 import itertools
-import json
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -11,6 +10,7 @@ from graph.config import parse
 from scripts.errors import ScriptError
 from scripts.evaluate.ensembles import Members
 from scripts.interval import Interval
+from scripts.lab import reported
 from scripts.lab.benchmark.workloads import Workload
 from scripts.lab.experiments import baseline, ladder
 from scripts.lab.experiments.ladder import table
@@ -83,9 +83,8 @@ def test_a_server_that_does_not_start_leaves_its_row_and_the_steps_go_on(tmp_pat
     monkeypatch.setattr(ladder.Setup, "answers", lambda *_: (Interval(93.0, 92.0, 94.0), 0.0))
     monkeypatch.setattr(ladder, "workload", lambda name, each: Workload(name, tmp_path, 2, (32, 32), (), None))
     monkeypatch.setattr(ladder, "find", lambda *_: None)
-    file = tmp_path / "baseline.json"
-    baseline.main(["--data", str(draw({"cat": 2})), "--json", str(file)])
-    records = json.loads(file.read_text())
+    monkeypatch.setattr(ladder, "default_data", lambda: draw({"cat": 2}))
+    records = baseline.measure(1.0)
     assert [record["step"] for record in records] == [step.name for step in baseline.steps()]
     assert records[1]["error"] == "the end of its log"
     assert records[0]["requests"] == 1200
@@ -95,3 +94,23 @@ def test_a_server_that_does_not_start_leaves_its_row_and_the_steps_go_on(tmp_pat
         "the first failure was 'HTTP 500'.",
         "the end of its log",
     ]
+    assert baseline.groups(records)[0][1][-1].ours
+    assert len(baseline.groups(records)[0][1]) == len(records) - 2
+
+
+def test_the_ends_of_the_ladder_are_compared_with_every_reported_one():
+    rows = [{"step": "first", "requests_per_s": 10.0}, {"step": "last", "requests_per_s": 400.0}]
+    found = ladder.compare(rows)
+    assert set(found) == {each.what for each in reported.of("ladder")}
+    assert found["last rate of the second ladder"].value == 400.0
+
+
+def test_a_ladder_whose_foot_was_not_measured_compares_its_top():
+    rows = [{"step": "first", "error": "no"}, {"step": "last", "requests_per_s": 400.0}]
+    assert {name.split()[0] for name in ladder.compare(rows)} == {"last"}
+
+
+def test_without_images_the_ladder_says_what_to_set(monkeypatch):
+    monkeypatch.setattr(ladder, "default_data", lambda: None)
+    with pytest.raises(ScriptError, match="ENSEMBLE_DATA"):
+        ladder.check()

@@ -7,6 +7,7 @@ import yaml
 
 from graph.config import parse
 from scripts.errors import ScriptError
+from scripts.lab import reported
 from scripts.lab.experiments import quota as quotas
 from scripts.lab.experiments import threads
 from scripts.lab.experiments.threads import Setting, grid, table
@@ -58,13 +59,18 @@ def test_what_could_not_be_measured_has_its_row_and_the_default_is_compared_with
     monkeypatch.setattr(threads, "running", running)
     monkeypatch.setattr(threads, "quota", quota)
     monkeypatch.setattr(threads, "workload", lambda *_: None)
-    rows = list(threads.measure(1.0))
+    rows = threads.measure(1.0)
     assert asked == grid()
     assert limits == [each.quota for each in grid()]
     made = table(rows)
     assert [line[4] for line in made.lines].count("not measured") == 2
     assert sum("reaches 50 % of the best" in note for note in made.notes) == 2
     assert sum(note.endswith("room") for note in made.notes) == 2
+    found = threads.compare(rows)
+    assert set(found) == {each.what for each in reported.of("threads")}
+    ends = ("rate before threads were matched to cores", "rate after threads were matched to cores")
+    assert [found[name].value for name in ends] == [100.0, 200.0]
+    assert [sum(bar.ours for bar in bars) for _, bars in threads.picture(rows)] == [1, 1]
 
 
 @pytest.fixture

@@ -1,0 +1,156 @@
+"""An experiment: what it measures beside what was reported, and its result, table and picture in docs/experiments."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from deployments.cpus import available_cpus
+from scripts.errors import ScriptError
+from scripts.lab import reported
+from scripts.lab.pictures.chart import Bar, Chart
+from scripts.results import Table
+from scripts.shipped import CHECKOUT
+
+FOLDER, IMAGES = CHECKOUT / "docs" / "experiments", CHECKOUT / "docs" / "images"
+BEGIN, END = "<!-- Written by `ensemble experiments`; a change down to the end is lost. -->\n", "<!-- end -->\n"
+Rows = list[dict[str, Any]]
+Groups = Sequence[tuple[str, Sequence[Bar]]]
+
+
+@dataclass(frozen=True)
+class Here:
+    """A figure that was measured here.
+
+    Attributes:
+        value: in the unit of the reported one; None for a finding in words, or for what was not measured.
+        text: for people.
+        differs: what is not as it was where the figure was reported.
+    """
+
+    value: float | None
+    text: str
+    differs: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is stored of a run: where and when it was made, of which commit, with how many seconds of each load."""
+
+    machine: str
+    date: str
+    commit: str
+    seconds: float
+    rows: Rows
+
+    @property
+    def origin(self) -> tuple[str, str]:
+        """What makes two runs alike."""
+        return self.machine, self.commit
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment.
+
+    Attributes:
+        name: on the command line and of the page.
+        title: of its picture, with the unit.
+        images: that are sent, for the picture's note and the page.
+        check: raises ScriptError if an extra, a peer or a dataset is missing.
+        measure: makes the rows, given the seconds of each load.
+        table: of all rows.
+        compare: finds figures in the rows, by the `what` of a reported one.
+        picture: the groups of bars.
+        seconds: of each load, unless others are asked for.
+        ascending: whether the least is the best.
+    """
+
+    name: str
+    title: str
+    images: str
+    check: Callable[[], None]
+    measure: Callable[[float], Rows]
+    table: Callable[[Rows], Table]
+    compare: Callable[[Rows], Mapping[str, Here]]
+    picture: Callable[[Rows], Groups]
+    seconds: float
+    ascending: bool = False
+
+    @property
+    def file(self) -> Path:
+        """Where its result is stored."""
+        return FOLDER / f"{self.name}.json"
+
+    def stored(self) -> Result | None:
+        """The result of the last run."""
+        return Result(**json.loads(self.file.read_text(encoding="utf-8"))) if self.file.exists() else None
+
+    def run(self, seconds: float | None, *, again: bool) -> bool:
+        """Make it and write all its files, unless it was made by this commit on this machine; whether it was made."""
+        chosen, (machine, commit) = seconds or self.seconds, origin()
+        last = self.stored()
+        if last is not None and last.origin == (machine, commit) and not again:
+            return False
+        result = Result(machine, datetime.now(UTC).date().isoformat(), commit, chosen, self.measure(chosen))
+        self.file.write_text(json.dumps(asdict(result), indent=1) + "\n", encoding="utf-8")
+        self.draw()
+        return True
+
+    def draw(self) -> None:
+        """Write the page's tables and the picture anew from what is stored."""
+        page, svg = self.drawn()
+        (FOLDER / f"{self.name}.md").write_text(page, encoding="utf-8")
+        (IMAGES / f"{self.name}.svg").write_text(svg, encoding="utf-8")
+
+    def drawn(self) -> tuple[str, str]:
+        """The page and the picture of what is stored; the page's sentences are those that it has."""
+        result, page = self.stored(), FOLDER / f"{self.name}.md"
+        if result is None or not page.exists():
+            raise ScriptError(f"{self.name} has no result or no page in {FOLDER}; run it, and write its page")
+        before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+        _, end, after = rest.partition(END)
+        if not begin or not end:
+            raise ScriptError(f"{page.name} has no place for its tables, from {BEGIN.strip()} to {END.strip()}")
+        made = f"{self.images}. {result.machine}, {result.date}, {result.seconds:g} s of each load."
+        text = f"\n{self.compared(result.rows).markdown()}\n{self.table(result.rows).markdown()}\n{made}\n\n"
+        chart = Chart(self.title, f"{self.images}; {result.machine}, {result.date}", self.picture(result.rows))
+        return before + begin + text + end + after, Chart(**{**vars(chart), "ascending": self.ascending}).svg()
+
+    def compared(self, rows: Rows) -> Table:
+        """What was reported beside what was measured."""
+        here = self.compare(rows)
+        lines = []
+        for each in reported.of(self.name):
+            found = here.get(each.what, Here(None, "not measured", ""))
+            lines.append([each.what, each.text, found.text, found.differs])
+        return Table(("what", "reported", "here", "what differs"), lines, words=range(4))
+
+
+def beside(name: str, here: Mapping[str, Here], unit: str) -> Groups:
+    """A group of two bars for every figure of a unit: reported and here."""
+    groups = []
+    for each in reported.of(name):
+        found = here.get(each.what)
+        if each.unit == unit and each.value is not None and found is not None and found.value is not None:
+            bars = Bar("reported", each.value, each.text), Bar("here", found.value, found.text, ours=True)
+            groups.append((each.what, bars))
+    return groups
+
+
+def origin() -> tuple[str, str]:
+    """This machine, and the commit of this checkout."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+    head = subprocess.run(  # noqa: S603
+        ["git", "-C", str(CHECKOUT), "rev-parse", "--short=12", "HEAD"],  # noqa: S607
+        capture_output=True,
+        text=True,
+    )
+    return f"{available_cpus()} cores of {model}", head.stdout.strip()
