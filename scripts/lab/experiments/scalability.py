@@ -65,7 +65,7 @@ class Law:
         """Fit it to rates at numbers of clients, replicas or machines.
 
         Raises:
-            ScriptError: there are fewer than four points, or a rate is not above 0.
+            ScriptError: there are fewer than four points, a rate is not above 0, or no law fits.
         """
         at, measured = np.asarray(counts, float), np.asarray(rates, float)
         if len(set(counts)) < 4 or not (measured > 0).all():
@@ -73,13 +73,15 @@ class Law:
                 f"a fit needs rates above 0 at four numbers; there are {list(zip(counts, rates, strict=True))}"
             )
         best = _fit(at, measured)
+        if best[0] <= 0:
+            raise ScriptError(f"no law fits {rates}: they fall from the beginning")
         fitted = _at(best, at)
         # Three parameters take as much of the spread away.
         residuals = (measured / fitted - 1) * np.sqrt(len(at) / max(1, len(at) - 3))
         random = np.random.default_rng(seed)
         draws = [_fit(at, fitted * np.maximum(0.05, 1 + random.choice(residuals, len(at)))) for _ in range(DRAWS)]
         rate, contention, coherence = best.tolist()
-        return cls(rate, contention, coherence, np.array(draws), float(at.max()))
+        return cls(rate, contention, coherence, np.array([each for each in draws if each[0] > 0]), float(at.max()))
 
     def at(self, count: float) -> tuple[float, float, float]:
         """The throughput at a number, and its 95 % interval."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -42,8 +43,8 @@ class Size:
 
 
 def sizes() -> list[Size]:
-    """One core and all, with one replica, with two and with four."""
-    return [Size(cores, replicas) for cores in sorted({1, available_cpus()}) for replicas in (1, 2, 4)]
+    """One replica on one core, as `cpus` of several are refused; and one, two and four on all."""
+    return list(dict.fromkeys([Size(1, 1), *(Size(available_cpus(), replicas) for replicas in (1, 2, 4))]))
 
 
 def measure(seconds: float) -> Rows:
@@ -86,7 +87,7 @@ def table(rows: Rows) -> Table:
         own = of(rows, size)
         counts, rates = [row["clients"] for row in own], [row["requests_per_s"] for row in own]
         words = [str(size.cores), str(size.replicas)]
-        law = Law.fit(counts, rates) if len(own) == len(CLIENTS) else None
+        law = _law(own)
         for row in own:
             numbers = [f"{row['requests_per_s']:.0f}", f"{row['p50_ms']:.1f}", f"{row['megabits_per_s']:.1f}"]
             lines.append([*words, str(row["clients"]), *numbers, *_said(law, row["clients"])])
@@ -94,10 +95,26 @@ def table(rows: Rows) -> Table:
             lines.append([*words, f"{BEYOND}, extrapolated", "", "", "", *_said(law, BEYOND)])
             notes.append(
                 f"{size.cores} cores, {size.replicas} replicas: contention {law.contention:.3f}, coherence "
-                f"{law.coherence:.5f}; fitted without {counts[-1]} clients, the law misses their rate by "
-                f"{100 * held_out(counts, rates):+.0f} %."
+                f"{law.coherence:.5f}; {_missed(counts, rates)}."
             )
     return Table(HEADINGS, lines, words=(), notes=notes)
+
+
+def _law(own: Rows) -> Law | None:
+    """The law of a size; None if a load is missing, or no law fits."""
+    if len(own) < len(CLIENTS):
+        return None
+    with suppress(ScriptError):
+        return Law.fit([row["clients"] for row in own], [row["requests_per_s"] for row in own])
+    return None
+
+
+def _missed(counts: list[int], rates: list[float]) -> str:
+    try:
+        error = held_out(counts, rates)
+    except ScriptError:
+        return f"no law fits what is left without {counts[-1]} clients"
+    return f"fitted without {counts[-1]} clients, the law misses their rate by {100 * error:+.0f} %"
 
 
 def _said(law: Law | None, clients: int) -> list[str]:
@@ -138,8 +155,7 @@ def picture(rows: Rows) -> Groups:
         bars = [
             Bar(f"{row['clients']} clients", row["requests_per_s"], f"{row['requests_per_s']:.0f}", True) for row in own
         ]
-        if len(own) == len(CLIENTS):
-            law = Law.fit([row["clients"] for row in own], [row["requests_per_s"] for row in own])
+        if (law := _law(own)) is not None:
             middle, low, high = law.at(BEYOND)
             bars.append(Bar(f"{BEYOND} clients, extrapolated", middle, f"{middle:.0f}", interval=(low, high)))
         groups.append((f"{size.cores} cores, {size.replicas} replicas", bars))
