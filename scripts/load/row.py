@@ -49,6 +49,7 @@ class Row:
         mean_ms: of the latency.
         percentiles_ms: likewise.
         max_ms: likewise.
+        min_ms: likewise.
         slo_percentile_ms: the percentile of the objective, a failed request counted as infinitely late; or None.
         late_p99_ms: how much later than due requests left this machine, 99th percentile.
         client_cpu_ms: CPU time of the load generator per request.
@@ -83,6 +84,7 @@ class Row:
     top1: float | None
     degraded: float
     shed: float
+    min_ms: float = float("nan")
     server: Figures = field(default_factory=Figures)
     stages_ms: dict[str, float] = field(default_factory=dict)
     timeline: list[dict[str, Any]] = field(default_factory=list)
@@ -143,6 +145,7 @@ def row(
         mean_ms=float(latencies.mean()) if len(well) else float("nan"),
         percentiles_ms={f"p{percent}": quantile(latencies, percent) for percent in PERCENTILES},
         max_ms=float(latencies.max()) if len(well) else float("nan"),
+        min_ms=float(latencies.min()) if len(well) else float("nan"),
         slo_percentile_ms=None if percentile is None else quantile(with_failures(due), percentile),
         late_p99_ms=late,
         client_cpu_ms=1000 * cpu_s / max(1, len(done)),

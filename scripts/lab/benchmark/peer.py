@@ -58,7 +58,7 @@ def python_of(file: Path) -> str:
         ScriptError: they can't be installed.
     """
     declared = head(file)
-    if not declared:
+    if not declared.get("dependencies"):
         return sys.executable
     folder = (CACHE / "environments" / file.stem).resolve()
     python = folder / "bin" / "python"

@@ -26,7 +26,9 @@ from scripts.load.measure import measure
 from scripts.load.processes import Processes
 from scripts.load.protocols.classify import Classify
 from scripts.load.protocols.open_inference import OpenInference
+from scripts.load.row import Row
 from scripts.process import says_ready, stop, wait_until_ready
+from scripts.serve.environment import switches
 from scripts.serve.ports import Port, check_ports
 from scripts.shipped import shipped
 
@@ -151,20 +153,24 @@ class Running:
         """The processes that run a deployment's replicas."""
         return replicas_among(self.processes(), deployment)
 
-    def load(self, workload: Workload, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
-        """What a closed loop of clients measures, and what the server used meanwhile.
-
-        Raises:
-            ScriptError: a request failed.
-        """
+    def row(self, workload: Workload, protocol: str, clients: int, seconds: float) -> Row:
+        """What a closed loop of clients measures; requests may have failed."""
         target = Target(
             f"{protocol}://127.0.0.1:{HTTP_PORT if protocol == 'http' else GRPC_PORT}",
             self._system.form if protocol == "http" else self._system.grpc_form,
             tuple(path.read_bytes() for path in workload.images),
             repeats=workload.repeats,
         )
+        return measure(target, Closed(clients), Duration(WARM_UP_S, seconds))
+
+    def load(self, workload: Workload, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
+        """The same, and what the server used meanwhile.
+
+        Raises:
+            ScriptError: a request failed.
+        """
         before = self.cpu_s()
-        row = measure(target, Closed(clients), Duration(WARM_UP_S, seconds))
+        row = self.row(workload, protocol, clients, seconds)
         used = self.cpu_s() - before
         if row.failed or not row.requests:
             raise ScriptError(f"{row.failed} requests failed, {row.requests} did not: {row.first_error}")
@@ -220,13 +226,19 @@ def running(
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT if system.placement else temporary,
-                env={**os.environ, **(environment or {})},
+                env={**_inherited(system), **(environment or {})},
             )
         try:
             wait_until_ready(process, log, lambda: _is_ready(system, workload, log), READY_TIMEOUT_S)
             yield Running(process, system, log)
         finally:
             stop(process)
+
+
+def _inherited(system: System) -> dict[str, str]:
+    """The environment of a server: this process' own, and of a peer without this application's switches."""
+    ours = switches() if system.placement is None else {}
+    return {name: value for name, value in os.environ.items() if name not in ours}
 
 
 def _wait_for_ports() -> None:

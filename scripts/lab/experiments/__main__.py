@@ -3,7 +3,7 @@
     ensemble experiments batches               # one of them; writes its result, tables and picture in docs/experiments
     ensemble experiments all --seconds 2       # all of these that this commit has not been measured by on this machine
     ensemble experiments pages                 # writes tables and pictures anew from the stored results
-    ensemble experiments cascade --help        # those with options of their own: cascade, overload, payloads, planning
+    ensemble experiments cascade --help        # those with options: cascade, cost, overload, payloads, planning
 
 What is missing for any of them is named before the first one starts.
 """
@@ -15,13 +15,36 @@ import sys
 from collections.abc import Callable, Sequence
 
 from scripts.errors import ScriptError, errors_in_one_line
-from scripts.lab.experiments import arrivals, batches, cascade, overload, payloads, planning
+from scripts.lab.experiments import (
+    arrivals,
+    baseline,
+    batches,
+    cascade,
+    cost,
+    ladder,
+    overload,
+    payloads,
+    planning,
+    scaling,
+    threads,
+)
 from scripts.lab.experiments.experiment import Experiment
 from scripts.serve.environment import set_up
 
-EXPERIMENTS = {each.name: each for each in (batches.BATCHES, arrivals.ARRIVALS)}
+EXPERIMENTS = {
+    each.name: each
+    for each in (
+        batches.BATCHES,
+        arrivals.ARRIVALS,
+        ladder.LADDER,
+        baseline.BASELINE,
+        threads.THREADS,
+        scaling.SCALING,
+    )
+}
 WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "cascade": cascade.main,
+    "cost": cost.main,
     "overload": overload.main,
     "payloads": payloads.main,
     "planning": planning.main,

@@ -66,8 +66,8 @@ def test_what_a_peer_wants_of_a_request_is_in_its_head(monkeypatch, tmp_path):
     assert forms["grpc_form"].inputs[0].shape == (-1, 1)
 
 
-def test_a_peer_that_declares_nothing_is_sent_the_image():
-    assert head(PEERS / "chain.py") == {}
+def test_a_peer_that_declares_no_request_is_sent_the_image():
+    assert head(PEERS / "fastapi.py").get("tool") is None
     [fastapi] = named(["fastapi"])
     assert fastapi.form == Classify()
 
@@ -139,3 +139,12 @@ def test_the_threshold_stops_the_share_that_is_wanted(tmp_path):
         thresholds(models[:2], weights, photographs, [1.0])
     with pytest.raises(ScriptError, match="wants 2 shares"):
         thresholds(models, weights, photographs, [0.5])
+
+
+def test_a_peer_runs_without_our_switches(monkeypatch):
+    monkeypatch.setenv("RAY_SERVE_THROUGHPUT_OPTIMIZED", "1")
+    monkeypatch.setenv("ANOTHER", "1")
+    [chain] = named(["chain"])
+    assert "RAY_SERVE_THROUGHPUT_OPTIMIZED" not in systems._inherited(chain)
+    assert systems._inherited(chain)["ANOTHER"] == "1"
+    assert systems._inherited(systems.OURS["colocated"])["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "1"
