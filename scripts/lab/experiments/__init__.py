@@ -1,1 +1,1 @@
-"""Experiments whose tables and pictures are in docs/experiments.md."""
+"""Experiments whose tables and pictures are in docs/experiments."""

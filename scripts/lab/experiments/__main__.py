@@ -1,9 +1,11 @@
 """Makes an experiment of docs/experiments here: what five documents reported, beside what this machine does.
 
-ensemble experiments ladder                # one of them; writes its result, tables and picture in docs/experiments
-ensemble experiments all --seconds 2       # all of these that this commit has not been measured by on this machine
-ensemble experiments pages                 # writes tables and pictures anew from the stored results
-ensemble experiments cascade --help        # these have options: cascade, cost, overload, payloads, planning
+    ensemble experiments batches               # one of them; writes its result, tables and picture in docs/experiments
+    ensemble experiments all --seconds 2       # all of these that this commit has not been measured by on this machine
+    ensemble experiments pages                 # writes tables and pictures anew from the stored results
+    ensemble experiments cascade --help        # these have options: cascade, cost, overload, payloads, planning
+
+What is missing for any of them is named before the first one starts.
 """
 
 from __future__ import annotations
@@ -13,11 +15,31 @@ import sys
 from collections.abc import Callable, Sequence
 
 from scripts.errors import ScriptError, errors_in_one_line
-from scripts.lab.experiments import baseline, cascade, cost, ladder, overload, payloads, planning, scaling, threads
+from scripts.lab.experiments import (
+    arrivals,
+    baseline,
+    batches,
+    cascade,
+    cost,
+    ladder,
+    overload,
+    payloads,
+    planning,
+    scaling,
+    threads,
+)
 from scripts.lab.experiments.experiment import Experiment
 from scripts.serve.environment import set_up
 
-EXPERIMENTS = {each.name: each for each in (ladder.LADDER, baseline.BASELINE, threads.THREADS, scaling.SCALING)}
+MEASURED = (
+    batches.BATCHES,
+    arrivals.ARRIVALS,
+    ladder.LADDER,
+    baseline.BASELINE,
+    threads.THREADS,
+    scaling.SCALING,
+)
+EXPERIMENTS = {each.name: each for each in MEASURED}
 WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "cascade": cascade.main,
     "cost": cost.main,

@@ -183,6 +183,24 @@ def shared(file: Path, region: str) -> Form:
     return Form("shared memory, uint8", "http", "pixels", encode)
 
 
+def shared_jpegs(file: Path, region: str) -> Callable[[Sequence[bytes], str], Request]:
+    """The same of JPEGs for the ensemble, each behind its length.
+
+    Args:
+        file: in /dev/shm, large enough.
+        region: the name by which it is registered.
+    """
+
+    def encode(images: Sequence[bytes], member: str) -> Request:
+        raw = to_raw(Tensor("image", "BYTES", [len(images)], images))
+        with file.open("r+b") as stream:
+            stream.write(raw)
+        place = {"shared_memory_region": region, "shared_memory_byte_size": len(raw)}
+        return _infer(member, {"name": "image", "datatype": "BYTES", "shape": [len(images)], "parameters": place})
+
+    return encode
+
+
 FORMS = (
     Form("JSON, nested lists of uint8", "http", "pixels", nested, _parse_nested),
     Form("JSON, base64 of a JPEG", "http", "jpeg", jpeg_text),

@@ -104,7 +104,7 @@ def _accuracy() -> Chart:
 def _overload() -> Chart:
     bars = [
         Bar(row[0], _number(row[2]) / _number(row[1]) * 100, f"{row[2]} of {row[1]}, top-1 {row[6]} %")
-        for row in table("experiments.md", "one process with")
+        for row in table("experiments/overload.md", "one process with")
     ]
     ours = [Bar(bar.label, bar.value, bar.text, bar.label != "both members") for bar in bars]
     note = f"1.5 times what both members can answer, for a minute; 32x32, {EPYC}, November 2026"

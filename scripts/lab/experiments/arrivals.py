@@ -1,0 +1,128 @@
+"""Latency and achieved rate against the rate of Poisson arrivals, by HTTP and gRPC, here and at peers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tqdm import tqdm
+
+from scripts.errors import ScriptError
+from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, WARM_UP_S, System, peers, running
+from scripts.lab.benchmark.workloads import Workload, photographs, workload
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows
+from scripts.lab.pictures.chart import Bar
+from scripts.load.arrivals import Arrivals
+from scripts.load.duration import Duration
+from scripts.load.load import Closed, Mode, Target
+from scripts.load.measure import measure as measured
+from scripts.load.row import Row
+from scripts.results import Table
+
+SHARES, CLIENTS = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0, 1.1, 1.2), 32
+OTHERS = ("mlserver", "triton")
+DELIVERS = "which protocol delivers more requests per second"
+NONE = "-"
+# A request that waits longer than this is lost; above capacity a queue would grow without end.
+TIMEOUT_S = 10.0
+LAST = 300
+
+
+def loaded(system: System, load: Workload, protocol: str, mode: Mode, seconds: float) -> Row:
+    """What came of one load."""
+    target = Target(
+        f"{protocol}://127.0.0.1:{HTTP_PORT if protocol == 'http' else GRPC_PORT}",
+        system.form if protocol == "http" else system.grpc_form,
+        tuple(path.read_bytes() for path in load.images),
+        timeout_s=TIMEOUT_S,
+    )
+    return measured(target, mode, Duration(WARM_UP_S, seconds))
+
+
+def of_system(system: System, load: Workload, seconds: float) -> Iterator[dict[str, float | str]]:
+    """The rows of a system: all rates, which are shares of what a closed loop over HTTP reaches, by each protocol."""
+    with running(system, load):
+        capacity = loaded(system, load, "http", Closed(CLIENTS), seconds).requests_per_s
+        if not capacity:
+            raise ScriptError("no request was answered")
+        for protocol in system.protocols:
+            for share in SHARES:
+                row = loaded(system, load, protocol, Arrivals(share * capacity), seconds)
+                yield {
+                    "system": system.name,
+                    "protocol": protocol,
+                    "share": share,
+                    "rate": share * capacity,
+                    "requests_per_s": row.requests_per_s,
+                    "failed": row.failed,
+                    **{name + "_ms": row.percentiles_ms[name] for name in ("p50", "p99")},
+                }
+
+
+def measure(seconds: float) -> Rows:
+    """The rows; a peer that does not start has one that says why."""
+    load = workload("embedded", "int8")
+    rows: Rows = []
+    for system in tqdm((OURS["colocated"], *(peers()[name] for name in OTHERS)), unit="system"):
+        try:
+            rows += of_system(system, load, seconds)
+        except ScriptError as err:
+            if system.placement:
+                raise
+            rows.append({"system": system.name, "protocol": None, "why": str(err)[-LAST:]})
+    return rows
+
+
+def most(rows: Rows, system: str) -> dict[str, float]:
+    """The highest rate that each protocol of a system achieved."""
+    own = [row for row in rows if row["system"] == system and row["protocol"]]
+    return {row["protocol"]: row["requests_per_s"] for row in sorted(own, key=lambda row: row["requests_per_s"])}
+
+
+def compare(rows: Rows) -> Mapping[str, Here]:
+    """Which protocol delivers more."""
+    ours = most(rows, "ours")
+    first = max(ours, key=lambda protocol: ours[protocol])
+    text = f"{'gRPC' if first == 'grpc' else 'HTTP'}: gRPC {ours['grpc']:.0f}/s, HTTP {ours['http']:.0f}/s"
+    return {DELIVERS: Here(None, text, "this server instead of TorchServe; JPEGs of 15 KB; two cores with the client")}
+
+
+def table(rows: Rows) -> Table:
+    """A line for each load."""
+    lines = []
+    for row in rows:
+        if not row["protocol"]:
+            lines.append([f"{row['system']} did not run", *[NONE] * 7])
+            continue
+        numbers = [f"{row[name]:.0f}" for name in ("rate", "requests_per_s", "failed")]
+        times = [f"{row[name]:.1f}" for name in ("p50_ms", "p99_ms")]
+        lines.append([row["system"], row["protocol"], f"{row['share']:.1f}", *numbers, *times])
+    heads = ("system", "protocol", "share of capacity", "sent/s", "answered/s", "failed", "p50, ms", "p99, ms")
+    return Table(heads, lines, words=(0, 1))
+
+
+def picture(rows: Rows) -> Groups:
+    """The median latency by the rate, a group for each system and protocol."""
+    groups: dict[str, list[Bar]] = {}
+    for row in (row for row in rows if row["protocol"]):
+        text = f"{row['p50_ms']:.1f} ms, {row['requests_per_s']:.0f} answered/s, {row['failed']} failed"
+        bar = Bar(f"{row['rate']:.0f} sent/s", row["requests_per_s"], text, row["system"] == "ours")
+        groups.setdefault(f"{row['system']}, {row['protocol']}", []).append(bar)
+    return list(groups.items())
+
+
+def check() -> None:
+    """Raise ScriptError if there are no photographs."""
+    photographs("small")
+
+
+ARRIVALS = Experiment(
+    "arrivals",
+    "Requests answered per second, by the rate of Poisson arrivals; with the median latency",
+    "Images of 15 KB, models of 32x32 in int8, one process",
+    check,
+    measure,
+    table,
+    compare,
+    picture,
+    seconds=4.0,
+)
