@@ -3,7 +3,7 @@
     ensemble experiments batches               # one of them; writes its result, tables and picture in docs/experiments
     ensemble experiments all --seconds 2       # all of these that this commit has not been measured by on this machine
     ensemble experiments pages                 # writes tables and pictures anew from the stored results
-    ensemble experiments cascade --help        # those with options: cascade, cost, overload, payloads, planning
+    ensemble experiments cascade --help        # these have options: cascade, cost, overload, payloads, planning
 
 What is missing for any of them is named before the first one starts.
 """
@@ -31,17 +31,15 @@ from scripts.lab.experiments import (
 from scripts.lab.experiments.experiment import Experiment
 from scripts.serve.environment import set_up
 
-EXPERIMENTS = {
-    each.name: each
-    for each in (
-        batches.BATCHES,
-        arrivals.ARRIVALS,
-        ladder.LADDER,
-        baseline.BASELINE,
-        threads.THREADS,
-        scaling.SCALING,
-    )
-}
+MEASURED = (
+    batches.BATCHES,
+    arrivals.ARRIVALS,
+    ladder.LADDER,
+    baseline.BASELINE,
+    threads.THREADS,
+    scaling.SCALING,
+)
+EXPERIMENTS = {each.name: each for each in MEASURED}
 WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "cascade": cascade.main,
     "cost": cost.main,

@@ -120,7 +120,9 @@ class Experiment:
             raise ScriptError(f"{page.name} has no place for its tables, from {BEGIN.strip()} to {END.strip()}")
         made = f"{self.images}. {result.machine}, {result.date}, {result.seconds:g} s of each load."
         shown = f"![{self.title}](../images/{self.name}.svg)"
-        text = f"\n{shown}\n\n{self.compared(result.rows).markdown()}\n{self.table(result.rows).markdown()}\n{made}\n\n"
+        tables = [self.compared(result.rows)] if reported.of(self.name) else []
+        tables.append(self.table(result.rows))
+        text = "\n".join(["", f"{shown}\n", *(each.markdown() for each in tables), f"{made}\n\n"])
         chart = Chart(self.title, f"{self.images}; {result.machine}, {result.date}", self.picture(result.rows))
         return before + begin + text + end + after, Chart(**{**vars(chart), "ascending": self.ascending}).svg()
 

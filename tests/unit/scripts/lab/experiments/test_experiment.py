@@ -47,7 +47,7 @@ def test_the_page_and_the_picture_show_what_is_stored(one):
 @pytest.mark.parametrize("one", STORED, ids=lambda one: one.name)
 def test_what_was_measured_answers_reported_figures(one):
     figures = set(one.compare(one.stored().rows))
-    assert figures
+    assert figures or not reported.of(one.name)
     assert figures <= {each.what for each in reported.of(one.name)}
 
 
