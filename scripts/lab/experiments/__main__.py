@@ -1,5 +1,6 @@
 """Makes an experiment of docs/experiments.md here.
 
+    ensemble experiments autoscaling --help  # late requests and replica-seconds of a p99 target, by policy
     ensemble experiments cascade --help      # accuracy against throughput: members, precisions, thresholds
     ensemble experiments overload --help     # more images than all members can answer, second by second
     ensemble experiments payloads --help     # what a request costs, by the form of its images
@@ -13,9 +14,15 @@ from __future__ import annotations
 import argparse
 import sys
 
-from scripts.lab.experiments import cascade, overload, payloads, planning
+from scripts.lab.experiments import autoscaling, cascade, overload, payloads, planning
 
-EXPERIMENTS = {"cascade": cascade.main, "overload": overload.main, "payloads": payloads.main, "planning": planning.main}
+EXPERIMENTS = {
+    "autoscaling": autoscaling.main,
+    "cascade": cascade.main,
+    "overload": overload.main,
+    "payloads": payloads.main,
+    "planning": planning.main,
+}
 
 
 def main() -> None:
