@@ -10,6 +10,7 @@ from ray import serve
 
 from deployments.contract.batch import Batch
 from deployments.contract.nodes import HealthChecked, Node
+from deployments.contract.work import Work
 from deployments.observe.metrics import report_state
 from graph.defaults import Pinning
 from graph.edges.folder import sockets
@@ -30,7 +31,7 @@ class NodeDeployment:
         self._name = name
         take_cores(pinning)
         self.node = make()
-        self._under_way = 0
+        self._work = Work()
         self._settings = LiveSettings({name: self.node})
         self._listener: Listener | None = None
         if listens:
@@ -42,11 +43,8 @@ class NodeDeployment:
 
     async def __call__(self, batch: Batch[Any]) -> Batch[Any]:
         """Whatever the node takes and returns."""
-        self._under_way += 1
-        try:
+        with self._work.call():
             answer: Batch[Any] = await self.node(batch)
-        finally:
-            self._under_way -= 1
         return answer
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -55,7 +53,7 @@ class NodeDeployment:
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """What Serve scales by: the batches under way, whichever way they came; by itself it counts handle calls."""
-        return {"running_requests": self._under_way}
+        return {"running_requests": self._work.under_way, **self._work.stats()}
 
     async def check_health(self) -> None:
         """Raise if the node says that it can't work any more."""

@@ -3,7 +3,7 @@
     ensemble experiments batches               # one of them; writes its result, tables and picture in docs/experiments
     ensemble experiments all --seconds 2       # all of these that this commit has not been measured by on this machine
     ensemble experiments pages                 # writes tables and pictures anew from the stored results
-    ensemble experiments cascade --help        # these have options: cascade, cost, overload, payloads, planning
+    ensemble experiments cascade --help        # as autoscaling, cost, overload, payloads, planning it has options
 
 What is missing for any of them is named before the first one starts.
 """
@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.lab.experiments import (
     arrivals,
+    autoscaling,
     baseline,
     batches,
     cascade,
@@ -41,6 +42,7 @@ MEASURED = (
 )
 EXPERIMENTS = {each.name: each for each in MEASURED}
 WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
+    "autoscaling": autoscaling.main,
     "cascade": cascade.main,
     "cost": cost.main,
     "overload": overload.main,

@@ -34,7 +34,7 @@ class Cluster:
         keys = self.folder / "keys"
         self.key = re.search(r"ens_\S+", run(self._ensemble, "keys", "add", "client", "--file", keys))[0]
         content["applications"][0]["args"]["access"] = {"keys": str(keys)}
-        self._file = self.folder / "config.yaml"
+        self._file, self._content = self.folder / "config.yaml", content
         self._file.write_text(yaml.safe_dump(content))
         self.http = content["http_options"]["port"]
         self._environment = {
@@ -53,6 +53,13 @@ class Cluster:
     def join(self, machine):
         """Have a machine join, and wait until it answers by a replica of its own."""
         self._start(machine, "join", self.head.address)
+
+    def deploy(self, arguments):
+        """Change arguments of the application on the head, as a user does, and wait until they are in force."""
+        self._content["applications"][0]["args"].update(arguments)
+        self._file.write_text(yaml.safe_dump(self._content))
+        done = self.head.run(self._ensemble, "deploy", self._file, env=self._environment, cwd=self.folder)
+        assert done.returncode == 0, done.stdout + done.stderr
 
     def doctor(self, machine, *options):
         """The exit status of `ensemble doctor` on a machine, and its findings as (verdict, what)."""

@@ -97,6 +97,37 @@ def test_a_machine_that_is_added_answers(cluster, machines, image):
     assert first_request(cluster, client, third, image)[0] == 200
 
 
+def test_a_rolling_update_over_the_machines_loses_no_request(cluster, machines, image):
+    first, second, third, client = machines
+    with Clients(cluster, client, [first, second, third], CLIENTS, image) as clients:
+        cluster.deploy({"labeler": {"placement": "inline", "top_k": 3}})
+    # A machine without its ingress refuses for that time, and says when to come again.
+    assert set(clients.seen["statuses"]) <= {"200", "503"}, clients.seen
+    for machine in machines[:3]:
+        status, answer = first_request(cluster, client, machine, image)
+        assert (status, len(answer["top"])) == (200, 3)
+
+
+def test_a_machine_that_is_cut_off_for_seconds_comes_back(cluster, machines, image):
+    first, second, third, client = machines
+    with Clients(cluster, client, [first, second], CLIENTS, image) as clients:
+        third.cable("down")
+        time.sleep(LOAD_S)
+        third.cable("up")
+        assert eventually(lambda: answers(cluster, client, third, image), 60)
+        time.sleep(1)
+    assert set(clients.seen["statuses"]) <= {"200", "degraded"}, clients.seen
+    assert cluster.processes[third.address].poll() is None, cluster.log(third)
+
+
+def answers(cluster, client, machine, image):
+    """Whether a machine's entrance answers again."""
+    try:
+        return first_request(cluster, client, machine, image)[0] == 200
+    except ValueError:
+        return False
+
+
 def test_a_machine_is_lost_under_load_and_clients_of_the_others_lose_nothing(cluster, machines, image):
     first, second, third, client = machines
     with Clients(cluster, client, [first, second], CLIENTS, image) as clients:

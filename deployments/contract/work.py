@@ -1,0 +1,46 @@
+"""Counts the calls of a node or of the ingress, and how long one takes that has the node to itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# The weight of the newest call in the mean.
+NEWEST = 0.1
+
+
+class Work:
+    """What autoscaling goes by.
+
+    Attributes:
+        under_way: calls that have not ended.
+        arrived: calls so far.
+        alone_s: how long a call takes that began while no other was under way, seconds, as a moving mean; 0 before any.
+    """
+
+    def __init__(self) -> None:
+        self.under_way = self.arrived = 0
+        self.alone_s = 0.0
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """A call, from its begin to its end."""
+        alone, began = not self.under_way, time.perf_counter()
+        self.under_way += 1
+        self.arrived += 1
+        try:
+            yield
+        except BaseException:
+            # How long a failure or a departed client took says nothing.
+            alone = False
+            raise
+        finally:
+            self.under_way -= 1
+            if alone:
+                took = time.perf_counter() - began
+                self.alone_s += (took - self.alone_s) * (NEWEST if self.alone_s else 1.0)
+
+    def stats(self) -> dict[str, float]:
+        """What a replica reports; `graph.scaling.latency` reads it."""
+        return {"arrived": float(self.arrived), "alone_s": self.alone_s}

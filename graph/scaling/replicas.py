@@ -1,0 +1,62 @@
+"""How many replicas hold a latency: the tail of the wait in a queue with several servers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a deployment has to do.
+
+    Attributes:
+        rate: calls that arrive, per second.
+        alone_s: how long a call takes that does not wait, seconds.
+    """
+
+    rate: float
+    alone_s: float
+
+    @property
+    def busy(self) -> float:
+        """How many calls are worked on at a time, on average, if none waits."""
+        return self.rate * self.alone_s
+
+
+def waiting_longer(load: Load, servers: int, wait_s: float) -> float:
+    """The share of calls that wait longer than a time before one of so many servers is free.
+
+    It is the tail of Erlang's C formula, which takes durations to be exponential. Those of a model vary less, so fewer
+    wait as long as it says.
+    """
+    busy = load.busy
+    if busy >= servers:
+        return 1.0
+    blocked = 1.0
+    for n in range(1, servers + 1):
+        # Erlang's B formula, by its recursion.
+        blocked = busy * blocked / (n + busy * blocked)
+    queued = blocked / (1 - busy / servers * (1 - blocked))
+    return queued * math.exp(-(servers - busy) * wait_s / load.alone_s)
+
+
+def needed(load: Load, target_s: float, late: float, at_a_time: int, most: int) -> int:
+    """The least number of replicas with which at most a share of the calls takes longer than a target.
+
+    Args:
+        load: what has to be done.
+        target_s: of a call, with its wait, seconds.
+        late: the share that may take longer.
+        at_a_time: calls that a replica works on at a time.
+        most: replicas; the result where no number up to it is enough.
+    """
+    if not load.rate or not load.alone_s:
+        return 1
+    # A target that even a call alone misses: then as few as possible wait.
+    wait_s = max(0.0, target_s - load.alone_s)
+    first = max(1, math.ceil(load.busy / at_a_time))
+    for replicas in range(first, most):
+        if waiting_longer(load, replicas * at_a_time, wait_s) <= late:
+            return replicas
+    return most

@@ -1,0 +1,132 @@
+"""How many replicas a p99 needs, and when they come and go."""
+
+from dataclasses import dataclass, field
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+
+from deployments.contract.errors import ConfigurationError
+from deployments.contract.work import Work
+from graph.scaling.latency import LatencyTarget, measured
+from graph.scaling.replicas import Load, needed, waiting_longer
+
+
+@dataclass
+class Point:
+    timestamp: float
+    value: float
+
+
+def metrics(rate, alone_s=0.02, replicas=1, under_way=0.0, seconds=2.0):
+    """What so many replicas report that share a rate."""
+    each = {f"r{i}": [Point(0.0, 5.0), Point(seconds, 5.0 + rate * seconds / replicas)] for i in range(replicas)}
+    alone = {name: [Point(0.0, alone_s)] for name in each}
+    return {"arrived": each, "alone_s": alone, "running_requests": {"r0": [Point(0.0, under_way)]}}
+
+
+@dataclass
+class Deployment:
+    """A deployment as its policy sees it."""
+
+    policy: LatencyTarget = field(default_factory=lambda: LatencyTarget(50, keep_s=60))
+    now: float = 0.0
+    replicas: int = 1
+
+    def tick(self, seconds, reported):
+        self.now += seconds
+        seen = SimpleNamespace(
+            deployment_name="Ingress",
+            raw_metrics=reported,
+            target_num_replicas=self.replicas,
+            capacity_adjusted_max_replicas=10,
+            current_time=self.now,
+        )
+        self.replicas, _ = self.policy(seen)
+        return self.replicas
+
+
+def simulated_late(rate, service_s, servers, wait_s, exponential, calls=200_000):
+    """The share of Poisson arrivals at a queue that wait longer, counted."""
+    random, free, now, late = Random(1), [0.0] * servers, 0.0, 0
+    for _ in range(calls):
+        now += random.expovariate(rate)
+        begins = max(now, first := min(free))
+        free[free.index(first)] = begins + (random.expovariate(1 / service_s) if exponential else service_s)
+        late += begins - now > wait_s
+    return late / calls
+
+
+@pytest.mark.parametrize(("rate", "servers"), [(30, 1), (60, 2), (150, 4)])
+def test_the_tail_is_that_of_a_queue(rate, servers):
+    counted = simulated_late(rate, 0.02, servers, 0.03, exponential=True)
+    assert waiting_longer(Load(rate, 0.02), servers, 0.03) == pytest.approx(counted, abs=0.02)
+
+
+@pytest.mark.parametrize("rate", [5, 25, 60, 120, 200])
+def test_what_is_needed_holds_where_every_call_takes_equally_long(rate):
+    replicas = needed(Load(rate, 0.02), 0.05, 0.01, 1, 50)
+    assert simulated_late(rate, 0.02, replicas, 0.03, exponential=False) <= 0.01
+    # A third would be late, or never done.
+    assert rate < 60 or simulated_late(rate, 0.02, replicas // 3, 0.03, exponential=False) > 0.01
+
+
+def test_replicas_that_work_on_several_calls_are_fewer():
+    load = Load(400, 0.02)
+    assert needed(load, 0.05, 0.01, 4, 50) < needed(load, 0.05, 0.01, 1, 50)
+
+
+def test_a_target_below_what_a_call_takes_gets_as_many_as_let_none_wait():
+    assert needed(Load(50, 0.1), 0.05, 0.01, 1, 40) > 6
+    assert needed(Load(50, 0.1), 0.05, 0.01, 1, 4) == 4
+    assert needed(Load(0, 0.1), 0.05, 0.01, 1, 4) == 1
+
+
+def test_replicas_are_counted_together():
+    assert measured(metrics(60, replicas=3)) == Load(pytest.approx(60), 0.02)
+
+
+def test_calls_that_piled_up_count_besides():
+    assert measured(metrics(60, under_way=64.4)).rate == pytest.approx(60 + 60)
+
+
+@pytest.mark.parametrize("reported", [{}, {"arrived": {"r0": [Point(1.0, 3.0)]}}, None])
+def test_without_reports_the_number_stays(reported, caplog):
+    deployment = Deployment(replicas=3)
+    caplog.set_level("INFO", logger="ray.serve")
+    assert [deployment.tick(1, reported) for _ in range(3)] == [3, 3, 3]
+    said = [record for record in caplog.records if "no replica reports its calls" in record.getMessage()]
+    assert len(said) == 1
+
+
+def test_it_grows_at_once_and_shrinks_to_what_the_last_while_needed():
+    deployment = Deployment()
+    assert deployment.tick(1, metrics(1)) == 1
+    most = deployment.tick(1, metrics(120))
+    assert most >= 4
+    assert deployment.tick(30, metrics(1)) == most
+    between = deployment.tick(29, metrics(60))
+    assert between == most
+    assert 1 < deployment.tick(10, metrics(1)) < most
+    assert deployment.tick(60, metrics(1)) == 1
+
+
+@pytest.mark.parametrize("given", [{"p99_ms": 0}, {"p99_ms": "50"}, {"p99_ms": 50, "at_a_time": 0.5}])
+def test_a_promise_that_is_none_is_refused(given):
+    with pytest.raises(ConfigurationError, match="must be a number above 0"):
+        LatencyTarget(**given)
+
+
+def test_only_a_call_that_is_alone_says_how_long_one_takes():
+    work = Work()
+    with work.call():
+        alone = work.alone_s
+        with work.call():
+            assert work.under_way == 2
+        assert work.alone_s == alone == 0.0
+    assert (work.under_way, work.arrived) == (0, 2)
+    took = work.alone_s
+    assert took > 0
+    with pytest.raises(ValueError, match="failed"), work.call():
+        raise ValueError("failed")
+    assert (work.alone_s, work.under_way) == (took, 0)
