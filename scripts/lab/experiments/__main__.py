@@ -21,6 +21,7 @@ from scripts.lab.experiments import (
     batches,
     cascade,
     cost,
+    hops,
     ladder,
     overload,
     payloads,
@@ -40,6 +41,7 @@ EXPERIMENTS = {
         baseline.BASELINE,
         threads.THREADS,
         scaling.SCALING,
+        hops.HOPS,
     )
 }
 WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {

@@ -1,0 +1,94 @@
+import re
+
+import pytest
+
+from graph.config import parse
+from scripts.errors import ScriptError
+from scripts.lab import reported
+from scripts.lab.experiments import hops
+from scripts.lab.experiments.traced import divided
+from scripts.trace.spans import Span
+
+TRACE, US = "aa" * 16, 1000
+
+
+def span(identifier, parent, name, start, end):
+    """Times in milliseconds."""
+    return Span(TRACE, identifier, parent, name, "service", start * US, end * US, {}, [], {}, False)
+
+
+CLIENT = span("c", None, "client", 0, 100)
+SPANS = [
+    span("r", "c", "classify", 10, 95),
+    span("q", "r", "queue", 12, 20),
+    span("d", "r", "decode", 21, 30),
+    span("p", "r", "predict resnet", 33, 60),
+    span("x", "p", "classify", 35, 58),
+    span("z", "x", "predict m", 39, 50),
+    span("k", "r", "combine", 64, 66),
+    span("l", "r", "label", 71, 72),
+]
+
+
+@pytest.fixture
+def row():
+    return {"way": "open_inference", "rate": hops.RATES[1], **divided([(CLIENT, 100.5)], {TRACE: SPANS})}
+
+
+def test_every_part_has_its_share_and_they_sum_to_the_latency(row):
+    times = hops.parts(row)
+    assert times == pytest.approx(
+        {
+            "client": 15,
+            "ingress": 25,
+            "queue": 8,
+            "decode": 9,
+            "member": 11,
+            "combine": 2,
+            "label": 1,
+            "hops": 13,
+            "proxy": 16,
+        }
+    )
+    assert sum(times.values()) == pytest.approx(CLIENT.duration_us / US)
+    assert list(hops.hops(row).items()) == [
+        ("queue to decode", pytest.approx(1)),
+        ("decode to member", pytest.approx(3)),
+        ("member to combine", pytest.approx(4)),
+        ("combine to label", pytest.approx(5)),
+    ]
+
+
+def test_the_table_and_the_picture_tell_each_hop(row):
+    [line] = hops.table([row]).lines
+    assert "1.00 + 3.00 + 4.00 + 5.00" in line
+    [(heading, bars)] = hops.picture([row])
+    assert heading.startswith("open_inference")
+    assert {bar.label for bar in bars if bar.ours} == {"hops", "proxy"}
+
+
+def test_every_reported_figure_is_found(row):
+    rows = [{**row, "way": way} for way in hops.WAYS]
+    found = hops.compare(rows)
+    assert set(found) == {each.what for each in reported.of("hops")}
+    assert found["most of a hop between two nodes"].value == pytest.approx(5)
+
+
+def test_a_sum_that_misses_the_latency_is_an_error():
+    with pytest.raises(ScriptError, match=re.escape("sum to 100.00 ms, and the client's latency is 104.00 ms")):
+        divided([(CLIENT, 104.0)], {TRACE: SPANS})
+
+
+def test_a_trace_that_was_not_written_is_an_error():
+    with pytest.raises(ScriptError, match="was not written"):
+        divided([(CLIENT, 100.0)], {})
+
+
+@pytest.mark.parametrize("way", hops.WAYS)
+def test_a_way_is_a_configuration(way):
+    config = hops.configured(way, "grpc://127.0.0.1:1")
+    parsed = parse(config["applications"][0]["args"])
+    separate = way in hops.EDGES
+    assert {each.placement for each in (*parsed.members, parsed.combiner)} == {"separate" if separate else "inline"}
+    assert parsed.edges == (way if separate else "direct")
+    assert [each.kind for each in parsed.members] == [way if way in hops.REMOTE else "openvino", "openvino"]
