@@ -18,7 +18,7 @@ from scripts.load.arrivals import Arrivals
 from scripts.load.protocols.classify import Classify
 from scripts.load.records import DEGRADED
 from scripts.plan.server import WARM_UP_S
-from scripts.trace.path import path
+from scripts.trace.path import ELSEWHERE, path
 from scripts.trace.spans import Span
 
 # By how much of the latency its parts may miss it.
@@ -57,23 +57,26 @@ async def send(url: str, images: Sequence[bytes], rate: float, seconds: float) -
 
 
 def divided(clients: Sequence[Asked], traces: Mapping[str, Sequence[Span]]) -> dict[str, Any]:
-    """The mean latency of requests, and of each part of their traces, milliseconds.
+    """The mean latency of requests and of each part of their traces, milliseconds, and how many had to wait elsewhere.
 
     Raises:
         ScriptError: a trace is missing, or the parts differ from the latency by more than the tolerance.
     """
     steps: dict[str, float] = defaultdict(float)
+    elsewhere = 0
     for client, _ in clients:
         below = defaultdict(list)
         for span in traces.get(client.trace_id, ()):
             below[span.parent_id].append(span)
         if not below[client.span_id]:
             raise ScriptError(f"the trace {client.trace_id} was not written; send fewer requests per second")
-        for name, duration_us in path(client, below):
+        times = list(path(client, below))
+        elsewhere += any(ELSEWHERE in name for name, _ in times)
+        for name, duration_us in times:
             steps[name] += duration_us / 1000 / len(clients)
     latency = fmean(each for _, each in clients)
     if not abs(sum(steps.values()) - latency) <= TOLERANCE * latency:
         raise ScriptError(
             f"the parts sum to {sum(steps.values()):.2f} ms, and the client's latency is {latency:.2f} ms"
         )
-    return {"requests": len(clients), "latency_ms": latency, "steps_ms": steps}
+    return {"requests": len(clients), "elsewhere": elsewhere, "latency_ms": latency, "steps_ms": steps}

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -72,6 +73,24 @@ def test_every_reported_figure_is_found(row):
     found = hops.compare(rows)
     assert set(found) == {each.what for each in reported.of("hops")}
     assert found["most of a hop between two nodes"].value == pytest.approx(5)
+
+
+def test_what_a_proxy_adds_is_told_of_the_requests_that_waited_for_it(row):
+    # Of another request, the member that is here ended last.
+    here = span("c", None, "client", 0, 50)
+    here = replace(here, trace_id="bb" * 16)
+    spans = [replace(span("r", "c", "classify", 0, 50), trace_id="bb" * 16)]
+    both = divided([(CLIENT, 100.0), (here, 50.0)], {TRACE: SPANS, here.trace_id: spans})
+    assert (both["requests"], both["elsewhere"]) == (2, 1)
+    found = hops.compare([row | both | {"way": way} for way in hops.WAYS])
+    assert found["least that a proxy to a model server adds"].value == pytest.approx(hops.parts(row)["proxy"])
+
+
+def test_a_member_after_the_other_is_no_hop():
+    late = [*SPANS, span("e", "r", "predict densenet", 61, 63)]
+    row = divided([(CLIENT, 100.0)], {TRACE: late})
+    assert hops.parts(row)["member"] == pytest.approx(11 + 1 + 2)
+    assert len(hops.hops(row)) == 4
 
 
 def test_a_sum_that_misses_the_latency_is_an_error():
