@@ -79,4 +79,4 @@ def divided(clients: Sequence[Asked], traces: Mapping[str, Sequence[Span]]) -> d
         raise ScriptError(
             f"the parts sum to {sum(steps.values()):.2f} ms, and the client's latency is {latency:.2f} ms"
         )
-    return {"requests": len(clients), "elsewhere": elsewhere, "latency_ms": latency, "steps_ms": steps}
+    return {"requests": len(clients), "elsewhere": elsewhere, "latency_ms": latency, "steps_ms": dict(steps)}

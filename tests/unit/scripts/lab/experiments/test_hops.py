@@ -6,7 +6,7 @@ import pytest
 from graph.config import parse
 from scripts.errors import ScriptError
 from scripts.lab import reported
-from scripts.lab.experiments import hops
+from scripts.lab.experiments import experiment, hops
 from scripts.lab.experiments.traced import divided
 from scripts.trace.spans import Span
 
@@ -66,6 +66,15 @@ def test_the_table_and_the_picture_tell_each_hop(row):
     [(heading, bars)] = hops.picture([row])
     assert heading.startswith("open_inference")
     assert {bar.label for bar in bars if bar.ours} == {"hops", "proxy"}
+
+
+def test_a_row_is_stored(row, tmp_path, monkeypatch):
+    for folder in ("FOLDER", "IMAGES"):
+        monkeypatch.setattr(experiment, folder, tmp_path)
+    (tmp_path / "hops.md").write_text(experiment.BEGIN + experiment.END)
+    rows = [{**row, "way": way} for way in hops.WAYS]
+    assert replace(hops.HOPS, measure=lambda _: rows).run(1, again=True)
+    assert hops.HOPS.stored().rows == rows
 
 
 def test_every_reported_figure_is_found(row):
