@@ -57,7 +57,7 @@ async def send(url: str, images: Sequence[bytes], rate: float, seconds: float) -
 
 
 def divided(clients: Sequence[Asked], traces: Mapping[str, Sequence[Span]]) -> dict[str, Any]:
-    """The mean latency of requests and of each part of their traces, milliseconds, and how many had to wait elsewhere.
+    """The mean latency and parts of requests, milliseconds, and how many requests waited for another server.
 
     Raises:
         ScriptError: a trace is missing, or the parts differ from the latency by more than the tolerance.
