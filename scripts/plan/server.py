@@ -32,12 +32,13 @@ FIRST_PORT, LAST_PORT = 18400, 18800
 
 
 @contextmanager
-def serving(config: Mapping[str, Any], cores: int | None = None) -> Iterator[str]:
+def serving(config: Mapping[str, Any], cores: int | None = None, traced_in: Path | None = None) -> Iterator[str]:
     """Serve a Serve config; gives the URL once every member has answered, and stops the server in the end.
 
     Args:
         config: what is served.
         cores: so many of those that this process may use; None for all.
+        traced_in: the folder in which it runs and writes a trace of every request; None for no traces.
 
     Raises:
         ScriptError: it did not start.
@@ -47,7 +48,13 @@ def serving(config: Mapping[str, Any], cores: int | None = None) -> Iterator[str
         file.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
         command = [sys.executable, "-m", "scripts.serve", str(file), "--ports-from", str(port)]
         with log.open("wb") as stream, confined(cores):
-            process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)  # noqa: S603
+            process = subprocess.Popen(  # noqa: S603
+                command,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                cwd=traced_in,
+                env=None if traced_in is None else {**os.environ, "OTEL_TRACES_EXPORTER": "file"},
+            )
         try:
             wait_until_ready(process, log, lambda: says_ready(log), READY_TIMEOUT_S)
             yield f"http://127.0.0.1:{port}"

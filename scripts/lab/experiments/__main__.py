@@ -22,6 +22,7 @@ from scripts.lab.experiments import (
     batches,
     cascade,
     cost,
+    hops,
     ladder,
     overload,
     payloads,
@@ -39,6 +40,7 @@ MEASURED = (
     baseline.BASELINE,
     threads.THREADS,
     scaling.SCALING,
+    hops.HOPS,
 )
 EXPERIMENTS = {each.name: each for each in MEASURED}
 WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
