@@ -25,6 +25,7 @@ from scripts.lab.experiments import (
     overload,
     payloads,
     planning,
+    precision,
     scaling,
     threads,
 )
@@ -40,6 +41,7 @@ EXPERIMENTS = {
         baseline.BASELINE,
         threads.THREADS,
         scaling.SCALING,
+        precision.PRECISION,
     )
 }
 WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
