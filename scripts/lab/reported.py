@@ -105,6 +105,12 @@ REPORTED: tuple[Reported, ...] = (
         ("images per second for many clients, lower of a pair", 763, "images/s"),
         ("images per second for many clients, higher of a pair", 1330, "images/s"),
     ),
+    *_not_here(
+        "TensorFlow is no dependency here, PyTorch stands for it; the notes have no figure of Inception v3.",
+        BOOSTING,
+        "Tables 1 to 4",
+        ("latency in TensorFlow, and of Inception v3", None, "compared"),
+    ),
     *_measured(
         "hops",
         BOOSTING,

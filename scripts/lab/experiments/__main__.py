@@ -27,6 +27,7 @@ from scripts.lab.experiments import (
     overload,
     payloads,
     planning,
+    precision,
     scaling,
     threads,
 )
@@ -41,6 +42,7 @@ MEASURED = (
     threads.THREADS,
     scaling.SCALING,
     hops.HOPS,
+    precision.PRECISION,
 )
 EXPERIMENTS = {each.name: each for each in MEASURED}
 WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
