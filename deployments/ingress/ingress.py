@@ -15,11 +15,11 @@ from deployments.contract.answer import Answer
 from deployments.contract.batch import DEADLINE_HINT, Batch
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.declared import Declared, declared
+from deployments.contract.demand import Demand
 from deployments.contract.errors import DeadlineExceeded, InvalidParameter, NotReady, RemoteUnavailable, Unloaded
 from deployments.contract.item import Item
 from deployments.contract.nodes import Graph
 from deployments.contract.options import Options
-from deployments.contract.work import Work
 from deployments.ingress.capacity import Capacity
 from deployments.ingress.execution import Execution
 from deployments.ingress.options import DEFAULT
@@ -41,7 +41,7 @@ class Ingress:
         capacity: admits requests; protocols call it as a request comes.
         execution: executes the batches.
         observer: follows calls.
-        work: counts the requests that were admitted.
+        demand: counts the requests that were admitted.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Ingress:
         """Compose it; `of_images` and `of_pixels` do."""
         self.capacity, self.execution, self.observer = capacity, execution, observer
         self._queue, self._class_count = queue, class_count
-        self.work = Work()
+        self.demand = Demand()
 
     @classmethod
     def of_images(
@@ -142,7 +142,7 @@ class Ingress:
             self._queue.queued(image, replace(item, position=place) if place else item, trace)
             for image, place in zip(images, places or range(len(images)), strict=True)
         ]
-        with self.capacity.admitted(queued, deadline - now, by), self.work.call():
+        with self.capacity.admitted(queued, deadline - now, by), self.demand.call():
             outcomes = await self._outcomes(queued, deadline - now)
         _note(trace, outcomes)
         return outcomes

@@ -78,7 +78,7 @@ def measured(metrics: Mapping[str, Series]) -> Load | None:
     """The load that all replicas of a deployment report together; None if none has reported twice.
 
     Args:
-        metrics: by name and replica what `Work.stats` returned, as a series of values with their times.
+        metrics: by name and replica what `Demand.stats` returned, as a series of values with their times.
     """
     arrived = [series for series in metrics.get("arrived", {}).values() if len(series) > 1]
     rates = [

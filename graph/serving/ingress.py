@@ -150,8 +150,8 @@ class IngressReplica:
     def record_autoscaling_stats(self) -> dict[str, float]:
         """What Serve scales by, where it does not see the requests itself: those under way, whichever way they came."""
         if self._front is None:
-            return self._ingress.work.stats()
-        return {"running_requests": self._front.in_flight + self._by_handle, **self._ingress.work.stats()}
+            return self._ingress.demand.stats()
+        return {"running_requests": self._front.in_flight + self._by_handle, **self._ingress.demand.stats()}
 
     async def check_health(self) -> None:
         """Raise if an inline node says that it can't work any more."""

@@ -9,8 +9,8 @@ from typing import Any
 from ray import serve
 
 from deployments.contract.batch import Batch
+from deployments.contract.demand import Demand
 from deployments.contract.nodes import HealthChecked, Node
-from deployments.contract.work import Work
 from deployments.observe.metrics import report_state
 from graph.defaults import Pinning
 from graph.edges.folder import sockets
@@ -31,7 +31,7 @@ class NodeDeployment:
         self._name = name
         take_cores(pinning)
         self.node = make()
-        self._work = Work()
+        self._demand = Demand()
         self._settings = LiveSettings({name: self.node})
         self._listener: Listener | None = None
         if listens:
@@ -43,7 +43,7 @@ class NodeDeployment:
 
     async def __call__(self, batch: Batch[Any]) -> Batch[Any]:
         """Whatever the node takes and returns."""
-        with self._work.call():
+        with self._demand.call():
             answer: Batch[Any] = await self.node(batch)
         return answer
 
@@ -53,7 +53,7 @@ class NodeDeployment:
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """What Serve scales by: the batches under way, whichever way they came; by itself it counts handle calls."""
-        return {"running_requests": self._work.under_way, **self._work.stats()}
+        return {"running_requests": self._demand.under_way, **self._demand.stats()}
 
     async def check_health(self) -> None:
         """Raise if the node says that it can't work any more."""

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from deployments.contract.member import OPERATION
 from deployments.observe.tracing import BATCH
 from scripts.trace.spans import Span
 
 ARROW, ELSEWHERE = " to ", "its server's "
 # Spans by their parents' ids.
 Below = Mapping[str | None, Sequence[Span]]
+
+
+def node(span: Span) -> str:
+    """The name of a span's node; every member is called `member`."""
+    return "member" if span.name.startswith(OPERATION) else span.name
 
 
 def path(
@@ -25,7 +31,7 @@ def path(
         end: likewise.
     """
     begin, end = max(begin, span.start_us), span.end_us if end is None else min(end, span.end_us)
-    own = where + ("member" if span.name.startswith("predict ") else span.name)
+    own = where + node(span)
     inner = where if own in {"client", where + "classify"} else ELSEWHERE
     now, later = end, own
     for child in sorted(below.get(span.span_id, ()), key=lambda child: (child.end_us, child.start_us), reverse=True):
@@ -34,7 +40,7 @@ def path(
         if child.name == BATCH or first > last or last > now:
             continue
         parts = list(path(child, below, inner, first, last))
-        name = inner + ("member" if child.name.startswith("predict ") else child.name)
+        name = inner + node(child)
         yield name + ARROW + later, now - last
         yield from parts
         now, later = first, name

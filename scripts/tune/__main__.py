@@ -29,7 +29,7 @@ from scripts.plan.profile import Placement, Profile
 from scripts.plan.server import loaded, serving
 from scripts.results import Table, add_files, drawing, write_files
 from scripts.tune.search import Candidate, Goal, Trial, Tried, candidates, confirmed, ranked
-from scripts.tune.writing import text
+from scripts.tune.writing import in_words, text
 
 MEASURED, SECONDS = 3, 10.0
 SHOWN = 15
@@ -117,7 +117,7 @@ def searched(
     # What measures here also loads here.
     here = args.clients_here or not args.no_measurement
     then = "" if args.no_measurement else f"; the best {MEASURED} are then served for a minute each"
-    print(f"Simulating {len(grid)} candidates on {cores} core{'s'[: cores > 1]}{then}.", flush=True)
+    print(f"Simulating {len(grid)} candidates on {in_words(cores)}{then}.", flush=True)
     tried = Trial(config, profile, goal, cores, args.exits, here).best(grid)
     if args.no_measurement or (args.minimize and not goal.is_met(tried[0])):
         return tried
@@ -184,7 +184,7 @@ def main() -> None:
         chosen = tried[0]
         written = text(chosen.candidate.config(config), chosen, goal, profile.machine, cores)
         args.out.write_text(written, encoding="utf-8")
-    print(f"Wrote {args.out}, for {cores} core{'s'[: cores > 1]}: ensemble serve {args.out}")
+    print(f"Wrote {args.out}, for {in_words(cores)}: ensemble serve {args.out}")
     if not goal.is_met(chosen):
         print(
             f"The goal is not reached: the nearest has a p99 of {chosen.p99_ms:.1f} ms at {chosen.rate:.0f} requests/s",

@@ -19,6 +19,11 @@ MORE = {
 }
 
 
+def in_words(cores: int) -> str:
+    """`1 core`, or `2 cores`."""
+    return "1 core" if cores == 1 else f"{cores} cores"
+
+
 def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, machine: Mapping[str, str], cores: int) -> str:
     """The file: what it is for, what was measured of it, and the configuration, commented once per field.
 
@@ -38,9 +43,7 @@ def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, machine: Mapping[
     if chosen.measured_rate is not None:
         seen = f"{chosen.measured_rate:.0f} requests/s at a p99 of {chosen.measured_p99_ms:.1f} ms"
         lines.append(f"# Measured with Poisson arrivals of {chosen.rate:.0f}/s: {seen}.")
-    lines.append(
-        f"# For {cores} core{'s'[: cores > 1]}; where there are more: taskset -c 0-{cores - 1} ensemble serve FILE"
-    )
+    lines.append(f"# For {in_words(cores)}; where there are more: taskset -c 0-{cores - 1} ensemble serve FILE")
     lines.append(f"# Profile: {machine['cpu']}, {machine['cores']} cores, {machine['date']}.")
     known = {name: field.description for name, field in IngressSettings.model_fields.items()} | MORE
     commented: set[str] = set()

@@ -8,8 +8,8 @@ from tqdm import tqdm
 
 from scripts.errors import ScriptError
 from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, WARM_UP_S, System, peers, running
-from scripts.lab.benchmark.workloads import Workload, photographs, workload
-from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows
+from scripts.lab.benchmark.workloads import Workload, workload
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows, check_photographs
 from scripts.lab.pictures.chart import Bar
 from scripts.load.arrivals import Arrivals
 from scripts.load.duration import Duration
@@ -110,16 +110,11 @@ def picture(rows: Rows) -> Groups:
     return list(groups.items())
 
 
-def check() -> None:
-    """Raise ScriptError if there are no photographs."""
-    photographs("small")
-
-
 ARRIVALS = Experiment(
     "arrivals",
     "Requests answered per second, by the rate of Poisson arrivals; with the median latency",
     "Images of 15 KB, models of 32x32 in int8, one process",
-    check,
+    check_photographs,
     measure,
     table,
     compare,

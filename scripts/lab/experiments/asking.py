@@ -8,8 +8,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from ensemble_serving.transports import NoResponse, Request, Response, connect
+from ensemble_serving.transports import NoResponse, Request, Response, connect, once
 from scripts.errors import ScriptError
 from scripts.lab.experiments.forms import Form
 
@@ -25,7 +26,6 @@ class Asking:
         """Connect by both ways."""
         self._loop = asyncio.Runner()
         self._transports = {"http": connect(http_url), "grpc": connect(grpc_url)}
-        self._registered = False
 
     def _send(self, way: str, request: Request) -> Response:
         async def send() -> Response:
@@ -48,21 +48,29 @@ class Asking:
             raise ScriptError(f"{form.name} was answered with {response.status}: {response.body[:500]!r}")
         return response.ok
 
-    def register(self, file: Path) -> None:
-        """Let the server know of a file of /dev/shm; raises ScriptError if it refuses."""
-        region = json.dumps({"key": f"/{file.name}", "byte_size": file.stat().st_size}).encode()
-        response = self._send("http", Request(f"/v2/systemsharedmemory/region/{REGION}/register", region))
-        if not response.ok:
-            raise ScriptError(f"shared memory: {response.body[:500]!r}")
-        self._registered = True
-
     def close(self) -> None:
-        """Disconnect, and let the server forget what was registered."""
-        if self._registered:
-            self._send("http", Request(f"/v2/systemsharedmemory/region/{REGION}/unregister"))
+        """Disconnect."""
         for transport in self._transports.values():
             self._loop.run(transport.close())
         self._loop.close()
+
+
+def share_memory(config: dict[str, Any]) -> None:
+    """Change a Serve config of this application, so that clients may use shared memory."""
+    args = config["applications"][0]["args"]
+    args["ingress"] = {**args.get("ingress", {}), "shared_memory_prefix": PREFIX}
+
+
+def register(http_url: str, file: Path) -> None:
+    """Let the server read a file of /dev/shm, for as long as it runs; raises ScriptError if it refuses."""
+    body = json.dumps({"key": f"/{file.name}", "byte_size": file.stat().st_size}).encode()
+    # A connection of its own: one that idles while others load the server is closed by HAProxy.
+    try:
+        response = once(http_url, Request(f"/v2/systemsharedmemory/region/{REGION}/register", body))
+    except NoResponse as err:
+        raise ScriptError(str(err)) from err
+    if not response.ok:
+        raise ScriptError(f"shared memory: {response.body[:500]!r}")
 
 
 @contextmanager

@@ -13,12 +13,12 @@ from typing import Any
 from tqdm import tqdm
 
 from deployments.cpus import available_cpus
-from ensemble_serving.transports import Request, once
+from ensemble_serving.transports import Request
 from scripts.errors import ScriptError
 from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running
-from scripts.lab.benchmark.workloads import Workload, photographs, workload
-from scripts.lab.experiments.asking import PREFIX, REGION, region
-from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows
+from scripts.lab.benchmark.workloads import Workload, workload
+from scripts.lab.experiments.asking import REGION, region, register, share_memory
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows, check_photographs
 from scripts.lab.experiments.forms import shared_jpegs
 from scripts.lab.pictures.chart import Bar
 from scripts.load.duration import Duration
@@ -51,28 +51,13 @@ class Shared(OpenInference):
         return shared_jpegs(self.file, REGION)(images, self.model)
 
 
-def edit(config: dict[str, Any]) -> None:
-    """Let the server read shared memory."""
-    args = config["applications"][0]["args"]
-    args["ingress"] = {**args.get("ingress", {}), "shared_memory_prefix": PREFIX}
-
-
-def register(file: Path) -> None:
-    """Let the server read a file of /dev/shm, for as long as it runs; raises ScriptError if it refuses."""
-    body = json.dumps({"key": f"/{file.name}", "byte_size": file.stat().st_size}).encode()
-    # A connection of its own: one that idles while others load the server is closed by HAProxy.
-    response = once(HTTP_URL, Request(f"/v2/systemsharedmemory/region/{REGION}/register", body))
-    if not response.ok:
-        raise ScriptError(f"shared memory: {response.body[:500]!r}")
-
-
 def measure(seconds: float) -> Rows:
     """The rows: each way with each number of images per request."""
     load = workload("embedded", "int8")
     images = tuple(path.read_bytes() for path in load.images)
     rows: Rows = []
-    with running(OURS["colocated"], load, edit), region(4 * max(SIZES) * max(map(len, images))) as file:
-        register(file)
+    with running(OURS["colocated"], load, share_memory), region(4 * max(SIZES) * max(map(len, images))) as file:
+        register(HTTP_URL, file)
         ways: dict[str, Protocol] = {
             "HTTP": OpenInference("ensemble", is_grpc=False, shapes={}, binary=True, inputs=IMAGE),
             "gRPC": OpenInference("ensemble", is_grpc=True, shapes={}, inputs=IMAGE),
@@ -146,16 +131,11 @@ def picture(rows: Rows) -> Groups:
     return groups
 
 
-def check() -> None:
-    """Raise ScriptError if there are no photographs."""
-    photographs("small")
-
-
 BATCHES = Experiment(
     "batches",
     "Images per second by images per request; the peak is coloured",
     f"Images of 15 KB, models of 32x32 in int8, {CLIENTS} clients, one process",
-    check,
+    check_photographs,
     measure,
     table,
     compare,

@@ -14,6 +14,7 @@ from typing import Any
 from deployments.cpus import available_cpus
 from scripts.errors import ScriptError
 from scripts.lab import reported
+from scripts.lab.benchmark.workloads import photographs
 from scripts.lab.pictures.chart import Bar, Chart
 from scripts.results import Table
 from scripts.shipped import CHECKOUT
@@ -123,8 +124,9 @@ class Experiment:
         tables = [self.compared(result.rows)] if reported.of(self.name) else []
         tables.append(self.table(result.rows))
         text = "\n".join(["", f"{shown}\n", *(each.markdown() for each in tables), f"{made}\n\n"])
-        chart = Chart(self.title, f"{self.images}; {result.machine}, {result.date}", self.picture(result.rows))
-        return before + begin + text + end + after, Chart(**{**vars(chart), "ascending": self.ascending}).svg()
+        note = f"{self.images}; {result.machine}, {result.date}"
+        chart = Chart(self.title, note, self.picture(result.rows), ascending=self.ascending)
+        return before + begin + text + end + after, chart.svg()
 
     def compared(self, rows: Rows) -> Table:
         """What was reported beside what was measured."""
@@ -134,6 +136,11 @@ class Experiment:
             found = here.get(each.what, Here(None, "not measured", ""))
             lines.append([each.what, each.text, found.text, found.differs])
         return Table(("what", "reported", "here", "what differs"), lines, words=range(4))
+
+
+def check_photographs() -> None:
+    """Raise ScriptError if there are no photographs."""
+    photographs("small")
 
 
 def beside(name: str, here: Mapping[str, Here], unit: str) -> Groups:

@@ -13,8 +13,7 @@ from tqdm import tqdm
 
 from deployments.observe.exporters import FOLDER
 from scripts.lab.benchmark.workloads import photographs, workload
-from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows
-from scripts.lab.experiments.threads import check
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows, check_photographs
 from scripts.lab.experiments.traced import Asked, divided, send
 from scripts.lab.pictures.chart import Bar
 from scripts.plan.server import serving
@@ -139,7 +138,7 @@ HOPS = Experiment(
     "hops",
     f"Milliseconds of a request in each node and between nodes, at {RATES[len(RATES) // 2]} requests/s",
     "Images of 15 KB, models of 32x32 in int8, over HTTP, one image per request",
-    check,
+    check_photographs,
     measure,
     table,
     compare,

@@ -26,7 +26,7 @@ from tqdm import tqdm
 from scripts.errors import errors_in_one_line
 from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
 from scripts.lab.benchmark.workloads import Workload, originals, square, trivial
-from scripts.lab.experiments.asking import PREFIX, REGION, Asking, region
+from scripts.lab.experiments.asking import REGION, Asking, region, register, share_memory
 from scripts.lab.experiments.forms import FORMS, Form, Pixels, shared
 from scripts.results import Table, add_files, check_files, drawing, write_files
 from scripts.serve.environment import set_up
@@ -114,7 +114,7 @@ def _idle(server: Running) -> Callable[[], float]:
 def _edit(config: dict[str, Any]) -> None:
     args = config["applications"][0]["args"]
     args["members"] = [member for member in args["members"] if member["name"] == MEMBER]
-    args["ingress"] = {**args.get("ingress", {}), "shared_memory_prefix": PREFIX}
+    share_memory(config)
 
 
 def jpeg(image: Pixels) -> bytes:
@@ -145,9 +145,9 @@ def measure(seconds: float, batches: Sequence[int], folder: Path) -> list[Cost]:
         with ExitStack() as stack:
             server = stack.enter_context(running(OURS["colocated"], load, _edit))
             file = stack.enter_context(region(max(batches) * edge * edge * 3))
-            ask = Asking(f"http://127.0.0.1:{HTTP_PORT}", f"grpc://127.0.0.1:{GRPC_PORT}")
+            ask = Asking(url := f"http://127.0.0.1:{HTTP_PORT}", f"grpc://127.0.0.1:{GRPC_PORT}")
             stack.callback(ask.close)
-            ask.register(file)
+            register(url, file)
             used = _idle(server)
             for batch in batches:
                 squares = np.stack([square(pictures[n % len(pictures)], edge) for n in range(batch)])

@@ -12,8 +12,8 @@ from tqdm import tqdm
 from deployments.cpus import available_cpus, usable
 from scripts.errors import ScriptError
 from scripts.lab.benchmark.systems import OURS, running
-from scripts.lab.benchmark.workloads import photographs, workload
-from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows
+from scripts.lab.benchmark.workloads import workload
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows, check_photographs
 from scripts.lab.experiments.scalability import Law, held_out
 from scripts.lab.pictures.chart import Bar
 from scripts.results import Table
@@ -162,16 +162,11 @@ def picture(rows: Rows) -> Groups:
     return [group for group in groups if group[1]]
 
 
-def check() -> None:
-    """Raise ScriptError if there are no photographs."""
-    photographs("small")
-
-
 SCALING = Experiment(
     "scaling",
     "Requests per second by clients, replicas and cores; what is not coloured is extrapolated",
     "Images of 15 KB, models of 32x32 in int8, over HTTP, one process per replica",
-    check,
+    check_photographs,
     measure,
     table,
     compare,

@@ -14,8 +14,8 @@ from deployments.cpus import available_cpus
 from graph.defaults import share_of_threads
 from scripts.errors import ScriptError
 from scripts.lab.benchmark.systems import OURS, running
-from scripts.lab.benchmark.workloads import MEMBERS, photographs, workload
-from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows
+from scripts.lab.benchmark.workloads import MEMBERS, workload
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows, check_photographs
 from scripts.lab.experiments.quota import clean, quota
 from scripts.lab.pictures.chart import Bar
 from scripts.results import Table
@@ -112,11 +112,6 @@ def table(rows: Rows) -> Table:
     return Table(HEADINGS, lines, words=(0, 3), notes=notes)
 
 
-def check() -> None:
-    """Raise ScriptError if there are no photographs."""
-    photographs("small")
-
-
 def compare(rows: Rows) -> Mapping[str, Here]:
     """The unpinned settings on all CPUs, from the slowest, beside the row; the ends beside the matched threads."""
     differs = "two models of 32x32, two cores; the models and cores of the reported rates are not recorded"
@@ -163,7 +158,7 @@ THREADS = Experiment(
     "threads",
     "Requests per second by workers and threads per model; the default is coloured",
     f"Images of 15 KB, models of 32x32 in int8, {CLIENTS} clients over HTTP, one process per worker",
-    check,
+    check_photographs,
     measure,
     table,
     compare,

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from deployments.contract.demand import Demand
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.work import Work
 from graph.scaling.latency import LatencyTarget, measured
 from graph.scaling.replicas import Load, needed, waiting_longer
 
@@ -118,7 +118,7 @@ def test_a_promise_that_is_none_is_refused(given):
 
 
 def test_only_a_call_that_is_alone_says_how_long_one_takes():
-    work = Work()
+    work = Demand()
     with work.call():
         alone = work.alone_s
         with work.call():

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 NEWEST = 0.1
 
 
-class Work:
+class Demand:
     """What autoscaling goes by.
 
     Attributes:
