@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scripts.lab.experiments.asking import REGION, Asking, region
+from scripts.lab.experiments.asking import REGION, Asking, region, register
 from scripts.lab.experiments.forms import FORMS, shared
 from scripts.lab.experiments.payloads import cost, jpeg
 from tests.server.shared.servers import only
@@ -24,7 +24,7 @@ def test_each_form_is_answered(ask, batch, monkeypatch):
     pixels = np.zeros((batch, 32, 32, 3), np.uint8)
     encoded = [jpeg(image) for image in pixels]
     with region(pixels.nbytes, "es-test") as file:
-        ask.register(file)
+        register(server.url, file)
         for form in (*FORMS, shared(file, REGION)):
             one = cost("32x32", form, pixels if form.of == "pixels" else encoded, 0, ask)
             # JSON of 16 images has more numbers than are taken.
