@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# The weight of the newest call in the mean.
+# The weight of the newest call in the mean and in the variance.
 NEWEST = 0.1
 
 
@@ -21,7 +21,7 @@ class Demand:
 
     def __init__(self) -> None:
         self.under_way = self.arrived = 0
-        self.alone_s = 0.0
+        self.alone_s = self._variance = 0.0
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -38,9 +38,18 @@ class Demand:
         finally:
             self.under_way -= 1
             if alone:
-                took = time.perf_counter() - began
-                self.alone_s += (took - self.alone_s) * (NEWEST if self.alone_s else 1.0)
+                self._took(time.perf_counter() - began)
+
+    def _took(self, seconds: float) -> None:
+        """A call that was alone has ended."""
+        if not self.alone_s:
+            self.alone_s = seconds
+            return
+        further = seconds - self.alone_s
+        self.alone_s += NEWEST * further
+        self._variance = (1 - NEWEST) * (self._variance + NEWEST * further**2)
 
     def stats(self) -> dict[str, float]:
         """What a replica reports; `graph.scaling.latency` reads it."""
-        return {"arrived": float(self.arrived), "alone_s": self.alone_s}
+        spread = self._variance / self.alone_s**2 if self.alone_s else 1.0
+        return {"arrived": float(self.arrived), "alone_s": self.alone_s, "spread": spread}

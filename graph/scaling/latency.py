@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ray.serve.config import AutoscalingContext
 
 from deployments.contract.errors import ConfigurationError
+from deployments.observe.metrics import TaggedCounter
 from graph.scaling.replicas import Load, needed
 
 logger = logging.getLogger("ray.serve")
@@ -43,39 +45,62 @@ class LatencyTarget:
         # What was needed, by time; of those that a later one reaches, none is kept.
         self._needed: deque[tuple[float, int]] = deque()
         self._said: set[str] = set()
+        self._decisions: TaggedCounter | None = None
 
     def __call__(self, ctx: AutoscalingContext) -> tuple[int, dict[str, Any]]:
         """The number of replicas, and no state of Serve's."""
-        load = measured(ctx.raw_metrics or {})
-        if load is None:
-            self._warn(f"{ctx.deployment_name}: no replica reports its calls, so the number of replicas stays")
+        name = ctx.deployment_name
+        found = measured(ctx.raw_metrics or {})
+        if found is None:
+            self._warn(name, "unreported", "no replica reports its calls, so the number of replicas stays")
             return ctx.target_num_replicas, {}
+        arriving, piled_up = found
+        load = replace(arriving, rate=arriving.rate + piled_up / CATCH_UP_S)
         most = max(1, ctx.capacity_adjusted_max_replicas)
-        now, wanted = ctx.current_time or 0.0, needed(load, self._target_s, LATE, self._at_a_time, most)
+        wanted = needed(load, self._target_s, LATE, self._at_a_time, most)
+        held = self._most_of_late(ctx.current_time or 0.0, wanted)
+        if held != ctx.target_num_replicas:
+            grows = held > ctx.target_num_replicas
+            by_rate = needed(arriving, self._target_s, LATE, self._at_a_time, most)
+            self._count(name, "shrink" if not grows else "rate" if by_rate == wanted else "backlog")
+            logger.info(
+                f"{name}: {held} replicas instead of {ctx.target_num_replicas}; {arriving.rate:.1f} calls/s of "
+                f"{1000 * load.alone_s:.1f} ms and {piled_up:.0f} that piled up need {wanted} for a p99 of "
+                f"{1000 * self._target_s:g} ms"
+            )
+        if load.alone_s >= self._target_s:
+            self._warn(name, "unreachable", "even alone a call takes longer than the p99, which can't be held")
+        return held, {}
+
+    def _most_of_late(self, now: float, wanted: int) -> int:
+        """The most that was needed in the last while, of which this is the newest."""
         while self._needed and self._needed[-1][1] <= wanted:
             self._needed.pop()
         self._needed.append((now, wanted))
         while self._needed[0][0] < now - self._keep_s:
             self._needed.popleft()
-        held = self._needed[0][1]
-        if held != ctx.target_num_replicas:
-            logger.info(
-                f"{ctx.deployment_name}: {held} replicas instead of {ctx.target_num_replicas}; {load.rate:.1f} calls/s "
-                f"of {1000 * load.alone_s:.1f} ms need {wanted} for a p99 of {1000 * self._target_s:g} ms"
-            )
-        if load.alone_s >= self._target_s:
-            self._warn(f"{ctx.deployment_name}: even alone a call takes longer than the p99, which can't be held")
-        return held, {}
+        return self._needed[0][1]
 
-    def _warn(self, text: str) -> None:
-        """Log it once."""
+    def _count(self, deployment: str, reason: str) -> None:
+        """Count a decision. A metric belongs to the process that decides, which the policy is not made in."""
+        if self._decisions is None:
+            self._decisions = TaggedCounter(
+                "ensemble_scaling_decisions", "Decisions of LatencyTarget, by their reason.", "scaled", "reason"
+            )
+        self._decisions.add(deployment, reason)
+
+    def _warn(self, deployment: str, reason: str, text: str) -> None:
+        """Log and count it once."""
         if text not in self._said:
             self._said.add(text)
-            logger.warning(text)
+            self._count(deployment, reason)
+            logger.warning(f"{deployment}: {text}")
 
 
-def measured(metrics: Mapping[str, Series]) -> Load | None:
-    """The load that all replicas of a deployment report together; None if none has reported twice.
+def measured(metrics: Mapping[str, Series]) -> tuple[Load, float] | None:
+    """The load that all replicas of a deployment report together, and how many calls have piled up.
+
+    None if no replica has reported twice.
 
     Args:
         metrics: by name and replica what `Demand.stats` returned, as a series of values with their times.
@@ -88,10 +113,15 @@ def measured(metrics: Mapping[str, Series]) -> Load | None:
     ]
     if not rates:
         return None
-    alone = [value for series in metrics.get("alone_s", {}).values() if series and (value := series[-1].value)]
+    rate, alone_s = sum(rates), _median(metrics.get("alone_s", {}))
     under_way = sum(series[-1].value for series in metrics.get("running_requests", {}).values() if series)
-    alone_s = sorted(alone)[len(alone) // 2] if alone else 0.0
-    rate = sum(rates)
     # Twice what is usually under way is chance, and more has piled up.
     piled_up = max(0.0, under_way - 2 * rate * alone_s - 2)
-    return Load(rate + piled_up / CATCH_UP_S, alone_s)
+    # What no duration of a model comes near is a disturbance.
+    return Load(rate, alone_s, min(1.0, _median(metrics.get("spread", {})))), piled_up
+
+
+def _median(of: Series) -> float:
+    """The middle one of what the replicas reported last, without those that have nothing to say; 0 if none has."""
+    last = sorted(value for series in of.values() if series and (value := series[-1].value))
+    return float(last[len(last) // 2]) if last else 0.0

@@ -13,10 +13,13 @@ class Load:
     Attributes:
         rate: calls that arrive, per second.
         alone_s: how long a call takes that does not wait, seconds.
+        spread: the variance of these durations, divided by the square of their mean: 0 where all take equally long,
+            1 where they are exponential.
     """
 
     rate: float
     alone_s: float
+    spread: float = 1.0
 
     @property
     def busy(self) -> float:
@@ -27,8 +30,9 @@ class Load:
 def waiting_longer(load: Load, servers: int, wait_s: float) -> float:
     """The share of calls that wait longer than a time before one of so many servers is free.
 
-    It is the tail of Erlang's C formula, which takes durations to be exponential. Those of a model vary less, so fewer
-    wait as long as it says.
+    Whether a call waits is Erlang's C formula, which takes durations to be exponential. Those of a model vary less, and
+    then a queue is gone sooner: the tail falls faster, by the factor of Allen and Cunneen's approximation (Allen,
+    Probability, Statistics and Queueing Theory, 1990).
     """
     busy = load.busy
     if busy >= servers:
@@ -38,7 +42,7 @@ def waiting_longer(load: Load, servers: int, wait_s: float) -> float:
         # Erlang's B formula, by its recursion.
         blocked = busy * blocked / (n + busy * blocked)
     queued = blocked / (1 - busy / servers * (1 - blocked))
-    return queued * math.exp(-(servers - busy) * wait_s / load.alone_s)
+    return queued * math.exp(-2 / (1 + load.spread) * (servers - busy) * wait_s / load.alone_s)
 
 
 def needed(load: Load, target_s: float, late: float, at_a_time: int, most: int) -> int:

@@ -35,8 +35,8 @@ from scripts.results import Table, add_files, check_files, write_files
 
 P99_MS, BASE, PEAK, MOST = 50.0, 12.0, 60.0, 6
 HEADINGS = ("trace", "policy", "requests", "late", "late, %", "p99, ms", "replica-seconds", "of the fixed count, %")
-LOOK_S, KEEP_S = 0.5, 15
-FAST = {"upscale_delay_s": 0, "downscale_delay_s": 0, "metrics_interval_s": 0.5, "look_back_period_s": 2.5}
+LOOK_S, KEEP_S = 0.5, 30
+FAST = {"upscale_delay_s": 0, "downscale_delay_s": 0, "metrics_interval_s": 0.5, "look_back_period_s": 10}
 OURS = {"policy_function": "graph.scaling.latency:LatencyTarget", "policy_kwargs": {"p99_ms": P99_MS, "keep_s": KEEP_S}}
 Rate = Callable[[float], float]
 # The rate by the share of the trace that is over.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,7 +21,8 @@ from scripts.lab.experiments.quota import clean, quota
 from scripts.lab.pictures.chart import Bar
 from scripts.results import Table
 
-CLIENTS, QUOTA = 32, 1.5
+CLIENTS, QUOTA, ROUNDS = 32, 1.5, 3
+FIGURES = ("requests_per_s", "p50_ms", "p99_ms")
 HEADINGS = ("CPUs", "workers", "threads per model", "pinned", "requests/s", "p50, ms", "p99, ms", "of the best, %")
 
 
@@ -67,25 +69,36 @@ def grid() -> list[Setting]:
 
 
 def measure(seconds: float) -> Rows:
-    """Serve and load every setting; of one that could not be, the error is given."""
-    return list(_measured(seconds))
+    """Serve and load every setting in each of the rounds; the medians. Of one that could not be, the error is given."""
+    rounds: list[Rows] = [[] for _ in range(ROUNDS)]
+    with tqdm(total=ROUNDS * len(grid()), unit="server") as progress:
+        for rows in rounds:
+            for setting in grid():
+                rows.append(_measured(setting, seconds))
+                progress.update()
+    return [_median(same) for same in zip(*rounds, strict=True)]
 
 
-def _measured(seconds: float) -> Iterator[dict[str, Any]]:
-    load = workload("embedded", "int8")
-    for setting in tqdm(grid(), unit="server"):
-        try:
-            with ExitStack() as stack:
-                with quota(setting.quota):
-                    server = stack.enter_context(running(OURS["colocated"], load, setting.edit))
-                found = server.load(load, "http", CLIENTS, seconds)
-        except ScriptError as err:
-            yield {**asdict(setting), "default": setting.is_default, "error": str(err).splitlines()[-1]}
-            continue
-        finally:
-            clean()
-        figures = {name: found[name] for name in ("requests_per_s", "p50_ms", "p99_ms")}
-        yield {**asdict(setting), "default": setting.is_default, **figures}
+def _measured(setting: Setting, seconds: float) -> dict[str, Any]:
+    load, row = workload("embedded", "int8"), {**asdict(setting), "default": setting.is_default}
+    try:
+        with ExitStack() as stack:
+            with quota(setting.quota):
+                server = stack.enter_context(running(OURS["colocated"], load, setting.edit))
+            found = server.load(load, "http", CLIENTS, seconds)
+    except ScriptError as err:
+        return {**row, "error": str(err).splitlines()[-1]}
+    finally:
+        clean()
+    return row | {name: found[name] for name in FIGURES}
+
+
+def _median(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A setting's figures over the rounds; the error of one round is the error of all."""
+    for row in rows:
+        if "error" in row:
+            return row
+    return rows[0] | {name: statistics.median(row[name] for row in rows) for name in FIGURES}
 
 
 def best(rows: Rows, limit: float | None) -> float:
@@ -106,7 +119,7 @@ def table(rows: Rows) -> Table:
             notes.append(f"{', '.join(words)}: {row['error']}")
             continue
         share = 100 * row["requests_per_s"] / best(rows, row["quota"])
-        lines.append([*words, *(f"{row[name]:.1f}" for name in ("requests_per_s", "p50_ms", "p99_ms")), f"{share:.0f}"])
+        lines.append([*words, *(f"{row[name]:.1f}" for name in FIGURES), f"{share:.0f}"])
         if row["default"]:
             notes.append(f"The default, with {where} CPUs, reaches {share:.0f} % of the best rate of the grid.")
     return Table(HEADINGS, lines, words=(0, 3), notes=notes)
@@ -157,7 +170,7 @@ def picture(rows: Rows) -> Groups:
 THREADS = Experiment(
     "threads",
     "Requests per second by workers and threads per model; the default is coloured",
-    f"Images of 15 KB, models of 32x32 in int8, {CLIENTS} clients over HTTP, one process per worker",
+    f"Images of 15 KB, models of 32x32 in int8, {CLIENTS} clients over HTTP, a process per worker, {ROUNDS} rounds",
     check_photographs,
     measure,
     table,

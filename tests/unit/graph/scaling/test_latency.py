@@ -18,11 +18,17 @@ class Point:
     value: float
 
 
-def metrics(rate, alone_s=0.02, replicas=1, under_way=0.0, seconds=2.0):
+def metrics(rate, alone_s=0.02, replicas=1, under_way=0.0, seconds=2.0, spread=1.0):
     """What so many replicas report that share a rate."""
     each = {f"r{i}": [Point(0.0, 5.0), Point(seconds, 5.0 + rate * seconds / replicas)] for i in range(replicas)}
     alone = {name: [Point(0.0, alone_s)] for name in each}
-    return {"arrived": each, "alone_s": alone, "running_requests": {"r0": [Point(0.0, under_way)]}}
+    spreads = {name: [Point(0.0, spread)] for name in each}
+    return {
+        "arrived": each,
+        "alone_s": alone,
+        "spread": spreads,
+        "running_requests": {"r0": [Point(0.0, under_way)]},
+    }
 
 
 @dataclass
@@ -63,12 +69,17 @@ def test_the_tail_is_that_of_a_queue(rate, servers):
     assert waiting_longer(Load(rate, 0.02), servers, 0.03) == pytest.approx(counted, abs=0.02)
 
 
+@pytest.mark.parametrize("spread", [0.05, 1.0])
 @pytest.mark.parametrize("rate", [5, 25, 60, 120, 200])
-def test_what_is_needed_holds_where_every_call_takes_equally_long(rate):
-    replicas = needed(Load(rate, 0.02), 0.05, 0.01, 1, 50)
+def test_what_is_needed_holds_where_every_call_takes_equally_long(rate, spread):
+    replicas = needed(Load(rate, 0.02, spread), 0.05, 0.01, 1, 50)
     assert simulated_late(rate, 0.02, replicas, 0.03, exponential=False) <= 0.01
     # A third would be late, or never done.
     assert rate < 60 or simulated_late(rate, 0.02, replicas // 3, 0.03, exponential=False) > 0.01
+
+
+def test_durations_that_hardly_vary_need_fewer_replicas():
+    assert needed(Load(24, 0.025, 0.0), 0.05, 0.01, 1, 6) < needed(Load(24, 0.025), 0.05, 0.01, 1, 6)
 
 
 def test_replicas_that_work_on_several_calls_are_fewer():
@@ -83,11 +94,16 @@ def test_a_target_below_what_a_call_takes_gets_as_many_as_let_none_wait():
 
 
 def test_replicas_are_counted_together():
-    assert measured(metrics(60, replicas=3)) == Load(pytest.approx(60), 0.02)
+    assert measured(metrics(60, replicas=3, spread=0.3)) == (Load(pytest.approx(60), 0.02, 0.3), 0)
+
+
+def test_one_disturbance_is_not_taken_for_the_spread_of_durations():
+    load, _ = measured(metrics(60, spread=7.0))
+    assert load.spread == 1
 
 
 def test_calls_that_piled_up_count_besides():
-    assert measured(metrics(60, under_way=64.4)).rate == pytest.approx(60 + 60)
+    assert measured(metrics(60, under_way=64.4)) == (Load(pytest.approx(60), 0.02), pytest.approx(60))
 
 
 @pytest.mark.parametrize("reported", [{}, {"arrived": {"r0": [Point(1.0, 3.0)]}}, None])
@@ -109,6 +125,25 @@ def test_it_grows_at_once_and_shrinks_to_what_the_last_while_needed():
     assert between == most
     assert 1 < deployment.tick(10, metrics(1)) < most
     assert deployment.tick(60, metrics(1)) == 1
+
+
+def test_each_decision_is_counted_with_its_reason(monkeypatch):
+    counted = []
+    counter = SimpleNamespace(add=lambda *values: counted.append(values))
+    monkeypatch.setattr("graph.scaling.latency.TaggedCounter", lambda *_: counter)
+    deployment = Deployment()
+    for seconds, reported in [
+        (1, {}),
+        (1, {}),
+        (1, metrics(100)),
+        (1, metrics(100)),
+        (1, metrics(100, under_way=250)),
+        (90, metrics(1)),
+        (1, metrics(1, alone_s=0.06)),
+    ]:
+        deployment.tick(seconds, reported)
+    reasons = ["unreported", "rate", "backlog", "shrink", "rate", "unreachable"]
+    assert counted == [("Ingress", reason) for reason in reasons]
 
 
 @pytest.mark.parametrize("given", [{"p99_ms": 0}, {"p99_ms": "50"}, {"p99_ms": 50, "at_a_time": 0.5}])

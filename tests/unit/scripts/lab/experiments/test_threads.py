@@ -46,7 +46,8 @@ def test_what_could_not_be_measured_has_its_row_and_the_default_is_compared_with
         asked.append(edit.__self__)
         if asked[-1].workers == 2 and asked[-1].pinned:
             raise ScriptError("no\nroom")
-        rate = 100.0 * asked[-1].threads
+        # The first round is disturbed.
+        rate = 100.0 * asked[-1].threads if len(asked) > len(grid()) else 1.0
         yield SimpleNamespace(load=lambda *_: {"requests_per_s": rate, "p50_ms": 1.0, "p99_ms": 2.0, "other": 0})
 
     limits = []
@@ -60,8 +61,8 @@ def test_what_could_not_be_measured_has_its_row_and_the_default_is_compared_with
     monkeypatch.setattr(threads, "quota", quota)
     monkeypatch.setattr(threads, "workload", lambda *_: None)
     rows = threads.measure(1.0)
-    assert asked == grid()
-    assert limits == [each.quota for each in grid()]
+    assert asked == 3 * grid()
+    assert limits == [each.quota for each in asked]
     made = table(rows)
     assert [line[4] for line in made.lines].count("not measured") == 2
     assert sum("reaches 50 % of the best" in note for note in made.notes) == 2
