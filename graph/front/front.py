@@ -10,6 +10,7 @@ from pathlib import Path
 
 from graph.front.grpc import GrpcListener
 from graph.front.http import HttpListener
+from graph.front.reflection import ReflectionListener
 from graph.front.slot import APPLICATION, FOLDER, Slot, take
 
 logger = logging.getLogger("ray.serve")
@@ -26,7 +27,11 @@ class Front:
         """Set the folder of the sockets, and the servers."""
         self._folder = folder
         # HTTP last: by its socket whoever starts HAProxy sees that the slot is open.
-        self._listeners: dict[str, HttpListener | GrpcListener] = {"grpc": grpc, "http": http}
+        self._listeners: dict[str, HttpListener | GrpcListener | ReflectionListener] = {
+            "grpc": grpc,
+            "reflection": ReflectionListener(),
+            "http": http,
+        }
         self._slot: Slot | None = None
         self._closing = False
 

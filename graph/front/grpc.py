@@ -1,86 +1,89 @@
-"""gRPC on a Unix socket, by gRPC's own server."""
+"""gRPC on a Unix socket, as HAProxy translates it: a call is a request of HTTP/1.1, and its status is in the trailers.
+
+HAProxy speaks HTTP/2 with the clients anyway. gRPC's own server in Python, which would speak it once more, takes a
+third of the time in which the interpreter computes.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import grpc
-from google.protobuf.descriptor import MethodDescriptor
-from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from google.protobuf.message import Message
 
 from deployments.ingress.grpc.server import NO_STREAM, GrpcServer
-from deployments.protocol.pool import POOL
 from deployments.protocol.services import SERVICES
+from graph.front.grpc_call import PREFIX, GrpcCall
+from graph.front.grpc_connection import GrpcConnection
 
 # What a message may have besides its images, bytes.
 BESIDES = 2 * 1024 * 1024
-# A message would be decompressed before its key is looked at, so the only encoding that is taken is identity, bit 0.
-UNCOMPRESSED = ("grpc.compression_enabled_algorithms_bitset", 1)
 # How long the clients may take to read the last answers.
-FLUSH_S = 5.0
+FLUSH_S, LOOK_EVERY_S = 5.0, 0.01
+BACKLOG = 1024
 REQUEST_ID = "request_id"
+UNIMPLEMENTED, TOO_LARGE = grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-class GrpcListener(grpc.GenericRpcHandler):
-    """Answers gRPC on a socket.
-
-    Attributes:
-        in_flight: the number of calls that are not answered yet.
-    """
+class GrpcListener:
+    """Answers gRPC on a socket."""
 
     def __init__(self, server: GrpcServer, most_bytes: int) -> None:
         """Set what answers calls, and the most bytes of a request's images."""
-        self._answer, self._most_bytes = server, most_bytes
-        self._server: grpc.aio.Server | None = None
-        self._handlers = {
-            f"/{service.full_name}/{method.name}": self._handler(method)
-            for service in SERVICES
-            for method in service.methods
-        }
-        self.in_flight = 0
+        self._server, self._most_bytes = server, most_bytes + BESIDES
+        self._methods = {f"/{service.full_name}/{each.name}": each for service in SERVICES for each in service.methods}
+        self._listening: asyncio.Server | None = None
+        self._connections: set[GrpcConnection] = set()
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """The handler of a call; None where there is no such method."""
-        return self._handlers.get(handler_call_details.method)
+    @property
+    def in_flight(self) -> int:
+        """The number of calls that are not answered yet."""
+        return sum(each.call is not None for each in self._connections)
 
-    def _handler(self, method: MethodDescriptor) -> Any:
-        name = method.name
+    async def _answer(self, call: GrpcCall) -> Message | None:
+        """The answer; None where the call's status says what is wrong with it."""
+        if (refusal := self._refusal(call)) is not None:
+            call.code, call.details = refusal
+            return None
+        body, call.body = bytes(memoryview(call.body)[PREFIX:]), bytearray()
+        message = await self._server(self._methods[call.path].name, body, call)
+        if (number := dict(call.metadata).get(REQUEST_ID)) is not None:
+            call.trailers.append((REQUEST_ID, number))
+        return message
+
+    def _refusal(self, call: GrpcCall) -> tuple[grpc.StatusCode, str] | None:
+        """The status of a call that is not looked at further, and why."""
+        method = self._methods.get(call.path)
+        if method is None:
+            return UNIMPLEMENTED, f"there is no method {call.path}"
         if method.server_streaming:
-
-            async def unimplemented(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-                await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} {NO_STREAM}")
-
-            return grpc.stream_stream_rpc_method_handler(unimplemented)
-
-        async def unary(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-            self.in_flight += 1
-            try:
-                answer = await self._answer(name, body, context)
-                number = dict(context.invocation_metadata() or ()).get(REQUEST_ID)
-                if number is not None:
-                    context.set_trailing_metadata((*(context.trailing_metadata() or ()), (REQUEST_ID, number)))
-                return answer.SerializeToString()
-            finally:
-                self.in_flight -= 1
-
-        return grpc.unary_unary_rpc_method_handler(unary)
+            return UNIMPLEMENTED, f"{method.name} {NO_STREAM}"
+        if call.size > self._most_bytes + PREFIX:
+            return TOO_LARGE, f"a message may have {self._most_bytes} bytes; raise ingress.max_request_bytes"
+        # It would be decompressed before its key is looked at.
+        if call.size and call.body[0]:
+            return UNIMPLEMENTED, "the message must not be compressed"
+        if call.size < PREFIX or int.from_bytes(call.body[1:PREFIX], "big") != call.size - PREFIX:
+            return grpc.StatusCode.INVALID_ARGUMENT, "a call has one message, which begins with its length"
+        return None
 
     async def open(self, path: Path) -> None:
         """Listen on a socket."""
-        options = [("grpc.max_receive_message_length", self._most_bytes + BESIDES), UNCOMPRESSED]
-        self._server = grpc.aio.server(options=options)
-        self._server.add_generic_rpc_handlers((self,))
-        # HAProxy refuses it to clients where there are keys.
-        names = sorted({name.split("/")[1] for name in self._handlers})
-        for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
-            POOL.AddSerializedFile(file.serialized_pb)
-        reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], self._server, POOL)
-        self._server.add_insecure_port(f"unix:{path}")
-        await self._server.start()
+        loop = asyncio.get_running_loop()
+        self._listening = await loop.create_unix_server(
+            lambda: GrpcConnection(self._answer, self._most_bytes, self._connections), path, backlog=BACKLOG
+        )
 
     async def close(self) -> None:
-        """Answer what has arrived, and stop listening."""
-        if self._server is not None:
-            await self._server.stop(FLUSH_S)
+        """Write what was answered, and stop listening."""
+        if self._listening is None:
+            return
+        self._listening.close()
+        for each in tuple(self._connections):
+            each.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                while self._connections:
+                    await asyncio.sleep(LOOK_EVERY_S)

@@ -14,7 +14,7 @@ from deployments.contract.errors import ConfigurationError
 FOLDER, APPLICATION = "ENSEMBLE_FRONT", "ENSEMBLE_FRONT_APPLICATION"
 # A rollout has twice the replicas for a moment. HAProxy's checks of slots that nobody has taken take CPU time, too.
 SLOTS = 32
-PROTOCOLS = ("http", "grpc")
+PROTOCOLS = ("http", "grpc", "reflection")
 COMMANDS = "commands"
 # HAProxy's name for a replica, by the number of its slot.
 SERVER = "replica-{}"

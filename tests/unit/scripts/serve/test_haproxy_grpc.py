@@ -1,4 +1,4 @@
-"""What HAProxy bounds of gRPC's messages on their way, seen at a gRPC server behind it."""
+"""What HAProxy bounds of gRPC's messages on their way, and what becomes of them, seen at the listener behind it."""
 
 import asyncio
 import struct
@@ -7,52 +7,59 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import grpc
 import pytest
 
+from deployments.protocol import inference_pb2 as pb
 from graph.front import slot
+from graph.front.grpc import GrpcListener
 from tests.unit.scripts.serve.test_haproxy import Front, folder
 
 __all__ = ["folder"]
 pytestmark = pytest.mark.slow
 METHOD, LOADING = "/inference.GRPCInferenceService/ModelInfer", "/inference.GRPCInferenceService/RepositoryModelLoad"
+# Bytes of a request's images.
+MOST = 2**25
 # As the configuration has them: bytes, and so many messages of more at a time.
 MOST_OF_SIZE = {4 * 1024 * 1024: 16, 256 * 1024: 128}
-HEADERS, DATA, RESET, END_HEADERS = 1, 0, 3, 4
+HEADERS, DATA, RESET, END_STREAM, END_HEADERS = 1, 0, 3, 1, 4
+LARGE = [("grpc.max_receive_message_length", -1)]
 
 
-class Answering(grpc.GenericRpcHandler):
-    """Answers every call with the seconds that are left of it, and counts those that it got."""
+class Answering:
+    """Answers every call with the seconds that it may take, and counts those that it got."""
 
     def __init__(self):
         self.count = 0
 
-    def service(self, call):
-        async def answer(_, context):
-            self.count += 1
-            return str(context.time_remaining()).encode()
-
-        return grpc.unary_unary_rpc_method_handler(answer)
+    async def __call__(self, name, body, call):
+        self.count += 1
+        self.body = body
+        return pb.ServerMetadataResponse(name=str(call.timeout_s))
 
 
 @asynccontextmanager
-async def serving(folder):
-    """HAProxy, and the server behind it."""
+async def serving(folder, handler=None):
+    """HAProxy, and the listener behind it."""
     with Front(folder) as fronted:
-        handler, place = Answering(), slot.take(folder)
-        server = grpc.aio.server(handlers=[handler], options=[("grpc.max_receive_message_length", 2**25)])
-        server.add_insecure_port(f"unix:{place.path('grpc')}")
-        await server.start()
+        handler, place = handler or Answering(), slot.take(folder)
+        listener = GrpcListener(handler, MOST)
+        await listener.open(place.path("grpc"))
         place.open()
         try:
             yield fronted, handler
         finally:
-            await server.stop(None)
+            await listener.close()
             place.release()
+        assert not listener.in_flight
+
+
+def channel(fronted):
+    return grpc.aio.insecure_channel(f"127.0.0.1:{fronted.grpc}", options=LARGE)
 
 
 async def ask(fronted, body=b"", timeout=None, method=METHOD, compression=None):
     """The seconds that the server had for a call."""
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{fronted.grpc}") as channel:
-        call = channel.unary_unary(method)
-        return float(await call(body, timeout=timeout, compression=compression, wait_for_ready=True))
+    async with channel(fronted) as there:
+        call = there.unary_unary(method, response_deserializer=pb.ServerMetadataResponse.FromString)
+        return float((await call(body, timeout=timeout, compression=compression, wait_for_ready=True)).name)
 
 
 def frame(kind, payload, stream=1, flags=0):
@@ -65,7 +72,7 @@ def literal(name, value):
 
 
 @asynccontextmanager
-async def beginning(fronted, declared, sent, timeout="90S", encoding="identity"):
+async def beginning(fronted, declared, sent, timeout="90S", encoding="identity", *, ends=False):
     """A message of which so many bytes come, and no more."""
     reader, writer = await asyncio.open_connection("127.0.0.1", fronted.grpc)
     given = {":method": "POST", ":scheme": "http", ":path": METHOD, ":authority": "x", "te": "trailers"}
@@ -73,7 +80,8 @@ async def beginning(fronted, declared, sent, timeout="90S", encoding="identity")
     head = b"".join(literal(name, value) for name, value in given.items())
     writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, b"", stream=0))
     writer.write(
-        frame(HEADERS, head, flags=END_HEADERS) + frame(DATA, b"\0" + struct.pack(">I", declared) + bytes(sent))
+        frame(HEADERS, head, flags=END_HEADERS)
+        + frame(DATA, b"\0" + struct.pack(">I", declared) + bytes(sent), flags=END_STREAM if ends else 0)
     )
     await writer.drain()
     try:
@@ -141,7 +149,8 @@ async def test_a_compressed_message_does_not_reach_the_application(folder, compr
 )
 async def test_every_call_has_a_deadline(folder, timeout, method, most):
     async with serving(folder) as (fronted, _):
-        assert most - 4 < await ask(fronted, b"a", timeout, method) <= most
+        # gRPC rounds it up.
+        assert most - 4 < await ask(fronted, b"a", timeout, method) < most + 1
 
 
 async def test_a_message_that_does_not_end_is_given_up_at_its_deadline(folder):
@@ -156,3 +165,97 @@ async def test_a_message_that_hardly_begins_does_not_reach_the_application(folde
         async with asyncio.timeout(30):
             assert b"slow_body" in await end(reader)
         assert handler.count == 0
+
+
+async def test_a_message_comes_whole_and_its_answer_too(folder):
+    body = bytes(range(256)) * 100_000
+
+    async def answer(name, body, call):
+        assert name == "ModelInfer"
+        call.set_trailing_metadata([("one", "1")])
+        return pb.ModelInferResponse(id=dict(call.invocation_metadata())["given"], raw_output_contents=[body])
+
+    async with serving(folder, answer) as (fronted, _), channel(fronted) as there:
+        ask = there.unary_unary(METHOD, response_deserializer=pb.ModelInferResponse.FromString)
+        call = ask(body, metadata=(("given", "a b"), ("request_id", "mine")), wait_for_ready=True)
+        answered = await call
+        assert (answered.id, answered.raw_output_contents) == ("a b", [body])
+        trailers = dict(await call.trailing_metadata())
+        assert (trailers["one"], trailers["request_id"]) == ("1", "mine")
+        assert (await ask(b"", metadata=(("given", ""),))).raw_output_contents == [b""]
+
+
+async def test_an_error_has_its_words_and_its_trailers(folder):
+    words = "overloaded: 100 % of the queue, \u00e4 \n and more"
+
+    async def answer(name, body, call):
+        call.set_code(grpc.StatusCode.RESOURCE_EXHAUSTED)
+        call.set_details(words)
+        call.set_trailing_metadata([("grpc-retry-pushback-ms", "70")])
+        return pb.ModelInferResponse()
+
+    async with serving(folder, answer) as (fronted, _):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await ask(fronted)
+        assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, words)
+        trailers = dict(caught.value.trailing_metadata() or caught.value.initial_metadata())
+        assert trailers["grpc-retry-pushback-ms"] == "70"
+        assert "request_id" in trailers
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "code", "words"),
+    [
+        ("/inference.GRPCInferenceService/Nothing", b"", grpc.StatusCode.UNIMPLEMENTED, "there is no method"),
+        ("/grpc.health.v1.Health/Watch", b"", grpc.StatusCode.UNIMPLEMENTED, "unary"),
+        (METHOD, bytes(MOST + 3 * 1024 * 1024), grpc.StatusCode.RESOURCE_EXHAUSTED, "max_request_bytes"),
+    ],
+)
+async def test_what_is_not_answered_is_told_so(folder, method, body, code, words):
+    async with serving(folder) as (fronted, handler):
+        with pytest.raises(grpc.aio.AioRpcError, match=words) as caught:
+            await ask(fronted, body, method=method)
+        assert caught.value.code() == code
+        assert handler.count == 0
+        assert await ask(fronted) > 0
+
+
+async def test_a_failure_of_ours_is_an_internal_error(folder):
+    async def answer(name, body, call):
+        raise ValueError("a bug")
+
+    async with serving(folder, answer) as (fronted, _):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await ask(fronted)
+        assert caught.value.code() == grpc.StatusCode.INTERNAL
+
+
+@pytest.mark.parametrize("gives_up", ["deadline", "cancel"])
+async def test_a_call_that_nobody_waits_for_is_given_up(folder, gives_up):
+    began, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def answer(name, body, call):
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async with serving(folder, answer) as (fronted, _), asyncio.timeout(30):
+        task = asyncio.create_task(ask(fronted, timeout=2 if gives_up == "deadline" else None))
+        await began.wait()
+        if gives_up == "cancel":
+            task.cancel()
+        with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
+            await task
+        await cancelled.wait()
+
+
+async def test_the_server_itself_answers_that_the_deadline_has_passed(folder):
+    async def answer(name, body, call):
+        await asyncio.Event().wait()
+
+    async with serving(folder, answer) as (fronted, _), beginning(fronted, 0, 0, timeout="1S", ends=True) as reader:
+        async with asyncio.timeout(30):
+            assert b"grpc-status\x014" in await end(reader)
