@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# The weight of the newest call in the mean and in the variance.
-NEWEST = 0.1
+# Calls whose durations are looked at. While another replica starts on the same cores, calls take longer for seconds: so
+# many outlast that, and the median does not see the slowest half of them.
+KEPT = 400
 
 
 class Demand:
@@ -16,12 +18,11 @@ class Demand:
     Attributes:
         under_way: calls that have not ended.
         arrived: calls so far.
-        alone_s: how long a call takes that began while no other was under way, seconds, as a moving mean; 0 before any.
     """
 
     def __init__(self) -> None:
         self.under_way = self.arrived = 0
-        self.alone_s = self._variance = 0.0
+        self._alone: deque[float] = deque(maxlen=KEPT)
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -38,18 +39,17 @@ class Demand:
         finally:
             self.under_way -= 1
             if alone:
-                self._took(time.perf_counter() - began)
-
-    def _took(self, seconds: float) -> None:
-        """A call that was alone has ended."""
-        if not self.alone_s:
-            self.alone_s = seconds
-            return
-        further = seconds - self.alone_s
-        self.alone_s += NEWEST * further
-        self._variance = (1 - NEWEST) * (self._variance + NEWEST * further**2)
+                self._alone.append(time.perf_counter() - began)
 
     def stats(self) -> dict[str, float]:
-        """What a replica reports; `graph.scaling.latency` reads it."""
-        spread = self._variance / self.alone_s**2 if self.alone_s else 1.0
-        return {"arrived": float(self.arrived), "alone_s": self.alone_s, "spread": spread}
+        """What a replica reports; `graph.scaling.latency` reads it.
+
+        `alone_s` is the median of how long a call took that began while no other was under way, seconds; 0 before any.
+        `spread` is their variance, divided by the square of their mean, as their middle two thirds have it, and
+        `alone_calls` how many these were.
+        """
+        alone = sorted(self._alone) or [0.0]
+        low, median, high = (alone[len(alone) * sixth // 6] for sixth in (1, 3, 5))
+        spread = ((high - low) / 2 / median) ** 2 if median else 1.0
+        known = {"alone_s": median, "spread": spread, "alone_calls": float(len(self._alone))}
+        return {"arrived": float(self.arrived), **known}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,8 @@ logger = logging.getLogger("ray.serve")
 LATE = 0.01
 # Calls that have piled up are to be done within this time, besides those that come.
 CATCH_UP_S = 1.0
+# What a replica reports besides the calls that have arrived.
+REPORTED = ("alone_s", "alone_calls", "spread", "running_requests")
 Series = Mapping[Any, Any]
 
 
@@ -113,15 +115,26 @@ def measured(metrics: Mapping[str, Series]) -> tuple[Load, float] | None:
     ]
     if not rates:
         return None
-    rate, alone_s = sum(rates), _median(metrics.get("alone_s", {}))
-    under_way = sum(series[-1].value for series in metrics.get("running_requests", {}).values() if series)
-    # Twice what is usually under way is chance, and more has piled up.
-    piled_up = max(0.0, under_way - 2 * rate * alone_s - 2)
+    rate, last = sum(rates), {name: _last(metrics.get(name, {})) for name in REPORTED}
+    calls = last["alone_calls"]
+    alone_s = _median([(last["alone_s"].get(replica, 0.0), calls[replica]) for replica in calls])
     # What no duration of a model comes near is a disturbance.
-    return Load(rate, alone_s, min(1.0, _median(metrics.get("spread", {})))), piled_up
+    spread = min(1.0, _median([(last["spread"].get(replica, 1.0), calls[replica]) for replica in calls]))
+    # Twice what is usually under way is chance, and more has piled up.
+    piled_up = max(0.0, sum(last["running_requests"].values()) - 2 * rate * alone_s - 2)
+    return Load(rate, alone_s, spread), piled_up
 
 
-def _median(of: Series) -> float:
-    """The middle one of what the replicas reported last, without those that have nothing to say; 0 if none has."""
-    last = sorted(value for series in of.values() if series and (value := series[-1].value))
-    return float(last[len(last) // 2]) if last else 0.0
+def _last(of: Series) -> dict[Any, float]:
+    """What each replica reported last."""
+    return {replica: float(series[-1].value) for replica, series in of.items() if series}
+
+
+def _median(weighted: Sequence[tuple[float, float]]) -> float:
+    """The median of values with weights: a replica that has just come has few calls behind it, and they were slow."""
+    left = sum(weight for _, weight in weighted) / 2
+    for value, weight in sorted(weighted):
+        left -= weight
+        if left <= 0:
+            return value
+    return 0.0

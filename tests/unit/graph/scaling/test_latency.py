@@ -27,6 +27,7 @@ def metrics(rate, alone_s=0.02, replicas=1, under_way=0.0, seconds=2.0, spread=1
         "arrived": each,
         "alone_s": alone,
         "spread": spreads,
+        "alone_calls": {name: [Point(0.0, 10.0)] for name in each},
         "running_requests": {"r0": [Point(0.0, under_way)]},
     }
 
@@ -155,13 +156,32 @@ def test_a_promise_that_is_none_is_refused(given):
 def test_only_a_call_that_is_alone_says_how_long_one_takes():
     work = Demand()
     with work.call():
-        alone = work.alone_s
+        assert work.stats()["alone_s"] == 0
         with work.call():
             assert work.under_way == 2
-        assert work.alone_s == alone == 0.0
+        assert work.stats()["alone_calls"] == 0
     assert (work.under_way, work.arrived) == (0, 2)
-    took = work.alone_s
-    assert took > 0
+    said = work.stats()
+    assert said["alone_s"] > 0
     with pytest.raises(ValueError, match="failed"), work.call():
         raise ValueError("failed")
-    assert (work.alone_s, work.under_way) == (took, 0)
+    assert work.under_way == 0
+    assert work.stats() == said | {"arrived": 3}
+
+
+def test_a_disturbance_of_some_seconds_changes_neither_the_duration_nor_its_spread(monkeypatch):
+    times = iter(x for i in range(300) for x in (i, i + (0.02 if i % 8 else 0.5)))
+    monkeypatch.setattr("deployments.contract.demand.time.perf_counter", lambda: next(times))
+    work = Demand()
+    for _ in range(300):
+        with work.call():
+            pass
+    assert work.stats() == pytest.approx({"arrived": 300, "alone_s": 0.02, "spread": 0, "alone_calls": 300}, abs=1e-4)
+
+
+def test_a_new_replica_has_little_to_say():
+    reported = metrics(60, replicas=3)
+    reported["alone_s"] |= {"r1": [Point(0.0, 0.2)], "r2": [Point(0.0, 0.3)]}
+    reported["alone_calls"] |= {"r0": [Point(0.0, 50.0)]}
+    load, _ = measured(reported)
+    assert load.alone_s == 0.02
