@@ -77,6 +77,7 @@ def config(options: Mapping[str, Any]) -> dict[str, Any]:
                 "route_prefix": "/",
                 "import_path": "scripts.lab.experiments.sleeping:build",
                 "args": {
+                    "front": "direct",
                     "members": [{"name": "resnet", "threads": 1, **inline}],
                     **dict.fromkeys(("transformer", "combiner", "labeler"), inline),
                     "ingress": {"max_batch_size": 1, "max_concurrent_batches": 1},
