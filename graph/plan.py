@@ -21,10 +21,7 @@ class Plan:
     """What the ingress is made of besides the nodes.
 
     Attributes:
-        config: the configuration.
-        agreed: what its members agree on.
         compose: joins the nodes, wherever each of them runs.
-        capabilities: what the application can do besides classifying.
         services: the service name of each node in a trace, by what the node notes.
     """
 

@@ -30,12 +30,10 @@ class Health:
     """The health of a loaded model, by the inferences that failed in a row and by those that have not ended.
 
     Attributes:
-        failures: how many have failed in a row.
         began: when each that has not ended began, seconds of a monotonic clock.
     """
 
     def __init__(self, name: str) -> None:
-        """Set the member's name."""
         self._name = name
         self.failures = 0
         self.began: dict[object, float] = {}
@@ -136,15 +134,10 @@ class LocalMember(MemberConfig):
         raise NotImplementedError
 
     def load(self, model: Model, interface: MemberInterface, max_batch_size: int) -> LoadedModel:
-        """Load a version, and run it on batches of the sizes that it may get.
-
-        Args:
-            model: the version.
-            interface: what it will get, and the classes that it must answer.
-            max_batch_size: the most images that it will get at once.
+        """Load a version, and run it on batches of the sizes that it may get, at most `max_batch_size` images.
 
         Raises:
-            ConfigurationError: it can't be a member, or does not run on pixels of that size.
+            ConfigurationError: it can't be a member, or does not run on pixels of the interface's size.
         """
         raise NotImplementedError
 

@@ -37,7 +37,6 @@ class TaggedCounter:
     """
 
     def __init__(self, name: str, description: str, *tags: str) -> None:
-        """Register the counter and the names of its tags."""
         self._counter, self._tags = Counter(name, description=description, tag_keys=tag_keys(*tags)), tags
         self.counts: Tally[tuple[str | bool, ...]] = Tally()
 
@@ -53,7 +52,6 @@ class Metrics:
     """The ingress's metrics of requests and batches."""
 
     def __init__(self) -> None:
-        """Register every metric."""
         self._requests = TaggedCounter("ensemble_requests", "Requests answered.", "protocol", "outcome")
         self._request_duration = Histogram(
             "ensemble_request_duration_seconds",
@@ -143,7 +141,6 @@ class EdgeMetrics:
     """The ingress's metric of its calls to separate nodes."""
 
     def __init__(self) -> None:
-        """Register the metric."""
         self._calls = TaggedCounter(
             "ensemble_edge_calls", "Batches sent to a separate node, by the kind of edge.", "node", "edge"
         )

@@ -24,11 +24,7 @@ REQUEST_ID = "request_id"
 
 
 class GrpcListener(grpc.GenericRpcHandler):
-    """Answers gRPC on a socket.
-
-    Attributes:
-        in_flight: the number of calls that are not answered yet.
-    """
+    """Answers gRPC on a socket, and counts the calls that are not answered yet."""
 
     def __init__(self, server: GrpcServer, most_bytes: int) -> None:
         """Set what answers calls, and the most bytes of a request's images."""
