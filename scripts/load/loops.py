@@ -39,12 +39,7 @@ class Sender(Protocol):
 def open_loop(sender: Sender, arrivals: Arrivals, turns: Turns, begin: float, part: slice) -> None:
     """Send each request when it is due, whatever becomes of the others.
 
-    Args:
-        sender: sends them.
-        arrivals: when they are due.
-        turns: the requests, each with its image's label.
-        begin: seconds of `time.perf_counter`.
-        part: which of the arrivals are sent here.
+    The first is due at `begin`, seconds of `time.perf_counter`; `part` says which of the arrivals are sent here.
     """
     offsets = itertools.islice(arrivals.offsets(), part.start, part.stop, part.step)
     following = next(offsets, None)
