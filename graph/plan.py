@@ -32,11 +32,6 @@ class Plan:
     services: Mapping[str, str]
 
     @property
-    def strategy(self) -> str:
-        """How the members' answers become one, in words, for the page."""
-        return strategy(self.config)
-
-    @property
     def weights(self) -> dict[str, float]:
         """The weights of the members in the answer, by name, as the arguments have them, for the page."""
         return {**dict.fromkeys(self.config.weights, 0.0), **(self.config.combiner.weights or self.config.weights)}
@@ -52,7 +47,7 @@ class Plan:
 
 
 def strategy(config: EnsembleConfig) -> str:
-    """How the members' answers become one, in words."""
+    """How the members' answers become one, in words, for the page."""
     method, count, cascade = config.combiner.method.replace("_", " "), len(config.voters), config.ensemble.cascade
     together = f"{method} of {count} members, of which {config.ensemble.quorum or count} must answer"
     if cascade is None:

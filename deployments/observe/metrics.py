@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 from ray.serve.metrics import Counter, Gauge, Histogram
@@ -128,34 +128,12 @@ class Metrics:
             self._member_predictions.add(name, agrees, count=count)
 
 
-class Connected(Protocol):
-    """A client of a separate node."""
-
-    @property
-    def connections(self) -> int:
-        """The number of open connections."""
-        ...
-
-
-class EdgeMetrics:
-    """The ingress's metric of its calls to separate nodes."""
-
-    def __init__(self) -> None:
-        self._calls = TaggedCounter(
-            "ensemble_edge_calls", "Batches sent to a separate node, by the kind of edge.", "node", "edge"
-        )
-
-    def count(self, node: str, edge: str) -> None:
-        """Count a call by its edge, `direct` or `handle`."""
-        self._calls.add(node, edge)
-
-
-def report_state(nodes: Mapping[str, Any], edges: Mapping[str, Connected] | None = None) -> None:
+def report_state(nodes: Mapping[str, Any], edges: Mapping[str, Any] | None = None) -> None:
     """Report a process' CPU seconds and memory, its members' versions and its open connections, again and again.
 
     Args:
         nodes: by name, those of this process.
-        edges: by the name of a separate node, the client that calls it.
+        edges: by the name of a separate node, its client, which has the number of open `connections`.
     """
     opened = Gauge("ensemble_edge_connections", description="Open connections to a node.", tag_keys=tag_keys("node"))
     cpu = Counter("ensemble_process_cpu_seconds", description="CPU time of the node's process, user and system.")
