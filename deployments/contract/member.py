@@ -174,13 +174,8 @@ def predicted(
 ) -> Batch[Probabilities]:
     """The batch after a member has predicted; an image whose scores are not finite fails alone.
 
-    Args:
-        work: the member's.
-        member: its name.
-        scores: float32 [N,C], a row for each row worked on; `versions` has the version of the model for each.
-        versions: the version of the model that computed each row.
-        hint: for the log, what the cause of scores that are not finite may be.
-        noted: see `Work.done`.
+    There is a row of scores, float32 [N,C], and the version of the model that computed it for each row worked on. The
+    log gets the hint, what the cause of scores that are not finite may be; `noted` is for `Work.done`.
     """
     finite = np.isfinite(scores).all(axis=1)
     invalid = np.flatnonzero(~finite).tolist()

@@ -39,8 +39,6 @@ class Ingress:
 
     Attributes:
         capacity: admits requests; protocols call it as a request comes.
-        execution: executes the batches.
-        observer: follows calls.
         demand: counts the requests that were admitted.
     """
 

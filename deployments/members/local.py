@@ -10,10 +10,9 @@ from typing import Annotated, Literal, Protocol, Self
 import msgspec
 from pydantic import AfterValidator, Field, model_validator
 
-from deployments.contract.batch import Batch
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.member import MemberConfig, MemberInterface, Signature
-from deployments.contract.nodes import Node
+from deployments.contract.nodes import HealthChecked, Node
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.settings import Cpus
 from models.errors import ModelError
@@ -62,16 +61,8 @@ class Health:
             raise RuntimeError(f"an inference of member {self._name!r} has not ended for {HUNG_AFTER_S:.0f} s")
 
 
-class LoadedModel(Protocol):
-    """One version of a model in memory: a node that knows its health and can be closed."""
-
-    async def __call__(self, batch: Batch[Pixels], /) -> Batch[Probabilities]:
-        """Pixels, uint8 [N,H,W,3] BGR, to probabilities, float32 [N,C]."""
-        ...
-
-    def check_health(self) -> None:
-        """Raise RuntimeError if it can't work any more; must not wait."""
-        ...
+class LoadedModel(Node[Pixels, Probabilities], HealthChecked, Protocol):
+    """One version of a model in memory: pixels, uint8 [N,H,W,3] BGR, to probabilities, float32 [N,C]."""
 
     def close(self) -> None:
         """Free its memory; called on the event loop once no batch is in flight.
