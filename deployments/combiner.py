@@ -82,13 +82,7 @@ class Combiner:
     """Combines the members' probabilities of each image, of which an image may lack some."""
 
     def __init__(self, settings: CombinerSettings, weights: Mapping[str, float], graded: bool = False) -> None:
-        """Set how members are combined.
-
-        Args:
-            settings: the method, and weights.
-            weights: the members' own weights by name, unless `settings.weights` has others.
-            graded: whether the result must express how sure the members are, as a cascade needs it.
-        """
+        """Set the method, the members' own weights by name, and whether the result must tell how sure they are."""
         self._own_weights = weights
         self._graded = graded
         self.check(settings)

@@ -93,13 +93,7 @@ class Binding:
 def bind(
     metadata: ModelMetadata, settings: TensorSettings, *, as_sent: bool | None = None, size: Size | None = None
 ) -> Binding:
-    """Find the tensors by which a member's model is called.
-
-    Args:
-        metadata: of the model.
-        settings: of the member.
-        as_sent: whether the model shall take encoded images; None for whatever its input takes.
-        size: height and width that the model shall take; None for any.
+    """Find the tensors by which a member's model is called; it shall take these images and that size, None for any.
 
     Raises:
         IncompatibleModel: there are no such tensors, or more than one choice.

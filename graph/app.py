@@ -38,13 +38,7 @@ def build(args: dict[str, Any]) -> Application:
 def application(config: EnsembleConfig, agreed: Agreement, compose: Compose, quorum: int | None = None) -> Application:
     """The nodes of a configuration behind the ingress, joined in another way; for a `build` of one's own.
 
-    It has the capabilities that work however the nodes are joined.
-
-    Args:
-        config: what is served.
-        agreed: what its members agree on.
-        compose: joins the nodes.
-        quorum: how many members must answer; None for all.
+    It has the capabilities that work however the nodes are joined. `quorum` members must answer, None for all.
     """
     asking = config.model_copy(update={"ensemble": EnsembleSettings(quorum=quorum)})
     return _application(asking, agreed, compose, [each for each in CAPABILITIES if each.of_any_shape])

@@ -19,11 +19,7 @@ def ensemble(
 ) -> Graph:
     """Transformer, members, combiner and labeler, with every capability in its place.
 
-    Args:
-        pixels: the key of the pixels that each member takes, by the member's name.
-        asking: how the members are asked.
-        nodes: every node.
-        capabilities: what takes part.
+    `pixels` has the key of the pixels that each member takes, by the member's name.
     """
     members = {name: Member(nodes[name], key) for name, key in pixels.items()}
     combiner, labeler = nodes[COMBINER], nodes[LABELER]

@@ -18,7 +18,6 @@ from deployments.transformer.transformer import TransformerConfig
 from graph.capabilities.cache.settings import CacheSettings
 from graph.capabilities.cascade.settings import EnsembleSettings
 from graph.capabilities.feedback.settings import FeedbackSettings
-from graph.edges.settings import Edges
 from graph.names import COMBINER, INGRESS, LABELER, TRANSFORMER
 from models.repository import DEFAULT_ROOT
 from models.sources import RepositoryAddress
@@ -50,7 +49,9 @@ class EnsembleConfig(Schema):
     cpus: Cpus | None = Field(
         None, description="CPUs of a replica of the ingress, with its inline nodes: as a member's `cpus`"
     )
-    edges: Edges = Field("direct", description="how separate nodes are called: `direct` on one machine, or by `handle`")
+    edges: Literal["direct", "handle"] = Field(
+        "direct", description="how separate nodes are called: `direct` on one machine, or by `handle`"
+    )
     # Read where HAProxy is started: scripts/serve/front.py.
     front: Literal["direct", "serve"] = Field(
         "direct", description="who takes requests: `direct`, the ingress itself, or `serve`, Serve's proxy"

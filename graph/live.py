@@ -21,14 +21,9 @@ Section = Any | Mapping[str, Any]
 
 
 class LiveSettings:
-    """The settings that change while the application serves.
-
-    Attributes:
-        refused: how many changes were refused.
-    """
+    """The settings that change while the application serves, and how many changes were refused."""
 
     def __init__(self, sections: Mapping[str, Section]) -> None:
-        """Set the sections by name."""
         self.refused = 0
         self._groups = {name for name, section in sections.items() if isinstance(section, Mapping)}
         nodes = self._flat(sections)

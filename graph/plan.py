@@ -21,10 +21,7 @@ class Plan:
     """What the ingress is made of besides the nodes.
 
     Attributes:
-        config: the configuration.
-        agreed: what its members agree on.
         compose: joins the nodes, wherever each of them runs.
-        capabilities: what the application can do besides classifying.
         services: the service name of each node in a trace, by what the node notes.
     """
 
@@ -33,11 +30,6 @@ class Plan:
     compose: Compose
     capabilities: Sequence[type[Capability]]
     services: Mapping[str, str]
-
-    @property
-    def strategy(self) -> str:
-        """How the members' answers become one, in words, for the page."""
-        return strategy(self.config)
 
     @property
     def weights(self) -> dict[str, float]:
@@ -55,7 +47,7 @@ class Plan:
 
 
 def strategy(config: EnsembleConfig) -> str:
-    """How the members' answers become one, in words."""
+    """How the members' answers become one, in words, for the page."""
     method, count, cascade = config.combiner.method.replace("_", " "), len(config.voters), config.ensemble.cascade
     together = f"{method} of {count} members, of which {config.ensemble.quorum or count} must answer"
     if cascade is None:

@@ -16,11 +16,7 @@ CHANNELS = 3
 
 
 def layout_of(shape: ov.PartialShape, given: Layout | None = None) -> Layout:
-    """The layout of an image input.
-
-    Args:
-        shape: of the input.
-        given: the layout that the user gave; None for what the shape shows.
+    """The layout of an image input: the given one, or without one what the shape shows.
 
     Raises:
         ModelError: no layout fits the shape, not the given one, or both do and none is given.

@@ -137,7 +137,6 @@ class Folder:
     is_atomic = False
 
     def __init__(self, root: Path) -> None:
-        """Set its root."""
         self._root = root
 
     def versions(self, name: str) -> list[int]:

@@ -28,12 +28,7 @@ class Client:
     """A connection to one server; use it as an asynchronous context manager."""
 
     def __init__(self, url: str, concurrency: int = 1, ca: Path | None = None) -> None:
-        """Set the server.
-
-        Args:
-            url: of the server's root, `http://`, `https://`, `grpc://` or `grpcs://`.
-            concurrency: requests under way at a time, at most.
-            ca: a certificate to trust, PEM; by default the system's.
+        """Set the server's root, how many requests are under way at a time, and a certificate to trust, PEM.
 
         Raises:
             ScriptError: the URL is none.
@@ -52,20 +47,13 @@ class Client:
             raise ScriptError(f"--url {url}: {err}") from err
 
     async def __aenter__(self) -> Self:
-        """The client itself; it connects when the first image is sent."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close its connections."""
         await self._connection.close()
 
     async def classify(self, image: bytes, headers: tuple[tuple[str, str], ...] = (), **options: Any) -> dict[str, Any]:
-        """Send an image, again while the server refuses it for now.
-
-        Args:
-            image: the file's bytes.
-            headers: of the request, names in lower case.
-            options: of the request, as `top_k`.
+        """Send an image's bytes, again while the server refuses it for now; options are those of a request, as `top_k`.
 
         Returns:
             The server's JSON: an answer, or an `error`, whose `temporary` is true if the image may be answered later.

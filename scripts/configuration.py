@@ -159,7 +159,6 @@ class Checks:
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Begin."""
         self._names, self._applications = _apart(_names, config), _apart(_applications, config)
 
     def wait_for_arguments(self) -> None:

@@ -10,14 +10,7 @@ T = TypeVar("T")
 
 
 def flag(default: Any, help: str, name: str = "", **more: Any) -> Any:
-    """A field with a flag.
-
-    Args:
-        default: of both.
-        help: of the flag.
-        name: of the flag; by default the field's, as `--two-words`.
-        more: what argparse's `add_argument` takes besides.
-    """
+    """A field with a flag, named as the field in `--two-words` unless it has a name; `more` is for `add_argument`."""
     return field(default=default, metadata={"name": name, "help": help, **more})
 
 

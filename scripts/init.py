@@ -40,12 +40,7 @@ applications:
 
 
 def write(file: Path, repository: Path, members: list[str]) -> None:
-    """Write a configuration, if its members can be served together.
-
-    Args:
-        file: it must not be there.
-        repository: of the models.
-        members: the models' names.
+    """Write a configuration of some models of a repository, if they can be served together.
 
     Raises:
         ScriptError: the file is there.

@@ -31,5 +31,4 @@ class Interval:
         return cls(float(mean), float(mean - half), float(mean + half))
 
     def __str__(self) -> str:
-        """With two digits."""
         return f"{self.mean:.2f} % ({self.low:.2f} to {self.high:.2f})"

@@ -26,8 +26,6 @@ class Table:
     """Lines of text under headings.
 
     Attributes:
-        headings: of the columns.
-        lines: a text for each column.
         words: the positions of the columns that hold words; the others hold numbers, and are aligned right.
         title: above it, in a terminal.
         notes: sentences below it.
@@ -74,14 +72,7 @@ def check_files(parser: argparse.ArgumentParser, args: argparse.Namespace) -> No
 def write_files(
     args: argparse.Namespace, table: Table | None, records: Any = None, plot: Callable[[Path], None] | None = None
 ) -> None:
-    """Write what the flags ask for.
-
-    Args:
-        args: the flags' values.
-        table: for `--markdown`; None where there is no such flag.
-        records: for `--json`.
-        plot: draws the file of `--plot`.
-    """
+    """Write what the flags ask for: the table for `--markdown`, the records for `--json`, and the `--plot`."""
     file: Path | None
     if (file := getattr(args, "json", None)) is not None:
         file.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
@@ -95,11 +86,7 @@ def write_files(
 def drawing(path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1) -> Iterator[list[Any]]:
     """A figure's axes, to be drawn on: written at the end, PNG or SVG by the file's name.
 
-    Args:
-        path: the file.
-        size: inches, width and height.
-        rows: of axes, which share the horizontal one.
-        columns: of axes, which share the vertical one.
+    The size is in inches. Rows of axes share the horizontal one, columns the vertical one.
 
     Raises:
         ScriptError: Matplotlib is missing.

@@ -22,8 +22,7 @@ def shipped(name: str) -> Path:
 def hidden(first: Sequence[str] = ()) -> dict[str, str]:
     """Other code that Python would import by the names of this project's packages: its place, by the name.
 
-    Args:
-        first: folders that come before those of the import path.
+    It is looked for in these folders first.
     """
     found = {}
     for name in PACKAGES:

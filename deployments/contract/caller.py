@@ -29,13 +29,9 @@ ANYONE = Caller()
 
 
 def caller(headers: Mapping[str, str], name: str, fair_by: FairBy, kept: Collection[str] = ()) -> Caller:
-    """The sender of a request.
+    """The sender of a request with these HTTP headers, or gRPC metadata, of which those that are `kept` stay.
 
-    Args:
-        headers: of HTTP, or the metadata of gRPC.
-        name: of the API key; empty if there is none.
-        fair_by: what distinguishes clients.
-        kept: the names of the headers that capabilities use.
+    `name` is that of the API key, empty if there is none.
     """
     client = name if fair_by == "key" else headers.get(ADDRESS, "") if fair_by == "address" else ""
     found = {each: headers[each] for each in kept if each in headers} if kept else NO_HEADERS

@@ -55,11 +55,9 @@ class Declared(NamedTuple):
 
 
 class Jpeg(NamedTuple):
-    """What a JPEG declares before its pixels.
+    """What a JPEG declares before its pixels; its sides are in pixels.
 
     Attributes:
-        width: in pixels.
-        height: in pixels.
         kept: what a decoder keeps of it at whatever scale it decodes, bytes: 0 of a usual JPEG, whose one scan has all.
     """
 

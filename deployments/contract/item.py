@@ -61,8 +61,6 @@ class MemberPrediction(msgspec.Struct, frozen=True, array_like=True):
     """A member's most probable class of an image.
 
     Attributes:
-        index: the class.
-        probability: its own.
         row: the member's probability of every class, float32 in memory; empty unless the caller asks for members.
     """
 

@@ -37,11 +37,7 @@ class Signature(msgspec.Struct, frozen=True):
         classes: the number of classes.
         version: of the model.
         labels: the classes' names, in order of index.
-        size: height and width of its pixels.
-        crop_ratio: see `Preprocessing`, as for the next three.
-        resize: see `Preprocessing`.
-        interpolation: see `Preprocessing`.
-        border: see `Preprocessing`.
+        size: height and width of its pixels; for the next four see `Preprocessing`.
         as_sent: whether it takes images as they were sent, and not pixels.
     """
 
@@ -137,9 +133,6 @@ class MemberConfig(Schema):
     def signature(self, repository: RepositoryAddress) -> Signature:
         """Read what the member takes and gives.
 
-        Args:
-            repository: the application's model repository.
-
         Raises:
             ConfigurationError: it can't be served.
         """
@@ -147,9 +140,6 @@ class MemberConfig(Schema):
 
     def identity(self, repository: RepositoryAddress) -> str:
         """Everything that decides its scores besides the pixels, as text, for the keys of a cache.
-
-        Args:
-            repository: the application's model repository.
 
         Raises:
             ConfigurationError: it can't be served.
@@ -159,12 +149,7 @@ class MemberConfig(Schema):
     def make(
         self, repository: RepositoryAddress, agreed: MemberInterface, max_batch_size: int
     ) -> Node[Any, Probabilities]:
-        """Make the node, in the process that it will run in.
-
-        Args:
-            repository: the application's model repository.
-            agreed: the interface that it must have.
-            max_batch_size: the most images that it will get at once.
+        """Make the node, in the process that it will run in; it gets at most `max_batch_size` images at once.
 
         Raises:
             ConfigurationError: it can't be served.
@@ -189,13 +174,8 @@ def predicted(
 ) -> Batch[Probabilities]:
     """The batch after a member has predicted; an image whose scores are not finite fails alone.
 
-    Args:
-        work: the member's.
-        member: its name.
-        scores: float32 [N,C], a row for each row worked on.
-        versions: the version of the model that computed each row.
-        hint: for the log, what the cause of scores that are not finite may be.
-        noted: see `Work.done`.
+    There is a row of scores, float32 [N,C], and the version of the model that computed it for each row worked on. The
+    log gets the hint, what the cause of scores that are not finite may be; `noted` is for `Work.done`.
     """
     finite = np.isfinite(scores).all(axis=1)
     invalid = np.flatnonzero(~finite).tolist()

@@ -80,10 +80,7 @@ class Access:
         )
 
     def admit(self, authorization: str | None) -> str:
-        """The name of the key that a caller shows.
-
-        Args:
-            authorization: what the caller sent by that name, if anything.
+        """The name of the key that a caller shows by its `authorization`, if it has sent one.
 
         Raises:
             Unauthenticated: it shows none, or an unknown one.

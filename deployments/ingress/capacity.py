@@ -25,7 +25,6 @@ class Capacity:
     """
 
     def __init__(self, settings: IngressSettings) -> None:
-        """Set the limits."""
         self.settings = settings
         self.in_flight = InFlightLimit(lambda: self.settings)
         self._refusals = Refusals()
@@ -95,15 +94,10 @@ class Capacity:
         return True
 
     def admitted(self, images: Sequence[Queued], left_s: float, by: Caller = ANYONE) -> AbstractContextManager[None]:
-        """Admit a request's images, and count them for as long as the block takes.
-
-        Args:
-            images: all of them, or none is admitted.
-            left_s: the time in which they are to be answered, seconds.
-            by: whose they are.
+        """Admit all of a request's images or none, and count them for as long as the block takes.
 
         Raises:
-            Overloaded: they exceed what is admitted, or what is in flight takes longer than they have left.
+            Overloaded: they exceed what is admitted, or what is in flight takes longer than they have left, seconds.
             OverShare: as of `admit`.
         """
         count, size = len(images), sum(len(each.image) for each in images)

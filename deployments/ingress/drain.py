@@ -15,7 +15,6 @@ class Drain:
     """Measures the rate at which images leave while enough of them are in flight to keep every node at work."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Set a clock, seconds."""
         self._clock = clock
         self._since: float | None = None
         self._left = 0
@@ -51,9 +50,7 @@ class Drain:
     def retry_after_s(self, images: int, least: float) -> float:
         """When to try again, seconds: each who asks gets a time after that of the one before.
 
-        Args:
-            images: in flight.
-            least: the shortest time that it gets, and the time as long as the rate is not known.
+        It is at least `least`, and that as long as the rate at which the images in flight leave is not known.
         """
         now = self._clock()
         wait = least

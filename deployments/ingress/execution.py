@@ -66,9 +66,7 @@ class Execution:
     ) -> Answered:
         """The graph's answer, in which every image that it gives none to has the error.
 
-        Args:
-            images: encoded, or a member's pixels.
-            answered: given the images that are done, by their positions, before others of the batch may be.
+        `answered` gets the images that are done, by their positions, before others of the batch may be.
         """
         done: list[Part] = []
         deadlines = [item.deadline for item in images.items if item.deadline is not None]

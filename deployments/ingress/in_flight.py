@@ -40,7 +40,7 @@ class InFlightLimit:
     def check(
         self, images: int = 1, size: int = 0, by: Caller = ANYONE, pixels: int = 0, left_s: float = math.inf
     ) -> None:
-        """Raise unless images are admitted; nothing is counted yet.
+        """Raise unless these images and bytes are admitted; nothing is counted yet.
 
         Args:
             images: how many.

@@ -39,8 +39,6 @@ class Ingress:
 
     Attributes:
         capacity: admits requests; protocols call it as a request comes.
-        execution: executes the batches.
-        observer: follows calls.
         demand: counts the requests that were admitted.
     """
 
@@ -61,15 +59,7 @@ class Ingress:
         observer: Observer,
         knows: Callable[[bytes, Item], bool] | None = None,
     ) -> Self:
-        """An ingress of encoded images.
-
-        Args:
-            graph: what a batch goes through.
-            settings: the limits.
-            class_count: the number of classes.
-            observer: follows calls and batches.
-            knows: whether the graph answers an image from a cache; None where there is none.
-        """
+        """An ingress of encoded images; `knows` says whether the graph answers one from a cache, None for no cache."""
         capacity, execution = Capacity(settings), Execution(graph, observer.batch)
         queue = Queue(execution, lambda: capacity.settings, declared, knows)
         return cls(capacity, execution, queue, class_count, observer)

@@ -30,13 +30,7 @@ LOOK_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key, as the file has it.
-
-    Attributes:
-        name: whose it is.
-        digest: SHA-256 of the key.
-        rate: requests a second, None for no limit.
-    """
+    """A key, as the file has it: whose it is, its SHA-256, and its requests a second, None for no limit."""
 
     name: str
     digest: bytes

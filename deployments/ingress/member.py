@@ -16,13 +16,7 @@ from deployments.contract.preprocessing import Size
 
 
 class Offer(NamedTuple):
-    """A member as a model of its own.
-
-    Attributes:
-        size: height and width of its pixels.
-        version: of its model.
-        kind: what runs it.
-    """
+    """A member as a model of its own: height and width of its pixels, its version, and what runs it."""
 
     size: Size
     version: str

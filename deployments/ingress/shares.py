@@ -14,7 +14,6 @@ class Shares:
     """The images in flight of each client."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Set a clock, seconds."""
         self._clock = clock
         self._images: Counter[str] = Counter()
         self._wanted: dict[str, float] = {}

@@ -71,7 +71,6 @@ class Statistics:
     """Counts batches."""
 
     def __init__(self) -> None:
-        """Begin at zero."""
         self._images = InferenceStatistics()
         self._batches: dict[int, BatchStatistics] = {}
         self._last_ms = self._answered = self._executed = 0

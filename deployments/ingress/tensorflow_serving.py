@@ -34,7 +34,6 @@ class Servable:
     """
 
     def __init__(self, service: Service) -> None:
-        """Set what is served."""
         self._service = service
         self._model = Ensemble(service.ingress, service.class_count, service.labels)
         self.outputs = tuple(output.name for output in self._model.metadata.outputs)

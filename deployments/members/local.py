@@ -10,10 +10,9 @@ from typing import Annotated, Literal, Protocol, Self
 import msgspec
 from pydantic import AfterValidator, Field, model_validator
 
-from deployments.contract.batch import Batch
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.member import MemberConfig, MemberInterface, Signature
-from deployments.contract.nodes import Node
+from deployments.contract.nodes import HealthChecked, Node
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.settings import Cpus
 from models.errors import ModelError
@@ -30,12 +29,10 @@ class Health:
     """The health of a loaded model, by the inferences that failed in a row and by those that have not ended.
 
     Attributes:
-        failures: how many have failed in a row.
         began: when each that has not ended began, seconds of a monotonic clock.
     """
 
     def __init__(self, name: str) -> None:
-        """Set the member's name."""
         self._name = name
         self.failures = 0
         self.began: dict[object, float] = {}
@@ -64,16 +61,8 @@ class Health:
             raise RuntimeError(f"an inference of member {self._name!r} has not ended for {HUNG_AFTER_S:.0f} s")
 
 
-class LoadedModel(Protocol):
-    """One version of a model in memory: a node that knows its health and can be closed."""
-
-    async def __call__(self, batch: Batch[Pixels], /) -> Batch[Probabilities]:
-        """Pixels, uint8 [N,H,W,3] BGR, to probabilities, float32 [N,C]."""
-        ...
-
-    def check_health(self) -> None:
-        """Raise RuntimeError if it can't work any more; must not wait."""
-        ...
+class LoadedModel(Node[Pixels, Probabilities], HealthChecked, Protocol):
+    """One version of a model in memory: pixels, uint8 [N,H,W,3] BGR, to probabilities, float32 [N,C]."""
 
     def close(self) -> None:
         """Free its memory; called on the event loop once no batch is in flight.
@@ -136,15 +125,10 @@ class LocalMember(MemberConfig):
         raise NotImplementedError
 
     def load(self, model: Model, interface: MemberInterface, max_batch_size: int) -> LoadedModel:
-        """Load a version, and run it on batches of the sizes that it may get.
-
-        Args:
-            model: the version.
-            interface: what it will get, and the classes that it must answer.
-            max_batch_size: the most images that it will get at once.
+        """Load a version, and run it on batches of the sizes that it may get, at most `max_batch_size` images.
 
         Raises:
-            ConfigurationError: it can't be a member, or does not run on pixels of that size.
+            ConfigurationError: it can't be a member, or does not run on pixels of the interface's size.
         """
         raise NotImplementedError
 

@@ -40,13 +40,7 @@ class Predictor:
     """Runs one member, asynchronously: OpenVINO's threads compute while the event loop goes on."""
 
     def __init__(self, config: OpenVino, model: Model, size: tuple[int, int], max_batch_size: int) -> None:
-        """Compile the model and warm it up.
-
-        Args:
-            config: the member's threads, streams, hint and cache.
-            model: where the model is.
-            size: height and width of the pixels it will get.
-            max_batch_size: the largest batch that it will get; each part that one may be split into is warmed up.
+        """Compile the model for pixels of a size, height and width, and warm up each part that a batch may become.
 
         Raises:
             ConfigurationError: the model can't be read, is no classifier, or can't run on pixels of that size.

@@ -78,7 +78,6 @@ class Reporting(SpanExporter):
     """Logs once when spans can't be exported, and once when they can be again; the SDK would log every failure."""
 
     def __init__(self, exporter: SpanExporter, name: str) -> None:
-        """Set the exporter that does the work, and what to call it."""
         self._exporter = exporter
         self._name = name
         self._failing = False

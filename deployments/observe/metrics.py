@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 from ray.serve.metrics import Counter, Gauge, Histogram
@@ -37,7 +37,6 @@ class TaggedCounter:
     """
 
     def __init__(self, name: str, description: str, *tags: str) -> None:
-        """Register the counter and the names of its tags."""
         self._counter, self._tags = Counter(name, description=description, tag_keys=tag_keys(*tags)), tags
         self.counts: Tally[tuple[str | bool, ...]] = Tally()
 
@@ -53,7 +52,6 @@ class Metrics:
     """The ingress's metrics of requests and batches."""
 
     def __init__(self) -> None:
-        """Register every metric."""
         self._requests = TaggedCounter("ensemble_requests", "Requests answered.", "protocol", "outcome")
         self._request_duration = Histogram(
             "ensemble_request_duration_seconds",
@@ -130,35 +128,12 @@ class Metrics:
             self._member_predictions.add(name, agrees, count=count)
 
 
-class Connected(Protocol):
-    """A client of a separate node."""
-
-    @property
-    def connections(self) -> int:
-        """The number of open connections."""
-        ...
-
-
-class EdgeMetrics:
-    """The ingress's metric of its calls to separate nodes."""
-
-    def __init__(self) -> None:
-        """Register the metric."""
-        self._calls = TaggedCounter(
-            "ensemble_edge_calls", "Batches sent to a separate node, by the kind of edge.", "node", "edge"
-        )
-
-    def count(self, node: str, edge: str) -> None:
-        """Count a call by its edge, `direct` or `handle`."""
-        self._calls.add(node, edge)
-
-
-def report_state(nodes: Mapping[str, Any], edges: Mapping[str, Connected] | None = None) -> None:
+def report_state(nodes: Mapping[str, Any], edges: Mapping[str, Any] | None = None) -> None:
     """Report a process' CPU seconds and memory, its members' versions and its open connections, again and again.
 
     Args:
         nodes: by name, those of this process.
-        edges: by the name of a separate node, the client that calls it.
+        edges: by the name of a separate node, its client, which has the number of open `connections`.
     """
     opened = Gauge("ensemble_edge_connections", description="Open connections to a node.", tag_keys=tag_keys("node"))
     cpu = Counter("ensemble_process_cpu_seconds", description="CPU time of the node's process, user and system.")

@@ -23,8 +23,6 @@ class Call:
     """A client's call that is being answered.
 
     Attributes:
-        trace: its trace.
-        caller: its sender.
         started: when it began, by `time.perf_counter`.
         outcome: `ok`, `cancelled` or the code of its error.
         attributes: those that the root span gets at its end.
@@ -59,12 +57,9 @@ class Observer:
     def call(
         self, protocol: str, headers: Mapping[str, str], attributes: Mapping[str, AttributeValue]
     ) -> Iterator[Call]:
-        """Observe a call, which lasts until the end of the block.
+        """Observe a call by `http`, `grpc` or `handle`, which lasts until the end of the block.
 
-        Args:
-            protocol: `http`, `grpc` or `handle`.
-            headers: of HTTP, or the metadata of gRPC; `traceparent` and `tracestate` continue the caller's trace.
-            attributes: of the root span.
+        Its headers, or gRPC's metadata, continue the caller's trace by `traceparent` and `tracestate`.
         """
         started = time.perf_counter()
         trace = self._tracing.begin(
@@ -99,14 +94,9 @@ class Observer:
         *,
         of_ensemble: bool = True,
     ) -> None:
-        """Observe an answered batch.
+        """Observe an answered batch, which left the queue and was answered at these times, nanoseconds since the epoch.
 
-        Args:
-            image_traces: of each image, in order.
-            start_ns: when the batch left the queue, nanoseconds since the epoch.
-            end_ns: when it was answered.
-            batch: the answers.
-            of_ensemble: whether the ensemble answered, and not one member that was called as a model of its own.
+        `of_ensemble` is false where one member answered that was called as a model of its own.
         """
         self._tracing.record(image_traces, start_ns, end_ns, batch.items)
         queue_wait_s = (start_ns - min(image_trace.queued_ns for image_trace in image_traces)) / 1e9

@@ -38,7 +38,6 @@ class Stats:
     """Counts requests and batches per second, and forgets them after a minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Set the clock, in seconds."""
         self._clock = clock
         self._since = int(clock())
         self._seconds: deque[Second] = deque(maxlen=WINDOW_S)

@@ -107,13 +107,7 @@ class Tracing:
     """Makes the spans of requests and batches for a span processor of the SDK."""
 
     def __init__(self, processor: SpanProcessor | None, services: Mapping[str, str]) -> None:
-        """Set where spans go, and the service names.
-
-        Args:
-            processor: gets the spans; None for no tracing.
-            services: the service name of each node by what it notes, such as `predict resnet`, and of the root,
-                `classify`.
-        """
+        """Set what gets spans, None for no tracing; and the service name of each node by what it notes."""
         self._services = services
         self._resources: dict[tuple[str, tuple[str, int]], Resource] = {}
         self._processor = processor
@@ -126,13 +120,7 @@ class Tracing:
     def begin(
         self, trace_parent: str | None, trace_state: str | None, attributes: Mapping[str, AttributeValue]
     ) -> Trace:
-        """Begin a request's trace, or continue the caller's.
-
-        Args:
-            trace_parent: the caller's W3C `traceparent`, if any.
-            trace_state: the caller's `tracestate`, if any.
-            attributes: of the root span.
-        """
+        """Begin a request's trace, or continue the caller's by its W3C `traceparent` and `tracestate`, if any."""
         if self._processor is None:
             return Trace(continue_trace(trace_parent))
         carrier = {"traceparent": trace_parent or "", "tracestate": trace_state or ""}
@@ -143,13 +131,9 @@ class Tracing:
         return Trace(parent, span if span.is_recording() else None)
 
     def record(self, image_traces: Sequence[ImageTrace], start_ns: int, end_ns: int, items: Sequence[Item]) -> None:
-        """Make the spans of an answered batch: its own, linked to its requests, and those of each request.
+        """Make the spans of an answered batch: its own, linked to its requests, and those of each request's steps.
 
-        Args:
-            image_traces: of each image of the batch, in order.
-            start_ns: when the batch left the queue, nanoseconds since the epoch.
-            end_ns: when it was answered.
-            items: the images, with the steps that the nodes noted.
+        It left the queue and was answered at these times, nanoseconds since the epoch.
         """
         # The images of one request share a set of spans.
         roots: dict[int, tuple[SpanContext, list[int]]] = {}

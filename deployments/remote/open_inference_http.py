@@ -67,7 +67,6 @@ class OpenInferenceHttp(HttpClient):
     """Calls one endpoint of a server."""
 
     def __init__(self, config: RemoteConfig, ip: str, max_scores: int) -> None:
-        """See `HttpClient`."""
         super().__init__(config, ip, max_scores)
         version = f"/versions/{config.version}" if config.version else ""
         self._path = f"/v2/models/{quote(config.model_name, safe='')}{version}"

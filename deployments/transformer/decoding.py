@@ -40,12 +40,9 @@ INTERPOLATIONS = {"linear": cv2.INTER_LINEAR, "cubic": cv2.INTER_CUBIC, "nearest
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What an image file declares.
+    """What an image file declares; its sides are in pixels.
 
     Attributes:
-        width: in pixels.
-        height: in pixels.
-        is_jpeg: whether it is a JPEG.
         bytes_per_pixel: the memory that decoding takes for each pixel of the scale that it is decoded at.
         kept: the memory that decoding takes besides, at every scale, bytes.
     """

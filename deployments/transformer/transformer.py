@@ -66,14 +66,7 @@ class JpegTransformer:
         threads: int | None,
         isolate: Isolate = "others",
     ) -> None:
-        """Set the limits and what is made of each image.
-
-        Args:
-            settings: the limits.
-            wanted: the members' inputs, by their keys.
-            threads: for decoding; None for as many as there are CPUs.
-            isolate: what is decoded in processes: all but JPEGs of the usual size (`others`), or everything.
-        """
+        """Set the limits, the members' inputs by their keys, the decoding threads, and what is decoded in processes."""
         self.settings = settings
         self._isolates_all = isolate == "all"
         self._wanted = {key: each for key, each in wanted.items() if isinstance(each, Preprocessing)}

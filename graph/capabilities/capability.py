@@ -79,10 +79,7 @@ class Capability(Extension):
     def asker(self, members: Mapping[str, Member], combiner: Node[Any, Any], combined: bool) -> Node[Any, Any] | None:
         """What asks the members, instead of all of them side by side; None for no other way.
 
-        Args:
-            members: by name.
-            combiner: combines their predictions.
-            combined: whether to return the combined predictions, or those of each member.
+        It returns their `combined` predictions, or those of each member.
         """
         return None
 

@@ -1,1 +1,1 @@
-"""How a node in another process is called: one file for each way. The settings are read without Ray."""
+"""How a node in another process is called: one file for each way."""

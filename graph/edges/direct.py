@@ -42,11 +42,7 @@ class ReplicaGone(ConnectionError):
 
 
 class Connection(Frames):
-    """A connection to a replica, with one call at a time.
-
-    Attributes:
-        alive: whether it is open.
-    """
+    """A connection to a replica, with one call at a time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,11 +77,7 @@ class Connection(Frames):
 
 
 class Replica:
-    """A replica on this machine.
-
-    Attributes:
-        in_flight: the calls that are not answered yet.
-    """
+    """A replica on this machine, with the number of its calls in flight."""
 
     def __init__(self, path: Path) -> None:
         self.in_flight = 0

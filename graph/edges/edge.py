@@ -9,19 +9,18 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from deployments.contract.nodes import Node
-from deployments.observe.metrics import EdgeMetrics
+from deployments.observe.metrics import TaggedCounter
 from graph.edges.direct import ClusterSize, DirectEdge
 from graph.edges.folder import sockets
 from graph.edges.handle import HandleEdge
-from graph.edges.settings import Edges
 
 
 def edge(
-    name: str, handle: DeploymentHandle[Any], edges: Edges, metrics: EdgeMetrics, cluster: ClusterSize
+    name: str, handle: DeploymentHandle[Any], is_direct: bool, calls: TaggedCounter, cluster: ClusterSize
 ) -> Node[Any, Any]:
-    """What calls a separate node: by its sockets on this machine if `edges` is `direct`, otherwise by its handle."""
+    """What calls a separate node, by its sockets on this machine or its handle, and counts calls by node and edge."""
     by_handle: HandleEdge[Any, Any] = HandleEdge(handle)
-    folder = sockets(serve.get_replica_context().app_name, handle.deployment_name) if edges == "direct" else None
+    folder = sockets(serve.get_replica_context().app_name, handle.deployment_name) if is_direct else None
     if folder is None:
         return by_handle
-    return DirectEdge(folder, by_handle, partial(metrics.count, name), cluster)
+    return DirectEdge(folder, by_handle, partial(calls.add, name), cluster)

@@ -26,13 +26,7 @@ Work = Callable[[Batch[Any]], Awaitable[Batch[Any]]]
 
 
 class Listener:
-    """Listens for callers on this machine.
-
-    Attributes:
-        work: answers a batch.
-        closing: whether no more batches are taken.
-        callers: the open connections.
-    """
+    """Listens for callers on this machine, until it is closing and takes no more batches."""
 
     def __init__(self, work: Work, folder: Path, replica: str) -> None:
         """Set what answers a batch, and the socket's place: the replica's name in the folder of its deployment."""
@@ -78,11 +72,7 @@ class Listener:
 
 
 class Caller(Frames):
-    """A caller's connection, with one batch at a time. When it ends, the work on the batch is cancelled.
-
-    Attributes:
-        task: the work on a batch; None between two batches.
-    """
+    """A caller's connection, with one batch at a time. When it ends, the work on the batch is cancelled."""
 
     def __init__(self, listener: Listener) -> None:
         super().__init__()

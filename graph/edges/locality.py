@@ -16,16 +16,11 @@ class Locality:
     """Compares the time that a batch takes on this machine, by how many are ahead of it, with that elsewhere."""
 
     def __init__(self) -> None:
-        """Begin with nothing measured; the first batch that would wait here probes."""
         self._turn_s = self._elsewhere_s = float("inf")
         self._waited = PROBE_EVERY - 1
 
     def stays(self, ahead: int) -> bool:
-        """Whether a batch stays here.
-
-        Args:
-            ahead: the number of this process' batches that the least busy replica here is still working on.
-        """
+        """Whether a batch stays here, where the least busy replica still works on so many of this process' batches."""
         if ahead == 0:
             return True
         self._waited += 1

@@ -38,13 +38,7 @@ class Member:
 
 
 class Members:
-    """The members that the ensemble calls, and how many of them must answer.
-
-    Attributes:
-        callers: calls each of them, in order.
-        quorum: how many must answer.
-        can_miss: whether an image may be answered without one of them.
-    """
+    """The members that the ensemble calls, in order, and how many of them must answer."""
 
     def __init__(self, members: Mapping[str, Member], settings: AskingSettings) -> None:
         patience_ms = settings.patience_ms
@@ -71,7 +65,6 @@ class MemberCaller:
     """Calls a member. While the member is late, batches are not held up: they try it, and go on without it.
 
     Attributes:
-        name: the member's.
         is_late: whether a call was given up, or found no replica, and none has succeeded since.
     """
 
@@ -90,10 +83,8 @@ class MemberCaller:
     def ask(self, batch: Batch[PixelSets], is_spared: Callable[[], bool] | None = None) -> Call:
         """Send it the batch.
 
-        Args:
-            batch: the images.
-            is_spared: whether the batch goes on without it once it counts as late; None if it never does. Where it
-                does, the call raises NoReplica instead of waiting for a replica.
+        If `is_spared` is given, the call raises NoReplica instead of waiting for a replica, if that says that the batch
+        goes on without a member that counts as late.
         """
         self._tried = time.monotonic()
         mine = Batch(batch.payload[self._member.pixels], batch.items)

@@ -24,7 +24,6 @@ class Front:
     """Answers HTTP and gRPC behind HAProxy, from `keep_open` until `close`."""
 
     def __init__(self, folder: Path, http: HttpListener, grpc: GrpcListener) -> None:
-        """Set the folder of the sockets, and the servers."""
         self._folder = folder
         # HTTP last: by its socket whoever starts HAProxy sees that the slot is open.
         self._listeners: dict[str, HttpListener | GrpcListener | ReflectionListener] = {

@@ -28,7 +28,6 @@ class IndexedHeaders(Headers):
     """
 
     def __init__(self, scope: Scope) -> None:
-        """Read them."""
         super().__init__(scope=scope)
         self._first = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(self.raw)}
 
@@ -37,11 +36,9 @@ class IndexedHeaders(Headers):
         return self._first.get(key.lower(), default)
 
     def __getitem__(self, key: str) -> str:
-        """The value of a name; raises KeyError if there is none."""
         return self._first[key.lower()]
 
     def __contains__(self, key: object) -> bool:
-        """Whether there is a value of a name."""
         return isinstance(key, str) and key.lower() in self._first
 
 
@@ -49,7 +46,6 @@ class IndexedRequest(Request):
     """A request with its headers in an index."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
-        """Read the headers."""
         super().__init__(scope, receive)
         self._indexed = IndexedHeaders(scope)
 
@@ -66,12 +62,10 @@ class OneWrite:
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
-        """Set the transport that writes."""
         self._transport = transport
         self._headers = b""
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the transport's."""
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
@@ -106,7 +100,6 @@ class Server(uvicorn.Server):
     """A uvicorn that looks once a second what the time is, for the header `Date`, and not ten times."""
 
     def __init__(self, config: uvicorn.Config) -> None:
-        """Set its configuration."""
         super().__init__(config)
         self.ending = asyncio.Event()
 
@@ -119,14 +112,9 @@ class Server(uvicorn.Server):
 
 
 class HttpListener:
-    """Answers HTTP on a socket.
-
-    Attributes:
-        in_flight: the number of requests that are not answered yet.
-    """
+    """Answers HTTP on a socket, and counts the requests that are not answered yet."""
 
     def __init__(self, server: HttpServer) -> None:
-        """Set what answers requests."""
         self._server = server
         self._uvicorn: Server | None = None
         self._serving: asyncio.Task[None] | None = None

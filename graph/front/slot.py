@@ -23,11 +23,7 @@ ANSWER_S = 2.0
 
 
 class Slot:
-    """A slot that this process has until it ends.
-
-    Attributes:
-        number: from 1 on.
-    """
+    """A slot, numbered from 1 on, that this process has until it ends."""
 
     def __init__(self, folder: Path, number: int, lock: IOBase) -> None:
         """Set the folder of the sockets, the slot's number and its lock, which is held."""

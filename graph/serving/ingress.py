@@ -26,7 +26,7 @@ from deployments.ingress.options import from_keywords
 from deployments.ingress.service import Service
 from deployments.ingress.shared_memory import Regions
 from deployments.observe import exporters
-from deployments.observe.metrics import EdgeMetrics, report_state
+from deployments.observe.metrics import TaggedCounter, report_state
 from deployments.observe.observer import Observer
 from deployments.observe.stats import Stats
 from deployments.observe.tracing import Tracing
@@ -39,7 +39,7 @@ from graph.front.grpc import GrpcListener
 from graph.front.http import HttpListener
 from graph.live import LiveSettings
 from graph.names import INGRESS
-from graph.plan import Plan
+from graph.plan import Plan, strategy
 from graph.ray_internals.listening import http_host
 from graph.serving.cores import take_cores
 from graph.serving.joined import join
@@ -66,8 +66,11 @@ class IngressReplica:
         take_cores(pinning(config, INGRESS))
         inline = {name: node() for name, node in nodes.items() if not isinstance(node, DeploymentHandle)}
         handles = {name: node for name, node in nodes.items() if isinstance(node, DeploymentHandle)}
-        metrics, cluster = EdgeMetrics(), ClusterSize()
-        edges = {name: edge(name, handle, config.edges, metrics, cluster) for name, handle in handles.items()}
+        calls = TaggedCounter(
+            "ensemble_edge_calls", "Batches sent to a separate node, by the kind of edge.", "node", "edge"
+        )
+        is_direct, cluster = config.edges == "direct", ClusterSize()
+        edges = {name: edge(name, handle, is_direct, calls, cluster) for name, handle in handles.items()}
         replica = serve.get_replica_context().replica_id
         application = replica.deployment_id.app_name
         offers = plan.offers
@@ -93,7 +96,7 @@ class IngressReplica:
             None if keys is None else Access(keys),
             self._missing,
             config.page,
-            plan.strategy,
+            strategy(config),
             stats,
             replica.unique_id,
             Replicas(application),

@@ -16,10 +16,9 @@ Knows = Callable[[bytes, Item], bool]
 
 @dataclass(frozen=True)
 class Joined:
-    """An application's graph.
+    """An application's graph, from encoded images to answers.
 
     Attributes:
-        graph: from encoded images to answers.
         nodes: every node by name, for callers of a single one.
         capabilities: what takes part, in order.
     """
@@ -42,15 +41,7 @@ class Joined:
 
 
 def join(plan: Plan, placed: Nodes, application: str, replica: str, versions: dict[str, str]) -> Joined:
-    """Make the capabilities of a plan, and join the nodes.
-
-    Args:
-        plan: what takes part, and what joins the nodes.
-        placed: every node where it runs, by name.
-        application: the Serve application's name.
-        replica: the unique id of this replica of the ingress.
-        versions: see `Site`.
-    """
+    """Make the capabilities of a plan, and join the nodes, which are placed already; for `versions` see `Site`."""
     capabilities: list[Capability] = []
     nodes, members = placed, placed
     for capability in plan.capabilities:

@@ -19,7 +19,6 @@ class Replicas:
     """Asks the controller, and keeps its answer for a moment."""
 
     def __init__(self, application: str) -> None:
-        """Set the application whose deployments are reported."""
         self._application = application
         self._asked = -KEPT_S
         self._known: Mapping[str, Mapping[tuple[str, str], int]] = {}

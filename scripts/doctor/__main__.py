@@ -56,10 +56,7 @@ def examine_machine(
 ) -> Iterator[Finding]:
     """Everything about this machine as one of a cluster: its head, or one that joins the head with an address.
 
-    Args:
-        config: the head's Serve config; None to ask the head.
-        host_address: the address under which other machines reach this one; None for what the environment says.
-        head_address: the head's, for a machine that joins; None for the head.
+    Without a config, the head's is asked for; without a host address, the environment has it.
     """
     from scripts.doctor import cluster
 

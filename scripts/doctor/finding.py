@@ -8,12 +8,9 @@ Verdict = Literal["ok", "look", "wrong"]
 
 
 class Finding(NamedTuple):
-    """The result of one check.
+    """The result of one check: its verdict, what was found, and what to do about it, empty if nothing.
 
-    Attributes:
-        verdict: `ok`; `look`, for what may be wrong; or `wrong`, for what can't be served with.
-        what: what was checked, and what was found.
-        remedy: what to do about it; empty if nothing needs to be done.
+    `look` is for what may be wrong, and `wrong` for what can't be served with.
     """
 
     verdict: Verdict

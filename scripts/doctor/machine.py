@@ -69,12 +69,7 @@ def cores(needed: float) -> Finding:
 
 
 def threads(config: EnsembleConfig, replicas: Mapping[str, int]) -> Finding:
-    """The threads of the members that compute at the same time, against the cores.
-
-    Args:
-        config: of an application.
-        replicas: of the ingress and of each separate member, by name.
-    """
+    """The threads of the members that compute at the same time, with so many replicas by name, against the cores."""
     here, each = available_cpus(), {}
     for member in config.members:
         if isinstance(member, LocalMember):

@@ -28,10 +28,9 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A version of a model.
+    """A version of a model, by the name of the model or of the member that it belongs to.
 
     Attributes:
-        name: of the model, or of the member that it belongs to.
         version: its number; None where another server does not report one.
         precision: `FP32`, `FP16`, `INT8` or `unknown`.
         wanted: the pixels that it takes.

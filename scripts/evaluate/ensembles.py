@@ -74,13 +74,9 @@ class Members:
 
 
 def walk(answers: Truth, sure: Probabilities, exit_at: Sequence[float], costs: Sequence[float]) -> Walk:
-    """What a cascade does with images.
+    """What a cascade does with images; for answers and sureness see `Members.steps`.
 
-    Args:
-        answers: see `Members.steps`.
-        sure: likewise.
-        exit_at: for each member but the last, the probability at which an image is asked no further.
-        costs: of an image, for each member in order.
+    An image is asked no further at the probability that `exit_at` has for each member but the last.
     """
     leaves = np.vstack([sure[:-1] >= np.asarray(exit_at, np.float32)[:, None], np.ones((1, sure.shape[1]), bool)])
     last = leaves.argmax(axis=0)

@@ -52,11 +52,7 @@ class Together:
 def repository(root: Path, names: Sequence[str], dataset: Dataset, method: Method = "mean") -> Results:
     """Measure every version of models, and an ensemble for float and for int8 if every model has such a version.
 
-    Args:
-        root: of the model repository.
-        names: the models; none for all that are there.
-        dataset: the images and their classes.
-        method: how `deployments.combiner` combines them, with equal weights.
+    All models of the repository are measured unless some are named; the ensemble combines them with equal weights.
 
     Returns:
         The models' scores, then the ensembles', and a sentence on each ensemble.
@@ -80,13 +76,7 @@ def repository(root: Path, names: Sequence[str], dataset: Dataset, method: Metho
 
 
 def served(config: EnsembleConfig, agreed: Agreement, dataset: Dataset, method: Method | None = None) -> Results:
-    """Measure what a configuration serves, and the other versions of its members.
-
-    Args:
-        config: of the application.
-        agreed: what its members agree on.
-        dataset: the images and their classes.
-        method: how predictions are combined; None for the configuration's.
+    """Measure what a configuration serves, combined as it says or by another method, and the members' other versions.
 
     Returns:
         As `repository`, and sentences on sizes, confusions and disagreements.
@@ -154,12 +144,6 @@ def _selections(candidates: Sequence[Candidate], names: Sequence[str]) -> list[d
 def compare(root: Path, names: Sequence[str], others: Sequence[str], dataset: Dataset) -> Results:
     """Measure two groups of models, in the highest version of each, and how the groups differ.
 
-    Args:
-        root: of the model repository.
-        names: of the models of one group.
-        others: of those of the other.
-        dataset: the images and their classes.
-
     Returns:
         Every model's score, and a sentence on the difference of the means.
 
@@ -180,14 +164,8 @@ def compare(root: Path, names: Sequence[str], others: Sequence[str], dataset: Da
 def running(url: str, config: EnsembleConfig, dataset: Dataset, connections: int) -> Results:
     """Measure a running server: the members that it serves, and its ensemble.
 
-    Args:
-        url: the server's root.
-        config: names the repository in which the precision of its models is looked up.
-        dataset: the images and their classes.
-        connections: requests in flight at a time.
-
     Returns:
-        As `repository`; the precision is `unknown` for models that are not in the repository.
+        As `repository`; the precision is `unknown` for models that are not in the configured repository.
 
     Raises:
         ScriptError: see `scripts.evaluate.served.ask`.

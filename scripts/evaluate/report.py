@@ -53,13 +53,7 @@ def joined(members: Sequence[Score]) -> str:
 
 
 def gain(ensemble: Score, members: Sequence[Score], difference: Interval | None = None) -> str:
-    """A sentence that compares an ensemble with the best of its members.
-
-    Args:
-        ensemble: its score.
-        members: theirs.
-        difference: of the two, paired by image, if each image's answers are known.
-    """
+    """A sentence that compares an ensemble with the best of its members, and their difference, paired by image."""
     best = max(members, key=lambda score: score.top1)
     points = ensemble.top1 - best.top1
     interval = f" ({paired(difference)})" if difference else ""

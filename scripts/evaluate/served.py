@@ -57,12 +57,7 @@ class Answers:
 
 
 def ask(url: str, dataset: Dataset, connections: int) -> Answers:
-    """Send every image to a server and count the right answers.
-
-    Args:
-        url: the server's root, `http://127.0.0.1:8000`.
-        dataset: the images and their classes.
-        connections: requests in flight at a time.
+    """Send every image to a server, so many at a time, and count the right answers.
 
     Raises:
         ScriptError: the server can't be reached, refuses an image, changes a model meanwhile, or answers only labels

@@ -10,12 +10,9 @@ from scripts.load.records import Records, between, latency_ms, ok, quantile
 
 @dataclass(frozen=True)
 class Duration:
-    """How long a load is measured, after a warm-up.
+    """How long a load is measured, seconds, after a warm-up; without `seconds`, in windows until they agree.
 
     Attributes:
-        warm_up_s: before, seconds.
-        seconds: for how long; None for windows.
-        window_s: length of a window, seconds.
         tolerance: by which share the largest of the last windows may exceed the smallest, in rate and in latency.
         agreeing: so many last windows are looked at, and are the result.
         trials: windows at most.

@@ -27,8 +27,7 @@ WORKER = "from scripts.load.worker import main; main()"
 class Generator:
     """A load from the beginning of a `with` block to its end; what becomes of requests can be read meanwhile.
 
-    Attributes:
-        began: when the first request may be sent, seconds of `time.perf_counter`.
+    It began when the first request may be sent, seconds of `time.perf_counter`.
     """
 
     def __init__(self, target: Target, mode: Mode, processes: int = 1) -> None:

@@ -23,7 +23,6 @@ class Target:
     """A server, and the requests that it gets.
 
     Attributes:
-        url: of the server.
         protocol: makes the requests.
         images: encoded; they take turns.
         labels: theirs, by which answers of `/classify` are right or wrong; empty if they are not known, or `batch` is
@@ -33,7 +32,6 @@ class Target:
             images in turn. Of JPEGs.
         key: that the server requires; empty for none.
         ca_file: certificates to trust.
-        timeout_s: of a request.
         connections: the most of them; None for what the transport needs.
     """
 
@@ -102,13 +100,7 @@ def marked(image: bytes, number: int) -> bytes:
 
 
 def partly_repeated(images: Sequence[bytes], repeats: float, part: int = 0) -> Iterator[bytes]:
-    """JPEGs without end, none of them sent before except for that share of them.
-
-    Args:
-        images: JPEGs.
-        repeats: from 0 to 1.
-        part: another one has other JPEGs.
-    """
+    """JPEGs without end, none of them sent before except for that share of them; another part has other JPEGs."""
     random, new = Random(part), 0
     while True:
         number = random.randrange(new) if new and random.random() < repeats else new

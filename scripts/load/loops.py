@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ensemble_serving.transports import Request, Response
 from scripts.load.alarm import Alarm
 from scripts.load.arrivals import Arrivals
 from scripts.load.load import Closed
 from scripts.load.records import RETRY
+
+if TYPE_CHECKING:
+    from scripts.load.worker import Worker
 
 Turns = Iterator[tuple[Request, str]]
 # An open loop ends by itself when so many requests wait for the server: more would only take memory.
@@ -21,30 +24,10 @@ MOST_UNDER_WAY = 20_000
 PAUSE_S = 0.1
 
 
-class Sender(Protocol):
-    """What sends the requests of a loop."""
-
-    stopped: bool
-    under_way: int
-
-    def send(
-        self, request: Request, label: str, due: float, then: Callable[[Response | None], None], flags: int = 0
-    ) -> None:
-        """Send a request that was due at a time, and call `then` with the response, or None if there was none."""
-
-    def stop(self) -> None:
-        """Send no more."""
-
-
-def open_loop(sender: Sender, arrivals: Arrivals, turns: Turns, begin: float, part: slice) -> None:
+def open_loop(sender: Worker, arrivals: Arrivals, turns: Turns, begin: float, part: slice) -> None:
     """Send each request when it is due, whatever becomes of the others.
 
-    Args:
-        sender: sends them.
-        arrivals: when they are due.
-        turns: the requests, each with its image's label.
-        begin: seconds of `time.perf_counter`.
-        part: which of the arrivals are sent here.
+    The first is due at `begin`, seconds of `time.perf_counter`; `part` says which of the arrivals are sent here.
     """
     offsets = itertools.islice(arrivals.offsets(), part.start, part.stop, part.step)
     following = next(offsets, None)
@@ -65,7 +48,7 @@ def open_loop(sender: Sender, arrivals: Arrivals, turns: Turns, begin: float, pa
     alarm.set(begin)
 
 
-def closed_loop(sender: Sender, mode: Closed, turns: Turns, begin: float, clients: int) -> None:
+def closed_loop(sender: Worker, mode: Closed, turns: Turns, begin: float, clients: int) -> None:
     """Let so many clients begin, each of which sends its next request when it has the response to its last."""
     loop = asyncio.get_running_loop()
     for _ in range(clients):
@@ -78,7 +61,7 @@ def closed_loop(sender: Sender, mode: Closed, turns: Turns, begin: float, client
 class _Client:
     """A client of a closed loop; it ends when the sender is stopped."""
 
-    def __init__(self, sender: Sender, mode: Closed, turns: Turns) -> None:
+    def __init__(self, sender: Worker, mode: Closed, turns: Turns) -> None:
         self._sender, self._mode, self._turns = sender, mode, turns
         self._refusals = 0
 

@@ -25,15 +25,7 @@ def measure(
     server: Server | None = None,
     tick: Callable[[Generator], object] = lambda _: None,
 ) -> Row:
-    """Load a server.
-
-    Args:
-        target: the server, and what it is sent.
-        mode: how.
-        duration: how long.
-        processes: that send.
-        server: watches the server meanwhile.
-        tick: called about ten times per second.
+    """Load a server by so many processes, and watch it meanwhile; `tick` is called about ten times per second.
 
     Raises:
         ScriptError: the load generator did not start.

@@ -34,7 +34,6 @@ class Plan:
         seconds: at least; an official run takes 600.
         rate: images per second, as they are sent (`server`) or expected (`offline`).
         slo_ms: what the percentile of `server` may be.
-        percentile: of the latency.
         samples: images of a query of `multistream`.
         concurrency: requests under way at most, of `offline`.
     """
@@ -54,9 +53,7 @@ class Result:
 
     Attributes:
         summary: its own text.
-        valid: whether it calls the result valid.
         failed: requests that failed. MLPerf's generator counts none, so one of them makes the result invalid.
-        first_error: what the first of them got.
     """
 
     summary: str

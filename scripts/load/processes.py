@@ -17,7 +17,6 @@ class Processes:
     """A process and all that descend from it."""
 
     def __init__(self, root: psutil.Process) -> None:
-        """Set the process that the others descend from."""
         self._root = root
         # What processes had used that have ended meanwhile.
         self._seen: dict[psutil.Process, tuple[str, float]] = {}

@@ -37,19 +37,12 @@ class Row:
     Attributes:
         mode: `concurrency`, `rate` or `replay`.
         value: clients of a closed loop, or requests per second that were due; of a replay none.
-        batch: images per request.
         seconds: for how long it was measured.
         stable: whether the last windows agreed; None where the time was fixed.
-        requests: that succeeded.
-        failed: that did not.
+        requests: that succeeded, as in the two rates.
         outcomes: requests by status.
         first_error: what the first failed request got.
-        requests_per_s: that succeeded.
-        images_per_s: likewise.
-        mean_ms: of the latency.
-        percentiles_ms: likewise.
-        max_ms: likewise.
-        min_ms: likewise.
+        mean_ms: of the latency, as the three after it.
         slo_percentile_ms: the percentile of the objective, a failed request counted as infinitely late; or None.
         late_p99_ms: how much later than due requests left this machine, 99th percentile.
         client_cpu_ms: CPU time of the load generator per request.
@@ -58,7 +51,6 @@ class Row:
         top1: share of right answers, percent; None without labels.
         degraded: share of answers that lack a member.
         shed: share of answers that fewer members made because of the load.
-        server: what was learnt of the server.
         stages_ms: mean durations that the server's responses name.
         timeline: rate and latency, second by second.
     """
@@ -113,18 +105,9 @@ def row(
     processes: int = 1,
     **more: Any,
 ) -> Row:
-    """The row of a load.
+    """The row of a load, by the requests that were due between two times, seconds of `time.perf_counter`.
 
-    Args:
-        found: what became of its requests; those that were due between `begin` and `end` count.
-        begin: seconds of `time.perf_counter`.
-        end: likewise.
-        target: what was loaded.
-        mode: how.
-        percentile: of the objective.
-        cpu_s: CPU time of the load generator meanwhile, seconds.
-        processes: that it took.
-        more: further fields of a row.
+    `cpu_s` is the CPU time of the load generator meanwhile, seconds, and `percentile` that of the objective.
     """
     due = between(found, "due", begin, end)
     well = due[ok(due)]

@@ -34,11 +34,6 @@ class Objective:
 def search(objective: Objective, arrivals: Arrivals, run: Callable[[Mode], Row]) -> Iterator[tuple[Row, bool]]:
     """Find the highest rate that holds: by halves below what a closed loop reaches, and confirmed by one more run.
 
-    Args:
-        objective: that is to hold.
-        arrivals: how requests come; its rate does not matter.
-        run: measures a load.
-
     Yields:
         Each row that was measured, and whether it is the result: the last one, unless no rate holds.
     """

@@ -81,7 +81,6 @@ class Server:
         self._loop = asyncio.new_event_loop()
 
     def __enter__(self) -> Self:
-        """Begin to watch."""
         self._thread = threading.Thread(target=self._run, name="server", daemon=True)
         self._thread.start()
         return self
@@ -89,7 +88,6 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Watch no more."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.run_until_complete(self._close())

@@ -64,15 +64,9 @@ def main() -> None:
 
 
 class Worker:
-    """Sends requests and notes what becomes of each.
-
-    Attributes:
-        stopped: whether no more are to be sent.
-        under_way: requests without a response.
-    """
+    """Sends requests and notes what becomes of each, until it is stopped."""
 
     def __init__(self, job: Job, pipe: Connection) -> None:
-        """Set the part of the load, and the way to who reads the reports."""
         self._job, self._pipe = job, pipe
         self._records = bytearray()
         self._timings: list[str] = []

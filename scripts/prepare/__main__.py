@@ -36,13 +36,7 @@ from scripts.repository import add_repository
 
 
 def prepare(args: argparse.Namespace) -> Path:
-    """Write a model as the next version, and print what was decided and why.
-
-    Args:
-        args: what `parser` makes of the command line.
-
-    Returns:
-        The version's folder.
+    """Write a model as the next version, print what was decided and why, and return the version's folder.
 
     Raises:
         ModelError: the source can't be read, or can't become a member.

@@ -28,18 +28,10 @@ MOST_TRIED = 500
 
 
 class Preparation:
-    """What is decided about a network, in the order in which one decision needs another.
-
-    Attributes:
-        reasons: a line for each decision.
-    """
+    """What is decided about a network, in the order in which one decision needs another, with a reason for each."""
 
     def __init__(self, source: Source, args: argparse.Namespace) -> None:
-        """Decide everything.
-
-        Args:
-            source: the network.
-            args: what `ensemble prepare` was called with.
+        """Decide everything, by the source and by what `ensemble prepare` was called with.
 
         Raises:
             ModelError: the network can't become a member.

@@ -29,12 +29,7 @@ RESIZE: dict[str, Resize] = {"center": "crop", "squash": "stretch", "border": "l
 
 
 def get(name: str, weights: Weights) -> Source:
-    """Make a model.
-
-    Args:
-        name: `resnet50` for torchvision's, `timm/resnet50` for timm's.
-        weights: `default` for the official ones, whose SHA-256 is verified; `random` for none, which needs no network
-            connection.
+    """Make `resnet50` of torchvision or `timm/resnet50` of timm, with the official weights or random ones.
 
     Raises:
         ModelError: PyTorch, torchvision or timm is missing, there is no such model, or its weights can't be had.

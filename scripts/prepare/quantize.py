@@ -64,16 +64,7 @@ class Quantization:
 
 
 def quantize(repository: Path, name: str, version: int | None, settings: Quantization) -> Path:
-    """Write an int8 version of a model.
-
-    Args:
-        repository: the root of the model repository.
-        name: the model.
-        version: the version to quantize; None for the highest that isn't int8.
-        settings: how.
-
-    Returns:
-        The new version's folder.
+    """Write an int8 version of a model's version, None for the highest that isn't int8; returns its folder.
 
     Raises:
         ModelError: NNCF is missing or can't quantize the model, it didn't shrink, or it lost too much top-1.

@@ -32,17 +32,15 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Source:
-    """A network, and what is known about its input.
+    """A network, and what is known about its input; None for what is not known, or only the network says.
 
     Attributes:
         network: one image input, one output of class scores.
         origin: where it is from, for `metadata.json`.
-        labels: the class names, if it has any.
-        size: height and width, pixels; None where only the network says.
-        crop_ratio: the share of the shorter side that the evaluation crop keeps; None where it is not known.
-        resize: how its images are resized; None where it is not known.
-        normalization: that of its training; None where it is not known.
-        layout: of the input; None where only its shape says.
+        labels: the class names.
+        size: height and width, pixels.
+        crop_ratio: the share of the shorter side that the evaluation crop keeps.
+        normalization: that of its training.
     """
 
     network: ov.Model

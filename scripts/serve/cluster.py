@@ -41,9 +41,7 @@ class Cluster:
     def __init__(self, whole_dashboard: bool, forks: Path) -> None:
         """Start it, on loopback or, in a cluster of several machines, on this machine's address.
 
-        Args:
-            whole_dashboard: whether Ray's dashboard has all its pages.
-            forks: the socket of the fork server that starts its Python processes.
+        `forks` is the socket of the fork server that starts its Python processes.
 
         Raises:
             ScriptError: it did not start.

@@ -69,12 +69,7 @@ def clients_file(port: int) -> Path:
 
 @contextmanager
 def for_clients(port: int, cluster: Mapping[str, str]) -> Iterator[Path]:
-    """Write the variables that `serve status`, `ensemble deploy` and handles need; the file is removed at the end.
-
-    Args:
-        port: the server's, for HTTP.
-        cluster: the variables of its Ray cluster.
-    """
+    """Write the variables that `serve status`, `ensemble deploy` and handles need; the file is removed at the end."""
     own = {name: os.environ[name] for name in (*ON_LOOPBACK, TOKEN_PATH) if name in os.environ}
     lines = [f"export {name}={shlex.quote(value)}\n" for name, value in {**own, **cluster}.items()]
     file = clients_file(port)

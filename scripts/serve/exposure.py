@@ -23,10 +23,7 @@ def has_keys(config: dict[str, Any]) -> bool:
 def check_exposure(config: dict[str, Any], without_keys: bool, tls: bool) -> None:
     """Check that only those can reach the service who may; turn gRPC reflection off where keys are required.
 
-    Args:
-        config: a Serve config, with its `http_options.host`; gRPC listens there too.
-        without_keys: whether a flag says that anyone may reach it.
-        tls: whether there is TLS.
+    gRPC listens where the config has HTTP listen.
 
     Raises:
         ScriptError: others can reach it, and an application requires no key, or lets anyone unload its members.

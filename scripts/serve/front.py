@@ -24,12 +24,7 @@ def in_front(
 ) -> Iterator[HAProxy | None]:
     """Put HAProxy in front of the application of a Serve config, which is changed for it; None for Serve's proxy.
 
-    Args:
-        config: a Serve config.
-        http: the port for clients over HTTP.
-        grpc: the port for clients over gRPC.
-        metrics: the port of HAProxy's metrics.
-        certificate: of TLS, and its key; None for no TLS.
+    It listens for HTTP and gRPC, and for its metrics, on these ports; with a certificate and its key, by TLS.
 
     Raises:
         ScriptError: TLS is asked for and Serve's proxy is in front, or HAProxy does not start.

@@ -38,13 +38,9 @@ LASTS_S = 1.0
 
 @dataclass(frozen=True)
 class Listening:
-    """Where HAProxy listens.
+    """Where HAProxy listens: an address of this machine, and its ports; that of the metrics is on loopback.
 
     Attributes:
-        host: an address of this machine.
-        http: the port for HTTP.
-        grpc: the port for gRPC.
-        metrics: the port on loopback for Prometheus.
         tls: a certificate with its chain, and its key, PEM; None for no TLS.
         reflects: whether gRPC's reflection is answered.
     """

@@ -63,10 +63,7 @@ class JoinedNode:
 
 
 def join(address: str) -> None:
-    """Serve on this machine until Ctrl-C or SIGTERM.
-
-    Args:
-        address: of the cluster's head, with its port.
+    """Serve on this machine until Ctrl-C or SIGTERM, as one of the cluster whose head has this address and port.
 
     Raises:
         ScriptError: this machine can't join, or is no longer in the cluster.

@@ -33,9 +33,7 @@ OTHERS = "On every further machine: ensemble join {address} --host-address ITS_A
 def enter(address: str | None, port: int | None = None) -> None:
     """Make this machine one of a cluster, for all processes that this one starts.
 
-    Args:
-        address: the address under which the other machines reach this one; None leaves what the environment says.
-        port: of the cluster's head; None leaves what the environment says.
+    The address under which the other machines reach it, and the port of the head, are else what the environment says.
 
     Raises:
         ScriptError: the address is none by which other machines could reach this one, or Ray's token is off.
@@ -70,11 +68,7 @@ def head_address(given: str) -> str:
 
 
 def common(config: Mapping[str, Any]) -> dict[str, str]:
-    """By its name, a digest of each thing that every machine of a cluster must have alike.
-
-    Args:
-        config: a Serve config, of whose applications the models are.
-    """
+    """By its name, a digest of each thing that every machine must have alike to serve the applications of a config."""
     # What reading the models loads would stay in this process.
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
         models = pool.submit(_models, config).result()

@@ -17,13 +17,7 @@ METRICS_SETTING = "ENSEMBLE_HAPROXY_METRICS_PORT"
 
 @dataclass(frozen=True)
 class Port:
-    """A port to listen on.
-
-    Attributes:
-        host: an address of this machine.
-        number: of the port.
-        setting: what chooses another number; empty if nothing does.
-    """
+    """A port to listen on, at an address of this machine, and what chooses another number, if anything does."""
 
     host: str
     number: int

@@ -14,10 +14,7 @@ BY_SERVE = ("ssl_certfile", "ssl_keyfile")
 
 
 def named(config: dict[str, Any]) -> tuple[Path, Path] | None:
-    """The absolute paths of the certificate and the key, checked; None where there is to be no TLS.
-
-    Args:
-        config: a Serve config.
+    """The absolute paths of a Serve config's certificate and key, checked; None where there is to be no TLS.
 
     Raises:
         ScriptError: HAProxy can't use them; the message says why.

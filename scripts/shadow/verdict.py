@@ -31,7 +31,6 @@ class Verdict:
     more: int = 0
 
     def __str__(self) -> str:
-        """In words."""
         return f"need {self.more:,} more" if self.more else self.word
 
 

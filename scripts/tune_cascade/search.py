@@ -30,15 +30,11 @@ class Choice:
 
 
 def choose(members: Members, most_lost: float) -> Choice:
-    """The cheapest cascade that loses no more than that; of those that cost nearly the same, the most faithful one.
+    """The cheapest cascade that loses no more points of top-1; of those that cost nearly the same, the most faithful.
 
     What counts is the one-sided 95 % bound on the images that are answered wrongly and would not have been. Images that
     a cascade happens to answer right instead do not offset them: of many thresholds, the one that looks best on some
-    images has been lucky on them.
-
-    Args:
-        members: their predictions for images that judge nothing else.
-        most_lost: against all members together, points of top-1.
+    images has been lucky on them. So the members' predictions are for images that judge nothing else.
 
     Raises:
         ScriptError: there are too many members, or too few images to tell.

@@ -44,7 +44,6 @@ class OpenInference:
     """Answers the protocol's calls."""
 
     def __init__(self, service: Service) -> None:
-        """Set what is served."""
         self._service = service
         self._ingress = service.ingress
         self._catalog = Catalog(service)

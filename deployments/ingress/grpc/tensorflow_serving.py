@@ -31,7 +31,6 @@ class TensorFlowServing:
     """Answers that API's calls."""
 
     def __init__(self, service: Service) -> None:
-        """Set what is served."""
         self._ingress = service.ingress
         self._servable = Servable(service)
         self._signatures = json_format.ParseDict(self._servable.signatures(), pb.SignatureDefMap())

@@ -41,13 +41,9 @@ def max_fields(parts: int) -> int:
 
 
 def decoded(body: bytes, message: type[M], max_bytes: int, fields: int) -> M:
-    """A message from its bytes.
+    """A message of a type from its bytes, if it has at most so many of them, and so many fields.
 
-    Args:
-        body: the message as it came.
-        message: its type.
-        max_bytes: that it may have.
-        fields: that it may have, nested ones included; an element of a list that is not packed is one.
+    Nested fields count, too; an element of a list that is not packed is one.
 
     Raises:
         ImageTooLarge: it has more bytes.

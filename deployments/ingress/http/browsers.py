@@ -17,12 +17,8 @@ SITE, OWN = "sec-fetch-site", frozenset({"same-origin", "none"})
 def check_host(headers: Mapping[str, str], hosts: Collection[str] | None, is_local: bool) -> None:
     """Refuse a request to a host name that is not this server's: somebody may have pointed it at this address.
 
-    An address can't be pointed elsewhere, and browsers resolve `localhost` themselves.
-
-    Args:
-        headers: of the request.
-        hosts: the names of `ingress.hosts`.
-        is_local: whether the server listens on loopback alone.
+    An address can't be pointed elsewhere, and browsers resolve `localhost` themselves. A server that is local listens
+    on loopback alone; other names are those of `ingress.hosts`.
 
     Raises:
         MisdirectedRequest: it is for a name that the server does not have.
@@ -41,9 +37,7 @@ def check_host(headers: Mapping[str, str], hosts: Collection[str] | None, is_loc
 def check_origin(headers: Mapping[str, str], hosts: Collection[str] | None) -> None:
     """Refuse a request that may change something if a web page of another origin makes a browser send it.
 
-    Args:
-        headers: of the request.
-        hosts: the names of `ingress.hosts`, whose pages may send it; `*` is none of them.
+    The pages of `hosts`, the names of `ingress.hosts`, may send it; `*` is none of them.
 
     Raises:
         Forbidden: such a page makes a browser send it, perhaps behind its reader's back.

@@ -25,7 +25,6 @@ class Leavers:
     """Watches the connections of requests, and cancels the work for clients that disconnect."""
 
     def __init__(self) -> None:
-        """Watch no request yet."""
         # By the task that answers it, each request and when it began by the loop's time, in this order.
         self._answering: dict[asyncio.Task[Any], tuple[Request, float]] = {}
         self._watching: dict[asyncio.Task[Any], asyncio.Task[None]] = {}

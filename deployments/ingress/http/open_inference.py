@@ -74,7 +74,6 @@ class OpenInference:
     """Answers the protocol's paths."""
 
     def __init__(self, service: Service) -> None:
-        """Set what is served."""
         self._service = service
         self._ingress = service.ingress
         self._catalog = Catalog(service)

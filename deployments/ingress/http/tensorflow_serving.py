@@ -78,7 +78,6 @@ class TensorFlowServing:
     """Answers that API's paths."""
 
     def __init__(self, service: Service) -> None:
-        """Set what is served."""
         self._ingress = service.ingress
         self._servable = Servable(service)
 

@@ -84,14 +84,7 @@ class Asked(NamedTuple):
 
 
 def read(model: Model, body: bytes, header: str | None, settings: IngressSettings, regions: Regions) -> Asked:
-    """A request's tensor, and the outputs that it asks for.
-
-    Args:
-        model: which is asked.
-        body: of the request.
-        header: the value of `Inference-Header-Content-Length`, None without it.
-        settings: the limits.
-        regions: the shared memory that may hold the tensor.
+    """A request's tensor, and the outputs that it asks for; `header` is its `Inference-Header-Content-Length`.
 
     Raises:
         InvalidParameter: it is malformed, or not for this model.

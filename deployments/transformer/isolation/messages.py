@@ -25,12 +25,10 @@ class Decoded(NamedTuple):
 
 
 class Request(msgspec.Struct):
-    """An image to decode, whose bytes follow.
+    """An image to decode, whose bytes follow; the limits are those of `TransformerSettings`.
 
     Attributes:
         wanted: the preprocessings, each of which gets pixels.
-        max_image_bytes: see `TransformerSettings`.
-        max_image_pixels: see `TransformerSettings`.
         free_bytes: memory that decoding may take without a reservation.
         max_bytes: memory that decoding may take with a reservation.
         seconds: the system ends the process once the request has taken this long.

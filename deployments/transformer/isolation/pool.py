@@ -29,7 +29,6 @@ class IsolatedPool:
     """As many threads as there may be processes; each has a worker, whose process starts when it is first needed."""
 
     def __init__(self, size: int) -> None:
-        """Set the number of processes."""
         self._memory = MemoryBudget()
         self._own = threading.local()
         self._workers: list[Worker] = []
@@ -48,16 +47,13 @@ class IsolatedPool:
         settings: TransformerSettings,
         cpu_ns: list[int] | None = None,
     ) -> list[Decoded | EnsembleError]:
-        """Decode images, each in a process.
+        """Decode images, each in a process; the outcome of each, in order.
 
         Args:
             images: each with its deadline, seconds since the epoch.
             wanted: the preprocessings, each of which gets pixels.
             settings: the limits of an image.
             cpu_ns: gets the CPU time that a process used for each image, nanoseconds.
-
-        Returns:
-            What became of each, in order.
         """
         loop, now, monotonic = asyncio.get_running_loop(), time.time(), time.monotonic()
         deadlines = [monotonic + (NO_DEADLINE_S if each is None else each - now) for _, each in images]

@@ -60,7 +60,6 @@ class MemoryBudget:
     """The memory that decoding may take; reservations wait for it, first come first served."""
 
     def __init__(self) -> None:
-        """Nothing is reserved."""
         self._changed = threading.Condition()
         self._taken = 0
         self._waiting: list[object] = []
@@ -100,7 +99,6 @@ class Worker:
     """
 
     def __init__(self, memory: MemoryBudget) -> None:
-        """Set the memory budget that it shares with others."""
         self._memory, self.cpu_ns, self._clock_ns = memory, 0, 0
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
@@ -113,13 +111,7 @@ class Worker:
     def decode(
         self, encoded: bytes, wanted: Sequence[Preprocessing], settings: TransformerSettings, deadline: float
     ) -> Decoded:
-        """Decode an image in the process.
-
-        Args:
-            encoded: the file's bytes.
-            wanted: the preprocessings, each of which gets pixels.
-            settings: the limits of the image.
-            deadline: when nobody waits for it any more, seconds of the monotonic clock.
+        """Decode an image in the process, until a deadline by the monotonic clock, seconds.
 
         Raises:
             InvalidImage: it is no image, or its decoder crashed.

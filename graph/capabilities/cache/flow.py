@@ -33,14 +33,11 @@ HASHED_AT_ONCE = 2047
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):
-    """What is remembered of an image.
+    """What is remembered of an image; the fields that are not listed are those of `Item`.
 
     Attributes:
         made: when, seconds since the epoch.
         took_s: its share of the time that decoding and members took for its batch.
-        image_size: see `Item`, as the next two.
-        versions: likewise.
-        asked: likewise.
         scores: each member's, float32, by name.
     """
 
@@ -93,16 +90,7 @@ class Cache:
         metrics: CacheMetrics,
         per_key: bool = False,
     ) -> None:
-        """Set what is remembered.
-
-        Args:
-            node: from encoded images to each member's predictions.
-            store: where entries are kept.
-            identity: what decides scores besides the image: caches with different ones share nothing.
-            classes: the number of scores of a member.
-            metrics: count hits and misses.
-            per_key: whether callers with different API keys share nothing.
-        """
+        """Set what predicts and where entries are kept; caches whose identities differ share nothing."""
         self._node, self._store, self._identity, self._classes = node, store, identity, classes
         self._metrics, self._per_key = metrics, per_key
         self._in_flight: dict[bytes, Waiting] = {}

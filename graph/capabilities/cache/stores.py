@@ -59,7 +59,6 @@ class Memory(Store):
         self.bytes_used = 0
 
     def __len__(self) -> int:
-        """The number of entries."""
         return len(self._entries)
 
     def has(self, key: bytes) -> bool:

@@ -39,15 +39,7 @@ class Canary:
     def __init__(
         self, stable: Model, canary: Model, trial: Trial, patience_ms: int | None = None, turns: int = 1
     ) -> None:
-        """Set both versions.
-
-        Args:
-            stable: answers the images that the canary does not answer.
-            canary: answers the images whose `trials` have the member's name.
-            trial: notes how the canary does.
-            patience_ms: how long the member may take; None if the configuration does not say.
-            turns: how many members are asked one after the other.
-        """
+        """Set both versions, how long the member may take (None for open), and how many members are asked in turn."""
         self._stable, self._canary, self._trial = stable, canary, trial
         self._patience_ms, self._turns = patience_ms, turns
         self._watched = Background()

@@ -35,7 +35,6 @@ class Trial:
     """
 
     def __init__(self, name: str, config: CanaryConfig, metrics: CanaryMetrics) -> None:
-        """Set the member's name, the version that is tried, and what counts."""
         self.name, self.rolled_back = name, ""
         self.header = config.header
         self._metrics = metrics

@@ -38,17 +38,7 @@ class Audit:
         metrics: AuditMetrics,
         seed: int | None = None,
     ) -> None:
-        """Set what is audited.
-
-        Args:
-            members: those after which an image may leave early, in order.
-            exit_at: their thresholds.
-            share: of the exits that are drawn.
-            at_most: the share of the exits that may be answered differently; None for no bound.
-            tighten: whether thresholds rise while the bound is broken.
-            metrics: count the results.
-            seed: of the draw.
-        """
+        """Set the members after which an image may leave early, in order, and the share of the exits that is drawn."""
         self.exit_at = list(exit_at)
         self._members = members
         self._share, self.at_most, self._tighten = share, at_most, tighten

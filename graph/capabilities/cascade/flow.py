@@ -58,14 +58,7 @@ class Stage:
         return {image: each for image, each in found.items() if each[0] >= threshold}
 
     def part(self, leaving: Sequence[int], asked: tuple[str, ...], eased: Container[int], combined: bool) -> Part:
-        """The images that leave: those that were judged, and then those that have failed.
-
-        Args:
-            leaving: their positions.
-            asked: the members that were asked.
-            eased: the images that would stay if the load were lower.
-            combined: whether to return combined predictions, or those of each member.
-        """
+        """The images that leave, judged ones first; those that are `eased` would stay if the load were lower."""
         place_of = {image: place for place, image in enumerate(self.judged)}
         images = [image for image in leaving if image in place_of]
         kept = self.combined
@@ -101,17 +94,7 @@ class Cascade:
         *,
         combined: bool = True,
     ) -> None:
-        """Set how members are asked.
-
-        Args:
-            members: by name.
-            combiner: combines their predictions.
-            asking: how many must answer, and in which time.
-            settings: their order, and the thresholds.
-            audit: looks at some of the early exits again; None for no audit.
-            load: says when lower thresholds are in force; None for never.
-            combined: whether to return combined predictions, or those of each member.
-        """
+        """Set what is asked and how, and whether combined predictions are returned or those of each member."""
         self._members = Members({name: members[name] for name in settings.order}, asking)
         self._exit_at: Sequence[float] = settings.exit_at if audit is None else audit.exit_at
         self._audit, self._audits, self._load = audit, Background(), load

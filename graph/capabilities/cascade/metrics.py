@@ -17,7 +17,6 @@ class AuditMetrics:
     """What the ingress counts of a cascade's audit."""
 
     def __init__(self) -> None:
-        """Register every metric."""
         self.audits = TaggedCounter(
             "ensemble_cascade_audits",
             "Early exits that the other members received, too: agrees, differs, or dropped.",

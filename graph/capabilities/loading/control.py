@@ -30,14 +30,7 @@ LOOK_EVERY_S = 0.1
 
 
 class Change(NamedTuple):
-    """A change of a member.
-
-    Attributes:
-        name: the member's.
-        unload: whether it is to be unloaded.
-        version: the version to load; None for the highest.
-        served: the version that it serves.
-    """
+    """A change of a member: it is unloaded, or loads a version, None for the highest, in place of the one it served."""
 
     name: str
     unload: bool = False
@@ -57,14 +50,7 @@ class ModelControl:
     """
 
     def __init__(self, operators: Operators, gates: Gates, versions: Mapping[str, str], deploy: Deploy) -> None:
-        """Set who may change members.
-
-        Args:
-            operators: the names of their keys, or `anyone`; none where loading is off.
-            gates: stands before the members that can be loaded.
-            versions: the version that each member serves, by name.
-            deploy: brings a change to every replica.
-        """
+        """Set who may change members, by their keys' names or `anyone`, and what brings a change to every replica."""
         self.members: Mapping[str, tuple[Ingress, Offer]] = {}
         self._operators, self._gates, self._versions, self._deploy = operators, gates, versions, deploy
         self._changing = asyncio.Lock()

@@ -27,12 +27,7 @@ Copy = tuple[Batch[PixelSets], Record]
 
 
 class Shadow:
-    """Draws images, and asks the model about them once they are answered.
-
-    Attributes:
-        name: the shadow's.
-        settings: how many images are drawn.
-    """
+    """Draws images, and asks the model about them once they are answered; `settings` says how many."""
 
     def __init__(
         self,
@@ -43,16 +38,7 @@ class Shadow:
         metrics: ShadowMetrics,
         seed: int | None = None,
     ) -> None:
-        """Set the shadow.
-
-        Args:
-            name: its name.
-            member: answers the copies.
-            settings: how many images are drawn.
-            replaces: the member that it is compared with; empty for none.
-            metrics: count the results.
-            seed: of the draw.
-        """
+        """Set the shadow and the name of the member that it is compared with, empty for none."""
         self.name, self.settings, self._member, self._replaces = name, settings, member, replaces
         self._metrics = metrics
         self._random = random.Random(seed)

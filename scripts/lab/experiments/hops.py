@@ -14,12 +14,12 @@ from tqdm import tqdm
 from deployments.observe.exporters import FOLDER
 from scripts.lab.benchmark.workloads import photographs, workload
 from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows, check_photographs
+from scripts.lab.experiments.path import ARROW, ELSEWHERE
 from scripts.lab.experiments.traced import Asked, divided, send
 from scripts.lab.pictures.chart import Bar
 from scripts.plan.server import serving
 from scripts.plan.variant import placed
 from scripts.results import Table
-from scripts.trace.path import ARROW, ELSEWHERE
 from scripts.trace.spans import read_traces
 
 RATES = (10, 20, 40)

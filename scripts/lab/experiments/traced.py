@@ -14,11 +14,11 @@ from typing import Any
 
 from ensemble_serving.transports import NoResponse, Transport, connect
 from scripts.errors import ScriptError
+from scripts.lab.experiments.path import ELSEWHERE, path
 from scripts.load.arrivals import Arrivals
 from scripts.load.protocols.classify import Classify
 from scripts.load.records import DEGRADED
 from scripts.plan.server import WARM_UP_S
-from scripts.trace.path import ELSEWHERE, path
 from scripts.trace.spans import Span
 
 # By how much of the latency its parts may miss it.

@@ -15,11 +15,7 @@ NAMES = (Classify.name, OpenInference.name, TensorFlowServing.name)
 def chosen(url: SplitResult, name: str | None, model: str, shapes: dict[str, tuple[int, ...]]) -> Protocol:
     """The protocol of a name, or else of a URL: its path shows it, and gRPC has the Open Inference Protocol.
 
-    Args:
-        url: of the server.
-        name: one of `NAMES`, or None.
-        model: its name at the server.
-        shapes: of input tensors whose extents the server leaves open, without the batch, by name.
+    `shapes` are of input tensors whose extents the server leaves open, without the batch, by name.
 
     Raises:
         ValueError: the protocol has no gRPC.

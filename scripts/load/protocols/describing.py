@@ -38,13 +38,7 @@ KINDS: dict[str, type[_Keyed]] = {"open_inference": _OpenInference, "tensorflow_
 
 
 async def inputs(kind: str, url: str, model: str, key: str) -> tuple[Input, ...]:
-    """The inputs of a server's model.
-
-    Args:
-        kind: of a remote member, one of `KINDS`.
-        url: of the server; its path does not matter.
-        model: its name there.
-        key: that the server requires; empty for none.
+    """The inputs of a server's model, asked as a kind of remote member, one of `KINDS`; the URL's path does not matter.
 
     Raises:
         ScriptError: the server is not there, or has no such model.

@@ -27,8 +27,6 @@ class OpenInference:
     """An infer request, over HTTP or gRPC.
 
     Attributes:
-        model: its name at the server.
-        is_grpc: whether it goes over gRPC.
         shapes: of inputs whose extents the server leaves open, without the batch, by name.
         binary: whether the server takes tensors as bytes over HTTP.
         inputs: as the server describes them.

@@ -9,11 +9,7 @@ from ensemble_serving.transports import Request, Transport
 
 
 class Protocol(typing.Protocol):
-    """How images become a request.
-
-    Attributes:
-        name: on the command line.
-    """
+    """How images become a request, by a name on the command line."""
 
     name: typing.ClassVar[str]
 
@@ -34,10 +30,5 @@ class Protocol(typing.Protocol):
         ...
 
     def seen(self, body: bytes, label: str) -> int:
-        """What a successful response shows, as flags of a record.
-
-        Args:
-            body: of the response.
-            label: that is right; empty if that is not known.
-        """
+        """What a successful response shows, as flags of a record; the label is empty if the right one is not known."""
         ...

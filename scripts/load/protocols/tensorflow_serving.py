@@ -28,8 +28,6 @@ class TensorFlowServing:
     """A predict request, over REST or gRPC.
 
     Attributes:
-        model: its name at the server.
-        is_grpc: whether it goes over gRPC.
         shapes: of inputs whose extents the server leaves open, without the batch, by name.
         inputs: as the server describes them.
     """

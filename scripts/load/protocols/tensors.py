@@ -27,7 +27,6 @@ class Tensor:
     """What an input is filled with.
 
     Attributes:
-        name: at the server.
         datatype: as the Open Inference Protocol calls it.
         shape: with the batch.
         values: encoded images where the datatype is BYTES, else an array of the shape.
@@ -47,12 +46,7 @@ class Tensor:
 
 
 def filled(inputs: Iterable[Input], images: Sequence[bytes], shapes: dict[str, tuple[int, ...]]) -> list[Tensor]:
-    """The inputs of a request.
-
-    Args:
-        inputs: as the server describes them.
-        images: encoded.
-        shapes: of inputs whose extents are open, without the batch, by name.
+    """The inputs of a request; `shapes` are of those whose extents are open, without the batch, by name.
 
     Raises:
         ScriptError: a shape or a datatype is not known, or the model takes another number of images.

@@ -18,18 +18,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def lines(series: Mapping[str, Points], x: str, y: str, limit: float | None = None, log: bool = False) -> str:
-    """Lines by name.
-
-    Args:
-        series: points by the names of lines.
-        x: title of the axis.
-        y: likewise.
-        limit: drawn as a dashed line across.
-        log: whether the vertical axis is logarithmic.
-
-    Returns:
-        SVG; empty if there is no point.
-    """
+    """Lines by name, as SVG, empty if there is no point; `limit` is drawn as a dashed line across."""
     drawn = {name: [p for p in points if all(map(math.isfinite, p))] for name, points in series.items()}
     points = [point for each in drawn.values() for point in each]
     if not points:

@@ -51,15 +51,10 @@ class Report:
     """The result of a command.
 
     Attributes:
-        url: of the server.
-        protocol: that was spoken.
         rows: what was measured, in order.
-        slo_ms: the objective: what a percentile of the latency may be; None without one.
-        percentile: the one.
+        slo_ms: the objective: what the percentile of the latency may be; None without one.
         found: the position of the row that the search found; None without one.
         price_per_hour: of the machine; None if it was not given.
-        date: of the measurement.
-        machine: that it ran on.
     """
 
     url: str

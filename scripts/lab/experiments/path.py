@@ -23,12 +23,7 @@ def path(
 ) -> Iterator[tuple[str, int]]:
     """The parts of a span's time, the last one first, microseconds: of each node and, with both names, of each hop.
 
-    Args:
-        span: whose.
-        below: the spans by their parents' ids.
-        where: what names begin with.
-        begin: the part of the span that counts; by default all of it.
-        end: likewise.
+    `below` has the spans by their parents' ids, `where` is what names begin with; from `begin` to `end` it counts.
     """
     begin, end = max(begin, span.start_us), span.end_us if end is None else min(end, span.end_us)
     own = where + node(span)
