@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from deployments.ingress.grpc.server import NO_STREAM, GrpcServer
 from deployments.protocol.pool import POOL
-from deployments.protocol.services import SERVICES
+from deployments.protocol.services import SERVICES, known_as
 
 # What a message may have besides its images, bytes.
 BESIDES = 2 * 1024 * 1024
@@ -46,7 +46,7 @@ class GrpcListener(grpc.GenericRpcHandler):
         return self._handlers.get(handler_call_details.method)
 
     def _handler(self, method: MethodDescriptor) -> Any:
-        name = method.name
+        name = known_as(method)
         if method.server_streaming:
 
             async def unimplemented(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
