@@ -35,7 +35,7 @@ class Labelled(msgspec.Struct):
 class Feedback(msgspec.Struct):
     """The true labels of an answer's images; the answer has its request's id, and a reward is not used."""
 
-    truth: SeldonMessage
+    truth: SeldonMessage = msgspec.field(default_factory=SeldonMessage)
     request: Labelled = msgspec.field(default_factory=Labelled)
     response: Labelled = msgspec.field(default_factory=Labelled)
     reward: float = 0.0
