@@ -53,6 +53,8 @@ lock: $(VENV)/dev.installed
 	echo 'tritonclient[http,grpc]>=2.70 grpcio-health-checking grpcio-reflection' | tr ' ' '\n' | \
 		$(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-tritonclient.lock
 	echo 'schemathesis' | $(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-schemathesis.lock
+	echo 'seldon-core==1.18.2' | $(COMPILE) --no-annotate $(UPGRADE) - \
+		--output-file tests/server/shared/requirements-seldon.lock
 	# The last wheel of a perf_analyzer for a C library of before 2024, and one that brings libraries that it wants.
 	echo 'tritonclient==2.50.0 nvidia-pytriton==0.7.0' | tr ' ' '\n' | \
 		$(COMPILE) --no-deps - --output-file tests/server/shared/requirements-perf-analyzer.lock
@@ -66,7 +68,7 @@ lock: $(VENV)/dev.installed
 proto: $(VENV)/dev.installed
 	$(BIN)/uv run --no-project --with grpcio-tools==1.85.1 python -m grpc_tools.protoc -I . --pyi_out=. \
 		--include_imports --descriptor_set_out=deployments/protocol/descriptors.binpb \
-		$(addprefix deployments/protocol/,inference.proto tensorflow_serving.proto feedback.proto)
+		$(addprefix deployments/protocol/,inference.proto tensorflow_serving.proto seldon.proto feedback.proto)
 
 # A Jaeger that takes the traces, from Go's module proxy; needs Go.
 jaeger:

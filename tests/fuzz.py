@@ -94,6 +94,7 @@ TARGETS = {
     "gzip": request(INFER, ("Content-Encoding", b"gzip")),
     "predict": request("/v1/models/ensemble:predict"),
     "classify": request("/v1/models/ensemble:classify"),
+    "seldon": request("/api/v1.0/predictions"),
     "form": request("/classify", ("Content-Type", FORM)),
     "query": query,
     "header": header,
@@ -119,6 +120,9 @@ def seeds():
     yield "predict", json.dumps({"instances": [{"image": {"b64": IMAGE}}], "signature_name": "x"}).encode()
     yield "predict", json.dumps({"inputs": {"image": [{"b64": IMAGE}]}}).encode()
     yield "classify", json.dumps({"examples": [{"image": {"b64": IMAGE}}], "context": {}}).encode()
+    yield "seldon", json.dumps({"data": {"tensor": {"shape": [1, 1, 1, 3], "values": [1, 2, 3]}}}).encode()
+    yield "seldon", json.dumps({"data": {"ndarray": [[[[1, 2, 3]]]]}, "meta": {"puid": "x"}}).encode()
+    yield "seldon", json.dumps({"data": {"tftensor": {"dtype": "DT_STRING", "stringVal": [IMAGE]}}}).encode()
     yield "form", part * 2 + b"--b--\r\n"
     yield "query", b"top_k=3&members=true&timeout_ms=100&quality=full"
     yield "header", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\nx"

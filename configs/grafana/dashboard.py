@@ -122,6 +122,11 @@ ROWS: dict[str, list[Panel]] = {
         ),
         Panel("CPU, cores", "none", {"{{deployment}}": rate("process_cpu_seconds_total", "deployment")}),
         Panel(
+            "CPU, standard deviation over 10 minutes, cores",
+            "none",
+            {"{{deployment}}": f"stddev_over_time(({rate('process_cpu_seconds_total', 'deployment')})[10m:15s])"},
+        ),
+        Panel(
             "Memory",
             "bytes",
             {"{{deployment}}": "sum by (deployment) (ray_ensemble_process_resident_memory_bytes)"},

@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 NO_HEADERS: Mapping[str, str] = {}
 # HAProxy sets it, and discards what the client sent by that name.
 ADDRESS = "x-forwarded-for"
+# A request's own id, over HTTP and in gRPC's metadata, and the most bytes that one may have.
+REQUEST_IDS, MAX_ID = ("x-request-id", "request_id"), 256
 FairBy = Literal["key", "address", "nobody"]
 
 

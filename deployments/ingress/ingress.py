@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Self
 
+import numpy as np
 from msgspec.structs import replace
 
 from deployments.contract.answer import Answer
@@ -20,6 +20,7 @@ from deployments.contract.errors import DeadlineExceeded, InvalidParameter, NotR
 from deployments.contract.item import Item
 from deployments.contract.nodes import Graph
 from deployments.contract.options import Options
+from deployments.ingress.bitmap import bitmap
 from deployments.ingress.capacity import Capacity
 from deployments.ingress.execution import Execution
 from deployments.ingress.options import DEFAULT
@@ -30,8 +31,7 @@ from deployments.observe.tracing import Trace, continue_trace
 
 # Neither a cascade nor a cache answers for a member.
 EVERY_MEMBER = Options(quality="full", cache="no-store")
-# A BMP needs no encoder: 54 bytes of header and one grey pixel.
-GREY_PIXEL = struct.pack("<2s6I2H24x3Bx", b"BM", 58, 0, 54, 40, 1, 1, 1, 24, 128, 128, 128)
+GREY_PIXEL = bitmap(np.full((1, 1, 3), 128, np.uint8))
 
 
 class Ingress:

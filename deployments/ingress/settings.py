@@ -12,6 +12,10 @@ from deployments.contract.settings import MIB, Schema
 Host = Annotated[str, Field(pattern=r"^(\*|\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)$", max_length=253)]
 
 
+# Commas and opening brackets of a JSON document whose images are base64: three for each image, and more for parameters.
+MOST_ELEMENTS = 32_768
+
+
 class IngressSettings(Schema):
     """Admission, batching and deadlines."""
 
@@ -41,6 +45,13 @@ class IngressSettings(Schema):
     )
     timeout_ms: int = Field(30_000, ge=1, le=3_600_000, description="deadline of a request that sets none")
     max_parts: int = Field(64, ge=1, le=10_000, description="images in one request")
+    max_elements: int = Field(
+        MOST_ELEMENTS,
+        ge=1024,
+        le=16 * MIB,
+        description="commas and opening brackets in the JSON of a request, or fields in a message of Seldon's API; an "
+        "image of 224x224 as nested lists has 200,931, and the ingress answers nobody else while it reads them",
+    )
     shared_memory_prefix: str | None = Field(
         None,
         pattern=r"^/?[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$",

@@ -18,6 +18,7 @@ from deployments.ingress.open_inference.model import Inferred
 from deployments.ingress.open_inference.tensors import Tensor
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
+from deployments.protocol import tensorflow_serving_pb2 as tf
 
 VERSION = 1
 # The version in requests of OpenVINO Model Server's clients that want no version in particular.
@@ -108,6 +109,19 @@ def check_input(names: Sequence[str]) -> None:
     """Raise InvalidParameter unless these are the one input."""
     if list(names) != [INPUT]:
         raise InvalidParameter(f"the request needs exactly one input, {INPUT!r}; it has {[n[:40] for n in names][:8]}")
+
+
+def strings(tensor: tf.TensorProto) -> list[bytes]:
+    """The elements of a tensor of encoded images; raises InvalidParameter if it is another."""
+    extents = [dim.size for dim in tensor.tensor_shape.dim]
+    elements = list(tensor.string_val)
+    if tensor.dtype != tf.DT_STRING or tensor.tensor_content:
+        raise InvalidParameter(f"the input {INPUT!r} is DT_STRING, an encoded image an element of string_val")
+    count = len(elements)
+    fits = extents in ([count], [count, 1]) or (not extents and count == 1)
+    if not fits or tensor.tensor_shape.unknown_rank:
+        raise InvalidParameter(f"the input {INPUT!r} has shape {extents[:4]} but {count} elements")
+    return elements
 
 
 def _info(tensor: TensorMetadata) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 
-from deployments.protocol import feedback_pb2, inference_pb2, tensorflow_serving_pb2
+from deployments.protocol import feedback_pb2, inference_pb2, seldon_pb2, tensorflow_serving_pb2
 from deployments.protocol.pool import add_to_default_pool
 
 OPEN_INFERENCE: ServiceDescriptor = inference_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
@@ -23,13 +23,21 @@ HEALTH: ServiceDescriptor = health_pb2.DESCRIPTOR.services_by_name["Health"]
 PREDICTION: ServiceDescriptor = tensorflow_serving_pb2.DESCRIPTOR.services_by_name["PredictionService"]
 MODEL: ServiceDescriptor = tensorflow_serving_pb2.DESCRIPTOR.services_by_name["ModelService"]
 FEEDBACK: ServiceDescriptor = feedback_pb2.DESCRIPTOR.services_by_name["FeedbackService"]
-SERVICES = (OPEN_INFERENCE, PREDICTION, MODEL, HEALTH, FEEDBACK)
+SELDON: ServiceDescriptor = seldon_pb2.DESCRIPTOR.services_by_name["Seldon"]
+# Serve's proxy calls a method by its name alone, and Seldon's `Predict` is named as TensorFlow Serving's is.
+BY_SERVE = (OPEN_INFERENCE, PREDICTION, MODEL, HEALTH, FEEDBACK)
+SERVICES = (*BY_SERVE, SELDON)
+
+
+def known_as(method: MethodDescriptor) -> str:
+    """The name of a method among those of all services."""
+    return f"Seldon{method.name}" if method.containing_service is SELDON else method.name
 
 
 def types() -> dict[str, tuple[type[Message], type[Message]]]:
-    """By the name of each method, the types of its request and of its response."""
+    """By the name of each method, as `known_as` has it, the types of its request and of its response."""
     return {
-        method.name: (GetMessageClass(method.input_type), GetMessageClass(method.output_type))
+        known_as(method): (GetMessageClass(method.input_type), GetMessageClass(method.output_type))
         for service in SERVICES
         for method in service.methods
     }

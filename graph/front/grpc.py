@@ -14,7 +14,7 @@ import grpc
 from google.protobuf.message import Message
 
 from deployments.ingress.grpc.server import NO_STREAM, GrpcServer
-from deployments.protocol.services import SERVICES
+from deployments.protocol.services import SERVICES, known_as
 from graph.front.grpc_call import PREFIX, GrpcCall
 from graph.front.grpc_connection import GrpcConnection
 
@@ -48,7 +48,7 @@ class GrpcListener:
             call.code, call.details = refusal
             return None
         body, call.body = bytes(memoryview(call.body)[PREFIX:]), bytearray()
-        message = await self._server(self._methods[call.path].name, body, call)
+        message = await self._server(known_as(self._methods[call.path]), body, call)
         if (number := dict(call.metadata).get(REQUEST_ID)) is not None:
             call.trailers.append((REQUEST_ID, number))
         return message

@@ -70,15 +70,10 @@ REPORTED: tuple[Reported, ...] = (
         ("overhead of an image of 224x224 as JSON over REST, more than", 1000, "ms"),
         ("overhead of the image as repeated numbers (Tensor) over gRPC", 50, "ms"),
         ("overhead of the image as repeated numbers, parsed faster", 35, "ms"),
+        ("the image as a ListValue", None, "slower than Tensor"),
         ("bytes of the image as floats for each byte of its JPEG", 50, "times"),
         ("decoding the JPEG", 2, "ms"),
         ("traffic of 1,000 float32 images per second", 4.8, "Gb/s"),
-    ),
-    *_not_here(
-        "Seldon's ListValue is a message of its own API; the ladder sends JSON lists, which cost the same loop.",
-        BOOSTING,
-        "Fig. 1",
-        ("the image as a ListValue", None, "slower than Tensor"),
     ),
     *_measured(
         "precision",

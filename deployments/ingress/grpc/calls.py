@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
+from deployments.ingress.grpc.wire import max_fields
+from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Call
 
 
@@ -39,10 +41,10 @@ class Rpc:
         handler: answers a request; every `EnsembleError` that it raises is answered as a status.
         observed: `<service>/<method>`, by which its calls are traced and counted; empty for not at all.
         is_open: whether it needs no key where others do.
-        parts: the most images or labels that a request holds; None for as many images as the settings allow.
+        fields: how many fields a request may have.
     """
 
     handler: Handler
     observed: str = ""
     is_open: bool = False
-    parts: int | None = None
+    fields: Callable[[IngressSettings], int] = lambda settings: max_fields(settings.max_parts)

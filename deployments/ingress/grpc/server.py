@@ -1,4 +1,4 @@
-"""Dispatches gRPC calls by a table: by the last part of a path, whatever its service, as Serve does."""
+"""Dispatches gRPC calls by a table: by the names of `services.known_as`, since Serve tells no more of a path."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from google.protobuf.message import Message
 
 from deployments.contract.caller import caller
 from deployments.contract.errors import INTERNAL_HINT, EnsembleError
-from deployments.ingress.grpc import health, open_inference, shared_memory, tensorflow_serving
+from deployments.ingress.grpc import health, open_inference, seldon, shared_memory, tensorflow_serving
 from deployments.ingress.grpc.calls import Calls, Context
-from deployments.ingress.grpc.wire import decoded, max_fields
+from deployments.ingress.grpc.wire import decoded
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
-from deployments.protocol.services import SERVICES, types
+from deployments.protocol.services import BY_SERVE, types
 
 logger = logging.getLogger("ray.serve")
 
@@ -35,8 +35,8 @@ class GrpcServer:
         self._ingress, self._access, self._headers = service.ingress, service.access, service.headers
         self._types = types()
         self._calls: Calls = {}
-        for calls in (open_inference.calls, shared_memory.calls, tensorflow_serving.calls, health.calls):
-            self._calls |= calls(service)
+        for protocol in (open_inference, shared_memory, tensorflow_serving, seldon, health):
+            self._calls |= protocol.calls(service)
         for extension in service.extensions:
             self._calls |= extension.calls(service)
 
@@ -82,14 +82,13 @@ class GrpcServer:
         call.caller = caller(metadata, key, settings.fair_by, self._headers)
         if rpc.observed and len(body) <= MOST_HELD:
             await self._ingress.capacity.admit(call.caller)
-        fields = max_fields(settings.max_parts if rpc.parts is None else rpc.parts)
         request, _ = self._types[name]
-        return await rpc.handler(decoded(body, request, settings.max_request_bytes, fields), call)
+        return await rpc.handler(decoded(body, request, settings.max_request_bytes, rpc.fields(settings)), call)
 
 
 def answers_grpc(cls: C) -> C:
     """Give a deployment a method for each method of the services, which calls what it has as `grpc`."""
-    for service in SERVICES:
+    for service in BY_SERVE:
         for method in service.methods:
             setattr(cls, method.name, _streaming(method.name) if method.server_streaming else _unary(method.name))
     return cls

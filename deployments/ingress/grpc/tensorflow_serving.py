@@ -14,7 +14,7 @@ from deployments.ingress.open_inference.ensemble import INPUT
 from deployments.ingress.open_inference.tensors import Tensor
 from deployments.ingress.options import DEFAULT
 from deployments.ingress.service import Service
-from deployments.ingress.tensorflow_serving import DTYPES, SIGNATURE, VERSION, Servable, check_input
+from deployments.ingress.tensorflow_serving import DTYPES, SIGNATURE, VERSION, Servable, check_input, strings
 from deployments.observe.observer import Call
 from deployments.protocol import tensorflow_serving_pb2 as pb
 from deployments.protocol.services import PREDICTION
@@ -49,7 +49,7 @@ class TensorFlowServing:
         check_input(list(request.inputs))
         names = self._servable.named(request.output_filter)
         self._ingress.capacity.check_count(len(request.inputs[INPUT].string_val) or 1)
-        images = _strings(request.inputs[INPUT])
+        images = strings(request.inputs[INPUT])
         inferred = await self._servable.predict(images, names, DEFAULT, call)
         outputs = {tensor.name: _proto(tensor) for tensor in inferred.outputs}
         return pb.PredictResponse(outputs=outputs, model_spec=spec)
@@ -96,19 +96,6 @@ class TensorFlowServing:
             asked.name, asked.version.value if asked.HasField("version") else None, asked.signature_name
         )
         return pb.ModelSpec(name=asked.name, version={"value": VERSION}, signature_name=SIGNATURE)
-
-
-def _strings(tensor: pb.TensorProto) -> list[bytes]:
-    """The elements of a tensor of encoded images; raises InvalidParameter if it is another."""
-    extents = [dim.size for dim in tensor.tensor_shape.dim]
-    elements = list(tensor.string_val)
-    if tensor.dtype != pb.DT_STRING or tensor.tensor_content:
-        raise InvalidParameter(f"the input {INPUT!r} is DT_STRING, an encoded image an element of string_val")
-    count = len(elements)
-    fits = extents in ([count], [count, 1]) or (not extents and count == 1)
-    if not fits or tensor.tensor_shape.unknown_rank:
-        raise InvalidParameter(f"the input {INPUT!r} has shape {extents[:4]} but {count} elements")
-    return elements
 
 
 def _image(example: pb.Example) -> bytes | None:

@@ -14,13 +14,11 @@ from starlette.requests import Request
 from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidParameter, UnsupportedMediaType
 from deployments.ingress.arrival import Arrival
 from deployments.ingress.http.encodings import decoded
-from deployments.ingress.settings import IngressSettings
+from deployments.ingress.settings import MOST_ELEMENTS, IngressSettings
 
 # Many clients send "application/octet-stream" for a file of unknown type, and curl declares every body a form.
 UNDECLARED = frozenset({"", "application/octet-stream", "application/x-www-form-urlencoded"})
 FORM_OVERHEAD_BYTES = 64 * 1024
-# Commas and opening brackets of a JSON document whose images are base64: three for each image, and more for parameters.
-MOST_ELEMENTS = 32_768
 # To read more than this costs more than a new connection.
 LARGE_BYTES = 2**20
 T = TypeVar("T")
@@ -84,8 +82,8 @@ async def body(request: Request, limit: int, arrival: Arrival) -> bytes:
     return b"".join([chunk async for chunk in bounded(request, limit, arrival) if chunk])
 
 
-async def document(request: Request, limit: int, arrival: Arrival) -> bytes:
-    """The whole body, a JSON document of at most `MOST_ELEMENTS`; raises as `body` does.
+async def document(request: Request, limit: int, arrival: Arrival, most: int = MOST_ELEMENTS) -> bytes:
+    """The whole body, a JSON document of at most so many elements; raises as `body` does.
 
     To parse millions of elements would hold the event loop for seconds and take a hundred times their bytes. A comma or
     a bracket within a text counts too; base64 has none.
@@ -96,7 +94,7 @@ async def document(request: Request, limit: int, arrival: Arrival) -> bytes:
     _check_declared_length(request, limit)
     chunks, elements = [], 0
     async for chunk in bounded(request, limit, arrival):
-        elements += check_elements(chunk, elements)
+        elements += check_elements(chunk, most, elements)
         chunks.append(chunk)
     return b"".join(chunks)
 
@@ -110,11 +108,11 @@ def parsed(body: bytes, model: type[T]) -> T:
         raise InvalidParameter(f"the body is not the JSON object that is needed: {err}") from err
 
 
-def check_elements(chunk: bytes, before: int = 0) -> int:
+def check_elements(chunk: bytes, most: int, before: int = 0) -> int:
     """The most elements that a part of a JSON document can begin; raises InvalidParameter if they are too many."""
     elements = sum(map(chunk.count, (b",", b"[", b"{")))
-    if before + elements > MOST_ELEMENTS:
-        raise InvalidParameter(f"the JSON has more than {MOST_ELEMENTS} commas and opening brackets")
+    if before + elements > most:
+        raise InvalidParameter(f"the JSON has more than {most} commas and opening brackets")
     return elements
 
 

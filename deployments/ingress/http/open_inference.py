@@ -134,9 +134,11 @@ class OpenInference:
             raise UnsupportedMediaType(f"{declared!r} is not application/json")
         header = request.headers.get(tensors.BINARY)
         # Of binary tensors only the JSON before them has elements.
-        receive = bodies.document if header is None else bodies.body
         async with self._ingress.capacity.arriving(by=call.caller) as arrival:
-            body = await receive(request, settings.max_request_bytes, arrival)
+            if header is None:
+                body = await bodies.document(request, settings.max_request_bytes, arrival, settings.max_elements)
+            else:
+                body = await bodies.body(request, settings.max_request_bytes, arrival)
         asked = tensors.read(model, body, header, settings, regions)
         inferred = await model.infer(
             asked.tensor,

@@ -21,6 +21,7 @@ from deployments.ingress.http import (
     documents,
     leaving,
     open_inference,
+    seldon,
     shared_memory,
     tensorflow_serving,
 )
@@ -51,8 +52,8 @@ class HttpServer:
         self._leavers = leaving.Leavers()
         self._refusals = Refusals(least=LARGE_PACE, most=MOST_LARGE)
         self._routes: Routes = {}
-        for routes in (classify.routes, open_inference.routes, shared_memory.routes, tensorflow_serving.routes):
-            self._routes |= routes(service)
+        for protocol in (classify, open_inference, shared_memory, tensorflow_serving, seldon):
+            self._routes |= protocol.routes(service)
         for extension in service.extensions:
             self._routes |= extension.routes(service)
         self._routes |= live.routes(service)
@@ -105,7 +106,8 @@ class HttpServer:
             return self._error(error, tensorflow_serving.AS_MESSAGE)
         if path == METRICS:
             return self._error(NotFound(f"there is no {path} on this port; {where_metrics_are()}"), AS_OBJECT)
-        style = AS_TEXT if path.startswith("/v2") else AS_OBJECT
+        styles = {"/v2": AS_TEXT, seldon.PREFIX: seldon.AS_STATUS}
+        style = next((style for start, style in styles.items() if path.startswith(start)), AS_OBJECT)
         return self._error(NotFound(f"there is no {path}; see /docs for what there is"), style)
 
     async def _observed(self, request: Request, route: Route, template: str) -> Response:

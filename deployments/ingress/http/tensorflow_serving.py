@@ -140,8 +140,9 @@ class TensorFlowServing:
 
     async def _body(self, request: Request, call: Call) -> tuple[dict[str, Any], float]:
         """The request's fields, and when it began to arrive."""
+        settings = self._ingress.settings
         async with self._ingress.capacity.arriving(by=call.caller) as arrival:
-            body = await bodies.document(request, self._ingress.settings.max_request_bytes, arrival)
+            body = await bodies.document(request, settings.max_request_bytes, arrival, settings.max_elements)
         fields = bodies.parsed(body, dict[str, Any])
         signature = fields.get("signature_name", "")
         if not isinstance(signature, str):

@@ -91,7 +91,7 @@ def read(model: Model, body: bytes, header: str | None, settings: IngressSetting
     """
     length = _length(header, len(body))
     if header is not None:
-        bodies.check_elements(body[:length])
+        bodies.check_elements(body[:length], settings.max_elements)
     if header is not None and length == 0:
         request = InferRequest([], parameters={"binary_data_output": True})
         return Asked(_whole(model, body), model.requested([]), request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from deployments.contract.caller import REQUEST_IDS
 from deployments.contract.errors import UnknownRequest
 from deployments.contract.item import Item
 from deployments.ingress.extension import Report
@@ -12,7 +13,7 @@ from deployments.ingress.grpc.calls import Calls
 from deployments.ingress.http.routes import Routes
 from deployments.ingress.service import Service
 from graph.capabilities.capability import Capability, Site
-from graph.capabilities.feedback import grpc, routes
+from graph.capabilities.feedback import grpc, routes, seldon
 from graph.capabilities.feedback.labels import TakesLabel
 from graph.capabilities.feedback.metrics import FeedbackMetrics, FeedbackStats
 from graph.capabilities.feedback.peers import Peers
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from graph.config import EnsembleConfig
 
 NAME = "feedback"
-# A request's own id, over HTTP and in gRPC's metadata.
-REQUEST_IDS = ("x-request-id", "request_id")
 # The folder of the sockets of the ingress' replicas, among those of deployments, of which none has such a name.
 FOLDER = "true labels"
 
@@ -51,12 +50,14 @@ class Feedback(Capability):
         self.handles = {NAME: self._take}
 
     def routes(self, service: Service) -> Routes:
-        """`POST /feedback`."""
-        return {} if self._peers is None else routes.routes(service.ingress, self._peers)
+        """`POST /feedback`, and Seldon's."""
+        if self._peers is None:
+            return {}
+        return routes.routes(service.ingress, self._peers) | seldon.routes(service.ingress, self._peers)
 
     def calls(self, service: Service) -> Calls:
-        """`ensemble.FeedbackService`."""
-        return grpc.calls(self._take)
+        """`ensemble.FeedbackService`, and Seldon's `SendFeedback`."""
+        return grpc.calls(self._take) | seldon.calls(self._take)
 
     async def check_health(self) -> None:
         """Let the other replicas find this one."""

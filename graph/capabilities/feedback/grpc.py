@@ -7,6 +7,7 @@ from google.protobuf.message import Message
 
 from deployments.contract.errors import EnsembleError, InvalidParameter
 from deployments.ingress.grpc.calls import Calls, Rpc
+from deployments.ingress.grpc.wire import max_fields
 from deployments.observe.observer import Call
 from deployments.protocol import feedback_pb2 as pb
 from graph.capabilities.feedback.labels import MAX_LABELS, TakesLabel, TrueLabel, taken
@@ -25,7 +26,7 @@ def calls(take: TakesLabel) -> Calls:
             raise errors[0]
         return pb.LabelResponse(accepted=1)
 
-    return {"Label": Rpc(handler, parts=MAX_LABELS)}
+    return {"Label": Rpc(handler, fields=lambda _: max_fields(MAX_LABELS))}
 
 
 def _result(error: EnsembleError | None) -> pb.LabelResponse.Result:

@@ -8,8 +8,8 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
+from deployments.contract.caller import MAX_ID
 from deployments.contract.errors import EnsembleError
-from graph.capabilities.feedback.store import MAX_ID
 
 # Labels in one request; the highest position of an image in its request.
 MAX_LABELS, MAX_PLACE = 4096, 100_000

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from deployments.contract.caller import MAX_ID
 from deployments.contract.errors import AlreadyLabelled, EnsembleError, UnknownLabel, UnknownRequest
 from graph.capabilities.feedback.settings import FeedbackSettings
 from graph.flows.record import ENSEMBLE, Record
@@ -14,8 +15,8 @@ from graph.flows.record import ENSEMBLE, Record
 if TYPE_CHECKING:
     from graph.capabilities.feedback.metrics import FeedbackMetrics, FeedbackStats
 
-# Characters of what a caller sent that an error quotes, and of a request's id that is remembered.
-MAX_QUOTED, MAX_ID = 40, 256
+# Characters of what a caller sent that an error quotes.
+MAX_QUOTED = 40
 
 
 class FeedbackStore:

@@ -3,7 +3,7 @@
     ensemble experiments batches               # one of them; writes its result, tables and picture in docs/experiments
     ensemble experiments all --seconds 2       # all of these that this commit has not been measured by on this machine
     ensemble experiments pages                 # writes tables and pictures anew from the stored results
-    ensemble experiments cascade --help        # as autoscaling, cost, overload, payloads, planning it has options
+    ensemble experiments cascade --help        # as autoscaling, cost, overload, planning it has options
 
 What is missing for any of them is named before the first one starts.
 """
@@ -35,6 +35,7 @@ from scripts.lab.experiments.experiment import Experiment
 from scripts.serve.environment import set_up
 
 MEASURED = (
+    payloads.PAYLOADS,
     batches.BATCHES,
     arrivals.ARRIVALS,
     ladder.LADDER,
@@ -50,7 +51,6 @@ WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "cascade": cascade.main,
     "cost": cost.main,
     "overload": overload.main,
-    "payloads": payloads.main,
     "planning": planning.main,
 }
 

@@ -1,20 +1,10 @@
-"""Measures what a request costs by the form that its images have: JSON, tensors, JPEG, shared memory.
-
-    ensemble experiments payloads --markdown payloads.md --plot payloads.svg
-
-A model that does no work is served by one process, at CIFAR's size and at 224x224; pixels are sent to it as a member,
-JPEGs of quality 75, of that size and of a photograph's own, to the ensemble that it is alone in. One client sends one
-request after the other. What this application does not take, or refuses, is measured without being sent: a client's
-encoding, and a server's parsing. The photographs are those of `ENSEMBLE_DATA`, or scikit-image's. It needs the
-`benchmark` extra.
-"""
+"""What a request costs by the form that its images have: lists, tensors, JPEG, shared memory."""
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,21 +13,36 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
-from scripts.errors import errors_in_one_line
 from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
 from scripts.lab.benchmark.workloads import Workload, originals, square, trivial
 from scripts.lab.experiments.asking import REGION, Asking, region, register, share_memory
-from scripts.lab.experiments.forms import FORMS, Form, Pixels, shared
-from scripts.results import Table, add_files, check_files, drawing, write_files
-from scripts.serve.environment import set_up
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows
+from scripts.lab.experiments.forms import (
+    DECODING,
+    DOUBLES,
+    FORMS,
+    JPEG,
+    LIST_VALUE,
+    LISTS,
+    RAW_FLOATS,
+    Form,
+    Pixels,
+    shared,
+)
+from scripts.lab.pictures.chart import Bar
+from scripts.lab.reported import of
+from scripts.results import Table
 
 MEMBER = "resnet"
-QUALITY = 75
-EDGES = {"32x32": 32, "224x224": 224}
-PHOTOGRAPH = "photographs"
-BATCHES = (1, 4, 16)
+QUALITY, EDGE = 75, 224
+PIXELS, PHOTOGRAPH = f"{EDGE}x{EDGE}", "photographs"
+BATCHES = (1, 4)
+# Enough for the lists of the largest batch; the server's default would refuse one image.
+MOST_ELEMENTS = 2_000_000
 IDLE_S, FEWEST = 3.0, 5
-HEADINGS = ("images", "form", "batch", "bytes/image", "client CPU, ms/image", "server CPU, ms/image", "p50, ms")
+# Images per second whose traffic is told.
+RATE = 1000
+DIFFERS = "the client and a model that does no work on one machine of two cores"
 
 
 class Cost(NamedTuple):
@@ -114,6 +119,7 @@ def _idle(server: Running) -> Callable[[], float]:
 def _edit(config: dict[str, Any]) -> None:
     args = config["applications"][0]["args"]
     args["members"] = [member for member in args["members"] if member["name"] == MEMBER]
+    args["ingress"] = {**args.get("ingress", {}), "max_elements": MOST_ELEMENTS}
     share_memory(config)
 
 
@@ -122,104 +128,100 @@ def jpeg(image: Pixels) -> bytes:
     return bytes(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1])
 
 
-def measure(seconds: float, batches: Sequence[int], folder: Path) -> list[Cost]:
-    """Serve each size and send each form of it.
-
-    Args:
-        seconds: for each form and batch.
-        batches: images a request.
-        folder: for the models.
-
-    Raises:
-        ScriptError: a request failed, or the server did not start.
-    """
-    pictures = originals()
+def check() -> None:
+    """Raise ScriptError if there are no photographs, or what a form needs is missing."""
+    originals()
     for form in FORMS:
-        # What is missing is told before anything is served.
         if form.of == "pixels":
             form.encode(np.zeros((1, 1, 1, 3), np.uint8), MEMBER)
-    costs: list[Cost] = []
-    progress = tqdm(total=len(batches) * (2 * (len(FORMS) + 1) + _jpeg_forms()), unit="form")
-    for name, edge in EDGES.items():
-        load = Workload("trivial", trivial(folder / name, (edge, edge)), 1, (edge, edge), (), None)
-        with ExitStack() as stack:
-            server = stack.enter_context(running(OURS["colocated"], load, _edit))
-            file = stack.enter_context(region(max(batches) * edge * edge * 3))
-            ask = Asking(url := f"http://127.0.0.1:{HTTP_PORT}", f"grpc://127.0.0.1:{GRPC_PORT}")
-            stack.callback(ask.close)
-            register(url, file)
-            used = _idle(server)
-            for batch in batches:
-                squares = np.stack([square(pictures[n % len(pictures)], edge) for n in range(batch)])
-                encoded = [jpeg(image) for image in squares]
-                for form in (*FORMS, shared(file, REGION)):
-                    content = squares if form.of == "pixels" else encoded
-                    costs.append(cost(name, form, content, seconds, ask, used))
-                    progress.update()
-                if edge == max(EDGES.values()):
-                    whole = [jpeg(pictures[n % len(pictures)]) for n in range(batch)]
-                    for form in FORMS:
-                        if form.of == "jpeg":
-                            costs.append(cost(PHOTOGRAPH, form, whole, seconds, ask, used))
-                            progress.update()
-    progress.close()
-    return [*costs, *(_of_photograph(form, pictures) for form in FORMS if form.of == "pixels")]
 
 
-def _jpeg_forms() -> int:
-    return sum(form.of == "jpeg" for form in FORMS)
+def measure(seconds: float) -> Rows:
+    """The rows: each form with each number of images, and JPEGs of whole photographs."""
+    pictures, costs = originals(), []
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        load = Workload("trivial", trivial(Path(folder), (EDGE, EDGE)), 1, (EDGE, EDGE), (), None)
+        server = stack.enter_context(running(OURS["colocated"], load, _edit))
+        file = stack.enter_context(region(max(BATCHES) * EDGE * EDGE * 3))
+        ask = Asking(url := f"http://127.0.0.1:{HTTP_PORT}", f"grpc://127.0.0.1:{GRPC_PORT}")
+        stack.callback(ask.close)
+        register(url, file)
+        used = _idle(server)
+        for batch in BATCHES:
+            chosen = [pictures[n % len(pictures)] for n in range(batch)]
+            squares = np.stack([square(image, EDGE) for image in chosen])
+            sent = {"pixels": squares, "jpeg": [jpeg(image) for image in squares]}
+            for form in tqdm((*FORMS, shared(file, REGION)), unit="form"):
+                costs.append(cost(PIXELS, form, sent[form.of], seconds, ask, used))
+            whole = [jpeg(image) for image in chosen]
+            costs += [cost(PHOTOGRAPH, form, whole, seconds, ask, used) for form in FORMS if form.of == "jpeg"]
+    return [one._asdict() for one in costs]
 
 
-def _of_photograph(form: Form, pictures: Sequence[Pixels]) -> Cost:
-    """What the pixels of one whole photograph, of middling size, would cost; no member takes them."""
-    middling = sorted(pictures, key=lambda image: image.size)[len(pictures) // 2]
-    return cost(PHOTOGRAPH, form, middling[None], 0, None)
+def table(rows: Rows) -> Table:
+    """A line for each form with each number of images."""
+    lines = []
+    for one in (Cost(**row) for row in rows):
+        server = "" if one.server_ms is None else f"{one.server_ms:.2f}{'' if one.p50_ms else ' (parsing)'}"
+        p50 = "not sent" if one.p50_ms is None else f"{one.p50_ms:.1f}"
+        traffic = one.bytes * 8 * RATE / 1e9
+        numbers = f"{one.bytes:,.0f}", f"{traffic:.2f}", f"{one.client_ms:.2f}", server, p50
+        lines.append([one.images, one.form, str(one.batch), *numbers])
+    heads = ("images", "form", "images per request", "bytes/image", f"Gb/s at {RATE:,} images/s")
+    return Table((*heads, "client CPU, ms/image", "server CPU, ms/image", "p50, ms"), lines, words=range(2))
 
 
-def cells(one: Cost) -> list[str]:
-    """A line of the table."""
-    server = "" if one.server_ms is None else f"{one.server_ms:.2f}{'' if one.p50_ms else ' (parsing)'}"
-    p50 = "not sent" if one.p50_ms is None else f"{one.p50_ms:.1f}"
-    return [one.images, one.form, str(one.batch), f"{one.bytes:,.0f}", f"{one.client_ms:.2f}", server, p50]
+def _alone(rows: Rows) -> dict[str, Cost]:
+    """By the name of its form, what one image of the small size costs."""
+    costs = [Cost(**row) for row in rows]
+    return {one.form: one for one in costs if one.images == PIXELS and one.batch == 1}
 
 
-def plot(costs: Sequence[Cost], path: Path) -> None:
-    """Bytes and CPU of one image of 224x224 by form; PNG or SVG by the file's name."""
-    shown = [one for one in costs if one.images == max(EDGES, key=EDGES.__getitem__) and one.batch == 1]
-    shown.sort(key=lambda one: one.bytes)
-    names = [one.form + ("" if one.p50_ms else " *") for one in shown]
-    with drawing(path, (10, 4.5), columns=2) as [wire, cpu]:
-        wire.barh(names, [one.bytes for one in shown], color="tab:blue")
-        wire.set_xscale("log")
-        wire.set_xlabel("bytes on the wire, an image")
-        clients = [one.client_ms for one in shown]
-        cpu.barh(names, clients, label="client", color="tab:orange")
-        cpu.barh(names, [one.server_ms or 0 for one in shown], left=clients, label="server", color="tab:green")
-        cpu.set_xlabel("CPU, ms an image   (* not sent: encoding and parsing alone)")
-        cpu.legend(frameon=False)
+def compare(rows: Rows) -> Mapping[str, Here]:
+    """The figures of the ladder; an overhead is the latency, because the model does no work."""
+    alone = _alone(rows)
+
+    def latency(form: str, differs: str) -> Here:
+        p50 = alone[form].p50_ms
+        return Here(p50, "not sent" if p50 is None else f"{p50:.1f} ms", f"{differs}; {DIFFERS}")
+
+    times, traffic = alone[RAW_FLOATS].bytes / alone[JPEG].bytes, alone[RAW_FLOATS].bytes * 8 * RATE / 1e9
+    decoding = alone[DECODING].server_ms or 0.0
+    lists, doubles = (latency(form, "").text for form in (LIST_VALUE, DOUBLES))
+    same = "the same measurement: the server never reads numbers one by one"
+    return {
+        "overhead of an image of 224x224 as JSON over REST, more than": latency(LISTS, "the limit on lists was raised"),
+        "overhead of the image as repeated numbers (Tensor) over gRPC": latency(DOUBLES, "another server"),
+        "overhead of the image as repeated numbers, parsed faster": latency(DOUBLES, same),
+        "the image as a ListValue": Here(None, f"{lists}, and {doubles} as Tensor", DIFFERS),
+        "bytes of the image as floats for each byte of its JPEG": Here(
+            times, f"{times:.0f} times", f"quality {QUALITY}, other photographs"
+        ),
+        "decoding the JPEG": Here(decoding, f"{decoding:.2f} ms", "one core of another CPU"),
+        "traffic of 1,000 float32 images per second": Here(traffic, f"{traffic:.2f} Gb/s", "computed from the bytes"),
+    }
 
 
-def report(costs: Sequence[Cost], args: argparse.Namespace) -> None:
-    """Print what each form costs, and write the files that were asked for."""
-    order = [*EDGES, PHOTOGRAPH]
-    lines = [cells(one) for one in sorted(costs, key=lambda one: (order.index(one.images), one.batch))]
-    table = Table(HEADINGS, lines, words=range(2), title="What a request costs, by the form of its images")
-    table.show()
-    write_files(args, table, [one._asdict() for one in costs], lambda path: plot(costs, path))
+def picture(rows: Rows) -> Groups:
+    """The latency of one image by form, what was reported first."""
+    told = [Bar(each.what, each.value, each.text) for each in of("payloads") if each.unit == "ms" and each.value]
+    here = [
+        Bar(one.form, one.p50_ms, f"{one.p50_ms:.1f} ms, {one.bytes / 1000:,.1f} KB", ours="JPEG" in one.form)
+        for one in _alone(rows).values()
+        if one.p50_ms is not None
+    ]
+    return [("reported", told), ("here; JPEGs are coloured", here)]
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Parse the command line, measure and report."""
-    description = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="ensemble experiments payloads", description=__doc__, formatter_class=description
-    )
-    parser.add_argument("--seconds", type=float, default=2.0, help="for each form and batch; default: %(default)s")
-    add_files(parser)
-    args = parser.parse_args(arguments)
-    if args.seconds <= 0:
-        parser.error("--seconds must be above 0")
-    check_files(parser, args)
-    with errors_in_one_line(), tempfile.TemporaryDirectory() as folder:
-        set_up()
-        report(measure(args.seconds, BATCHES, Path(folder)), args)
+PAYLOADS = Experiment(
+    "payloads",
+    "An image of 224x224 from the client to the answer, ms, by its form; less is better",
+    "Pixels of 224x224 and JPEGs of quality 75, a model that does no work, one client, one process",
+    check,
+    measure,
+    table,
+    compare,
+    picture,
+    seconds=2.0,
+    ascending=True,
+)

@@ -36,7 +36,6 @@ def charts() -> dict[str, Chart]:
         "accuracy": _accuracy(),
         "overload": _overload(),
         "zoo": _zoo(),
-        "payloads": _payloads(),
     }
 
 
@@ -120,13 +119,3 @@ def _zoo() -> Chart:
         groups[setup["precision"]].append(Bar(label, row["requests_per_s"], text, ours=bool(exits)))
     note = f"Coloured: cascades. 32 clients, one process, 32x32; {EPYC}, November 2026"
     return Chart("Requests per second, with the top-1 accuracy; more is better", note, list(groups.items()))
-
-
-def _payloads() -> Chart:
-    bars = [
-        Bar(row["form"], row["bytes"] / 1000, f"{row['bytes'] / 1000:,.1f}", "JPEG" in row["form"])
-        for row in _rows("payloads")
-        if row["images"] == "224x224" and row["batch"] == 1
-    ]
-    note = "Coloured: JPEG. One image of 224x224 pixels; bytes depend on no machine"
-    return Chart("An image on the wire, KB; less is better", note, [("", bars)], ascending=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor, ServiceDescriptor
 
-from deployments.protocol import feedback_pb2, inference_pb2, tensorflow_serving_pb2
+from deployments.protocol import feedback_pb2, inference_pb2, seldon_pb2, tensorflow_serving_pb2
 from deployments.protocol.services import SERVICES
 from scripts.lab.reference.markdown import code, table
 
 FILES: dict[str, FileDescriptor] = {
     "inference.proto": inference_pb2.DESCRIPTOR,
     "tensorflow_serving.proto": tensorflow_serving_pb2.DESCRIPTOR,
+    "seldon.proto": seldon_pb2.DESCRIPTOR,
     "feedback.proto": feedback_pb2.DESCRIPTOR,
 }
 TYPES = {

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deployments.contract.batch import Batch
-from deployments.ingress.http import classify, documents, open_inference, shared_memory, tensorflow_serving
+from deployments.ingress.http import classify, documents, open_inference, seldon, shared_memory, tensorflow_serving
 from deployments.ingress.http.page import live
 from deployments.ingress.ingress import Ingress
 from deployments.ingress.service import Service
@@ -16,6 +16,7 @@ from deployments.observe.observer import Observer
 from deployments.observe.stats import Stats
 from deployments.observe.tracing import Tracing
 from graph.capabilities.feedback import routes as feedback
+from graph.capabilities.feedback import seldon as seldon_feedback
 from graph.capabilities.loading import routes as loading
 from graph.capabilities.loading.control import ModelControl
 from scripts.lab.reference.markdown import code, table
@@ -48,9 +49,10 @@ def _document() -> dict[str, Any]:
     ingress = Ingress.of_images(graph, IngressSettings(), 0, Observer(Tracing(None, {})))
     service = Service(ingress, 0, lambda: True, stats=Stats())
     routes = classify.routes(service)
-    for protocol in (open_inference, shared_memory, tensorflow_serving, live):
+    for protocol in (open_inference, shared_memory, tensorflow_serving, seldon, live):
         routes |= protocol.routes(service)
-    routes |= feedback.routes(ingress, _nobody) | loading.routes(ingress, ModelControl.__new__(ModelControl))
+    routes |= feedback.routes(ingress, _nobody) | seldon_feedback.routes(ingress, _nobody)
+    routes |= loading.routes(ingress, ModelControl.__new__(ModelControl))
     return documents.openapi(routes)
 
 

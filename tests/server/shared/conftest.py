@@ -15,9 +15,8 @@ HERE = ROOT / "tests" / "server" / "shared"
 @pytest.fixture(scope="package", params=SERVERS, ids="-".join)
 def server(request, repository):
     placement, edges, front = request.param
-    with Server(
-        config(repository, placement, edges=edges, front=front, ingress={"shared_memory_prefix": "es-test"})
-    ) as running:
+    ingress = {"shared_memory_prefix": "es-test"}
+    with Server(config(repository, placement, edges=edges, front=front, ingress=ingress, feedback={})) as running:
         yield running
 
 

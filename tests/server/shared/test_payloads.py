@@ -18,7 +18,7 @@ def ask(server):
     asking.close()
 
 
-@pytest.mark.parametrize("batch", [1, 16])
+@pytest.mark.parametrize("batch", [1, 2])
 def test_each_form_is_answered(server, ask, batch, monkeypatch):
     monkeypatch.setattr("scripts.lab.experiments.payloads.MEMBER", "one")
     pixels = np.zeros((batch, 32, 32, 3), np.uint8)
@@ -27,6 +27,4 @@ def test_each_form_is_answered(server, ask, batch, monkeypatch):
         register(server.url, file)
         for form in (*FORMS, shared(file, REGION)):
             one = cost("32x32", form, pixels if form.of == "pixels" else encoded, 0, ask)
-            # JSON of 16 images has more numbers than are taken.
-            is_sent = form.way is not None and not (batch == 16 and "nested" in form.name)
-            assert (one.p50_ms is not None) == is_sent, form.name
+            assert (one.p50_ms is not None) == (form.way is not None), form.name

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any
 
-from deployments.ingress.http.bodies import MOST_ELEMENTS
+from deployments.ingress.settings import MOST_ELEMENTS
 from scripts.shipped import shipped
 
 # Stands where something large will; in what a schema asks for it does not occur.

@@ -96,7 +96,9 @@ async def test_without_a_key_nothing_is_decoded(tmp_path):
     assert (context.code, context.details.partition(":")[0]) == (grpc.StatusCode.UNAUTHENTICATED, "unauthenticated")
 
 
-@pytest.mark.parametrize("method", ["ModelInfer", "Predict", "ModelReady", "Label", "List"])
+@pytest.mark.parametrize(
+    "method", ["ModelInfer", "Predict", "SeldonPredict", "SeldonSendFeedback", "ModelReady", "Label", "List"]
+)
 async def test_every_method_bounds_bytes_and_fields(method):
     server = GrpcServer(Door(max_request_bytes=200_000).service)
     for body, code in ((bytes(200_001), "image_too_large"), (b"\xfa\x07\x00" * 60_000, "invalid_parameter")):

@@ -2,14 +2,13 @@
 
 import pytest
 
-from deployments.contract.caller import ANYONE, Caller
+from deployments.contract.caller import ANYONE, MAX_ID, Caller
 from deployments.contract.errors import InvalidParameter, UnknownLabel, UnknownRequest
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
 from deployments.protocol import feedback_pb2 as pb
 from graph.capabilities.feedback.grpc import calls
 from graph.capabilities.feedback.labels import MAX_LABELS, MAX_PLACE
-from graph.capabilities.feedback.store import MAX_ID
 from tests.door import NO_FEEDBACK
 
 

@@ -1,21 +1,48 @@
+import asyncio
 import json
-from argparse import Namespace
 
+import cv2
+import grpc
 import numpy as np
 import pytest
 
+from deployments.ingress.grpc.server import GrpcServer
+from scripts.lab import reported
 from scripts.lab.experiments import payloads
-from scripts.lab.experiments.forms import FORMS, shared
-from scripts.lab.experiments.payloads import Cost, cells, cost, jpeg, report
+from scripts.lab.experiments.forms import DECODING, FORMS, PREDICT, PREDICTIONS, shared
+from scripts.lab.experiments.payloads import PAYLOADS, Cost, cost, jpeg, table
+from tests.door import Door
+from tests.unit.deployments.ingress.grpc.test_server import Context
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
-PARSED = [form for form in FORMS if form.parse is not None]
+PARSED = [form for form in FORMS if form.parse is not None and form.of == "pixels"]
+SELDONS = [form for form in FORMS if form.name.startswith("Seldon")]
 
 
 @pytest.mark.parametrize("form", PARSED, ids=lambda form: form.name)
 def test_a_server_has_the_pixels_that_a_client_sends(form):
     parsed = form.parse(form.encode(PIXELS, "m").body)
     np.testing.assert_array_equal(getattr(parsed, "data", parsed), PIXELS)
+
+
+@pytest.mark.parametrize("form", SELDONS, ids=lambda form: form.name)
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_server_takes_seldon_s_forms(form, count):
+    door, content = Door(), PIXELS[:count] if form.of == "pixels" else [jpeg(image) for image in PIXELS[:count]]
+    request = form.encode(content, "m")
+    if form.way == "http":
+        assert request.path == PREDICTIONS
+        assert door.ask(request.path, request.body)[0] == 200
+    else:
+        assert request.path == PREDICT
+        context = Context()
+        asyncio.run(GrpcServer(door.service)("SeldonPredict", request.body, context))
+        assert context.code == grpc.StatusCode.OK
+    if form.of == "jpeg":
+        assert sorted(door.images) == sorted(content)
+    else:
+        found = [cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR)[:, :, ::-1] for image in door.images]
+        np.testing.assert_array_equal(found, content)
 
 
 def test_shared_memory_holds_them(tmp_path):
@@ -27,23 +54,42 @@ def test_shared_memory_holds_them(tmp_path):
     assert tensor["parameters"] == {"shared_memory_region": "there", "shared_memory_byte_size": PIXELS.nbytes}
 
 
-def test_a_jpeg_has_a_twentieth_of_the_bytes_of_floats(cat):
-    sizes = {
-        form.name: cost("224x224", form, cat[None] if form.of == "pixels" else [jpeg(cat)], 0, None).bytes
+@pytest.fixture(scope="module")
+def unsent():
+    """Rows of one image that was sent nowhere."""
+    from skimage import data
+
+    cat = payloads.square(data.cat()[:, :, ::-1], 224)
+    return [
+        cost(payloads.PIXELS, form, cat[None] if form.of == "pixels" else [jpeg(cat)], 0, None)._asdict()
         for form in FORMS
-    }
+    ]
+
+
+def test_a_jpeg_has_a_twentieth_of_the_bytes_of_floats(unsent):
+    sizes = {row["form"]: row["bytes"] for row in unsent}
     floats = 224 * 224 * 3 * 4
-    assert sizes["REST, binary float32"] > floats
-    assert sizes["gRPC, raw float32"] > floats
-    for form in ("REST, JPEG", "gRPC, JPEG", "JSON, base64 of a JPEG"):
+    for form in ("REST, binary float32", "Seldon gRPC, TensorProto, raw float32", "Seldon gRPC, Tensor"):
+        assert sizes[form] > floats
+    for form in ("REST, JPEG", "gRPC, JPEG", "Seldon gRPC, JPEG", "TensorFlow Serving REST, base64 of a JPEG"):
         assert sizes[form] * 20 < floats
 
 
-@pytest.fixture
-def cat():
-    from skimage import data
+def test_every_reported_figure_has_one_beside_it(unsent):
+    here = PAYLOADS.compare(unsent)
+    assert set(here) == {each.what for each in reported.of("payloads")}
+    assert here["traffic of 1,000 float32 images per second"].text == "4.82 Gb/s"
+    assert here["overhead of the image as repeated numbers (Tensor) over gRPC"].text == "not sent"
+    assert here["bytes of the image as floats for each byte of its JPEG"].value > 20
+    sent = [{**row, "p50_ms": 7.25} for row in unsent]
+    assert PAYLOADS.compare(sent)["the image as a ListValue"].text == "7.2 ms, and 7.2 ms as Tensor"
+    (told, bars), (_, here_bars) = PAYLOADS.picture(sent)
+    assert (told, len(bars), len(here_bars)) == ("reported", 4, len(FORMS))
 
-    return payloads.square(data.cat()[:, :, ::-1], 224)
+
+def test_the_default_limit_would_refuse_what_the_experiment_sends(unsent):
+    lists = json.dumps(np.zeros((max(payloads.BATCHES), 224, 224, 3)).tolist())
+    assert 32_768 * 20 < sum(map(lists.count, ",[")) < payloads.MOST_ELEMENTS
 
 
 def test_what_is_refused_is_measured_without_being_sent():
@@ -53,11 +99,12 @@ def test_what_is_refused_is_measured_without_being_sent():
         asked.append(request.path)
         return False
 
+    one = cost("8x8", FORMS[-1], [jpeg(PIXELS[0])], 0, refused)
+    assert one.form == DECODING
+    assert one.server_ms > 0
     one = cost("8x8", FORMS[0], PIXELS, 0, refused)
-    assert asked == ["/v2/models/resnet/infer"]
-    assert one.p50_ms is None
-    assert one.server_ms is not None
-    assert cells(one)[-2].endswith("(parsing)")
+    assert asked == [PREDICTIONS]
+    assert (one.server_ms, one.p50_ms) == (None, None)
 
 
 def test_cpu_is_of_an_image_and_a_latency_of_a_request():
@@ -69,20 +116,14 @@ def test_cpu_is_of_an_image_and_a_latency_of_a_request():
     assert one.p50_ms > 0
 
 
-def test_the_table_and_the_files(tmp_path, capsys):
+def test_the_table():
     costs = [
+        Cost("224x224", "b", 1, 602_112.0, 1.0, 2.0, 3.0),
+        Cost("224x224", "c", 4, 9.0, 1.0, 2.0, None),
         Cost("photographs", "a", 1, 9.0, 1.0, None, None),
-        Cost("224x224", "b", 1, 1234.5, 1.0, 2.0, 3.0),
-        Cost("32x32", "c", 4, 9.0, 1.0, 2.0, None),
     ]
-    files = {name: tmp_path / f"told.{name}" for name in ("json", "markdown")}
-    report(costs, Namespace(**files, plot=tmp_path / "told.svg"))
-    lines = files["markdown"].read_text().splitlines()
-    assert lines[2:] == [
-        "| 32x32 | c | 4 | 9 | 1.00 | 2.00 (parsing) | not sent |",
-        "| 224x224 | b | 1 | 1,234 | 1.00 | 2.00 | 3.0 |",
-        "| photographs | a | 1 | 9 | 1.00 |  | not sent |",
+    assert table([one._asdict() for one in costs]).markdown().splitlines()[2:] == [
+        "| 224x224 | b | 1 | 602,112 | 4.82 | 1.00 | 2.00 | 3.0 |",
+        "| 224x224 | c | 4 | 9 | 0.00 | 1.00 | 2.00 (parsing) | not sent |",
+        "| photographs | a | 1 | 9 | 0.00 | 1.00 |  | not sent |",
     ]
-    assert len(json.loads(files["json"].read_text())) == 3
-    assert "<svg" in (tmp_path / "told.svg").read_text()
-    assert "not sent" in capsys.readouterr().out

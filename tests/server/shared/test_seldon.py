@@ -1,0 +1,55 @@
+"""Seldon's API, asked by the client that nobody here wrote."""
+
+import numpy as np
+
+from tests.environments import ask
+from tests.networks import CLASSES
+from tests.server.shared.conftest import HERE
+from tests.server.shared.servers import only
+from tests.server.shared.test_http import expected
+
+pytestmark = only(2)
+LEVEL = 250
+
+
+def rows(answer):
+    """The probabilities of an answer in any form; the others of the message."""
+    data = answer["response"]["data"]
+    assert data["names"] == list(CLASSES)
+    if "tensor" in data:
+        return np.reshape(data["tensor"]["values"], data["tensor"]["shape"])
+    return np.array(data["ndarray"])
+
+
+def test_seldon_core(server, pythons, picture):
+    answers = ask(
+        pythons("seldon"),
+        HERE / "seldon_script.py",
+        server.url.removeprefix("http://"),
+        server.grpc,
+        picture,
+        str(LEVEL),
+    )
+    for transport, told in answers.items():
+        for name, count in (("binData", 1), ("puid", 1), ("tensor", 2), ("ndarray", 2)):
+            assert told[name]["success"], told[name]
+            np.testing.assert_allclose(rows(told[name]), [expected(LEVEL)] * count, atol=1e-5)
+        for name in ("tftensor", "encoded"):
+            assert told[name]["response"]["data"]["tftensor"]["dtype"] == "DT_FLOAT"
+        assert told["puid"]["response"]["meta"]["puid"] == f"own-{transport}"
+        assert told["binData"]["response"]["meta"]["puid"]
+        assert [told[name]["success"] for name in ("by name", "by index")] == [True, True]
+        assert told["by name"]["response"]["meta"]["puid"] == f"own-{transport}"
+    for name, code, reason in (
+        ("text", "422", "invalid_parameter"),
+        ("no_picture", "422", "invalid_image"),
+        ("normalized", "422", "invalid_parameter"),
+        ("again", "409", "already_labelled"),
+        ("no truth", "422", "invalid_parameter"),
+    ):
+        rest, grpc = answers["rest"][name], answers["grpc"][name]
+        assert (rest["success"], grpc["success"]) == (False, False)
+        assert rest["message"].startswith(code)
+        status = rest["response"]["status"]
+        assert (str(status["code"]), status["reason"], status["status"]) == (code, reason, "FAILURE")
+        assert f"{reason}: " in grpc["message"]
