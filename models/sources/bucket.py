@@ -1,11 +1,13 @@
-"""Models in a bucket, `s3://` (of any server with S3's API) or `gs://`, by the drivers of fsspec."""
+"""Models in a bucket (`s3://` of any server with that API, `gs://`, `az://`) or on Hugging Face, by fsspec drivers."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from models.errors import SourceError, Unreachable
@@ -25,7 +27,11 @@ TIMEOUTS = {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts
 DRIVERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "s3": ("s3fs", "S3FileSystem", {"config_kwargs": TIMEOUTS}),
     "gs": ("gcsfs.core", "GCSFileSystem", {"requests_timeout": 30}),
+    "az": ("adlfs", "AzureBlobFileSystem", {"connection_timeout": 10, "read_timeout": 30}),
+    "hf": ("huggingface_hub", "HfFileSystem", {}),
 }
+# What changes with a file's content, by driver.
+TAGS = ("ETag", "etag", "generation", "LastModified", "blob_id", "xet_hash")
 
 
 class Bucket:
@@ -52,18 +58,21 @@ class Bucket:
         """See `Source.list`."""
         folder = f"{self._root}/{name}"
         # Every driver depends on it.
-        from fsspec.asyn import sync
+        from fsspec.asyn import get_loop, sync
 
+        # The public `find` has no timeout, and hf:// has no other one.
+        find = self._files._find if self._files.async_impl else partial(asyncio.to_thread, self._files.find)
         with self._errors_as_ours(folder):
-            # The public `find` has no timeout.
-            found = sync(self._files.loop, self._files._find, folder, detail=True, timeout=LISTED_WITHIN_S)
+            # hf:// keeps listings, whatever `use_listings_cache` says.
+            self._files.invalidate_cache()
+            found = sync(get_loop(), find, folder, detail=True, timeout=LISTED_WITHIN_S)
         if len(found) > MAX_FILES:
             raise SourceError(f"{self._location}: {name!r} has {len(found)} files; {MAX_FILES} are allowed")
         listing: Listing = {}
         for path, info in found.items():
             version, _, file = path.removeprefix(f"{folder}/").partition("/")
             if version.isdecimal() and str(int(version)) == version and file:
-                tag = info.get("ETag") or info.get("etag") or info.get("generation") or info.get("LastModified")
+                tag = next((info[key] for key in TAGS if info.get(key)), None)
                 listing.setdefault(int(version), {})[file] = File(int(info["size"]), str(tag))
         return listing
 
@@ -88,11 +97,14 @@ class Bucket:
         except TimeoutError as err:
             raise Unreachable(f"{where} did not answer in time; are the endpoint and the network right?") from err
         except FileNotFoundError as err:
-            raise SourceError(f"{where} is not there; is the bucket's name right? ({err})") from err
-        except PermissionError as err:
-            raise SourceError(f"{where} is refused; are the credentials in the environment right? ({err})") from err
+            raise SourceError(f"{where} is not there; is the address right? ({err})") from err
         except Exception as err:
-            text = f"{type(err).__name__}: {err}"
+            text, _, _ = f"{type(err).__name__}: {err}".partition("\n")
+            status = getattr(getattr(err, "response", None), "status_code", None)
+            if isinstance(err, PermissionError) or status in {401, 403}:
+                raise SourceError(
+                    f"{where} is refused; are the credentials in the environment right? ({text})"
+                ) from err
             if "credential" in text.lower():
                 raise SourceError(f"{where} needs credentials in the environment (docs/operations.md): {text}") from err
             raise Unreachable(f"{where} can't be read ({text}); are the endpoint and the network right?") from err

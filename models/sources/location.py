@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 from models.errors import SourceError
 from models.repository import MAX_NAME_LENGTH, NAME
 
-SCHEMES = ("https", "http", "s3", "gs")
+SCHEMES = ("https", "http", "s3", "gs", "az", "hf")
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 DIGEST = re.compile("sha256=([0-9a-f]{64})")
 
@@ -29,7 +29,7 @@ class Location:
 
     @property
     def scheme(self) -> str:
-        """`https`, `http`, `s3` or `gs`."""
+        """One of `SCHEMES`."""
         return self.url.partition(":")[0]
 
     def __str__(self) -> str:
@@ -54,11 +54,14 @@ def parse_repository(given: str | Path | Location) -> Path | Location:
     except ValueError as err:
         raise SourceError(f"{given!r} is no address: {err}") from err
     if parts.scheme not in SCHEMES:
-        raise SourceError(f"{parts.scheme}:// is not supported; models come from a folder, https://, s3:// or gs://")
+        known = ", ".join(f"{scheme}://" for scheme in SCHEMES if scheme != "http")
+        raise SourceError(f"{parts.scheme}:// is not supported; models come from a folder or {known}")
     if "@" in parts.netloc:
         raise SourceError("an address holds no credentials; the environment does (docs/operations.md)")
     if not host:
         raise SourceError(f"{given!r} names no host or bucket")
+    if parts.scheme == "hf" and not parts.path.strip("/"):
+        raise SourceError(f"{given!r} names no repository; on Hugging Face that is hf://OWNER/NAME")
     if parts.query:
         raise SourceError(f"{given!r}: a repository has no query (what follows `?`)")
     if any(part in {".", ".."} for part in parts.path.split("/")):

@@ -52,7 +52,9 @@ def running(repository, tmp_path_factory):
     file = folder / "keys"
     mobile, slow = keys.add(file, "mobile", None), keys.add(file, "slow", 0.01)
     operator = keys.add(file, "operator", None)
-    content = config(repository, "inline", access={"keys": str(file), "operators": ["operator"]})
+    # On, so that the OpenAPI document has every path.
+    on = {"access": {"keys": str(file), "operators": ["operator"]}, "ingress": {"shared_memory_prefix": "access"}}
+    content = config(repository, "inline", **on, feedback={})
     server = Server(content, **{CERTIFICATE: str(certificate), KEY: str(key)})
     seen, done = set(), threading.Event()
     watcher = threading.Thread(target=watch, args=(server, seen, done))

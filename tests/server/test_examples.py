@@ -15,7 +15,8 @@ from tests.server.server import Server, post
 EXAMPLES = ROOT / "examples"
 CAT = ROOT / "tests" / "cat.jpg"
 SERVED = {"third_member.yaml", "own_build.yaml"}
-# Served by tests/server/remote/test_members.py, which has another server for it: remote_member.yaml.
+# Served by tests/server/remote/test_members.py, which has another server for it: remote_member.yaml. Executed by
+# tests/server/test_notebook.py: own_models.ipynb.
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def run(server, name, *arguments):
 
 def test_every_example_is_here():
     tested = {path.name for path in EXAMPLES.iterdir() if path.name in Path(__file__).read_text()}
-    assert tested == {path.name for path in EXAMPLES.iterdir() if path.suffix in {".py", ".yaml"}}
+    assert tested == {path.name for path in EXAMPLES.iterdir() if path.suffix in {".py", ".yaml", ".ipynb"}}
 
 
 def test_a_third_member(served):

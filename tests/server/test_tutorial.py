@@ -67,9 +67,13 @@ def test_the_tutorial_leads_to_a_served_cascade(tmp_path):
     content = yaml.safe_load((tmp_path / "my.yaml").read_text())
     content["applications"][0]["args"]["model_repository"] = str(tmp_path / "models")
     with Server(content, folder=tmp_path) as server:
-        classified, tuned, deployed = follow(steps[serves + 1 :], tmp_path, server)
+        classified, tuned, deployed, tried, watched = follow(steps[serves + 1 :], tmp_path, server)
     answer = json.loads(classified)
     assert answer["model_versions"] == {"small": 2, "large": 2}
     assert set(answer["members"]) == {"small", "large"}
     assert re.search(r"^ensemble: \{cascade: \{order: \[\w+, \w+\], exit_at: \[[\d.]+\]\}\}$", tuned, re.M)
     assert "small" in json.loads(deployed.splitlines()[-1])["asked"]
+    answered = {version: int(count) for count, version in re.findall(r"(\d+) \"small\": (\d)", tried)}
+    assert sum(answered.values()) == 200
+    assert 0 < answered["2"] < answered["1"]
+    assert json.loads(watched)["members"]

@@ -31,14 +31,14 @@ PAGE = """<!doctype html>
 
 
 def routes(documented: Routes) -> Routes:
-    """The document of these routes and its own, the page and its files."""
+    """The document of these routes, without those that are off, and its own, the page and its files."""
 
     @cache
-    def made() -> dict[str, Any]:
-        return openapi({**documented, **own})
+    def made(paths: frozenset[str]) -> dict[str, Any]:
+        return openapi({path: route for path, route in (documented | own).items() if path in paths})
 
     async def document(_: Request, _call: Call) -> Response:
-        return encoded(made())
+        return encoded(made(frozenset(path for path, route in (documented | own).items() if route.is_on())))
 
     async def page(_: Request, _call: Call) -> Response:
         return HTMLResponse(PAGE)

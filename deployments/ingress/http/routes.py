@@ -107,6 +107,7 @@ class Route:
         body: by media type, the model or the JSON schema of the request's body.
         observed: whether its calls are traced and counted.
         open: whether it needs no key where others do.
+        is_on: whether the settings allow it; otherwise the OpenAPI document of the server leaves it out.
     """
 
     method: str
@@ -119,6 +120,7 @@ class Route:
     body: Mapping[str, Any] = field(default_factory=dict)
     observed: bool = False
     open: bool = False
+    is_on: Callable[[], bool] = lambda: True
 
     @property
     def may_change(self) -> bool:

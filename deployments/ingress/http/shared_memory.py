@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -50,7 +51,7 @@ def routes(service: Service) -> Routes:
     for path, which in ((REGION_PATH, "a region"), (PATH, "every region")):
         found[f"{path}/status"] = _route("GET", status, f"report {which}", list[Region])
         found[f"{path}/unregister"] = _route("POST", unregister, f"unregister {which}")
-    return found
+    return {path: replace(route, is_on=lambda: regions.is_on) for path, route in found.items()}
 
 
 def _route(method: str, handler: Handler, summary: str, answer: Any = dict[str, Any], body: Any = None) -> Route:

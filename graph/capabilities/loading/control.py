@@ -55,9 +55,14 @@ class ModelControl:
         self._operators, self._gates, self._versions, self._deploy = operators, gates, versions, deploy
         self._changing = asyncio.Lock()
 
+    @property
+    def is_on(self) -> bool:
+        """Whether anybody may load and unload members."""
+        return bool(self._operators)
+
     def check_permitted(self, name: str) -> None:
         """Raise NotFound where loading is off, and Forbidden unless the key of that name, empty for none, may load."""
-        if not self._operators:
+        if not self.is_on:
             raise NotFound(OFF)
         if self._operators != "anyone" and name not in self._operators:
             raise Forbidden(f"the key {name!r} may not load and unload members; access.operators lists those that may")

@@ -40,7 +40,9 @@ def routes(ingress: Ingress, control: ModelControl) -> Routes:
         described = f"Open Inference Protocol, model repository: {summary}"
         errors = (*OF_ARRIVING, Forbidden, NotFound, Conflict, NotReady)
         body = {"application/json": RepositoryRequest}
-        return Route("POST", handler, described, (dict[str, Any],), errors, AS_TEXT, body=body)
+        return Route(
+            "POST", handler, described, (dict[str, Any],), errors, AS_TEXT, body=body, is_on=lambda: control.is_on
+        )
 
     return {
         f"{PATH}/load": route(control.load, "load a version of a member"),

@@ -25,9 +25,9 @@ from scripts.lab.reference.markdown import code, table
 CODE = re.compile(r"`\w+`(?=: )")
 INTRODUCTION = """# HTTP
 
-These are the paths at 127.0.0.1:8000. A running server has the same as a document at `/openapi.json`, with the
-schemas of all bodies, and as a page to try at `/docs`. [The page of the interface](../api.md) explains them, and
-[error codes](errors.md) lists every error.
+These are the paths at 127.0.0.1:8000. A running server has those that are turned on as a document at `/openapi.json`,
+with the schemas of all bodies, and as a page to try at `/docs`. [The page of the interface](../api.md) explains them,
+and [error codes](errors.md) lists every error.
 """
 
 

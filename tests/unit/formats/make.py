@@ -1,6 +1,7 @@
 """Writes the classifiers beside it, the same one in each framework's own format; the tests only read what it wrote.
 
     python make.py tensorflow     # saved_model/, classifier.tflite and int8.tflite, made by TensorFlow 2.21
+    python make.py keras          # keras_model/, by `export` of Keras 3.15 on TensorFlow 2.21
     python make.py paddle         # inference.pdmodel and inference.pdiparams, made by PaddlePaddle 3.3
 
 Each takes float32 images of 8x8 pixels, normalizes nothing, and answers float32 [N,3] probabilities: a 3x3
@@ -38,6 +39,19 @@ def tensorflow() -> None:
     (HERE / "int8.tflite").write_bytes(converter.convert())
 
 
+def keras() -> None:
+    from keras import Input, Sequential, layers
+
+    kinds = [
+        layers.Conv2D(4, 3, strides=2, use_bias=False, activation="relu"),
+        layers.GlobalAveragePooling2D(),
+        layers.Dense(3, use_bias=False, activation="softmax"),
+    ]
+    model = Sequential([Input((8, 8, 3), name="image"), *kinds])
+    model.set_weights([FILTERS, MATRIX])
+    model.export(HERE / "keras_model")
+
+
 def paddle() -> None:
     os.environ["FLAGS_enable_pir_api"] = "0"  # noqa: SIM112  # else it writes .json, which OpenVINO can't read
     import paddle
@@ -62,4 +76,4 @@ def paddle() -> None:
 
 
 if __name__ == "__main__":
-    {"tensorflow": tensorflow, "paddle": paddle}[sys.argv[1]]()
+    {"tensorflow": tensorflow, "keras": keras, "paddle": paddle}[sys.argv[1]]()

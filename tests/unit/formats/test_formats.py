@@ -32,6 +32,7 @@ def expected(rgb: np.ndarray) -> np.ndarray:
     ("source", "precision", "tolerance"),
     [
         ("saved_model", "FP32", 1e-5),
+        ("keras_model", "FP32", 1e-5),
         ("classifier.tflite", "FP32", 1e-5),
         ("int8.tflite", "INT8", 0.05),
         ("inference.pdmodel", "FP32", 1e-5),

@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -30,9 +31,11 @@ def test_every_command_is_in_the_table(capsys):
         assert f"\n{group}:\n" in out
 
 
-def test_the_version_is_that_of_the_package(capsys):
+def test_the_version_is_that_of_the_package_and_of_the_changelog(capsys):
+    version = metadata.version("ensemble-serving")
     cli.main(["--version"])
-    assert capsys.readouterr().out == f"ensemble-serving {metadata.version('ensemble-serving')}\n"
+    assert capsys.readouterr().out == f"ensemble-serving {version}\n"
+    assert re.search(rf"^## {re.escape(version)}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
 
 def test_other_code_of_our_names_is_found(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Places with a repository of one model: a website by HTTP and HTTPS, and buckets of S3 and GCS."""
+"""Places with a repository of one model: a website by HTTP and HTTPS, buckets of S3, GCS and Azure, and a Hub."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from models.sources import manifest, mirror
 from models.sources.location import Location, parse_repository
 from tests.certificates import self_signed
 from tests.networks import constant, one_hot, store
-from tests.unit.models.sources.servers import Site, emulator
+from tests.unit.models.sources.servers import Hub, Site, emulator, serving
 
 # Whose signature the server does not verify; without one, nothing may be overwritten.
 SIGNED = {"Authorization": "AWS4-HMAC-SHA256 Credential=us-east-1/20260101/us-east-1/s3/aws4_request"}
@@ -25,7 +25,22 @@ PUT = {
         content=content,
         trust_env=False,
     ),
+    "az": lambda url, path, content: azure(url).upload_blob(path, content, overwrite=True),
+    "hf": lambda url, path, content: httpx.put(f"{url}/owner/bucket/{path}", content=content, trust_env=False),
 }
+ADDRESS = {"hf": "hf://owner/bucket"}
+SLOW = [pytest.param(scheme, marks=pytest.mark.slow) for scheme in ("s3", "gs", "az")]
+# The account that every Azurite has, with its published key.
+ACCOUNT = (
+    "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IF"
+    "suFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==;BlobEndpoint={}/devstoreaccount1"
+)
+
+
+def azure(url):
+    from azure.storage.blob import ContainerClient
+
+    return ContainerClient.from_connection_string(ACCOUNT.format(url), "bucket")
 
 
 @dataclass
@@ -53,7 +68,8 @@ class Place:
         if self.site is not None:
             (self.root / path).write_bytes(content)
         else:
-            PUT[self.location.scheme](self.bucket, f"{self.below}/{path}", content).raise_for_status()
+            answer = PUT[self.location.scheme](self.bucket, f"{self.below}/{path}", content)
+            assert not isinstance(answer, httpx.Response) or answer.is_success, answer.text
 
 
 def write(root, version, winner=None, name="m", **more):
@@ -92,11 +108,15 @@ def buckets(tmp_path_factory):
         urls = {}
 
         def url(scheme):
-            if scheme not in urls:
+            if scheme not in urls and scheme == "hf":
+                urls[scheme] = stack.enter_context(serving(Hub))
+            elif scheme not in urls:
                 log = tmp_path_factory.mktemp(scheme) / "log"
                 urls[scheme] = stack.enter_context(emulator(scheme, log))
                 if scheme == "s3":
                     httpx.put(f"{urls[scheme]}/bucket", trust_env=False).raise_for_status()
+                elif scheme == "az":
+                    azure(urls[scheme]).create_container()
                 else:
                     httpx.post(f"{urls[scheme]}/storage/v1/b", json={"name": "bucket"}, trust_env=False)
             return urls[scheme]
@@ -104,9 +124,7 @@ def buckets(tmp_path_factory):
         yield url
 
 
-@pytest.fixture(
-    params=["http", "https", pytest.param("s3", marks=pytest.mark.slow), pytest.param("gs", marks=pytest.mark.slow)]
-)
+@pytest.fixture(params=["http", "https", "hf", *SLOW])
 def place(request, root, tmp_path, monkeypatch, buckets):
     """Each kind of place."""
     scheme = request.param
@@ -114,10 +132,20 @@ def place(request, root, tmp_path, monkeypatch, buckets):
         url = buckets(scheme)
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", ACCOUNT.format(url))
+        if scheme == "hf":
+            # HF_ENDPOINT is read when the driver is imported, which an earlier test may have done.
+            from huggingface_hub import constants
+
+            template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, url)
+            monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+            monkeypatch.setattr(constants, "ENDPOINT", url)
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
             monkeypatch.setenv(name, "us-east-1")
         below = tmp_path.name
-        made = Place(root, parse_repository(f"{scheme}://bucket/{below}"), bucket=url, below=below)
+        made = Place(
+            root, parse_repository(f"{ADDRESS.get(scheme, f'{scheme}://bucket')}/{below}"), bucket=url, below=below
+        )
         made.upload()
         yield made
         return

@@ -1,22 +1,42 @@
-"""Places to fetch models from: a S3 and a GCS of others', in an environment of their own, and a website."""
+"""Places to fetch models from: others' S3, GCS and Azure, in environments of their own, a website, and a small Hub."""
 
+import hashlib
 import http.server
+import json
 import os
 import ssl
 import subprocess
 import threading
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from tests.environments import environment
+from tests.environments import environment, node
 from tests.server.server import eventually, free_ports
 
-LOCK = Path(__file__).with_name("requirements-buckets.lock")
+HERE = Path(__file__).parent
+
+
+def _bucket_server(program, *arguments):
+    return [environment("buckets", HERE / "requirements-buckets.lock").with_name(program), *arguments]
+
+
+def _azurite(port):
+    python = environment("azurite", HERE / "azurite" / "requirements.lock", HERE / "azurite")
+    program = python.parent.parent / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+    # A driver may be newer than what it knows of Azure's versions.
+    flags = ["--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck", "--silent"]
+    return [node(python), program, "--blobPort", str(port), *flags]
+
+
 PROGRAMS = {
-    "s3": lambda port: ["moto_server", "-H", "127.0.0.1", "-p", str(port)],
-    "gs": lambda port: ["gcp-storage-emulator", "start", "--in-memory", "--host", "127.0.0.1", "--port", str(port)],
+    "s3": lambda port: _bucket_server("moto_server", "-H", "127.0.0.1", "-p", str(port)),
+    "gs": lambda port: _bucket_server(
+        "gcp-storage-emulator", "start", "--in-memory", "--host", "127.0.0.1", "--port", str(port)
+    ),
+    "az": _azurite,
 }
 
 
@@ -24,8 +44,7 @@ PROGRAMS = {
 def emulator(scheme, log):
     """A running server of a kind of bucket; gives its URL."""
     [port] = free_ports(1)
-    program, *arguments = PROGRAMS[scheme](port)
-    command = [environment("buckets", LOCK).with_name(program), *arguments]
+    command = PROGRAMS[scheme](port)
     clean = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
     with log.open("w") as stream:
         process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, env=clean)
@@ -67,17 +86,74 @@ class Site:
             def log_message(self, *_):
                 pass
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        if certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(*certificate)
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self.url = f"{'http' if certificate is None else 'https'}://127.0.0.1:{self._server.server_address[1]}"
+        self._serving = serving(Handler, certificate)
 
     def __enter__(self):
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        self.url = self._serving.__enter__()
         return self
 
-    def __exit__(self, *_):
-        self._server.shutdown()
-        self._server.server_close()
+    def __exit__(self, *ended):
+        self._serving.__exit__(*ended)
+
+
+@contextmanager
+def serving(handler, certificate=None):
+    """A server in threads of this process; gives its URL."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        yield f"{'http' if certificate is None else 'https'}://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """What a driver asks of Hugging Face about the model repository `owner/bucket`: it exists, its tree, and files."""
+
+    files: dict = {}  # noqa: RUF012
+
+    def do_PUT(self):
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        self.files[self.path.removeprefix("/owner/bucket/")] = content
+        self._send(201, b"")
+
+    def do_GET(self):
+        match unquote(urlsplit(self.path).path).strip("/").split("/"):
+            case ["api", "models", "owner", "bucket"] | ["api", "models", "owner", "bucket", "revision", "main"]:
+                self._send(200, json.dumps({"id": "owner/bucket", "siblings": []}).encode())
+            case ["api", "models", "owner", "bucket", "tree", "main", *folder]:
+                below = "".join(f"{part}/" for part in folder)
+                tree = [self._entry(*file) for file in sorted(self.files.items()) if file[0].startswith(below)]
+                if tree:
+                    self._send(200, json.dumps(tree).encode())
+                else:
+                    self._send(404, b'{"error": "not there"}', **{"X-Error-Code": "EntryNotFound"})
+            case ["owner", "bucket", "resolve", "main", *file] if (
+                content := self.files.get("/".join(file))
+            ) is not None:
+                first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+                self._send(206, content[first : last + 1])
+            case ["api", "models", "owner", "bucket", "revision", _]:
+                self._send(404, b"{}", **{"X-Error-Code": "RevisionNotFound"})
+            case ["api", "models", *_]:
+                self._send(401, b"{}", **{"X-Error-Message": "Invalid username or password."})
+            case _:
+                self._send(404, b"{}")
+
+    def _entry(self, path, content):
+        return {"type": "file", "path": path, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+
+    def _send(self, status, content, **headers):
+        self.send_response(status)
+        for name, value in {"Content-Length": len(content), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass

@@ -1,6 +1,7 @@
 """What every place must do, and what goes wrong at a website, whose answers a test can bend."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from graph.agreement import agree
 from graph.config import parse
 from models.errors import SourceError, Unreachable
 from models.sources import mirror, open_repository
-from models.sources.location import Location
+from models.sources.location import Location, parse_repository
 from models.sources.mirror import Mirror
 from tests.networks import CLASSES
 from tests.server.server import eventually
@@ -313,11 +314,37 @@ def test_a_cache_that_can_not_be_written(website, tmp_path, monkeypatch):
         Mirror(website.location).find("m")
 
 
-@pytest.mark.parametrize(("scheme", "driver"), [("s3", "s3fs"), ("gs", "gcsfs.core")])
+@pytest.mark.parametrize(
+    ("scheme", "driver"), [("s3", "s3fs"), ("gs", "gcsfs.core"), ("az", "adlfs"), ("hf", "huggingface_hub")]
+)
 def test_without_its_driver_a_bucket_says_what_to_install(scheme, driver, monkeypatch):
     monkeypatch.setitem(sys.modules, driver, None)
     with pytest.raises(SourceError, match=rf"pip install {driver.partition('.')[0]} "):
         Mirror(Location(f"{scheme}://bucket"))
+
+
+@pytest.mark.parametrize("place", [pytest.param("az", marks=pytest.mark.slow)], indirect=True)
+def test_what_azure_refuses_is_not_taken_for_a_failing_network(place, monkeypatch):
+    connection = os.environ["AZURE_STORAGE_CONNECTION_STRING"]
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection.replace("AccountKey=Eby8", "AccountKey=Abcd"))
+    _refused(place.location.url, "is refused; are the credentials in the environment right?")
+    monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING")
+    _refused(place.location.url, "needs credentials in the environment")
+
+
+@pytest.mark.parametrize("place", ["hf"], indirect=True)
+def test_what_hugging_face_refuses_is_not_taken_for_a_failing_network(place):
+    _refused("hf://nobody/bucket", "is refused; are the credentials in the environment right?")
+    _refused("hf://owner/bucket@v9", "is not there; is the address right?")
+    assert Mirror(parse_repository(str(place.location).replace("bucket", "bucket@main"))).find("m").version == 1
+
+
+def _refused(address, message):
+    """The error is one line and says that a retry is useless."""
+    with pytest.raises(SourceError, match=message) as caught:
+        Mirror(parse_repository(address)).find("m")
+    assert type(caught.value) is SourceError
+    assert "\n" not in str(caught.value)
 
 
 def test_an_application_of_models_from_there(place, root, tmp_path):

@@ -75,6 +75,15 @@ def test_the_document_groups_paths_by_protocol():
     assert tags["/v1/models/ensemble:predict"] == ["TensorFlow Serving's API"]
 
 
+def test_the_document_leaves_out_what_is_off():
+    document = json.loads(Door().answer("/openapi.json", method="GET").body)
+    assert not [path for path in document["paths"] if "systemsharedmemory" in path or "/load" in path]
+    door = Door()
+    door.service.regions._folder = door.service.regions._prefix = lambda: "on"
+    document = json.loads(door.answer("/openapi.json", method="GET").body)
+    assert "/v2/systemsharedmemory/status" in document["paths"]
+
+
 def test_the_server_and_its_document_report_the_version_of_the_package():
     door = Door()
     server, document = (json.loads(door.answer(path, method="GET").body) for path in ("/v2", "/openapi.json"))

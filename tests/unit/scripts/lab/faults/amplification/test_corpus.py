@@ -1,10 +1,10 @@
 """The corpus of small requests that may cost much: it is of its seed alone, and goes to whatever is served."""
 
-import json
 from random import Random
 
 import pytest
 
+from deployments.ingress.http import documents
 from deployments.protocol.services import SERVICES, known_as, types
 from scripts.lab.faults.amplification import images
 from scripts.lab.faults.amplification.corpus import MOST_BYTES, Corpus, makers
@@ -32,8 +32,9 @@ def http():
 
 
 @pytest.fixture(scope="module")
-def document():
-    return json.loads(Door().answer("/openapi.json", method="GET").body)
+def document(http):
+    """Of all routes, also those that this door's settings turn off."""
+    return documents.openapi(http._routes)
 
 
 @pytest.fixture(scope="module")
