@@ -69,7 +69,7 @@ class Experiment:
         table: of all rows.
         compare: finds figures in the rows, by the `what` of a reported one.
         picture: the groups of bars.
-        seconds: of each load, unless others are asked for.
+        seconds: of each load, unless others are asked for; 0 if nothing is loaded.
         ascending: whether the least is the best.
     """
 
@@ -119,7 +119,8 @@ class Experiment:
         _, end, after = rest.partition(END)
         if not begin or not end:
             raise ScriptError(f"{page.name} has no place for its tables, from {BEGIN.strip()} to {END.strip()}")
-        made = f"{self.images}. {result.machine}, {result.date}, {result.seconds:g} s of each load."
+        loads = f", {result.seconds:g} s of each load" if result.seconds else ""
+        made = f"{self.images}. {result.machine}, {result.date}{loads}."
         shown = f"![{self.title}](../images/{self.name}.svg)"
         tables = [self.compared(result.rows)] if reported.of(self.name) else []
         tables.append(self.table(result.rows))

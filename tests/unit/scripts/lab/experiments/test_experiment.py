@@ -16,7 +16,7 @@ from scripts.lab.pictures.chart import Bar
 from scripts.results import Table
 
 KNOWN = {*command.EXPERIMENTS, *command.WITH_OPTIONS}
-STORED = [each for each in command.EXPERIMENTS.values() if each.stored() is not None]
+STORED = [each for each in command.DRAWN if each.stored() is not None]
 
 
 def test_every_reported_figure_is_measured_or_has_a_reason():
@@ -101,6 +101,15 @@ def test_a_result_of_another_commit_is_made_anew(counted):
     (folder / "arrivals.json").write_text(json.dumps({**stored, "commit": "other"}))
     assert one.run(None, again=False)
     assert len(seen) == 2
+
+
+def test_pages_pass_over_what_has_no_result(counted, capsys):
+    one, _, folder = counted
+    one.run(None, again=False)
+    (folder / "arrivals.md").write_text(f"{BEGIN}{END}")
+    command.draw([replace(one, name="missing"), one])
+    assert "not measured yet, so nothing was drawn: missing" in capsys.readouterr().out
+    assert "seven" in (folder / "arrivals.md").read_text()
 
 
 def test_a_page_without_a_place_for_the_tables_is_told(counted):
