@@ -13,6 +13,7 @@ import argparse
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from scripts.evaluate.ensembles import Members
 from scripts.evaluate.measure import truth_of
 from scripts.interval import Interval
 from scripts.lab.benchmark.workloads import MEMBERS
-from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Part, Rows
 from scripts.lab.experiments.students import DIST, HINTON, LABELS, WAYS, School, Student
 from scripts.lab.pictures.chart import Bar
 from scripts.results import Table
@@ -73,6 +74,7 @@ def measure(school: School, *, finished: bool) -> Rows:
     first: Mapping[str, Any] = {
         "epochs": school.epochs,
         "mixtures": school.mixtures,
+        "learnt": school.learn,
         "judged": len(dataset),
         "teachers_top1": top1(both, labels),
         "teachers_cpu_ms": judge.teachers_ms,
@@ -159,9 +161,9 @@ def table(rows: Rows) -> Table:
         lines.append([*costs, *figures, f"{answered:.1f}", f"{lost:+.2f}", f"{share:.0f}"])
     missing = f"Not trained: {'; '.join(first['missing'])}." if first["missing"] else "All students were trained."
     notes = [
-        f"{first['epochs']} epochs each; where images are mixed, {first['mixtures']} mixtures of each and half of the "
-        f"images mixed. Judged by {first['judged']:,} images, half of which chose the thresholds and the others judged "
-        "the cascades.",
+        f"{first['epochs']} epochs of {first['learnt']:,} images each; where images are mixed, half of them are, in "
+        f"one of {first['mixtures']} ways. Judged by {first['judged']:,} others, half of which chose the thresholds; "
+        "the other half judged the cascades.",
         f"The teachers together: {first['teachers_top1']:.2f} % of these images, {first['teachers_cpu_ms']:.2f} ms of "
         "CPU per image.",
         missing,
@@ -203,7 +205,7 @@ DISTILLATION = Experiment(
     "Held-out images answered wrongly, %; the mean and the range of the seeds; students with teachers are coloured",
     "CIFAR-10's training images, students in float, teachers in int8",
     check,
-    lambda _: [],
+    lambda _: (),
     table,
     compare,
     picture,
@@ -223,7 +225,8 @@ def main(arguments: Sequence[str]) -> None:
     add("--data", type=Path, default=test and test.with_name("train.zip"), help="zip file or folder of <class>/*.jpg")
     add("--folder", type=Path, default=Path("checkpoints/distillation"), help="is resumed from; default: %(default)s")
     add("--hold-out", type=positive, default=10_000, help="images that judge; default: %(default)s")
-    add("--epochs", type=positive, default=8, help="of each student; default: %(default)s")
+    add("--learn", type=positive, default=20_000, help="images that students learn; default: %(default)s")
+    add("--epochs", type=positive, default=12, help="of each student; default: %(default)s")
     add("--seeds", type=positive, default=3, help="students that differ in nothing else; default: %(default)s")
     add("--widths", type=float, nargs="+", default=[0.25, 0.5], help="of the student; default: %(default)s")
     add("--sizes", type=int, nargs="+", default=[32, 20], help="of its images, pixels; default: %(default)s")
@@ -242,5 +245,5 @@ def main(arguments: Sequence[str]) -> None:
         if min(args.sizes) < SMALLEST:
             parser.error(f"--sizes must be {SMALLEST} or more")
         keep_freed_memory()
-        school = School(**options)
-        replace(DISTILLATION, measure=lambda _: measure(school, finished=args.finished)).run(None, again=True)
+        made = partial(measure, School(**options), finished=args.finished)
+        replace(DISTILLATION, measure=lambda _: [Part("students", made)]).run(None, again=True)

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,7 +55,8 @@ class School:
     Attributes:
         data: the images, a zip file or folder of `<class>/*.jpg`.
         folder: for checkpoints, models and answers, by which an interrupted run resumes.
-        hold_out: images that judge and that no student learns.
+        learn: images that students learn.
+        hold_out: images that judge, none of which a student learns.
         epochs: of each student.
         seeds: how many students differ in nothing else.
         widths: what the student's channels are multiplied by.
@@ -64,12 +66,17 @@ class School:
 
     data: Path
     folder: Path
+    learn: int
     hold_out: int
     epochs: int
     seeds: int
     widths: Sequence[float]
     sizes: Sequence[int]
     mixtures: int
+
+    @cached_property
+    def _images(self) -> int:
+        return len(Dataset.open(self.data))
 
     def students(self) -> list[Student]:
         """All of them; those of a size are together, because they share its images."""
@@ -95,7 +102,7 @@ class School:
             epochs=self.epochs,
             seed=student.seed,
             width=student.width,
-            hold_out=self.hold_out,
+            hold_out=max(self.hold_out, self._images - self.learn),
             batch_size=500,
             learning_rate=0.12,
             head_learning_rate=0.335,
@@ -108,7 +115,7 @@ class School:
         )
 
     def judging(self) -> Dataset:
-        """The images that are held out."""
+        """The images that judge: the same ones whatever is learnt."""
         _, held = Dataset.open(self.data).hold_out(self.hold_out)
         if held is None:
             raise ScriptError("--hold-out must be above 0: the students are judged by these images")
@@ -154,7 +161,8 @@ class School:
         from scripts.training.export import export
         from scripts.training.loop import Run
 
-        recipe, outputs = self.recipe(student), self.folder / f"teachers-{self.hold_out}-{self.mixtures}.npz"
+        recipe = self.recipe(student)
+        outputs = self.folder / f"teachers-{recipe.hold_out}-{self.mixtures}.npz"
         key = student.size, bool(recipe.mixtures)
         if key not in shared:
             kept = outputs if recipe.mixtures else None

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
-
-from tqdm import tqdm
 
 from deployments.cpus import available_cpus
 from graph.defaults import share_of_threads
-from scripts.errors import ScriptError
 from scripts.lab.benchmark.systems import OURS, running
 from scripts.lab.benchmark.workloads import MEMBERS, workload
-from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows, check_photographs
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Part, Rows, check_photographs
 from scripts.lab.experiments.quota import clean, quota
 from scripts.lab.pictures.chart import Bar
 from scripts.results import Table
@@ -66,26 +64,24 @@ def grid() -> list[Setting]:
     ]
 
 
-def measure(seconds: float) -> Rows:
-    """Serve and load every setting; of one that could not be, the error is given."""
-    return list(_measured(seconds))
+def measure(seconds: float) -> Sequence[Part]:
+    """Serve and load every setting."""
+    return [
+        Part(str(each), partial(_measured, each, seconds), {**asdict(each), "default": each.is_default})
+        for each in grid()
+    ]
 
 
-def _measured(seconds: float) -> Iterator[dict[str, Any]]:
+def _measured(setting: Setting, seconds: float) -> Iterator[dict[str, float]]:
     load = workload("embedded", "int8")
-    for setting in tqdm(grid(), unit="server"):
-        try:
-            with ExitStack() as stack:
-                with quota(setting.quota):
-                    server = stack.enter_context(running(OURS["colocated"], load, setting.edit))
-                found = server.load(load, "http", CLIENTS, seconds)
-        except ScriptError as err:
-            yield {**asdict(setting), "default": setting.is_default, "error": str(err).splitlines()[-1]}
-            continue
-        finally:
-            clean()
-        figures = {name: found[name] for name in ("requests_per_s", "p50_ms", "p99_ms")}
-        yield {**asdict(setting), "default": setting.is_default, **figures}
+    try:
+        with ExitStack() as stack:
+            with quota(setting.quota):
+                server = stack.enter_context(running(OURS["colocated"], load, setting.edit))
+            found = server.load(load, "http", CLIENTS, seconds)
+    finally:
+        clean()
+    yield {name: found[name] for name in ("requests_per_s", "p50_ms", "p99_ms")}
 
 
 def best(rows: Rows, limit: float | None) -> float:
