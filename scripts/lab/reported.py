@@ -14,7 +14,7 @@ COSTS = "the document on the cost of a prediction"
 PRACTICE = "the document on threads, distillation and mirroring"
 
 UNKNOWN = "not recorded"
-TRAINING = "No experiment trains students: `ensemble train` distils one, and docs/training.md reports its accuracy."
+ONE_TEACHER = "All students here learn from the same two members together, whose combination is the strongest at hand."
 
 
 @dataclass(frozen=True)
@@ -181,10 +181,15 @@ REPORTED: tuple[Reported, ...] = (
         ("the sum of the worked example", 343_000, "dollars"),
     ),
     *_not_here(
-        TRAINING,
+        ONE_TEACHER,
         PRACTICE,
         UNKNOWN,
         ("which teacher is better for a student", None, "the stronger one"),
+    ),
+    *_measured(
+        "distillation",
+        PRACTICE,
+        UNKNOWN,
         ("edge of a student's images, before", 384, "pixels"),
         ("edge of a student's images, after", 224, "pixels"),
         ("change of the mean absolute error", -25, "%"),

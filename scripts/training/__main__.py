@@ -72,20 +72,22 @@ def run(recipe: Recipe, args: argparse.Namespace) -> None:
         else:
             check_free(args.output, name, 1, "name another by --name, or pass --replace")
     try:
+        from scripts.training.data import TrainingData, judging_images
         from scripts.training.export import export
-        from scripts.training.loop import Run, judging_images
+        from scripts.training.loop import Run
     except ModuleNotFoundError as err:
         raise ScriptError("training needs PyTorch: make train, or pip install torch torchvision") from err
     print(json.dumps(recipe.to_json()))
-    files = (args.initial, args.repository, args.teacher_outputs)
-    Run(recipe, args.data, args.validation, args.size, args.checkpoint, *files).finish()
+    judged = judging_images(recipe, args.data, args.validation)
+    data = TrainingData(recipe, args.data, judged, args.size, args.repository, args.teacher_outputs)
+    Run(recipe, data, args.checkpoint, args.initial).finish()
     if args.output is not None:
         folder = export(
             args.checkpoint,
             args.output,
             name,
             data=args.data,
-            validation=judging_images(recipe, args.data, args.validation),
+            validation=judged,
             replace=args.replace,
             mirror=args.mirror,
         )
@@ -100,6 +102,10 @@ def main() -> None:
         command.error(f"--size must be {SMALLEST} or more")
     if args.temperature <= 0:
         command.error("--temperature must be more than 0")
+    if args.width <= 0:
+        command.error("--width must be more than 0")
+    if args.width != 1 and args.architecture != "student":
+        command.error("--width is of the student; the other architectures have one")
     if args.mixtures and args.mix == "none":
         command.error("--mixtures needs --mix: cutmix, mixup, or either")
     if args.teacher_outputs and not (args.mixtures and args.teachers):

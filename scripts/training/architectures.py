@@ -10,7 +10,8 @@ with the activation after the convolution; whitening stem, Jordan 2024 (arXiv:24
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -120,13 +121,19 @@ def densenet(classes: int) -> nn.Sequential:
     return nn.Sequential(*layers, Head(channels, classes))
 
 
-def student(classes: int) -> nn.Sequential:
-    """Four convolutions one after the other, mostly at 7x7 pixels: 15 MMAC at 32x32, 0.5 million parameters."""
+def student(classes: int, width: float = 1.0) -> nn.Sequential:
+    """Four convolutions one after the other, mostly at 7x7 pixels: 15 MMAC at 32x32, 0.5 million parameters.
+
+    Args:
+        classes: how many.
+        width: what the channels of the convolutions are multiplied by.
+    """
     layers: list[nn.Module] = [*stem(), nn.MaxPool2d(2)]
     channels = STEM_CHANNELS
-    for width, pool in ((48, True), (128, False), (128, True), (224, False)):
-        layers.append(ConvBlock(channels, width, pool=pool))
-        channels = width
+    for full, pool in ((48, True), (128, False), (128, True), (224, False)):
+        wide = max(1, round(full * width))
+        layers.append(ConvBlock(channels, wide, pool=pool))
+        channels = wide
     return nn.Sequential(*layers, Head(channels, classes))
 
 
@@ -135,6 +142,32 @@ ARCHITECTURES: dict[str, Callable[[int], nn.Sequential]] = {
     "densenet": densenet,
     "student": student,
 }
+
+
+def network(recipe: Mapping[str, Any], classes: int) -> nn.Sequential:
+    """An untrained network by a recipe as a checkpoint has it; of older ones it has no width."""
+    if (width := recipe.get("width", 1.0)) != 1.0:
+        return student(classes, width)
+    return ARCHITECTURES[recipe["architecture"]](classes)
+
+
+def multiplications(model: nn.Module, size: int) -> float:
+    """Those of the convolutions and linear layers for an image of size x size pixels, in millions."""
+    counted = []
+
+    def count(module: nn.Module, _: object, output: Tensor) -> None:
+        weight = module.weight
+        assert isinstance(weight, Tensor)
+        counted.append(output.numel() * weight[0].numel())
+
+    hooks = [
+        module.register_forward_hook(count) for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)
+    ]
+    with torch.no_grad():
+        model.eval()(torch.zeros(1, 3, size, size))
+    for hook in hooks:
+        hook.remove()
+    return sum(counted) / 1e6
 
 
 @torch.no_grad()

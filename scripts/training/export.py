@@ -14,7 +14,7 @@ from models.repository import Model
 from models.writing import input_metadata, write_version
 from scripts.dataset import Dataset
 from scripts.evaluate.accuracy import computed_in, predict, provenance, top1, truth
-from scripts.training.architectures import ARCHITECTURES, Mirrored
+from scripts.training.architectures import Mirrored, network
 
 # The checkpoint's images are as large as the model's input: nothing is cut away.
 CROP_RATIO = 1.0
@@ -27,16 +27,16 @@ def to_openvino(checkpoint: dict[str, Any], *, mirror: bool) -> ov.Model:
         ModelError: the weights don't fit the architecture of the checkpoint's recipe.
     """
     classes, size = len(checkpoint["classes"]), checkpoint["size"]
-    model = ARCHITECTURES[checkpoint["recipe"]["architecture"]](classes)
+    model = network(checkpoint["recipe"], classes)
     try:
         model.load_state_dict(checkpoint["model"])
     except RuntimeError as err:
         raise ModelError(f"the checkpoint's weights are those of another architecture: {err}") from err
-    network = ov.convert_model(
+    converted = ov.convert_model(
         (Mirrored(model) if mirror else model).eval(), example_input=torch.zeros(2, 3, size, size)
     )
     return bake(
-        network,
+        converted,
         size=(size, size),
         mean=checkpoint["mean"],
         scale=checkpoint["std"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +12,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from models.repository import DEFAULT_ROOT, sha256
-from scripts.dataset import Dataset
 from scripts.training import checkpoint as saving
-from scripts.training.architectures import ARCHITECTURES, whiten
-from scripts.training.batches import Draw, Lesson, as_they_are, batches
-from scripts.training.images import load_images
-from scripts.training.mixtures import Mixtures
+from scripts.training.architectures import network, whiten
+from scripts.training.batches import batches
+from scripts.training.data import TrainingData
 from scripts.training.muon import Muon
 from scripts.training.precision import arithmetic
 from scripts.training.recipe import Recipe
-from scripts.training.teachers import Teachers, distillation
+from scripts.training.teachers import LOSSES
 
 # Of 5,000 images of 32x32: enough for the statistics of 2x2 patches.
 WHITENING_PIXELS = 5000 * 32 * 32
-
-
-class Normalization:
-    """Pixels to what a network is trained on: mean and standard deviation of each channel become 0 and 1."""
-
-    def __init__(self, raw: Tensor, device: torch.device) -> None:
-        """Take the statistics of images, uint8 [N,3,H,W]."""
-        self.mean = raw.float().mean((0, 2, 3))
-        self.std = raw.float().std((0, 2, 3))
-        self._device = device
-        self._columns = self.mean.view(1, 3, 1, 1).to(device), self.std.view(1, 3, 1, 1).to(device)
-
-    def __call__(self, raw: Tensor) -> Tensor:
-        """Images, uint8 [N,3,H,W], to float [N,3,H,W] on the device."""
-        mean, std = self._columns
-        normal = (raw.to(self._device).float() - mean) / std
-        return normal.contiguous(memory_format=torch.channels_last)
-
-    def undo(self, images: Tensor) -> Tensor:
-        """Back to pixels from 0 to 255, float."""
-        mean, std = self._columns
-        return images * std + mean
 
 
 def optimizers(model: nn.Sequential, recipe: Recipe) -> list[torch.optim.Optimizer]:
@@ -79,7 +53,7 @@ def sum_gradients(
         model: from images to logits.
         images: normalized, float [N,3,H,W].
         targets: class indices, int64 [N], or the classes' probabilities, float [N,classes].
-        recipe: the size of a part, the label smoothing, and the teachers' weight and temperature.
+        recipe: the size of a part, the label smoothing, and the teachers' weight, loss and temperature.
         taught: the teachers' probabilities, float [N,classes]; None without teachers.
     """
     total, size = 0.0, recipe.forward_batch_size
@@ -90,7 +64,7 @@ def sum_gradients(
             logits = model(part.contiguous(memory_format=torch.channels_last)).float()
         loss = F.cross_entropy(logits, truth, label_smoothing=recipe.label_smoothing, reduction="sum")
         if lesson is not None:
-            soft = distillation(logits, lesson, recipe.temperature)
+            soft = LOSSES[recipe.teacher_loss](logits, lesson, recipe.temperature)
             loss = torch.lerp(loss, soft, recipe.teacher_weight)
         loss.backward()
         total += float(loss.detach())
@@ -116,62 +90,35 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
 class Run:
     """A training run: what it learns from, its network, and how far it is."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        data: Path,
-        validation: Path | None,
-        size: int,
-        checkpoint: Path,
-        initial: Path | None = None,
-        repository: Path | None = None,
-        teacher_outputs: Path | None = None,
-    ) -> None:
+    def __init__(self, recipe: Recipe, data: TrainingData, checkpoint: Path, initial: Path | None = None) -> None:
         """Load everything, from the checkpoint if there is one.
 
         Args:
             recipe: what decides the result.
-            data: the images to learn, a zip or folder of `<class>/*.jpg`.
-            validation: such images to print top-1 of after each epoch; default: those that the recipe holds out.
-            size: height and width, pixels.
+            data: what is learnt.
             checkpoint: written every epoch.
             initial: a finished run's checkpoint, to begin with its weights.
-            repository: where the teachers are; default: the bundled models.
-            teacher_outputs: a file that keeps the teachers' answers about mixtures, for other runs.
 
         Raises:
             ScriptError: the checkpoint was made with another recipe, other data or another size; `initial` is not at
                 its end, or of other classes or another size; either is no checkpoint, or another architecture's; or
-                see `load_images` and `Teachers`.
-            DatasetError: a path holds no labelled images.
+                see `TrainingData.load`.
         """
-        self._recipe, self._checkpoint = recipe, checkpoint
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        dataset, _ = Dataset.open(data).hold_out(recipe.hold_out)
-        self._teachers = None
-        if recipe.teachers:
-            self._teachers = Teachers(repository or DEFAULT_ROOT, recipe.teachers, dataset.classes, size)
-        self._begun: dict[str, Any] = {
-            "recipe": recipe.to_json(),
-            "classes": list(dataset.classes),
-            "size": size,
-            "data_sha256": sha256(data) if data.is_file() else None,
-            "initial": None,
-            "teachers": [] if self._teachers is None else self._teachers.provenance(),
-        }
+        self._recipe, self._data, self._checkpoint = recipe, data, checkpoint
+        self._begun: dict[str, Any] = {"recipe": recipe.to_json(), "initial": None, **data.begun}
         origin = None if initial is None else saving.origin(initial, self._begun)
         if origin is not None:
             self._begun["initial"] = {what: origin.get(what) for what in ("recipe", "data_sha256", "initial")}
         torch.manual_seed(recipe.seed)
-        model = ARCHITECTURES[recipe.architecture](len(dataset.classes))
+        model = network(recipe.to_json(), len(data.begun["classes"]))
         saved = saving.resume(checkpoint, self._begun)
         if (weights := saved or origin) is not None:
             saving.set_weights(model, weights, checkpoint if saved is not None else initial)
-        self._load(dataset, judging_images(recipe, data, validation), size, teacher_outputs)
+        data.load()
         if weights is None:
             # Every so many, because they are sorted by class.
-            whiten(model, self._images[:: -(-self._images[:, 0].numel() // WHITENING_PIXELS)].cpu())
-        self._model: nn.Sequential = model.to(self._device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+            whiten(model, data.images[:: -(-data.images[:, 0].numel() // WHITENING_PIXELS)].cpu())
+        self._model: nn.Sequential = model.to(data.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._optimizers = optimizers(self._model, recipe)
         self._peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in self._optimizers]
         self.epoch = 0
@@ -181,19 +128,6 @@ class Run:
             saving.set_random_state(saved["random"])
             self.epoch = saved["epoch"]
 
-    def _load(self, dataset: Dataset, judged: Dataset | None, size: int, teacher_outputs: Path | None) -> None:
-        """Decode the images to learn and those to measure on."""
-        # The smaller first, so that a class that isn't the model's is reported at once.
-        held = load_images(judged, size, dataset.classes) if judged is not None else None
-        raw, labels = load_images(dataset, size, dataset.classes)
-        self._normalize = Normalization(raw, self._device)
-        self._images, self._labels = self._normalize(raw), labels.to(self._device)
-        self._judged = None if held is None else (self._normalize(held[0]), held[1].to(self._device))
-        self._draw = as_they_are(self._images, self._labels, len(dataset.classes))
-        if self._recipe.mixtures:
-            mixtures = Mixtures(raw, labels, len(dataset.classes), self._recipe, self._teachers, teacher_outputs)
-            self._draw = partial(self._normalized, mixtures.draw)
-
     def finish(self) -> None:
         """Train to the end of the recipe; the checkpoint is saved after every epoch."""
         while self.epoch < self._recipe.epochs:
@@ -201,32 +135,27 @@ class Run:
 
     def next_epoch(self) -> str:
         """Go through the images once and save the checkpoint; returns a sentence on it."""
-        recipe, losses = self._recipe, []
+        recipe, data, losses = self._recipe, self._data, []
         started = time.monotonic()
-        steps = max(1, len(self._images) // recipe.batch_size)
+        steps = max(1, len(data.images) // recipe.batch_size)
         title = f"epoch {self.epoch + 1}/{recipe.epochs}"
         self._model.train()
         with tqdm(total=steps, desc=title, unit="batch", leave=False) as progress:
-            for step, (batch, truth, taught) in enumerate(batches(self._draw, len(self._images), recipe, self.epoch)):
+            for step, (batch, truth, taught) in enumerate(batches(data.draw, len(data.images), recipe, self.epoch)):
                 self._set_rates((self.epoch * steps + step) / (recipe.epochs * steps))
                 self._model.zero_grad()
-                if taught is None and self._teachers is not None:
-                    taught = self._teachers(self._normalize.undo(batch))
+                if taught is None and data.teachers is not None:
+                    taught = data.teachers(data.normalize.undo(batch))
                 losses.append(sum_gradients(self._model, batch, truth, recipe, taught) / len(batch))
                 for optimizer in self._optimizers:
                     optimizer.step()
                 progress.update()
                 progress.set_postfix(loss=f"{sum(losses) / len(losses):.3f}")
         self.epoch += 1
-        top1 = f", top-1 {accuracy(self._model, *self._judged):.4f}" if self._judged else ""
+        top1 = f", top-1 {accuracy(self._model, *data.judged):.4f}" if data.judged else ""
         self._save()
         seconds = time.monotonic() - started
         return f"epoch {self.epoch}: loss {sum(losses) / max(1, len(losses)):.4f}{top1}, {seconds:.0f} s"
-
-    def _normalized(self, draw: Draw, rows: Tensor) -> Lesson:
-        pixels, targets, taught = draw(rows)
-        device = self._images.device
-        return self._normalize(pixels), targets.to(device), None if taught is None else taught.to(device)
 
     def _set_rates(self, progress: float) -> None:
         factor = decay(progress)
@@ -237,18 +166,13 @@ class Run:
     def _save(self) -> None:
         content = {
             **self._begun,
-            "mean": self._normalize.mean.tolist(),
-            "std": self._normalize.std.tolist(),
+            "mean": self._data.normalize.mean.tolist(),
+            "std": self._data.normalize.std.tolist(),
             "torch": str(torch.__version__),
-            "device": self._labels.device.type,
+            "device": self._data.device.type,
             "epoch": self.epoch,
             "model": self._model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "random": saving.random_state(),
         }
         saving.save(self._checkpoint, content)
-
-
-def judging_images(recipe: Recipe, data: Path, validation: Path | None) -> Dataset | None:
-    """The images that a run is judged by: those of `validation`, else those that it leaves out, if any."""
-    return Dataset.open(data).hold_out(recipe.hold_out)[1] if validation is None else Dataset.open(validation)

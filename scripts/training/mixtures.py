@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
+from deployments.contract.preprocessing import Preprocessing
+from deployments.transformer import decoding
 from scripts.errors import ScriptError
 from scripts.training.batches import Lesson
 from scripts.training.images import mix
@@ -36,8 +38,12 @@ class Mixtures:
         recipe: Recipe,
         teachers: Teachers | None,
         outputs: Path | None = None,
+        size: int | None = None,
     ) -> None:
-        """Mix images, uint8 [N,3,H,W], of classes int64 [N], and ask the teachers about all; see `answers`."""
+        """Mix images, uint8 [N,3,H,W], of classes int64 [N], and ask the teachers about all; see `answers`.
+
+        Then all are resized to `size`, if it is given.
+        """
         plain = F.one_hot(labels, classes).float()
         ways = [(raw, plain)]
         with torch.random.fork_rng(devices=[]):
@@ -47,6 +53,8 @@ class Mixtures:
         self._images = torch.stack([images for images, _ in ways])
         self._targets = torch.stack([targets for _, targets in ways])
         self._taught = None if teachers is None else answers(self._images, teachers, outputs)
+        if size is not None:
+            self._images = torch.stack([resized(images, size) for images in self._images])
 
     def draw(self, rows: Tensor) -> Lesson:
         """Some images, each as it is or mixed in one of the ways.
@@ -71,6 +79,15 @@ def _mixed(raw: Tensor, targets: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor
         some, mixed[rows] = mix(raw[rows].float(), targets[rows], every)
         images[rows] = some.round().byte()
     return images, mixed
+
+
+def resized(images: Tensor, size: int) -> Tensor:
+    """Images, uint8 [N,3,H,W], as the server resizes them to size x size."""
+    if images.shape[2:] == (size, size):
+        return images
+    wanted = Preprocessing((size, size))
+    made = [decoding.resize(image, wanted) for image in images.permute(0, 2, 3, 1).contiguous().numpy()]
+    return torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2)
 
 
 def answers(images: Tensor, teachers: Teachers, file: Path | None) -> Tensor:

@@ -11,6 +11,7 @@ from scripts.flags import flag
 Augmentation = Literal["shift", "zoom"]
 Mix = Literal["none", "cutmix", "mixup", "either"]
 Architecture = Literal["resnet", "densenet", "student"]
+TeacherLoss = Literal["hinton", "dist"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,12 @@ class Recipe:
     )
     # The bundled models were trained with smoothed labels, and are soft without it.
     temperature: float = flag(1.0, "to which the teachers' and the student's answers are softened", type=float)
+    teacher_loss: str = flag(
+        "hinton",
+        "the teachers' probabilities are learnt, or by `dist` their correlations between and within classes",
+        choices=get_args(TeacherLoss),
+    )
+    width: float = flag(1.0, "of the student: what its channels are multiplied by", type=float)
     teacher_weight: float = flag(0.9, "the teachers' share in the loss; the labels have the rest", type=fraction)
 
     def to_json(self) -> dict[str, Any]:

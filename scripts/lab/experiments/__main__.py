@@ -3,7 +3,7 @@
     ensemble experiments batches               # one of them; writes its result, tables and picture in docs/experiments
     ensemble experiments all --seconds 2       # all of these that this commit has not been measured by on this machine
     ensemble experiments pages                 # writes tables and pictures anew from the stored results
-    ensemble experiments cascade --help        # as autoscaling, cost, overload, planning it has options
+    ensemble experiments cascade --help        # as autoscaling, cost, distillation, overload, planning has options of its own
 
 What is missing for any of them is named before the first one starts.
 """
@@ -22,6 +22,7 @@ from scripts.lab.experiments import (
     batches,
     cascade,
     cost,
+    distillation,
     hops,
     ladder,
     overload,
@@ -46,10 +47,13 @@ MEASURED = (
     precision.PRECISION,
 )
 EXPERIMENTS = {each.name: each for each in MEASURED}
+# Those whose pages are drawn from what is stored.
+DRAWN = (*MEASURED, distillation.DISTILLATION)
 WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "autoscaling": autoscaling.main,
     "cascade": cascade.main,
     "cost": cost.main,
+    "distillation": distillation.main,
     "overload": overload.main,
     "planning": planning.main,
 }
@@ -67,6 +71,16 @@ def check(chosen: Sequence[Experiment]) -> None:
         raise ScriptError("; ".join(missing))
 
 
+def draw(experiments: Sequence[Experiment]) -> None:
+    """Write the pages and pictures of those that have a result, and name the others at the end."""
+    lacking = [each.name for each in experiments if each.stored() is None]
+    for each in experiments:
+        if each.name not in lacking:
+            each.draw()
+    if lacking:
+        print(f"not measured yet, so nothing was drawn: {', '.join(lacking)}")
+
+
 def main() -> None:
     """Make the experiment that is named."""
     if alone := WITH_OPTIONS.get("".join(sys.argv[1:2])):
@@ -82,8 +96,7 @@ def main() -> None:
     chosen = [each for name, each in EXPERIMENTS.items() if args.experiment in {name, "all", "pages"}]
     with errors_in_one_line():
         if args.experiment == "pages":
-            for each in chosen:
-                each.draw()
+            draw(DRAWN)
             return
         check(chosen)
         set_up()

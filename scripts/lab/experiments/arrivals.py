@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
-from tqdm import tqdm
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from scripts.errors import ScriptError
 from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, WARM_UP_S, System, peers, running
 from scripts.lab.benchmark.workloads import Workload, workload
-from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows, check_photographs
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Part, Rows, check_photographs
 from scripts.lab.pictures.chart import Bar
 from scripts.load.arrivals import Arrivals
 from scripts.load.duration import Duration
@@ -24,7 +23,6 @@ DELIVERS = "which protocol delivers more requests per second"
 NONE = "-"
 # A request that waits longer than this is lost; above capacity a queue would grow without end.
 TIMEOUT_S = 10.0
-LAST = 300
 
 
 def loaded(system: System, load: Workload, protocol: str, mode: Mode, seconds: float) -> Row:
@@ -48,7 +46,6 @@ def of_system(system: System, load: Workload, seconds: float) -> Iterator[dict[s
             for share in SHARES:
                 row = loaded(system, load, protocol, Arrivals(share * capacity), seconds)
                 yield {
-                    "system": system.name,
                     "protocol": protocol,
                     "share": share,
                     "rate": share * capacity,
@@ -58,29 +55,24 @@ def of_system(system: System, load: Workload, seconds: float) -> Iterator[dict[s
                 }
 
 
-def measure(seconds: float) -> Rows:
-    """The rows; a peer that does not start has one that says why."""
-    load = workload("embedded", "int8")
-    rows: Rows = []
-    for system in tqdm((OURS["colocated"], *(peers()[name] for name in OTHERS)), unit="system"):
-        try:
-            rows += of_system(system, load, seconds)
-        except ScriptError as err:
-            if system.placement:
-                raise
-            rows.append({"system": system.name, "protocol": None, "why": str(err)[-LAST:]})
-    return rows
+def measure(seconds: float) -> Sequence[Part]:
+    """Each system is a part."""
+    load, others = workload("embedded", "int8"), peers()
+    systems = (OURS["colocated"], *(others[name] for name in OTHERS))
+    return [Part(each.name, partial(of_system, each, load, seconds), {"system": each.name}) for each in systems]
 
 
 def most(rows: Rows, system: str) -> dict[str, float]:
     """The highest rate that each protocol of a system achieved."""
-    own = [row for row in rows if row["system"] == system and row["protocol"]]
+    own = [row for row in rows if row["system"] == system and "error" not in row]
     return {row["protocol"]: row["requests_per_s"] for row in sorted(own, key=lambda row: row["requests_per_s"])}
 
 
 def compare(rows: Rows) -> Mapping[str, Here]:
     """Which protocol delivers more."""
     ours = most(rows, "ours")
+    if len(ours) < len(OURS["colocated"].protocols):
+        return {}
     first = max(ours, key=lambda protocol: ours[protocol])
     text = f"{'gRPC' if first == 'grpc' else 'HTTP'}: gRPC {ours['grpc']:.0f}/s, HTTP {ours['http']:.0f}/s"
     return {DELIVERS: Here(None, text, "this server instead of TorchServe; JPEGs of 15 KB; two cores with the client")}
@@ -88,22 +80,23 @@ def compare(rows: Rows) -> Mapping[str, Here]:
 
 def table(rows: Rows) -> Table:
     """A line for each load."""
-    lines = []
+    lines, notes = [], []
     for row in rows:
-        if not row["protocol"]:
+        if "error" in row:
             lines.append([f"{row['system']} did not run", *[NONE] * 7])
+            notes.append(f"{row['system']}: {row['error']}")
             continue
         numbers = [f"{row[name]:.0f}" for name in ("rate", "requests_per_s", "failed")]
         times = [f"{row[name]:.1f}" for name in ("p50_ms", "p99_ms")]
         lines.append([row["system"], row["protocol"], f"{row['share']:.1f}", *numbers, *times])
     heads = ("system", "protocol", "share of capacity", "sent/s", "answered/s", "failed", "p50, ms", "p99, ms")
-    return Table(heads, lines, words=(0, 1))
+    return Table(heads, lines, words=(0, 1), notes=notes)
 
 
 def picture(rows: Rows) -> Groups:
     """The median latency by the rate, a group for each system and protocol."""
     groups: dict[str, list[Bar]] = {}
-    for row in (row for row in rows if row["protocol"]):
+    for row in (row for row in rows if "error" not in row):
         text = f"{row['p50_ms']:.1f} ms, {row['requests_per_s']:.0f} answered/s, {row['failed']} failed"
         bar = Bar(f"{row['rate']:.0f} sent/s", row["requests_per_s"], text, row["system"] == "ours")
         groups.setdefault(f"{row['system']}, {row['protocol']}", []).append(bar)

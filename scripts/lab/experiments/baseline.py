@@ -6,11 +6,11 @@ one thread per model, by `@serve.batch`, and by Serve's throughput mode with HAP
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows
-from scripts.lab.experiments.ladder import IMAGES, Step, check, labelled, measured, picture, table
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Part, Rows
+from scripts.lab.experiments.ladder import IMAGES, Step, check, parts, picture, table
 
 THROUGHPUT = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
 HAPROXY = {**THROUGHPUT, "RAY_SERVE_ENABLE_HA_PROXY": "1"}
@@ -30,9 +30,9 @@ def steps() -> list[Step]:
     ]
 
 
-def measure(seconds: float) -> Rows:
+def measure(seconds: float) -> Sequence[Part]:
     """Serve and load each of them."""
-    return list(measured(steps(), labelled(), seconds))
+    return parts(steps(), seconds)
 
 
 def compare(rows: Rows) -> Mapping[str, Here]:

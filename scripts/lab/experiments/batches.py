@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from scripts.errors import ScriptError
 from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running
 from scripts.lab.benchmark.workloads import Workload, workload
 from scripts.lab.experiments.asking import REGION, region, register, share_memory
-from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows, check_photographs
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Part, Rows, check_photographs
 from scripts.lab.experiments.forms import shared_jpegs
 from scripts.lab.pictures.chart import Bar
 from scripts.load.duration import Duration
@@ -51,11 +52,15 @@ class Shared(OpenInference):
         return shared_jpegs(self.file, REGION)(images, self.model)
 
 
-def measure(seconds: float) -> Rows:
-    """The rows: each way with each number of images per request."""
+def measure(seconds: float) -> Sequence[Part]:
+    """One server for all ways, whose turns alternate; and the same without a server."""
     load = workload("embedded", "int8")
+    return [Part("served", partial(served, load, seconds)), Part("alone", partial(alone, load, seconds))]
+
+
+def served(load: Workload, seconds: float) -> Iterator[dict[str, Any]]:
+    """Each way with each number of images per request."""
     images = tuple(path.read_bytes() for path in load.images)
-    rows: Rows = []
     with running(OURS["colocated"], load, share_memory), region(4 * max(SIZES) * max(map(len, images))) as file:
         register(HTTP_URL, file)
         ways: dict[str, Protocol] = {
@@ -72,8 +77,7 @@ def measure(seconds: float) -> Rows:
                 if row.failed or not row.requests:
                     raise ScriptError(f"{way}, {size} images: {row.failed} failed: {row.first_error}")
                 found = {"images_per_s": row.images_per_s, "p50_ms": row.percentiles_ms["p50"]}
-                rows.append({"way": way, "images": size, **found})
-    return rows + alone(load, seconds)
+                yield {"way": way, "images": size, **found}
 
 
 def alone(load: Workload, seconds: float) -> Rows:

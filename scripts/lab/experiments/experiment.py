@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from deployments.cpus import available_cpus
 from scripts.errors import ScriptError
@@ -23,6 +25,8 @@ FOLDER, IMAGES = CHECKOUT / "docs" / "experiments", CHECKOUT / "docs" / "images"
 BEGIN, END = "<!-- Written by `ensemble experiments`; a change down to the end is lost. -->\n", "<!-- end -->\n"
 Rows = list[dict[str, Any]]
 Groups = Sequence[tuple[str, Sequence[Bar]]]
+# Of the log of a server that did not start, so many characters stand in its row.
+LAST = 300
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,38 @@ class Here:
     value: float | None
     text: str
     differs: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of an experiment that is measured, stored and resumed as a whole: mostly a server.
+
+    Attributes:
+        name: of the part, unique within the experiment.
+        make: measures its rows.
+        key: is in each of its rows; where it is empty, an error ends the experiment instead of becoming a row.
+    """
+
+    name: str
+    make: Callable[[], Iterable[Mapping[str, Any]]]
+    key: Mapping[str, Any] = field(default_factory=dict)
+
+    def rows(self) -> Rows:
+        """What it measures, and in the end the error that it ended with, if any.
+
+        Raises:
+            ScriptError: it could not be measured, and has no key.
+        """
+        rows: Rows = []
+        try:
+            for row in self.make():
+                rows.append({**self.key, **row})
+        except ScriptError as err:
+            if not self.key:
+                raise
+            end = " ".join(str(err).replace(str(CHECKOUT), ".").split())
+            rows.append({**self.key, "error": end[-LAST:]})
+        return rows
 
 
 @dataclass(frozen=True)
@@ -65,11 +101,11 @@ class Experiment:
         title: of its picture, with the unit.
         images: that are sent, for the picture's note and the page.
         check: raises ScriptError if an extra, a peer or a dataset is missing.
-        measure: makes the rows, given the seconds of each load.
+        measure: gives its parts, which make the rows, given the seconds of each load.
         table: of all rows.
         compare: finds figures in the rows, by the `what` of a reported one.
         picture: the groups of bars.
-        seconds: of each load, unless others are asked for.
+        seconds: of each load, unless others are asked for; 0 if nothing is loaded.
         ascending: whether the least is the best.
     """
 
@@ -77,7 +113,7 @@ class Experiment:
     title: str
     images: str
     check: Callable[[], None]
-    measure: Callable[[float], Rows]
+    measure: Callable[[float], Sequence[Part]]
     table: Callable[[Rows], Table]
     compare: Callable[[Rows], Mapping[str, Here]]
     picture: Callable[[Rows], Groups]
@@ -99,10 +135,28 @@ class Experiment:
         last = self.stored()
         if last is not None and last.origin == (machine, commit) and not again:
             return False
-        result = Result(machine, datetime.now(UTC).date().isoformat(), commit, chosen, self.measure(chosen))
+        rows = self._resumed([machine, commit, chosen])
+        result = Result(machine, datetime.now(UTC).date().isoformat(), commit, chosen, rows)
         self.file.write_text(json.dumps(asdict(result), indent=1) + "\n", encoding="utf-8")
+        self._partial.unlink(missing_ok=True)
         self.draw()
         return True
+
+    @property
+    def _partial(self) -> Path:
+        """Where the parts of a run that has not ended are stored."""
+        return FOLDER / f"{self.name}.partial.json"
+
+    def _resumed(self, of: list[Any]) -> Rows:
+        """The rows of all parts; those that an interrupted run of the same machine, commit and seconds stored stay."""
+        stored = json.loads(self._partial.read_text(encoding="utf-8")) if self._partial.exists() else {}
+        done: dict[str, Rows] = stored["parts"] if stored.get("of") == of else {}
+        parts = self.measure(of[-1])
+        for part in tqdm(parts, self.name, unit="part", disable=len(parts) == 1):
+            if part.name not in done:
+                done[part.name] = part.rows()
+                self._partial.write_text(json.dumps({"of": of, "parts": done}), encoding="utf-8")
+        return [row for part in parts for row in done[part.name]]
 
     def draw(self) -> None:
         """Write the page's tables and the picture anew from what is stored."""
@@ -119,7 +173,8 @@ class Experiment:
         _, end, after = rest.partition(END)
         if not begin or not end:
             raise ScriptError(f"{page.name} has no place for its tables, from {BEGIN.strip()} to {END.strip()}")
-        made = f"{self.images}. {result.machine}, {result.date}, {result.seconds:g} s of each load."
+        loads = f", {result.seconds:g} s of each load" if result.seconds else ""
+        made = f"{self.images}. {result.machine}, {result.date}{loads}."
         shown = f"![{self.title}](../images/{self.name}.svg)"
         tables = [self.compared(result.rows)] if reported.of(self.name) else []
         tables.append(self.table(result.rows))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tqdm import tqdm
 
 from deployments.observe.exporters import FOLDER
 from scripts.lab.benchmark.workloads import photographs, workload
-from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows, check_photographs
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Part, Rows, check_photographs
 from scripts.lab.experiments.path import ARROW, ELSEWHERE
 from scripts.lab.experiments.traced import Asked, divided, send
 from scripts.lab.pictures.chart import Bar
@@ -70,7 +71,12 @@ def configured(way: str, elsewhere: str | None = None) -> dict[str, Any]:
     return config
 
 
-def measure(seconds: float) -> Rows:
+def measure(seconds: float) -> Sequence[Part]:
+    """All in one, because the spans are written when the servers have ended."""
+    return [Part("all", partial(measured, seconds))]
+
+
+def measured(seconds: float) -> Rows:
     """The rows: each way at each rate."""
     images = [file.read_bytes() for file in photographs("small")]
     clients: dict[tuple[str, float], list[Asked]] = {}

@@ -10,20 +10,20 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
-
-from tqdm import tqdm
 
 from deployments.cpus import available_cpus
 from models.repository import DEFAULT_ROOT, find
 from scripts.dataset import Dataset, default_data
 from scripts.errors import ScriptError
 from scripts.evaluate.accuracy import sample
+from scripts.evaluate.ensembles import Members
 from scripts.lab.benchmark.systems import OURS, System, named, running
-from scripts.lab.benchmark.workloads import MEMBERS, Placement, Precision, workload
+from scripts.lab.benchmark.workloads import MEMBERS, Placement, Precision, Workload, workload
 from scripts.lab.experiments.cascade import SENT, Setup
-from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Part, Rows
 from scripts.lab.pictures.chart import Bar
 from scripts.load.row import Row
 from scripts.results import Table
@@ -127,10 +127,9 @@ def steps() -> list[Step]:
     return found
 
 
-def record(step: Step, row: Row, top1: float) -> dict[str, Any]:
+def record(row: Row, top1: float) -> dict[str, Any]:
     """What is stored of a step."""
     return {
-        "step": step.name,
         "requests": row.requests,
         "failures": row.failed,
         "first_error": row.first_error,
@@ -162,34 +161,52 @@ def table(records: Sequence[Mapping[str, Any]]) -> Table:
     return Table(HEADINGS, lines, notes=notes)
 
 
-def measured(chosen: Sequence[Step], dataset: Dataset, seconds: float) -> Iterator[dict[str, Any]]:
-    """Serve and load each step; of a server that does not start, or answers nothing, the error is given.
+class Stream:
+    """The images that every step is sent, and what the members answer to all; made when the first step wants it."""
 
-    Raises:
-        ScriptError: an image or a model can't be read.
-    """
-    with tempfile.TemporaryDirectory() as temporary:
-        sent = [Path(temporary) / f"{number:04}.jpg" for number in range(min(SENT, len(dataset)))]
-        for path, (encoded, _) in zip(sent, sample(dataset, SENT).read(), strict=True):
+    def __init__(self, dataset: Dataset) -> None:
+        """Set the labelled images."""
+        self._dataset = dataset
+        self._folder = tempfile.TemporaryDirectory()
+
+    @cached_property
+    def _sent(self) -> tuple[Path, ...]:
+        """The files of those that are sent."""
+        some = sample(self._dataset, SENT)
+        sent = [Path(self._folder.name) / f"{number:04}.jpg" for number in range(len(some))]
+        for path, (encoded, _) in zip(sent, some.read(), strict=True):
             path.write_bytes(encoded)
-        precisions = {step.precision for step in chosen}
-        loads = {each: replace(workload("embedded", each), images=tuple(sent), repeats=REPEATS) for each in precisions}
-        said = {
-            each: members_of([find(DEFAULT_ROOT, name, load.version) for name in MEMBERS], (), dataset, "mean")
-            for each, load in loads.items()
-        }
-        for step in tqdm(chosen, unit="server"):
-            load = loads[step.precision]
-            try:
-                with running(step.system, load, step.edit, step.environment) as server:
-                    row = server.row(load, "http", CLIENTS, seconds)
-                if not row.requests:
-                    raise ScriptError(f"no request was answered: {row.first_error}")
-            except ScriptError as err:
-                yield {"step": step.name, "error": str(err).splitlines()[-1]}
-                continue
-            top1, _ = Setup(MEMBERS, step.precision, step.exit_at).answers(said[step.precision])
-            yield record(step, row, top1.mean)
+        return tuple(sent)
+
+    @cache  # noqa: B019 - as long as the experiment.
+    def load(self, precision: Precision) -> tuple[Workload, Members]:
+        """What is served and sent in a precision, and the members' answers.
+
+        Raises:
+            ScriptError: an image or a model can't be read.
+        """
+        load = replace(workload("embedded", precision), images=self._sent, repeats=REPEATS)
+        models = [find(DEFAULT_ROOT, name, load.version) for name in MEMBERS]
+        return load, members_of(models, (), self._dataset, "mean")
+
+    def measured(self, step: Step, seconds: float) -> Iterator[dict[str, Any]]:
+        """Serve and load a step.
+
+        Raises:
+            ScriptError: it did not start, or answered nothing.
+        """
+        load, said = self.load(step.precision)
+        with running(step.system, load, step.edit, step.environment) as server:
+            row = server.row(load, "http", CLIENTS, seconds)
+        if not row.requests:
+            raise ScriptError(f"no request was answered: {row.first_error}")
+        yield record(row, Setup(MEMBERS, step.precision, step.exit_at).answers(said)[0].mean)
+
+
+def parts(chosen: Sequence[Step], seconds: float) -> Sequence[Part]:
+    """Each step is a part."""
+    stream = Stream(labelled())
+    return [Part(step.name, partial(stream.measured, step, seconds), {"step": step.name}) for step in chosen]
 
 
 def labelled() -> Dataset:
@@ -204,9 +221,9 @@ def check() -> None:
     labelled()
 
 
-def measure(seconds: float) -> Rows:
+def measure(seconds: float) -> Sequence[Part]:
     """Serve and load each step of the ladder."""
-    return list(measured(steps(), labelled(), seconds))
+    return parts(steps(), seconds)
 
 
 def compare(rows: Rows) -> Mapping[str, Here]:

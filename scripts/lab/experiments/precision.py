@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
-
-from tqdm import tqdm
 
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
@@ -14,7 +13,7 @@ from scripts.evaluate.served import ask
 from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running
 from scripts.lab.benchmark.workloads import MEMBERS, Precision, photographs, workload
 from scripts.lab.experiments.engines import Engine, Network, timed
-from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows, beside
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Part, Rows, beside
 from scripts.lab.experiments.ladder import labelled
 from scripts.results import Table
 
@@ -48,25 +47,40 @@ def check() -> None:
     photographs("large")
 
 
-def measure(seconds: float) -> Rows:
-    """Each network by each engine, and what the served models answer."""
+def measure(seconds: float) -> Sequence[Part]:
+    """What the served models answer, and each network by each engine."""
     data = labelled()
     # Their servers come first: what the engines below hold in memory is not theirs.
-    found = {precision: served(precision, data) for precision in PRECISIONS}
-    rows: Rows = []
-    for network in tqdm(NETWORKS, unit="network"):
-        engines = {TORCH: network.pytorch, ONNX: network.onnxruntime}
+    parts = [Part(f"served in {each}", partial(answered, each, data)) for each in PRECISIONS]
+    for network in NETWORKS:
+        engines: dict[str, Callable[[], Engine]] = {TORCH: network.pytorch, ONNX: network.onnxruntime}
+        engines |= {way: partial(network.openvino, precision) for precision, way in OPENVINO.items()}
         for way, engine in engines.items():
-            rows.append({"model": network.name, "way": way, **times(engine(), seconds)})
-        for precision, way in OPENVINO.items():
-            row = {"model": network.name, "way": way, **times(network.openvino(precision), seconds)}
-            rows.append({**row, **({"top1": found[precision][network.member]} if network.load == "embedded" else {})})
-    return [*rows, *({"model": BOTH, "way": OPENVINO[each], "top1": found[each]["ensemble"]} for each in PRECISIONS)]
+            key = {"model": network.name, "way": way}
+            parts.append(Part(", ".join(key.values()), partial(times, engine, seconds), key))
+    return parts
 
 
-def times(engine: Engine, seconds: float) -> dict[str, float]:
+def times(engine: Callable[[], Engine], seconds: float) -> Iterator[dict[str, float]]:
     """What one client waits, and how many images many get."""
-    return {"ms": timed(engine, 1, seconds)[0], "images_per_s": timed(engine, CLIENTS, seconds)[1]}
+    made = engine()
+    yield {"ms": timed(made, 1, seconds)[0], "images_per_s": timed(made, CLIENTS, seconds)[1]}
+
+
+def answered(precision: Precision, data: Dataset) -> Iterator[dict[str, Any]]:
+    """The top-1 of each bundled model and of both."""
+    found = served(precision, data)
+    names = {each.name: each.member for each in NETWORKS if each.load == "embedded"} | {BOTH: "ensemble"}
+    for name, member in names.items():
+        yield {"model": name, "way": OPENVINO[precision], "top1": found[member]}
+
+
+def joined(rows: Rows) -> dict[tuple[str, str], dict[str, Any]]:
+    """The figures of each model by each way, those of the networks first."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: "top1" in row):
+        found.setdefault((row["model"], row["way"]), {}).update(row)
+    return found
 
 
 def served(precision: Precision, data: Dataset) -> dict[str, dict[str, float]]:
@@ -84,7 +98,7 @@ def served(precision: Precision, data: Dataset) -> dict[str, dict[str, float]]:
 def table(rows: Rows) -> Table:
     """A line for each row."""
     lines = []
-    for row in rows:
+    for row in joined(rows).values():
         speed = [f"{row['ms']:.2f}", f"{row['images_per_s']:.1f}"] if "ms" in row else ["", ""]
         accuracy = [f"{row['top1'][protocol]:.2f}" if "top1" in row else "" for protocol in URLS]
         lines.append([row["model"], row["way"], *speed, *accuracy])
@@ -93,7 +107,7 @@ def table(rows: Rows) -> Table:
 
 def compare(rows: Rows) -> Mapping[str, Here]:
     """The latencies and OpenVINO's rates beside those of the same networks, the accuracy beside that of other ones."""
-    by = {(row["model"], row["way"]): row for row in rows}
+    by = joined(rows)
     found = {}
     for name in ("ResNet-50", "DenseNet-169"):
         framework = by[name, TORCH]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
-
-from tqdm import tqdm
 
 from deployments.cpus import available_cpus, usable
 from scripts.errors import ScriptError
 from scripts.lab.benchmark.systems import OURS, running
 from scripts.lab.benchmark.workloads import workload
-from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows, check_photographs
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Part, Rows, check_photographs
 from scripts.lab.experiments.scalability import Law, held_out
 from scripts.lab.pictures.chart import Bar
 from scripts.results import Table
@@ -47,24 +46,20 @@ def sizes() -> list[Size]:
     return list(dict.fromkeys([Size(1, 1), *(Size(available_cpus(), replicas) for replicas in (1, 2, 4))]))
 
 
-def measure(seconds: float) -> Rows:
+def measure(seconds: float) -> Sequence[Part]:
     """Serve each size, and load it by more and more clients."""
-    return list(_measured(seconds))
+    return [Part(str(size), partial(_measured, size, seconds), asdict(size)) for size in sizes()]
 
 
-def _measured(seconds: float) -> Iterator[dict[str, Any]]:
+def _measured(size: Size, seconds: float) -> Iterator[dict[str, float]]:
     load = workload("embedded", "int8")
     megabits = sum(path.stat().st_size for path in load.images) / len(load.images) * 8 / 1e6
-    for size in tqdm(sizes(), unit="server"):
-        try:
-            with running(OURS["colocated"], load, size.edit) as server:
-                for clients in CLIENTS:
-                    found = server.load(load, "http", clients, seconds)
-                    rate = found["requests_per_s"]
-                    figures = {"requests_per_s": rate, "p50_ms": found["p50_ms"], "megabits_per_s": rate * megabits}
-                    yield {**asdict(size), "clients": clients, **figures}
-        except ScriptError as err:
-            yield {**asdict(size), "clients": 0, "error": str(err).splitlines()[-1]}
+    with running(OURS["colocated"], load, size.edit) as server:
+        for clients in CLIENTS:
+            found = server.load(load, "http", clients, seconds)
+            rate = found["requests_per_s"]
+            figures = {"requests_per_s": rate, "p50_ms": found["p50_ms"], "megabits_per_s": rate * megabits}
+            yield {"clients": clients, **figures}
 
 
 def of(rows: Rows, size: Size) -> Rows:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
-
-from tqdm import tqdm
 
 from deployments.cpus import available_cpus
 from graph.defaults import share_of_threads
-from scripts.errors import ScriptError
 from scripts.lab.benchmark.systems import OURS, running
 from scripts.lab.benchmark.workloads import MEMBERS, workload
-from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows, check_photographs
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Part, Rows, check_photographs
 from scripts.lab.experiments.quota import clean, quota
 from scripts.lab.pictures.chart import Bar
 from scripts.results import Table
 
 CLIENTS, QUOTA, ROUNDS = 32, 1.5, 3
+KEY = ("quota", "pinned", "workers", "threads")
 FIGURES = ("requests_per_s", "p50_ms", "p99_ms")
 HEADINGS = ("CPUs", "workers", "threads per model", "pinned", "requests/s", "p50, ms", "p99, ms", "of the best, %")
 
@@ -68,37 +67,38 @@ def grid() -> list[Setting]:
     ]
 
 
-def measure(seconds: float) -> Rows:
-    """Serve and load every setting in each of the rounds; the medians. Of one that could not be, the error is given."""
-    rounds: list[Rows] = [[] for _ in range(ROUNDS)]
-    with tqdm(total=ROUNDS * len(grid()), unit="server") as progress:
-        for rows in rounds:
-            for setting in grid():
-                rows.append(_measured(setting, seconds))
-                progress.update()
-    return [_median(same) for same in zip(*rounds, strict=True)]
+def measure(seconds: float) -> Sequence[Part]:
+    """Serve and load every setting, in each of the rounds."""
+    return [
+        Part(f"{each}, {turn}", partial(_measured, each, seconds), {**asdict(each), "default": each.is_default})
+        for turn in range(ROUNDS)
+        for each in grid()
+    ]
 
 
-def _measured(setting: Setting, seconds: float) -> dict[str, Any]:
-    load, row = workload("embedded", "int8"), {**asdict(setting), "default": setting.is_default}
+def _measured(setting: Setting, seconds: float) -> Iterator[dict[str, float]]:
+    load = workload("embedded", "int8")
     try:
         with ExitStack() as stack:
             with quota(setting.quota):
                 server = stack.enter_context(running(OURS["colocated"], load, setting.edit))
             found = server.load(load, "http", CLIENTS, seconds)
-    except ScriptError as err:
-        return {**row, "error": str(err).splitlines()[-1]}
     finally:
         clean()
-    return row | {name: found[name] for name in FIGURES}
+    yield {name: found[name] for name in FIGURES}
 
 
-def _median(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A setting's figures over the rounds; the error of one round is the error of all."""
+def medians(rows: Rows) -> Rows:
+    """Of each setting its medians over the rounds, or the error of one."""
+    by_setting: dict[tuple[Any, ...], Rows] = {}
     for row in rows:
-        if "error" in row:
-            return row
-    return rows[0] | {name: statistics.median(row[name] for row in rows) for name in FIGURES}
+        by_setting.setdefault(tuple(row[name] for name in KEY), []).append(row)
+    found = []
+    for same in by_setting.values():
+        failed = [row for row in same if "error" in row]
+        figures = {} if failed else {name: statistics.median(row[name] for row in same) for name in FIGURES}
+        found.append((failed or same)[0] | figures)
+    return found
 
 
 def best(rows: Rows, limit: float | None) -> float:
@@ -110,7 +110,7 @@ def best(rows: Rows, limit: float | None) -> float:
 
 def table(rows: Rows) -> Table:
     """The rows by their texts, and how far the default is from the best."""
-    lines, notes = [], []
+    lines, notes, rows = [], [], medians(rows)
     for row in rows:
         where = "all" if row["quota"] is None else f"{row['quota']:g} by quota"
         words = [where, str(row["workers"]), str(row["threads"]), "yes" if row["pinned"] else "no"]
@@ -128,7 +128,7 @@ def table(rows: Rows) -> Table:
 def compare(rows: Rows) -> Mapping[str, Here]:
     """The unpinned settings on all CPUs, from the slowest, beside the row; the ends beside the matched threads."""
     differs = "two models of 32x32, two cores; the models and cores of the reported rates are not recorded"
-    chosen = [row for row in rows if row["quota"] is None and not row["pinned"] and "error" not in row]
+    chosen = [row for row in medians(rows) if row["quota"] is None and not row["pinned"] and "error" not in row]
     ordered = sorted(chosen, key=lambda row: row["requests_per_s"])
     names = [
         "rate of one setting of workers and threads, the first of a row",
@@ -153,7 +153,7 @@ def picture(rows: Rows) -> Groups:
     """A group for each number of CPUs, the default marked."""
     groups = []
     for limit in (None, QUOTA):
-        own = [row for row in rows if row["quota"] == limit and "error" not in row]
+        own = [row for row in medians(rows) if row["quota"] == limit and "error" not in row]
         bars = [
             Bar(
                 f"{row['workers']} workers, {row['threads']} threads{', pinned' * row['pinned']}",

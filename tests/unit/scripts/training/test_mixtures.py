@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="training needs PyTorch: make train"
 
 from scripts.errors import ScriptError  # noqa: E402
 from scripts.training import __main__ as command  # noqa: E402
+from scripts.training.data import TrainingData  # noqa: E402
 from scripts.training.loop import Run  # noqa: E402
 from scripts.training.mixtures import Mixtures  # noqa: E402
 from scripts.training.recipe import Recipe  # noqa: E402
@@ -85,7 +86,7 @@ def test_teachers_are_asked_once_about_each_of_them(tmp_path, draw, monkeypatch)
     monkeypatch.setattr(Teachers, "_ask", lambda self, rows: asked.append(len(rows)) or ask(self, rows))
     recipe = replace(RECIPE, epochs=3, batch_size=8, teachers=("sure",), teacher_weight=1.0)
     data, repository = draw({"cat": 20, "dog": 20}, (32, 32)), tmp_path / "repository"
-    Run(recipe, data, None, 32, tmp_path / "c.pt", repository=repository).finish()
+    Run(recipe, TrainingData(recipe, data, None, 32, repository), tmp_path / "c.pt").finish()
     assert sum(asked) == 3 * 40
 
 

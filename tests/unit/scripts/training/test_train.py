@@ -19,11 +19,13 @@ from scripts.training import __main__ as command  # noqa: E402
 from scripts.training import images as augmentation  # noqa: E402
 from scripts.training import loop  # noqa: E402
 from scripts.training import recipe as recipes  # noqa: E402
-from scripts.training.architectures import ARCHITECTURES  # noqa: E402
+from scripts.training.architectures import ARCHITECTURES, multiplications, network  # noqa: E402
+from scripts.training.data import TrainingData, judging_images  # noqa: E402
 from scripts.training.export import export  # noqa: E402
 from scripts.training.images import load_images  # noqa: E402
 from scripts.training.loop import Run  # noqa: E402
 from scripts.training.recipe import Architecture, Recipe  # noqa: E402
+from scripts.training.teachers import relations  # noqa: E402
 from tests.unit.scripts.tiny import Draw, add, constant  # noqa: E402
 
 # PyTorch calls its own tracer deprecated; OpenVINO's converter uses it.
@@ -35,8 +37,21 @@ pytestmark = [
 COUNTS = {"cat": 20, "dog": 20}
 
 
+def run(
+    recipe: Recipe,
+    data: Path,
+    validation: Path | None,
+    size: int,
+    checkpoint: Path,
+    initial: Path | None = None,
+    **more: Any,
+) -> Run:
+    learnt = TrainingData(recipe, data, judging_images(recipe, data, validation), size, **more)
+    return Run(recipe, learnt, checkpoint, initial)
+
+
 def train(*args: Any, **more: Any) -> None:
-    Run(*args, **more).finish()
+    run(*args, **more).finish()
 
 
 @dataclass(frozen=True)
@@ -211,9 +226,9 @@ def test_what_is_held_out_is_not_learnt_but_judged_by(
     data, checkpoint = draw(COUNTS, (32, 32)), tmp_path / "checkpoint.pt"
     learnt, held = Dataset.open(data).hold_out(8)
     assert held is not None
-    run = loop.Run(replace(recipe(1), hold_out=8), data, None, 32, checkpoint)
-    assert len(run._images) == len(learnt) == 32
-    assert "top-1" in run.next_epoch()
+    begun = run(replace(recipe(1), hold_out=8), data, None, 32, checkpoint)
+    assert len(begun._data.images) == len(learnt) == 32
+    assert "top-1" in begun.next_epoch()
     with pytest.raises(ScriptError, match="another recipe"):
         train(recipe(1), data, None, 32, checkpoint)
 
@@ -235,11 +250,11 @@ def test_a_student_learns_its_teachers_answers(tmp_path: Path, draw: Draw) -> No
 def top_classes(saved: dict[str, Any], data: Path) -> set[str]:
     pixels, _ = load_images(Dataset.open(data), 32, saved["classes"])
     normal = (pixels - torch.tensor(saved["mean"]).view(3, 1, 1)) / torch.tensor(saved["std"]).view(3, 1, 1)
-    network = ARCHITECTURES["resnet"](2)
-    network.load_state_dict(saved["model"])
+    trained = ARCHITECTURES["resnet"](2)
+    trained.load_state_dict(saved["model"])
     with torch.no_grad():
         # In the statistics of the batch: so few steps don't settle the running ones.
-        return {saved["classes"][index] for index in network.train()(normal).argmax(1).tolist()}
+        return {saved["classes"][index] for index in trained.train()(normal).argmax(1).tolist()}
 
 
 def test_teachers_that_do_not_fit_are_told(tmp_path: Path, draw: Draw) -> None:
@@ -249,6 +264,18 @@ def test_teachers_that_do_not_fit_are_told(tmp_path: Path, draw: Draw) -> None:
     for name, told in (("birds", "other classes"), ("small", "another size than 32")):
         with pytest.raises(ScriptError, match=told):
             train(replace(recipe(1), teachers=(name,)), data, None, 32, tmp_path / "c.pt", repository=repository)
+
+
+def test_teachers_of_another_size_are_asked_about_mixtures(tmp_path: Path, draw: Draw) -> None:
+    repository, data = tmp_path / "repository", draw(COUNTS, (32, 32))
+    add(repository, "large", constant([0.3, 0.7], (32, 32)), "FP16", ("cat", "dog"))
+    mixed = replace(recipe(1, "student"), mix="mixup", mixtures=1, mix_probability=1.0, teachers=("large",))
+    learnt = TrainingData(mixed, data, None, 20, repository)
+    learnt.load()
+    images, _, taught = learnt.draw(torch.arange(5))
+    assert images.shape == (5, 3, 20, 20)
+    assert taught is not None
+    torch.testing.assert_close(taught, torch.tensor([[0.3, 0.7]]).expand(5, 2), atol=0.01, rtol=0)
 
 
 def test_photographs_of_any_size_are_trained_on(draw: Draw) -> None:
@@ -268,14 +295,14 @@ def test_the_exported_model_answers_as_pytorch_does(
     dataset = Dataset.open(data)
 
     saved = torch.load(checkpoint, weights_only=True)
-    network = ARCHITECTURES[architecture](2)
-    network.load_state_dict(saved["model"])
+    trained = ARCHITECTURES[architecture](2)
+    trained.load_state_dict(saved["model"])
     pixels, labels = load_images(dataset, 32, saved["classes"])
     normal = (pixels - torch.tensor(saved["mean"]).view(3, 1, 1)) / torch.tensor(saved["std"]).view(3, 1, 1)
     with torch.no_grad():
-        logits = network.eval()(normal)
+        logits = trained.eval()(normal)
         if mirror:
-            logits = (logits + network(normal.flip(3))) / 2
+            logits = (logits + trained(normal.flip(3))) / 2
         expected = logits.softmax(1).numpy()
     # Wide enough for bfloat16, in which OpenVINO computes where the CPU can.
     np.testing.assert_allclose(predict([model], dataset)[0], expected, atol=0.05)
@@ -333,17 +360,31 @@ def test_the_command_exports_a_finished_checkpoint(tmp_path: Path, draw: Draw, m
 @pytest.mark.parametrize(("architecture", "most"), [("resnet", 120), ("densenet", 95), ("student", 15)])
 def test_an_architecture_costs_what_it_says(architecture: str, most: int) -> None:
     """Multiplications of the convolutions and the head, in millions, of an image of 32x32."""
-    counted = []
+    assert most - 1.5 < multiplications(ARCHITECTURES[architecture](10), 32) <= most
 
-    def count(module: Any, _: object, output: Any) -> None:
-        counted.append(output.numel() * module.weight[0].numel())
 
-    network = ARCHITECTURES[architecture](10)
-    for module in network.modules():
-        if isinstance(module, torch.nn.Conv2d | torch.nn.Linear):
-            module.register_forward_hook(count)
-    network.eval()(torch.zeros(1, 3, 32, 32))
-    assert most - 1.5 < sum(counted) / 1e6 <= most
+def test_a_narrow_student_costs_less_and_is_exported(tmp_path: Path, draw: Draw) -> None:
+    data, checkpoint = draw(COUNTS, (32, 32)), tmp_path / "checkpoint.pt"
+    train(replace(recipe(1, "student"), width=0.5), data, None, 20, checkpoint)
+    saved = torch.load(checkpoint, weights_only=True)
+    assert multiplications(network(saved["recipe"], 2), 32) < 15 / 3
+    export(checkpoint, tmp_path / "repository", "narrow", data=data)
+    assert predict([find(tmp_path / "repository", "narrow", 1)], Dataset.open(data))[0].shape == (40, 2)
+
+
+def test_relations_are_those_of_classes_and_of_images() -> None:
+    torch.manual_seed(0)
+    taught = torch.randn(50, 4).softmax(1)
+    assert float(relations(taught.log(), taught, 1.0)) == pytest.approx(0, abs=1e-3)
+    # Of each image the classes correlate by 1 still; of each class the images no longer do.
+    flat = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    scaled = torch.rand(50, 1) * (flat - 0.25) + 0.25
+    assert float(relations(scaled.log(), flat.expand(50, 4), 1.0)) == pytest.approx(2 * 50, rel=1e-3)
+    shuffled = taught[torch.randperm(50)]
+    assert float(relations(taught.log(), shuffled, 1.0)) == pytest.approx(4 * 50, rel=0.2)
+    expected = np.mean([1 - np.corrcoef(a, b)[0, 1] for a, b in zip(taught, shuffled, strict=True)])
+    expected += np.mean([1 - np.corrcoef(a, b)[0, 1] for a, b in zip(taught.T, shuffled.T, strict=True)])
+    assert float(relations(taught.log(), shuffled, 1.0)) == pytest.approx(2 * 50 * expected, rel=1e-3)
 
 
 def test_every_architecture_that_can_be_named_is_there() -> None:

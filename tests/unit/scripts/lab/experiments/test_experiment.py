@@ -4,6 +4,7 @@ import json
 import sys
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -11,12 +12,12 @@ from scripts.errors import ScriptError
 from scripts.lab import reported
 from scripts.lab.experiments import __main__ as command
 from scripts.lab.experiments import experiment
-from scripts.lab.experiments.experiment import BEGIN, END, Experiment, Here
+from scripts.lab.experiments.experiment import BEGIN, END, Experiment, Here, Part
 from scripts.lab.pictures.chart import Bar
 from scripts.results import Table
 
 KNOWN = {*command.EXPERIMENTS, *command.WITH_OPTIONS}
-STORED = [each for each in command.EXPERIMENTS.values() if each.stored() is not None]
+STORED = [each for each in command.DRAWN if each.stored() is not None]
 
 
 def test_every_reported_figure_is_measured_or_has_a_reason():
@@ -61,9 +62,12 @@ def counted(tmp_path, monkeypatch):
     (tmp_path / "arrivals.md").write_text(f"# Mine\n{BEGIN}old\n{END}learned\n")
     seen = []
 
-    def measure(seconds):
+    def measured(seconds):
         seen.append(seconds)
-        return [{"rate": 7}]
+        yield {"rate": 7}
+
+    def measure(seconds):
+        return [Part("all", partial(measured, seconds))]
 
     what = reported.of("arrivals")[0].what
     one = Experiment(
@@ -101,6 +105,55 @@ def test_a_result_of_another_commit_is_made_anew(counted):
     (folder / "arrivals.json").write_text(json.dumps({**stored, "commit": "other"}))
     assert one.run(None, again=False)
     assert len(seen) == 2
+
+
+def test_pages_pass_over_what_has_no_result(counted, capsys):
+    one, _, folder = counted
+    one.run(None, again=False)
+    (folder / "arrivals.md").write_text(f"{BEGIN}{END}")
+    command.draw([replace(one, name="missing"), one])
+    assert "not measured yet, so nothing was drawn: missing" in capsys.readouterr().out
+    assert "seven" in (folder / "arrivals.md").read_text()
+
+
+def test_an_interrupted_run_resumes_with_the_part_after(counted):
+    def parts(seconds):
+        return [Part(name, partial(measured, name)) for name in ("first", "second")]
+
+    def measured(name):
+        asked.append(name)
+        if asked == ["first", "second"]:
+            raise KeyboardInterrupt
+        return [{"rate": name}]
+
+    asked, (one, _, folder) = [], counted
+    one = replace(one, measure=parts)
+    with pytest.raises(KeyboardInterrupt):
+        one.run(None, again=True)
+    assert one.stored() is None
+    one.run(None, again=True)
+    assert asked == ["first", "second", "second"]
+    assert one.stored().rows == [{"rate": "first"}, {"rate": "second"}]
+    assert list(folder.glob("*.partial.json")) == []
+    asked.clear()
+    with pytest.raises(KeyboardInterrupt):
+        one.run(None, again=True)
+    # With other loads the first part is not what is wanted.
+    one.run(5, again=True)
+    assert asked == ["first", "second", "first", "second"]
+
+
+def test_what_was_measured_before_an_error_stays_and_the_error_has_a_row():
+    def measured():
+        yield {"clients": 1}
+        raise ScriptError(f"the server did not start: {'x' * 999}\n  port\ttaken")
+
+    first, last = Part("a", measured, {"system": "peer"}).rows()
+    assert first == {"system": "peer", "clients": 1}
+    assert last["error"].endswith("x port taken")
+    assert len(last["error"]) == experiment.LAST
+    with pytest.raises(ScriptError):
+        Part("a", measured).rows()
 
 
 def test_a_page_without_a_place_for_the_tables_is_told(counted):

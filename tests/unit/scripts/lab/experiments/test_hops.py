@@ -73,7 +73,7 @@ def test_a_row_is_stored(row, tmp_path, monkeypatch):
         monkeypatch.setattr(experiment, folder, tmp_path)
     (tmp_path / "hops.md").write_text(experiment.BEGIN + experiment.END)
     rows = [{**row, "way": way} for way in hops.WAYS]
-    assert replace(hops.HOPS, measure=lambda _: rows).run(1, again=True)
+    assert replace(hops.HOPS, measure=lambda _: [experiment.Part("all", lambda: rows)]).run(1, again=True)
     assert hops.HOPS.stored().rows == rows
 
 

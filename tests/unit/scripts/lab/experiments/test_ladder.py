@@ -84,9 +84,9 @@ def test_a_server_that_does_not_start_leaves_its_row_and_the_steps_go_on(tmp_pat
     monkeypatch.setattr(ladder, "workload", lambda name, each: Workload(name, tmp_path, 2, (32, 32), (), None))
     monkeypatch.setattr(ladder, "find", lambda *_: None)
     monkeypatch.setattr(ladder, "default_data", lambda: draw({"cat": 2}))
-    records = baseline.measure(1.0)
+    records = [row for part in baseline.measure(1.0) for row in part.rows()]
     assert [record["step"] for record in records] == [step.name for step in baseline.steps()]
-    assert records[1]["error"] == "the end of its log"
+    assert records[1]["error"] == "the server did not start: the end of its log"
     assert records[0]["requests"] == 1200
     lost = table(records)
     assert lost.lines[1][1] == "not measured"

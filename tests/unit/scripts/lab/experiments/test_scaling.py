@@ -51,7 +51,7 @@ def rows(tmp_path, monkeypatch):
 
     monkeypatch.setattr(scaling, "running", running)
     monkeypatch.setattr(scaling, "workload", lambda *_: Workload("embedded", tmp_path, 2, (32, 32), (image,), None))
-    return scaling.measure(1.0)
+    return [row for part in scaling.measure(1.0) for row in part.rows()]
 
 
 def test_the_end_of_linear_growth_is_found_and_compared(rows):

@@ -60,7 +60,7 @@ def test_what_could_not_be_measured_has_its_row_and_the_default_is_compared_with
     monkeypatch.setattr(threads, "running", running)
     monkeypatch.setattr(threads, "quota", quota)
     monkeypatch.setattr(threads, "workload", lambda *_: None)
-    rows = threads.measure(1.0)
+    rows = [row for part in threads.measure(1.0) for row in part.rows()]
     assert asked == 3 * grid()
     assert limits == [each.quota for each in asked]
     made = table(rows)
