@@ -19,7 +19,7 @@ def ask(server):
 
 
 @pytest.mark.parametrize("batch", [1, 16])
-def test_each_form_is_answered(ask, batch, monkeypatch):
+def test_each_form_is_answered(ask, server, batch, monkeypatch):
     monkeypatch.setattr("scripts.lab.experiments.payloads.MEMBER", "one")
     pixels = np.zeros((batch, 32, 32, 3), np.uint8)
     encoded = [jpeg(image) for image in pixels]
