@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -48,6 +49,12 @@ class Together:
     method: Method
     cascade: CascadeSettings | None = None
 
+    @classmethod
+    def of(cls, config: EnsembleConfig, agreed: Agreement, method: Method | None = None) -> Self:
+        """How the members of a configuration are combined, or by another method."""
+        weights = {name: (config.combiner.weights or config.weights).get(name, 0.0) for name in config.weights}
+        return cls(agreed.labels, weights, method or config.combiner.method, config.ensemble.cascade)
+
 
 def repository(root: Path, names: Sequence[str], dataset: Dataset, method: Method = "mean") -> Results:
     """Measure every version of models, and an ensemble for float and for int8 if every model has such a version.
@@ -85,19 +92,17 @@ def served(config: EnsembleConfig, agreed: Agreement, dataset: Dataset, method: 
         ScriptError: the dataset has other classes than the members.
         ConfigurationError: a member can't run.
     """
-    weights = {name: (config.combiner.weights or config.weights).get(name, 0.0) for name in config.weights}
-    together = Together(agreed.labels, weights, method or config.combiner.method, config.ensemble.cascade)
-    scores, sentences = measured(of_configuration(config, agreed), together, dataset)
+    scores, sentences = measured(of_configuration(config, agreed), Together.of(config, agreed, method), dataset)
     return scores, [*sizes(config, agreed, dataset), *sentences]
 
 
 def measured(candidates: Sequence[Candidate], together: Together, dataset: Dataset) -> Results:
-    """Measure candidates and the ensembles that they make; see `_selections`."""
+    """Measure candidates and the ensembles that they make; see `selections`."""
     labels = indices(dataset, together.labels, "the models")
     outputs = predictions(candidates, dataset)
     scores, ensembles = _scores(candidates, outputs, labels), list[Score]()
     sentences, findings = list[str](), list[str]()
-    for rows in _selections(candidates, list(together.weights)):
+    for rows in selections(candidates, list(together.weights)):
         chosen = {name: outputs[row] for name, row in rows.items()}
         members = Members(chosen, labels, together.weights, dict.fromkeys(rows, 1.0), together.method)
         answers = members.full()
@@ -122,7 +127,7 @@ def measured(candidates: Sequence[Candidate], together: Together, dataset: Datas
     return [*scores, *ensembles], [*sentences, *findings]
 
 
-def _selections(candidates: Sequence[Candidate], names: Sequence[str]) -> list[dict[str, int]]:
+def selections(candidates: Sequence[Candidate], names: Sequence[str]) -> list[dict[str, int]]:
     """The positions of the versions that make an ensemble, by name: the served ones, the float ones, the int8 ones.
 
     Those of a kind are the highest of each model; where a model has none of it, there is no such ensemble.

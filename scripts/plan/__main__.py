@@ -63,31 +63,48 @@ def only_application(config: Mapping[str, Any]) -> dict[str, Any]:
     return found[0]
 
 
-def profile_of(args: argparse.Namespace, config: Mapping[str, Any]) -> Profile:
+def profile_of(
+    args: argparse.Namespace,
+    config: Mapping[str, Any],
+    images: Sequence[bytes],
+    exits: Sequence[float] | None = None,
+    like: Profile | None = None,
+) -> Profile:
     """The profile that is kept, or else a new one.
+
+    Args:
+        args: the flags of `add_profile`.
+        config: what is profiled.
+        images: that are decoded and sent.
+        exits: of its cascade.
+        like: the profile of the configuration itself, where this is one of other versions of its models.
 
     Raises:
         ScriptError: it can't be measured or read.
     """
     application = only_application(config)
-    file = args.profile or folder() / f"plan-{_key(application)}.json"
+    key = _key(application, images)
+    file = args.profile or folder() / f"plan-{key}.json"
+    if args.profile is not None and like is not None:
+        file = file.with_stem(f"{file.stem}-{key}")
     if file.exists() and not args.measure:
         return profiles.read(file)
     from scripts.plan.measuring import measure
 
     # Refuses what can't be planned, before minutes of measurement.
-    setting(application, args.exits)
+    setting(application, exits)
     print(f"Measuring a profile of this machine, about two minutes; it is kept in {file}.", flush=True)
-    made = measure(config, photographs(args), lambda text: print(f"  {text}", flush=True))
+    made = measure(config, images, lambda text: print(f"  {text}", flush=True), like)
     profiles.write(made, file)
     return made
 
 
-def _key(application: Mapping[str, Any]) -> str:
-    """What a profile depends on besides the machine: the models, and what runs them."""
+def _key(application: Mapping[str, Any], images: Sequence[bytes]) -> str:
+    """What a profile depends on besides the machine: the models, what runs them, and the images."""
     config = configuration.check_arguments(application)
     members = [member.model_dump(exclude={"placement", "threads", "weight", "deployment"}) for member in config.members]
-    return hashlib.sha256(repr((str(config.model_repository), members)).encode()).hexdigest()[:16]
+    sent = [hashlib.sha256(each).hexdigest() for each in images]
+    return hashlib.sha256(repr((str(config.model_repository), members, sent)).encode()).hexdigest()[:16]
 
 
 def predictions(args: argparse.Namespace, config: Mapping[str, Any], profile: Profile) -> list[Prediction]:
@@ -119,7 +136,7 @@ def main() -> None:
         parser.error("--rate: must be above 0")
     with errors_in_one_line():
         config = configuration.read(args.config)
-        profile = profile_of(args, config)
+        profile = profile_of(args, config, photographs(args), args.exits)
         found = predictions(args, config, profile)
     if args.json:
         facts = {"machine": profile.machine, "cores": args.cores or profile.cores}

@@ -12,11 +12,14 @@ from graph.names import INGRESS, TRANSFORMER
 from scripts import configuration
 from scripts.load.load import Closed
 from scripts.load.row import Row
-from scripts.plan.prediction import predict
-from scripts.plan.profile import Overhead, Profile, Served
+from scripts.plan.graph import MEDIAN
+from scripts.plan.prediction import Prediction, predict
+from scripts.plan.profile import SHARES, Overhead, Profile, Served
 from scripts.plan.setting import Setting, setting
 
 PROXY = "haproxy"
+# What is beyond them is a mistake of the measurement, and not of the cores.
+SLOWEST, FASTEST = 0.6, 1.2
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Watched:
     Attributes:
         clients: at a time.
         requests_per_s: that were answered.
-        p50_ms: of the latency.
+        latency_ms: at each of `SHARES`.
         images: per batch, on average.
         ingress_ms: CPU time of the ingress' replicas.
         nodes_ms: of the separate nodes' replicas.
@@ -38,7 +41,7 @@ class Watched:
 
     clients: int
     requests_per_s: float
-    p50_ms: float
+    latency_ms: tuple[float, ...]
     images: float
     ingress_ms: float
     nodes_ms: float
@@ -65,7 +68,7 @@ class Watched:
         return cls(
             int(row.value),
             float(row.requests_per_s),
-            row.percentiles_ms["p50"],
+            (row.min_ms, *row.percentiles_ms.values(), row.max_ms),
             sum(size * count for size, count in sizes.items()) / batches if batches else 1.0,
             per_request_ms("ingress"),
             per_request_ms("node"),
@@ -87,7 +90,9 @@ def explained_ms(profile: Profile, given: Setting, images: float) -> float:
     """CPU time of the nodes per image, milliseconds, by their curves, in batches of so many images."""
     size = max(1, round(images))
     decode, _, _ = profile.curve(TRANSFORMER, given.decoding).at(size)
-    members = [profile.curve(name, threads).at(size) for name, threads in given.members.items()]
+    members = [
+        profile.curve(name, threads, given.streams.get(name)).at(size) for name, threads in given.members.items()
+    ]
     side_by_side = len(members) > 1
     return 1000 * (decode + sum(cpu * (factor if side_by_side else 1) for cpu, _, factor in members)) / size
 
@@ -110,8 +115,16 @@ def served(
     profile: Profile,
     config: Mapping[str, Any],
     watched: Sequence[Watched],
+    inline: Served | None = None,
 ) -> Served:
-    """What a server costs, by one load with single images and one with large batches."""
+    """What a server costs, by one load with single images and one with large batches.
+
+    Args:
+        profile: the nodes' curves.
+        config: what was served.
+        watched: the two loads.
+        inline: what it costs with every node in one process; None where that is what was served.
+    """
     few, many = watched
     application = next(configuration.ours(config))
     exits = None
@@ -133,12 +146,23 @@ def served(
         many.proxy_ms,
         many.client_ms,
         min(few.rest, many.rest),
-        0.0,
+        (0.0,) * len(SHARES),
         memory[0],
         memory[1] / max(1, nodes),
         memory[2],
     )
-    # What one client waits for besides what is computed.
-    whole = msgspec.structs.replace(profile, served={"inline": found, "separate": found})
-    computed = predict(given, whole, Closed(few.clients), clients_here=True, requests=400)
-    return msgspec.structs.replace(found, delay_ms=max(0.0, few.p50_ms - computed.p50_ms))
+
+    def predicted(clients: int) -> Prediction:
+        whole = msgspec.structs.replace(profile, served={"inline": inline or found, "separate": found})
+        return predict(given, whole, Closed(clients), clients_here=True, requests=1000)
+
+    # The one depends on the other a little.
+    for _ in range(2):
+        # Clients that keep the cores busy get less than these could compute.
+        speed = found.speed * many.requests_per_s / predicted(many.clients).requests_per_s
+        found = msgspec.structs.replace(found, speed=min(max(SLOWEST, speed), FASTEST))
+        # What one client waits for besides what is computed.
+        computed = predicted(few.clients).p50_ms - found.delays_ms[MEDIAN]
+        delays = tuple(max(0.0, each - computed) for each in few.latency_ms)
+        found = msgspec.structs.replace(found, delays_ms=delays)
+    return found

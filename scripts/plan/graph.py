@@ -8,8 +8,12 @@ from itertools import cycle
 from deployments.members.predictor import MOST_AT_ONCE
 from graph.names import INGRESS, TRANSFORMER
 from scripts.plan.clock import Machine, Pool, Then
-from scripts.plan.profile import Curve, Overhead, Profile
+from scripts.plan.profile import SHARES, Curve, Overhead, Profile
 from scripts.plan.setting import Setting
+
+# Calls in a row where every node is separate: to the transformer, the members, the combiner and the labeler.
+HOPS = 4
+MEDIAN = SHARES.index(0.5)
 
 
 class Node:
@@ -42,8 +46,9 @@ class Node:
 class Remote:
     """A separate node: its replicas in turn, each with an event loop of its own."""
 
-    def __init__(self, machine: Machine, nodes: list[Node], overhead: Overhead) -> None:
-        """Set its replicas, and what a call costs in their processes."""
+    def __init__(self, machine: Machine, nodes: list[Node], overhead: Overhead, hop_s: float) -> None:
+        """Set its replicas, what a call costs in their processes, and for how long it waits on its way there."""
+        self._machine, self._hop_s = machine, hop_s
         self._each = cycle([(Pool(machine), node) for node in nodes])
         self._overhead = overhead
 
@@ -51,7 +56,8 @@ class Remote:
         """See `Node.run`."""
         loop, node = next(self._each)
         call = (self._overhead.batch_ms + self._overhead.image_ms * images) / 1000
-        loop.do(call, lambda: node.run(images, slower, then))
+        arrives = self._machine.now + self._hop_s
+        self._machine.at(arrives, lambda: loop.do(call, lambda: node.run(images, slower, then)))
 
 
 class Graph:
@@ -109,17 +115,23 @@ def make(machine: Machine, name: str, setting: Setting, profile: Profile) -> Nod
     if name != TRANSFORMER and name not in setting.members:
         return Node(machine, None, 1, False)
     threads = setting.decoding if name == TRANSFORMER else setting.members[name]
-    return Node(machine, profile.curve(name, threads), threads, side_by_side)
+    return Node(machine, profile.curve(name, threads, setting.streams.get(name)), threads, side_by_side)
+
+
+def hop_ms(profile: Profile) -> float:
+    """What a call to a separate node waits for: of what one client waits for more than with nodes in one process."""
+    inline, separate = (profile.served[placement].delays_ms[MEDIAN] for placement in ("inline", "separate"))
+    return max(0.0, separate - inline) / HOPS
 
 
 def remotes(machine: Machine, setting: Setting, profile: Profile) -> dict[str, Remote]:
     """The separate nodes, which all replicas of the ingress share."""
-    overhead = profile.served["separate"].node
-    return {
-        name: Remote(machine, [make(machine, name, setting, profile) for _ in range(setting.count(name))], overhead)
-        for name in setting.separate
-        if name != INGRESS
-    }
+    overhead, hop_s = profile.served["separate"].node, hop_ms(profile) / 1000
+
+    def replicas(name: str) -> list[Node]:
+        return [make(machine, name, setting, profile) for _ in range(setting.count(name))]
+
+    return {name: Remote(machine, replicas(name), overhead, hop_s) for name in setting.separate if name != INGRESS}
 
 
 def joined(parts: int, then: Then) -> Then:

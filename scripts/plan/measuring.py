@@ -21,7 +21,10 @@ from deployments.contract.nodes import Node
 from deployments.contract.preprocessing import Preprocessing
 from deployments.cpus import available_cpus
 from deployments.members.local import LocalMember
+from deployments.members.openvino import OpenVino
 from deployments.transformer.transformer import JpegTransformer, TransformerSettings
+from graph.agreement import Agreement
+from graph.config import EnsembleConfig
 from graph.defaults import make
 from graph.names import TRANSFORMER
 from scripts import configuration
@@ -80,8 +83,6 @@ async def nodes(application: Mapping[str, Any], photographs: Sequence[bytes], lo
     cores, names = available_cpus(), [member.name for member in config.members]
     largest = config.ingress.max_batch_size
     sizes = sorted({min(size, largest) for size in (*SIZES, largest)})
-    curves: dict[str, list[Curve]] = {name: [] for name in (TRANSFORMER, *names)}
-    spread: list[float] = []
     decode = JpegTransformer(TransformerSettings(), agreed.wanted, cores)
     points = []
     for size in sizes:
@@ -89,44 +90,59 @@ async def nodes(application: Mapping[str, Any], photographs: Sequence[bytes], lo
         encoded = [photographs[i % len(photographs)] for i in range(size)]
         taken = await timed([decode], images(encoded, size))
         points.append(Point(size, taken.cpu_ms, taken.wall_ms))
-    curves[TRANSFORMER].append(Curve(cores, cores, tuple(points)))
+    curves: dict[str, tuple[Curve, ...]] = {TRANSFORMER: (Curve(cores, cores, tuple(points)),)}
+    spread: list[float] = []
     for threads in sorted({1, max(1, cores // len(names)), cores}):
-        members = {}
-        for member in config.members:
-            assert isinstance(member, LocalMember)
-            wanted = agreed.preprocessing[member.name]
-            assert isinstance(wanted, Preprocessing)
-            given = member.model_copy(update={"threads": threads})
-            gets = MemberInterface(wanted, agreed.labels)
-            node = make(given, 1, config.model_repository, gets, sizes[-1])
-            members[member.name] = node, wanted.size
-        alone: dict[str, list[Point]] = {name: [] for name in names}
-        together, streams = [], {}
-        for size in sizes:
-            log(f"members with {threads} threads, {size} images")
-            for name, (node, edge) in members.items():
-                batch = images(np.random.default_rng(0).integers(0, 256, (size, *edge, 3), np.uint8), size)
-                taken = await timed([node], batch)
-                alone[name].append(Point(size, taken.cpu_ms, taken.wall_ms))
-                answer = await node(batch)
-                streams[name] = int(answer.notes[-1].attributes.get(STREAMS, 1))
-            same = {edge for _, edge in members.values()}
-            if len(members) > 1 and len(same) == 1:
-                taken = await timed([node for node, _ in members.values()], batch)
-                together.append(max(1.0, taken.cpu_ms / sum(points[-1].cpu_ms for points in alone.values())))
-            spread += taken.spread
-        for name in names:
-            curves[name].append(Curve(threads, streams[name], tuple(alone[name]), tuple(together)))
-    return {name: tuple(each) for name, each in curves.items()}, spread
+        fastest, spreads = await members(config, agreed, sizes, {"threads": threads}, log)
+        found, others = [fastest], {1, threads} - {curve.streams for curve in fastest.values()}
+        if all(isinstance(member, OpenVino) and member.streams is None for member in config.members):
+            for streams in sorted(others):
+                more, _ = await members(config, agreed, sizes, {"threads": threads, "streams": streams}, log)
+                found.append(more)
+        spread += spreads
+        curves |= {name: (*curves.get(name, ()), *(each[name] for each in found)) for name in names}
+    return curves, spread
 
 
-def measure(config: Mapping[str, Any], photographs: Sequence[bytes], log: Log = print) -> Profile:
+async def members(
+    config: EnsembleConfig, agreed: Agreement, sizes: Sequence[int], settings: Mapping[str, int], log: Log
+) -> tuple[dict[str, Curve], list[float]]:
+    """A curve of each member with these settings, and how the durations of batches spread."""
+    made = {}
+    for member in config.members:
+        assert isinstance(member, LocalMember)
+        wanted = agreed.preprocessing[member.name]
+        assert isinstance(wanted, Preprocessing)
+        given, gets = member.model_copy(update=dict(settings)), MemberInterface(wanted, agreed.labels)
+        made[member.name] = make(given, 1, config.model_repository, gets, sizes[-1]), wanted.size
+    alone: dict[str, list[Point]] = {name: [] for name in made}
+    together, streams, spread = [], {}, list[float]()
+    for size in sizes:
+        log(f"members with {', '.join(f'{count} {what}' for what, count in settings.items())}, {size} images")
+        for name, (node, edge) in made.items():
+            batch = images(np.random.default_rng(0).integers(0, 256, (size, *edge, 3), np.uint8), size)
+            taken = await timed([node], batch)
+            alone[name].append(Point(size, taken.cpu_ms, taken.wall_ms))
+            answer = await node(batch)
+            streams[name] = int(answer.notes[-1].attributes.get(STREAMS, 1))
+        if len(made) > 1 and len({edge for _, edge in made.values()}) == 1:
+            taken = await timed([node for node, _ in made.values()], batch)
+            together.append(max(1.0, taken.cpu_ms / sum(points[-1].cpu_ms for points in alone.values())))
+        spread += taken.spread
+    threads = settings["threads"]
+    return {name: Curve(threads, streams[name], tuple(alone[name]), tuple(together)) for name in made}, spread
+
+
+def measure(
+    config: Mapping[str, Any], photographs: Sequence[bytes], log: Log = print, like: Profile | None = None
+) -> Profile:
     """Measure a profile of the application in a Serve config.
 
     Args:
         config: the Serve config.
         photographs: encoded images, which are decoded and sent in turn.
         log: gets a line before each measurement.
+        like: a profile of other versions of the same models: what the server costs besides them is taken of it.
 
     Raises:
         ScriptError: a server did not start, or refused requests.
@@ -134,7 +150,9 @@ def measure(config: Mapping[str, Any], photographs: Sequence[bytes], log: Log = 
     """
     application = next(configuration.ours(config))
     curves, spread = asyncio.run(nodes(application, photographs, log))
-    profile = Profile(facts(photographs), available_cpus(), curves, {}, quantiles(spread))
+    profile = Profile(facts(photographs), available_cpus(), curves, like.served if like else {}, quantiles(spread))
+    if like is not None:
+        return profile
     found: dict[Placement, Served] = {}
     for placement in ("inline", "separate"):
         changed = placed(config, placement)
@@ -146,7 +164,7 @@ def measure(config: Mapping[str, Any], photographs: Sequence[bytes], log: Log = 
                 if row.failed or not row.requests:
                     raise ScriptError(f"{row.failed} requests failed while it was profiled: {row.first_error}")
                 watched.append(Watched.of(row))
-        found[placement] = served(profile, changed, watched)
+        found[placement] = served(profile, changed, watched, found.get("inline"))
     return msgspec.structs.replace(profile, served=found)
 
 

@@ -12,6 +12,8 @@ import msgspec
 from scripts.errors import ScriptError
 
 Placement = Literal["inline", "separate"]
+# Of requests, by their latency: at these shares it is known of a load.
+SHARES = (0.0, 0.5, 0.9, 0.95, 0.99, 1.0)
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -70,10 +72,11 @@ class Served(msgspec.Struct, frozen=True):
         proxy_ms: CPU time of HAProxy, per request.
         client_ms: CPU time of the load generator, per request.
         background: cores that everything else takes, on average.
-        delay_ms: of a request, in which nothing computes for it: threads and processes that wake up.
+        delays_ms: of a request, in which nothing computes for it, as when threads and processes wake up; at `SHARES`.
         ingress_mb: memory of a replica of the ingress, with its inline nodes.
         node_mb: memory of a separate node's replica, on average.
         rest_mb: memory of everything else.
+        speed: how many times the throughput was reached that the cores would allow, if only what is known took time.
     """
 
     ingress: Overhead
@@ -81,10 +84,11 @@ class Served(msgspec.Struct, frozen=True):
     proxy_ms: float
     client_ms: float
     background: float
-    delay_ms: float
+    delays_ms: tuple[float, ...]
     ingress_mb: float
     node_mb: float
     rest_mb: float
+    speed: float = 1.0
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -93,7 +97,8 @@ class Profile(msgspec.Struct, frozen=True):
     Attributes:
         machine: its facts, in words.
         cores: that could be used.
-        nodes: each node's curves, one for each number of threads, by the name of the member or of the transformer.
+        nodes: each node's curves by the name of the member or of the transformer: of each number of threads with the
+            fastest number of streams, and then with others.
         served: what a server costs, by placement.
         spread: durations of batches, as multiples of the median, ascending: quantiles at equal distances.
     """
@@ -104,8 +109,13 @@ class Profile(msgspec.Struct, frozen=True):
     served: dict[Placement, Served]
     spread: tuple[float, ...] = (1.0,)
 
-    def curve(self, node: str, threads: int) -> Curve:
+    def curve(self, node: str, threads: int, streams: int | None = None) -> Curve:
         """A node's curve with so many threads, or with the most that were measured and are not more.
+
+        Args:
+            node: the member's name, or the transformer's.
+            threads: that compute.
+            streams: that the configuration names; None for the fastest, and so it is where those were not measured.
 
         Raises:
             ScriptError: the node was not measured.
@@ -113,7 +123,13 @@ class Profile(msgspec.Struct, frozen=True):
         if node not in self.nodes:
             raise ScriptError(f"the profile has no {node}, but {', '.join(self.nodes)}; measure again: --measure")
         curves = sorted(self.nodes[node], key=lambda curve: curve.threads)
-        return [curve for curve in curves if curve.threads <= max(threads, curves[0].threads)][-1]
+        most = max(curve.threads for curve in curves if curve.threads <= max(threads, curves[0].threads))
+        same = [curve for curve in curves if curve.threads == most]
+        return next((curve for curve in same if curve.streams == streams), same[0])
+
+    def streams(self, node: str, threads: int) -> list[int]:
+        """The numbers of streams that were measured of a node with so many threads, but for the fastest."""
+        return [curve.streams for curve in self.nodes[node] if curve.threads == threads][1:]
 
 
 def read(file: Path) -> Profile:

@@ -26,6 +26,7 @@ class Setting:
         decoding: threads of the transformer.
         placements: of each node, by name; the transformer, combiner and labeler have those of their deployments.
         replicas: of the ingress and of separate nodes; one where it is not here.
+        streams: that the configuration names, by member.
         exits: of a cascade: for each member but the last, the share of the images it gets that it answers.
     """
 
@@ -35,6 +36,7 @@ class Setting:
     placements: Mapping[str, NodePlacement]
     replicas: Mapping[str, int] = field(default_factory=dict)
     exits: tuple[float, ...] | None = None
+    streams: Mapping[str, int | None] = field(default_factory=dict)
 
     @property
     def separate(self) -> list[str]:
@@ -91,4 +93,5 @@ def setting(application: Mapping[str, Any], exits: Sequence[float] | None = None
         },
         replicas,
         tuple(exits or ()) if cascade is not None else None,
+        {member.name: getattr(member, "streams", None) for member in config.members},
     )

@@ -12,19 +12,22 @@ from functools import partial
 from random import Random
 
 import msgspec
+import numpy as np
 
 from deployments.ingress.batcher import TICK_S
 from deployments.ingress.batching import Batching
 from graph.names import INGRESS
 from scripts.load.load import Closed, Mode
 from scripts.plan.clock import Machine, Pool, Then
-from scripts.plan.graph import Graph, Remote, remotes
-from scripts.plan.profile import Overhead, Profile, Served
+from scripts.plan.graph import HOPS, Graph, Remote, hop_ms, remotes
+from scripts.plan.profile import SHARES, Overhead, Profile, Served
 from scripts.plan.setting import Setting
 
 # Requests that are simulated, and the share of them that comes before those that count.
 REQUESTS, WARM_UP = 4000, 0.15
 REFUSED_S = 1.0
+# Delays of requests that are drawn from.
+DELAYS = 256
 
 
 @dataclass(slots=True)
@@ -97,7 +100,9 @@ class Replica:
             self._begin([self._waiting.popleft() for _ in range(min(len(self._waiting), self._setting.max_batch_size))])
 
     def _begin(self, batch: list[tuple[Request, Answered]]) -> None:
-        left, slower, images = self._batching.left(len(batch)), self._slower(), len(batch)
+        left, images = self._batching.left(len(batch)), len(batch)
+        # What a single image's duration varies by is a part of the delays.
+        slower = self._slower() if images > 1 else 1.0
         half = self._costs.ingress.batch_ms / 2000
         self.batches += 1
         self.images += images
@@ -126,17 +131,24 @@ class Replica:
 
 
 def overheads(setting: Setting, profile: Profile) -> Served:
-    """What the server costs in a setting: between the two placements that were measured, by the separate nodes."""
+    """What the server costs in a setting: between the two placements that were measured, by the separate nodes.
+
+    What a request waits for in calls to separate nodes is no part of its delays; see `hop_ms`.
+    """
     inline, separate = profile.served["inline"], profile.served["separate"]
-    share = len(setting.separate) / len(setting.placements)
+    share, hops = len(setting.separate) / len(setting.placements), HOPS * hop_ms(profile)
 
     def between(low: float, high: float) -> float:
         return low + share * (high - low)
 
     low, high = map(msgspec.structs.astuple, (inline.ingress, separate.ingress))
-    names = ("proxy_ms", "client_ms", "background", "delay_ms", "ingress_mb", "rest_mb")
+    names = ("proxy_ms", "client_ms", "background", "ingress_mb", "rest_mb", "speed")
     mixed = {name: between(getattr(inline, name), getattr(separate, name)) for name in names}
-    return msgspec.structs.replace(separate, ingress=Overhead(*map(between, low, high)), **mixed)
+    delays = tuple(
+        between(one, max(0.0, other - hops)) for one, other in zip(inline.delays_ms, separate.delays_ms, strict=True)
+    )
+    ingress = Overhead(*map(between, low, high))
+    return msgspec.structs.replace(separate, ingress=ingress, delays_ms=delays, **mixed)
 
 
 class Simulation:
@@ -152,7 +164,7 @@ class Simulation:
         """Set what is served, by which durations, on how many cores, and whether its clients compute on them, too."""
         random = Random(seed)
         self.costs = overheads(setting, profile)
-        self.machine = Machine(max(0.1, cores - self.costs.background))
+        self.machine = Machine(max(0.1, (cores - self.costs.background) * self.costs.speed))
         self._remotes: dict[str, Remote] = remotes(self.machine, setting, profile)
         self.replicas = [
             Replica(
@@ -166,11 +178,14 @@ class Simulation:
         ]
         self._proxy, self._client = Pool(self.machine), Pool(self.machine)
         self._client_s = self.costs.client_ms / 2000 if clients_here else 0.0
+        points = (np.arange(DELAYS) + 0.5) / DELAYS
+        self._delays_s = (np.interp(points, SHARES, self.costs.delays_ms) / 1000).tolist()
+        self._random = random
         self._turn = 0
         self.requests: list[Request] = []
 
     def _send(self, then: Answered) -> None:
-        request, delay = Request(self.machine.now), self.costs.delay_ms / 2000
+        request, delay = Request(self.machine.now), self._random.choice(self._delays_s) / 2
         self._turn += 1
         replica = self.replicas[self._turn % len(self.replicas)]
 

@@ -11,6 +11,7 @@ from scripts import configuration
 from scripts.plan.profile import Placement
 
 NODES = {TRANSFORMER: "transformer", COMBINER: "combiner", LABELER: "labeler"}
+OPENVINO = "openvino"
 # What a replica may hold is the ingress' to bound; Serve's bounds are out of the way.
 MOST_CALLS = 1000
 # Of a core, per replica: a reservation, and no limit.
@@ -59,8 +60,10 @@ def _kept(entry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     return ((key, value) for key, value in entry.items() if key not in {"autoscaling_config", "num_replicas"})
 
 
-def tuned(config: Mapping[str, Any], *, threads: int | None, ingress: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with other settings of the ingress, and with so many threads for each member."""
+def tuned(
+    config: Mapping[str, Any], *, threads: int | None, streams: int | None = None, ingress: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The config with other settings of the ingress, and with so many threads and streams for each member."""
     changed: dict[str, Any] = copy.deepcopy(dict(config))
     arguments = next(configuration.ours(changed))["args"]
     arguments["ingress"] = {**(arguments.get("ingress") or {}), **ingress}
@@ -68,4 +71,6 @@ def tuned(config: Mapping[str, Any], *, threads: int | None, ingress: Mapping[st
         member.pop("threads", None)
         if threads is not None:
             member["threads"] = threads
+        if streams is not None and member.get("kind", OPENVINO) == OPENVINO:
+            member["streams"] = streams
     return changed

@@ -3,36 +3,47 @@
     ensemble tune --p99-ms 50                                        # of configs/colocated.yaml, into tuned.yaml
     ensemble tune my.yaml --p99-ms 50 --out fast.yaml --hold placement=inline max_batch_size=8
     ensemble tune --minimize cores --rate 300 --p99-ms 50            # on as few cores as answer so many requests
+    ensemble tune my.yaml --p99-ms 50 --data images/ --max-accuracy-loss 0.2
 
-Every candidate is simulated by the profile of `ensemble plan`, and the best three are served and loaded: what was
-measured decides. `--plot front.svg` draws the p99 and the rate of each. It exits by 3 if none reaches the goal, and
-writes the nearest. See docs/planning.md.
+Every candidate is simulated by the profile of `ensemble plan`. The best three are served and loaded, and the best of
+these once more: what was measured decides. It is kept beside the output, so that a search that was ended goes on.
+`--data` has labelled images, which are sent. With `--max-accuracy-loss`, other versions of the models and other
+thresholds of a cascade are tried, too; without it, answers stay what they are. It exits by 3 if no candidate reaches
+the goal, and writes the nearest. See docs/planning.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 import yaml
 
 from deployments.cpus import available_cpus
+from graph.names import TRANSFORMER
 from scripts import configuration
+from scripts.dataset import Dataset
 from scripts.errors import ScriptError, check_writable, errors_in_one_line
-from scripts.load.arrivals import Arrivals
-from scripts.plan.__main__ import add_profile, photographs, profile_of
+from scripts.evaluate.accuracy import sample
+from scripts.plan.__main__ import add_profile, only_application, photographs, profile_of
 from scripts.plan.profile import Placement, Profile
-from scripts.plan.server import loaded, serving
-from scripts.results import Table, add_files, drawing, write_files
-from scripts.tune.search import Candidate, Goal, Trial, Tried, candidates, confirmed, ranked
-from scripts.tune.writing import in_words, text
+from scripts.results import Table, add_files, check_files, drawing, write_files
+from scripts.tune.candidate import HELD, candidates
+from scripts.tune.form import AS_CONFIGURED, BATCH, Form, Forms, Versions
+from scripts.tune.kept import Kept
+from scripts.tune.measuring import MEASURED, Measuring, longest_s
+from scripts.tune.search import Goal, Trial, Tried
+from scripts.tune.writing import in_minutes, in_words, text
 
-MEASURED, SECONDS = 3, 10.0
 SHOWN = 15
+# Images of `--data` that are sent.
+SENT = 32
 NOT_REACHED = 3
 HEADINGS = ("settings", "rate", "predicted p99, ms", "memory, MB", "answered, 1/s", "measured p99, ms", "goal")
 
@@ -43,39 +54,17 @@ def held(pairs: Sequence[str]) -> dict[str, Any]:
     Raises:
         ScriptError: there is no such field, or it has no such value.
     """
-    names = [each.name for each in fields(Candidate)]
     found = {}
     for pair in pairs:
         name, _, given = pair.partition("=")
         value = yaml.safe_load(given) if given else None
-        if name not in names:
-            raise ScriptError(f"--hold: there is no {name!r}; there are {', '.join(names)}")
+        if name not in HELD:
+            raise ScriptError(f"--hold: there is no {name!r}; there are {', '.join(HELD)}")
         is_right = value in {"inline", "separate"} if name == "placement" else isinstance(value, int | float)
-        if not is_right and not (name == "threads" and given == "null"):
+        if not is_right and not (name in {"threads", "streams"} and given == "null"):
             raise ScriptError(f"--hold: {name} can't be {given!r}")
         found[name] = value
     return found
-
-
-def measure(
-    best: Sequence[Tried], config: Mapping[str, Any], goal: Goal, images: Sequence[bytes], cores: int
-) -> list[Tried]:
-    """Serve candidates on so many cores and load them, the best first.
-
-    Raises:
-        ScriptError: a server did not start.
-    """
-    found = []
-    for number, each in enumerate(best, 1):
-        print(f"Measuring {number} of {len(best)}: {each.candidate}", flush=True)
-        with serving(each.candidate.config(config), cores) as url:
-
-            def at(rate: float, url: str = url) -> tuple[float, float]:
-                row = loaded(url, images, Arrivals(rate), SECONDS)
-                return row.requests_per_s, row.percentiles_ms["p99"] if not row.failed else float("inf")
-
-            found.append(confirmed(each, goal, at))
-    return ranked(found, goal)
 
 
 def table(tried: Sequence[Tried], goal: Goal, left: int) -> Table:
@@ -105,36 +94,78 @@ def plot(tried: Sequence[Tried], goal: Goal, path: Path) -> None:
         axes.legend(frameon=False)
 
 
-def searched(
-    args: argparse.Namespace, config: Mapping[str, Any], goal: Goal, profile: Profile, cores: int
-) -> list[Tried]:
-    """Candidates for so many cores, the best first; those that are measured are measured.
+def records(tried: Sequence[Tried], goal: Goal) -> list[dict[str, Any]]:
+    """The candidates for a file; what is infinite is null."""
+    return [
+        {
+            "settings": str(each.candidate),
+            "predicted": each.predicted.json(),
+            "rate": each.rate,
+            "answered": each.measured_rate,
+            "measured_p99_ms": None if each.measured_p99_ms == math.inf else each.measured_p99_ms,
+            "goal": goal.is_met(each),
+        }
+        for each in tried
+    ]
+
+
+def served_forms(
+    args: argparse.Namespace, config: Mapping[str, Any], images: Sequence[bytes]
+) -> tuple[list[Form], dict[Versions, Profile]]:
+    """What may be served, and a profile of each.
 
     Raises:
-        ScriptError: see `held` and `measure`.
+        ScriptError: see `Forms.found` and `profile_of`.
     """
-    grid = list(candidates(cores, held(args.hold)))
-    # What measures here also loads here.
-    here = args.clients_here or not args.no_measurement
-    then = "" if args.no_measurement else f"; the best {MEASURED} are then served for a minute each"
-    print(f"Simulating {len(grid)} candidates on {in_words(cores)}{then}.", flush=True)
-    tried = Trial(config, profile, goal, cores, args.exits, here).best(grid)
-    if args.no_measurement or (args.minimize and not goal.is_met(tried[0])):
+    application = only_application(config)
+    ensemble, agreed = configuration.check(application)
+    cascade = ensemble.ensemble.cascade
+    is_known = cascade is None or args.exits is not None or args.data is None
+    exits = args.exits if is_known or cascade is None else [0.0] * (len(cascade.order) - 1)
+    own = profile_of(args, config, images, exits)
+    profiles: dict[Versions, Profile] = {AS_CONFIGURED.versions: own}
+
+    def costs(versions: Versions) -> dict[str, float]:
+        if versions not in profiles:
+            other = Form("", versions).config(config)
+            profiles[versions] = profile_of(args, other, images, exits, own)
+        nodes = profiles[versions].nodes
+        return {name: curves[0].at(BATCH)[0] for name, curves in nodes.items() if name != TRANSFORMER}
+
+    if is_known and args.max_accuracy_loss is None:
+        return [replace(AS_CONFIGURED, exits=None if exits is None else tuple(exits))], profiles
+    forms = Forms(ensemble, agreed, Dataset.open(args.data), args.max_accuracy_loss, costs).found()
+    for form in forms:
+        costs(form.versions)
+    return forms, profiles
+
+
+def searched(args: argparse.Namespace, trial: Trial, images: Sequence[bytes], kept: Kept) -> list[Tried]:
+    """Candidates, the best first; those that are measured are measured.
+
+    Raises:
+        ScriptError: a server did not start.
+    """
+    members = len(only_application(trial.config)["args"]["members"])
+    grid = candidates(trial.cores, trial.fixed, members, trial.forms[0])
+    about_s = trial.takes_s(grid)
+    then = "" if args.no_measurement else f"; the best {MEASURED} are then served, in {in_minutes(longest_s())} at most"
+    print(f"Simulating {len(grid)} candidates on {in_words(trial.cores)}, in about {in_minutes(about_s)}{then}.")
+    tried = trial.best(grid)
+    if args.no_measurement or (args.minimize and not trial.goal.is_met(tried[0])):
         return tried
-    best = [each.at_most(goal.rate) if args.minimize else each for each in tried[:MEASURED]]
-    return [*measure(best, config, goal, photographs(args), cores), *tried[MEASURED:]]
+    enough = trial.goal.rate if args.minimize else None
+    return Measuring(trial.config, trial.goal, images, trial.cores, kept, enough).measured(tried)
 
 
-def fewest(
-    args: argparse.Namespace, config: Mapping[str, Any], goal: Goal, profile: Profile, cores: int
-) -> tuple[int, list[Tried]]:
+def fewest(args: argparse.Namespace, trial: Trial, images: Sequence[bytes], kept: Kept) -> tuple[int, list[Tried]]:
     """The fewest cores on which the goal is reached, or all of them, and the candidates for them."""
-    for count in range(1, cores):
-        tried = searched(args, config, goal, profile, count)
-        if goal.is_met(tried[0]):
+    for count in range(1, trial.cores):
+        tried = searched(args, replace(trial, cores=count), images, kept)
+        if trial.goal.is_met(tried[0]):
             return count, tried
         print(f"Not reached: a p99 of {tried[0].p99_ms:.1f} ms at {tried[0].rate:.0f} requests/s", flush=True)
-    return cores, searched(args, config, goal, profile, cores)
+    return trial.cores, searched(args, trial, images, kept)
 
 
 def parsed() -> argparse.Namespace:
@@ -146,22 +177,32 @@ def parsed() -> argparse.Namespace:
     wanted.add_argument("--minimize", choices=["cores"], help="that answer the requests per second of --rate")
     parser.add_argument("--p99-ms", type=float, required=True, metavar="MS", help="that must hold")
     parser.add_argument("--rate", type=float, metavar="R", help="requests per second that must be answered, at least")
+    names = ", ".join(HELD)
     parser.add_argument(
-        "--hold",
-        nargs="+",
-        default=[],
-        metavar="NAME=VALUE",
-        help="settings that are not searched: " + ", ".join(each.name for each in fields(Candidate)),
+        "--hold", nargs="+", default=[], metavar="NAME=VALUE", help=f"settings that are not searched: {names}"
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="PATH", help="<class>/*.jpg, folder or zip file: what is sent, and labels"
+    )
+    parser.add_argument(
+        "--max-accuracy-loss",
+        type=float,
+        metavar="POINTS",
+        help="of top-1 on --data, at 95 %%: also try other versions and thresholds; default: the answers stay",
     )
     parser.add_argument("--out", type=Path, default=Path("tuned.yaml"), metavar="FILE", help="default: %(default)s")
     parser.add_argument("--no-measurement", action="store_true", help="trust the simulation; for another machine")
-    add_files(parser, "plot")
+    parser.add_argument("--again", action="store_true", help="measure what was measured before")
+    add_files(parser)
     args = parser.parse_args()
-    check_writable(parser, args.out, args.plot)
+    check_writable(parser, args.out)
+    check_files(parser, args)
     if args.p99_ms <= 0 or (args.rate is not None and args.rate <= 0):
         parser.error("--p99-ms, --rate: must be above 0")
     if args.minimize and args.rate is None:
         parser.error("--minimize cores: name the requests per second by --rate")
+    if args.max_accuracy_loss is not None and (args.data is None or args.max_accuracy_loss < 0):
+        parser.error("--max-accuracy-loss: must be 0 or more, and is measured on the images of --data")
     if args.cores not in {None, available_cpus()} and not args.no_measurement:
         parser.error("--cores: another machine can't be measured here; add --no-measurement")
     return args
@@ -172,17 +213,25 @@ def main() -> None:
     args = parsed()
     with errors_in_one_line():
         config = configuration.read(args.config)
-        goal, cores = Goal(args.p99_ms, args.rate), args.cores or available_cpus()
-        profile = profile_of(args, config)
+        goal, cores, fixed = Goal(args.p99_ms, args.rate), args.cores or available_cpus(), held(args.hold)
+        images = photographs(args)
+        if args.data is not None and not args.images:
+            images = [encoded for encoded, _ in sample(Dataset.open(args.data), SENT).read()]
+        forms, profiles = served_forms(args, config, images)
+        # What measures here also loads here.
+        trial = Trial(config, profiles, goal, cores, forms, args.clients_here or not args.no_measurement, fixed)
+        known = [*images, *(msgspec.json.encode(each) for each in (config, list(profiles.values()), goal))]
+        kept = Kept.open(args.out.with_suffix(".measured.json"), known, args.again)
         if args.minimize:
-            cores, tried = fewest(args, config, goal, profile, cores)
+            cores, tried = fewest(args, trial, images, kept)
         else:
-            tried = searched(args, config, goal, profile, cores)
+            tried = searched(args, trial, images, kept)
         shown = table(tried[:SHOWN], goal, max(0, len(tried) - SHOWN))
         shown.show()
-        write_files(args, shown, plot=lambda path: plot(tried, goal, path))
+        write_files(args, shown, records(tried, goal), lambda path: plot(tried, goal, path))
         chosen = tried[0]
-        written = text(chosen.candidate.config(config), chosen, goal, profile.machine, cores)
+        machine = profiles[AS_CONFIGURED.versions].machine
+        written = text(chosen.candidate.config(config), chosen, goal, machine, cores)
         args.out.write_text(written, encoding="utf-8")
     print(f"Wrote {args.out}, for {in_words(cores)}: ensemble serve {args.out}")
     if not goal.is_met(chosen):

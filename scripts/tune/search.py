@@ -1,71 +1,29 @@
-"""The candidates, and which of them reach a goal."""
+"""What is wanted, and what the simulation says of candidates."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from tqdm import tqdm
 
 from scripts import configuration
 from scripts.load.arrivals import Arrivals
 from scripts.load.load import Closed, Mode
 from scripts.plan.prediction import Prediction, predict
-from scripts.plan.profile import Placement, Profile
+from scripts.plan.profile import Profile
 from scripts.plan.setting import setting
-from scripts.plan.variant import placed, tuned
+from scripts.tune.candidate import Candidate, variants
+from scripts.tune.form import AS_CONFIGURED, Form, Versions
 
-SIZES, WAITS_MS, IN_FLIGHT = (4, 8, 16, 32), (0.0, 2.0, 5.0), (1, 2)
 # Clients that keep a server as busy as it can be, to find the rates that are worth a try.
 MANY = 64
 # The lowest rate that is tried, of the most that a closed loop gets.
 LOWEST = 0.1
 # Requests and steps of a first look at every candidate, and of a closer one at the best.
-ROUGH, EXACT, FINALISTS = (400, 3), (3000, 6), 12
-# Rates that are measured at most of a candidate whose p99 does not hold, and from one to the next.
-ATTEMPTS, LOWER = 3, 0.85
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """Settings to try.
-
-    Attributes:
-        placement: of every node.
-        ingresses: replicas of the ingress.
-        nodes: replicas of each separate node that computes.
-        threads: of each member; None for its share of the cores.
-        max_batch_size: images.
-        batch_wait_ms: of the ingress.
-        max_concurrent_batches: of the ingress.
-    """
-
-    placement: Placement
-    ingresses: int
-    nodes: int
-    threads: int | None
-    max_batch_size: int
-    batch_wait_ms: float
-    max_concurrent_batches: int
-
-    @property
-    def ingress(self) -> dict[str, Any]:
-        """What it sets of the ingress."""
-        names = ("max_batch_size", "batch_wait_ms", "max_concurrent_batches")
-        return {name: getattr(self, name) for name in names}
-
-    def config(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The Serve config with its settings."""
-        moved = placed(config, self.placement, self.ingresses, self.nodes)
-        return tuned(moved, threads=self.threads, ingress=self.ingress)
-
-    def __str__(self) -> str:
-        """The candidate in words."""
-        replicas = f"{self.ingresses}" if self.placement == "inline" else f"{self.ingresses} + {self.nodes} each"
-        threads = "share" if self.threads is None else f"{self.threads}"
-        waits = f"wait {self.batch_wait_ms:g} ms"
-        batches = f"batch {self.max_batch_size}, {waits}, in flight {self.max_concurrent_batches}"
-        return f"{self.placement}, replicas {replicas}, threads {threads}, {batches}"
+ROUGH, EXACT, FINALISTS = (400, 4), (3000, 6), 12
 
 
 @dataclass(frozen=True)
@@ -113,51 +71,27 @@ class Tried:
         return self if rate is None else replace(self, rate=min(rate, self.rate))
 
 
-def candidates(cores: int, fixed: Mapping[str, Any]) -> Iterator[Candidate]:
-    """The grid: every placement, batch and number of replicas that suits so many cores.
-
-    Args:
-        cores: of the machine.
-        fixed: fields of a candidate that the user holds, by name.
-    """
-    replicas = sorted({1, 2, *(count for count in (4, 8) if count <= cores // 2)} & set(range(1, cores + 1)))
-    threads: Sequence[int | None] = (None, 1) if cores > 1 else (None,)
-    grid: dict[str, Sequence[Any]] = {
-        "placement": ("inline", "separate"),
-        "ingresses": replicas,
-        "nodes": replicas,
-        "threads": threads,
-        "max_batch_size": SIZES,
-        "batch_wait_ms": WAITS_MS,
-        "max_concurrent_batches": IN_FLIGHT,
-    }
-    grid |= {name: (value,) for name, value in fixed.items()}
-    for values in itertools.product(*grid.values()):
-        candidate = Candidate(**dict(zip(grid, values, strict=True)))
-        # Inline there are no separate nodes to have replicas of.
-        if candidate.placement == "separate" or candidate.nodes == grid["nodes"][0]:
-            yield candidate
-
-
 @dataclass(frozen=True)
 class Trial:
     """Predicts what candidates hold.
 
     Attributes:
-        config: that they change.
-        profile: of this machine.
+        config: the Serve config.
+        profiles: of the machine, by the versions that are served.
         goal: what is wanted.
         cores: of the machine.
-        exits: of a cascade.
+        forms: what may be served.
         clients_here: whether the clients compute on the server's cores.
+        fixed: fields of a candidate that the user holds, by name.
     """
 
     config: Mapping[str, Any]
-    profile: Profile
+    profiles: Mapping[Versions, Profile]
     goal: Goal
     cores: int
-    exits: Sequence[float] | None = None
+    forms: Sequence[Form] = (AS_CONFIGURED,)
     clients_here: bool = False
+    fixed: Mapping[str, Any] = field(default_factory=dict)
 
     def highest(self, candidate: Candidate, requests: int, steps: int) -> Tried:
         """The highest rate at which a candidate's p99 is predicted to hold, by halves.
@@ -167,11 +101,12 @@ class Trial:
             requests: that each simulation has.
             steps: halves.
         """
-        given = setting(next(configuration.ours(candidate.config(self.config))), self.exits, self.cores)
+        form = candidate.form
+        given = setting(next(configuration.ours(candidate.config(self.config))), form.exits, self.cores)
 
         def at(load: Mode) -> Prediction:
-            here = self.clients_here
-            return predict(given, self.profile, load, self.cores, clients_here=here, requests=requests)
+            here, profile = self.clients_here, self.profiles[form.versions]
+            return predict(given, profile, load, self.cores, clients_here=here, requests=requests)
 
         most = at(Closed(MANY)).requests_per_s
         low, high = LOWEST * most, most
@@ -187,36 +122,52 @@ class Trial:
                 high = middle
         return best
 
-    def best(self, among: Iterable[Candidate]) -> list[Tried]:
-        """Candidates, the best first: all are looked at by few requests, and the best of them by many."""
-        first = ranked([self.highest(each, *ROUGH) for each in among], self.goal)
-        closer = [self.highest(each.candidate, *EXACT) for each in first[:FINALISTS]]
-        return ranked(closer, self.goal) + first[FINALISTS:]
+    def best(self, grid: Sequence[Candidate]) -> list[Tried]:
+        """Candidates, the best first, in stages: the grid, the best of it in other forms, and again these, closer."""
+        first = self._looked_at(grid)
+        others = dict.fromkeys(
+            other
+            for each in first[:FINALISTS]
+            for other in variants(each.candidate, self.forms, self._streams(each.candidate))
+        )
+        every = ranked([*first, *self._looked_at(list(others))], self.goal)
+        closer = [self.highest(each.candidate, *EXACT) for each in tqdm(every[:FINALISTS], "closer", leave=False)]
+        return ranked(closer, self.goal) + every[FINALISTS:]
+
+    def takes_s(self, grid: Sequence[Candidate]) -> float:
+        """About how long `best` takes, seconds, by the first and the last of the grid."""
+        began = time.perf_counter()
+        for each in (grid[0], grid[-1]):
+            self.highest(each, *ROUGH)
+        closely = FINALISTS * EXACT[0] * (EXACT[1] + 2) / (ROUGH[0] * (ROUGH[1] + 2))
+        others = min(FINALISTS, len(grid)) * (len(self.forms) - 1)
+        return (time.perf_counter() - began) / 2 * (len(grid) + others + closely)
+
+    def _looked_at(self, among: Sequence[Candidate]) -> list[Tried]:
+        return ranked([self.highest(each, *ROUGH) for each in tqdm(among, "simulate", leave=False)], self.goal)
+
+    def _streams(self, candidate: Candidate) -> list[int]:
+        """The numbers of streams that were measured with its threads, besides the fastest."""
+        profile = self.profiles[candidate.form.versions]
+        members = next(configuration.ours(self.config))["args"]["members"]
+        if "streams" in self.fixed:
+            return []
+        threads = candidate.threads or candidate.share(self.cores, len(members))
+        measured = [profile.streams(member["name"], threads) for member in members]
+        return sorted(set.intersection(*map(set, measured)))
 
 
-def ranked(tried: Iterable[Tried], goal: Goal) -> list[Tried]:
-    """The best first: those that hold the p99, by their rate; then the others, by how near they come."""
+def ranked(tried: Iterable[Tried], goal: Goal, speed: Mapping[str, float] | None = None) -> list[Tried]:
+    """The best first: those that hold the p99, by their rate; then the others, by how near they come.
+
+    Args:
+        tried: the candidates.
+        goal: what is wanted.
+        speed: by placement, how many times the predicted rate held where that was measured.
+    """
 
     def order(each: Tried) -> tuple[bool, float]:
         holds = each.p99_ms <= goal.p99_ms
-        return not holds, -each.rate if holds else each.p99_ms
+        return not holds, -each.rate * (speed or {}).get(each.candidate.placement, 1.0) if holds else each.p99_ms
 
     return sorted(tried, key=order)
-
-
-def confirmed(tried: Tried, goal: Goal, measure: Callable[[float], tuple[float, float]]) -> Tried:
-    """Measure a candidate at the rate that was predicted, and at lower ones while its p99 does not hold.
-
-    Args:
-        tried: the candidate.
-        goal: what is wanted.
-        measure: takes a rate; gives requests per second that were answered, and p99 in milliseconds.
-    """
-    seen: list[Tried] = []
-    for attempt in range(ATTEMPTS):
-        rate = tried.rate * LOWER**attempt
-        answered, p99_ms = measure(rate)
-        seen.append(replace(tried, rate=rate, measured_rate=answered, measured_p99_ms=p99_ms))
-        if p99_ms <= goal.p99_ms:
-            return seen[-1]
-    return min(seen, key=lambda each: each.p99_ms)

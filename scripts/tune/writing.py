@@ -16,12 +16,20 @@ MORE = {
     "placement": "where the node runs: `inline`, in the ingress' process, or `separate`, in one of its own",
     "threads": "that compute; left out, the member's share of the cores",
     "num_replicas": "processes",
+    "streams": "parts of a batch that a member computes at a time; left out, the fastest, measured at the first start",
+    "version": "of the model",
+    "exit_at": "the probability from which an image is asked no further, for each member but the last",
 }
 
 
 def in_words(cores: int) -> str:
     """`1 core`, or `2 cores`."""
     return "1 core" if cores == 1 else f"{cores} cores"
+
+
+def in_minutes(seconds: float) -> str:
+    """`40 s`, or `3 minutes`."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
 
 
 def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, machine: Mapping[str, str], cores: int) -> str:
@@ -40,6 +48,8 @@ def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, machine: Mapping[
         f"# {chosen.candidate}.",
         f"# Predicted: {said}.",
     ]
+    if chosen.candidate.form.loss:
+        lines.append(f"# Top-1 against the configuration that was tuned: {chosen.candidate.form.loss}.")
     if chosen.measured_rate is not None:
         seen = f"{chosen.measured_rate:.0f} requests/s at a p99 of {chosen.measured_p99_ms:.1f} ms"
         lines.append(f"# Measured with Poisson arrivals of {chosen.rate:.0f}/s: {seen}.")

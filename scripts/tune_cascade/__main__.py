@@ -36,7 +36,7 @@ from scripts.evaluate.measure import truth_of
 from scripts.interval import Interval
 from scripts.repository import add_repository
 from scripts.results import add_files, check_files, write_files
-from scripts.tune_cascade.search import Choice, choose
+from scripts.tune_cascade.search import Choice, choose, halves
 
 BATCH, TIMED = 8, 15
 
@@ -73,14 +73,6 @@ def members_of(models: Sequence[Model], gates: Sequence[str], dataset: Dataset, 
     scores = dict(zip(names, predict(models, dataset), strict=True))
     weights = {name: 0.0 if name in gates else 1.0 for name in names}
     return Members(scores, labels, weights, {model.name: cost_ms(model) for model in models}, method)
-
-
-def halves(dataset: Dataset) -> NDArray[np.bool_]:
-    """Which images choose, bool [N]: half of them, the same ones wherever they lie."""
-    _, chosen = dataset.hold_out(len(dataset) // 2)
-    if chosen is None:
-        raise ScriptError(f"{dataset.path} has one image; half of the images choose and the others judge")
-    return np.isin(dataset.names, chosen.names)
 
 
 def report(members: Members, choosing: NDArray[np.bool_], choice: Choice) -> dict[str, Any]:

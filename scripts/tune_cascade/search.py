@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.evaluate.ensembles import Members, walk
 
@@ -29,12 +30,25 @@ class Choice:
     exit_at: tuple[float, ...]
 
 
-def choose(members: Members, most_lost: float) -> Choice:
-    """The cheapest cascade that loses no more points of top-1; of those that cost nearly the same, the most faithful.
+def halves(dataset: Dataset) -> NDArray[np.bool_]:
+    """Which images choose, bool [N]: half of them, the same ones wherever they lie."""
+    _, chosen = dataset.hold_out(len(dataset) // 2)
+    if chosen is None:
+        raise ScriptError(f"{dataset.path} has one image; half of the images choose and the others judge")
+    return np.isin(dataset.names, chosen.names)
+
+
+def choose(members: Members, most_lost: float, order: Sequence[str] | None = None) -> Choice:
+    """The cheapest cascade that loses no more than that; of those that cost nearly the same, the most faithful one.
 
     What counts is the one-sided 95 % bound on the images that are answered wrongly and would not have been. Images that
     a cascade happens to answer right instead do not offset them: of many thresholds, the one that looks best on some
-    images has been lucky on them. So the members' predictions are for images that judge nothing else.
+    images has been lucky on them.
+
+    Args:
+        members: their predictions for images that judge nothing else.
+        most_lost: against all members together, points of top-1.
+        order: of the members; None for the best one.
 
     Raises:
         ScriptError: there are too many members, or too few images to tell.
@@ -44,14 +58,14 @@ def choose(members: Members, most_lost: float) -> Choice:
     full, labels = members.full(), members.labels
     found: list[tuple[float, int, Choice]] = []
     grid = np.linspace(0, 1, TRIED[len(members.scores) - 1])
-    for order in orders(members):
-        answers, sure = members.steps(order)
-        costs = [members.costs[name] for name in order]
-        for exit_at in itertools.product(grid.tolist(), repeat=len(order) - 1):
+    for names in [tuple(order)] if order else orders(members):
+        answers, sure = members.steps(names)
+        costs = [members.costs[name] for name in names]
+        for exit_at in itertools.product(grid.tolist(), repeat=len(names) - 1):
             tried = walk(answers, sure, exit_at, costs)
             if lost(tried.answers == labels, full == labels) <= most_lost:
                 others = int((tried.answers != full).sum())
-                found.append((tried.cost, others, Choice(order, tuple(round(value, 4) for value in exit_at))))
+                found.append((tried.cost, others, Choice(names, tuple(round(value, 4) for value in exit_at))))
     if not found:
         raise ScriptError(f"no cascade loses at most {most_lost} points; allow more by --loss, or give more images")
     cheapest = min(cost for cost, _, _ in found)
@@ -69,5 +83,9 @@ def orders(members: Members) -> Iterator[tuple[str, ...]]:
 
 def lost(hits: NDArray[np.bool_], full: NDArray[np.bool_]) -> float:
     """The most top-1 that a cascade loses, points, at 95 %: on images that all members together answer right."""
-    losses = (full & ~hits).astype(float)
-    return float(100 * (losses.mean() + ONE_SIDED * losses.std() / np.sqrt(len(losses))))
+    return bound((full & ~hits).astype(float))
+
+
+def bound(values: NDArray[np.float64]) -> float:
+    """What a mean is at most, at 95 %, percent."""
+    return float(100 * (values.mean() + ONE_SIDED * values.std() / np.sqrt(len(values))))

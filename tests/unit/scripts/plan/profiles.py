@@ -7,9 +7,11 @@ from typing import Any
 
 import yaml
 
-from scripts.plan.profile import Curve, Overhead, Point, Profile, Served
+from scripts.plan.profile import SHARES, Curve, Overhead, Point, Profile, Served
 
 ROOT = Path(__file__).parents[4]
+# Delays of requests that wait for nothing.
+NONE = (0.0,) * len(SHARES)
 
 
 def curve(threads: int = 1, ms: float = 1.0, together: float = 1.0) -> Curve:
@@ -20,7 +22,7 @@ def curve(threads: int = 1, ms: float = 1.0, together: float = 1.0) -> Curve:
 
 def profile(**more: Any) -> Profile:
     """Members of 1 ms an image, a transformer that takes nothing worth noting, and a server that costs nothing."""
-    free = Served(Overhead(), Overhead(), 0.0, 0.0, 0.0, 0.0, 500.0, 200.0, 400.0)
+    free = Served(Overhead(), Overhead(), 0.0, 0.0, 0.0, NONE, 500.0, 200.0, 400.0)
     nodes = {"JpegTransformer": (curve(ms=1e-9),), "resnet": (curve(),), "densenet": (curve(),)}
     given = {"machine": {"cpu": "a CPU", "cores": "2", "date": "today"}, "cores": 2, "nodes": nodes}
     return Profile(**{**given, "served": {"inline": free, "separate": free}, **more})

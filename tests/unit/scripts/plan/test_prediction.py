@@ -9,10 +9,11 @@ import pytest
 from scripts.errors import ScriptError
 from scripts.load.arrivals import Arrivals
 from scripts.load.load import Closed
+from scripts.plan.fitting import Watched, explained_ms, served
 from scripts.plan.prediction import predict
 from scripts.plan.profile import Curve, Overhead, Point, Served
 from scripts.plan.setting import setting
-from tests.unit.scripts.plan.profiles import application, curve, profile
+from tests.unit.scripts.plan.profiles import NONE, application, curve, profile
 
 ALONE = {"max_batch_size": 1, "max_concurrent_batches": 1, "refill_share": 0}
 
@@ -66,7 +67,7 @@ def test_clients_that_send_again_share_a_batch():
 
 
 def test_an_event_loop_is_what_limits_on_many_cores_and_replicas_remove_the_limit():
-    loop = Served(Overhead(0.0, 2.0), Overhead(), 0.0, 0.0, 0.0, 0.0, 500.0, 200.0, 400.0)
+    loop = Served(Overhead(0.0, 2.0), Overhead(), 0.0, 0.0, 0.0, NONE, 500.0, 200.0, 400.0)
     costly = profile(served={"inline": loop, "separate": loop})
     app = application()
     one = predict(setting(app, cores=16), costly, Closed(64), 16)
@@ -79,12 +80,44 @@ def test_an_event_loop_is_what_limits_on_many_cores_and_replicas_remove_the_limi
 
 
 def test_separate_nodes_cost_their_calls():
-    call = Served(Overhead(), Overhead(1.0, 0.0), 0.0, 0.0, 0.0, 0.0, 300.0, 200.0, 400.0)
+    call = Served(Overhead(), Overhead(1.0, 0.0), 0.0, 0.0, 0.0, NONE, 300.0, 200.0, 400.0)
     costly = profile(served={"inline": profile().served["inline"], "separate": call})
     separate = predict(setting(application("serve_config.yaml")), costly, Closed(1))
     # Transformer, members, combiner and labeler, one after the other, and 1 ms of computing.
     assert separate.p50_ms == pytest.approx(5.0, rel=0.01)
     assert separate.memory_mb == 400 + 300 + 5 * 200
+
+
+def test_calls_to_separate_nodes_wait_while_their_batch_is_in_flight():
+    waits = Served(Overhead(), Overhead(), 0.0, 0.0, 0.0, (4.0,) * len(NONE), 300.0, 200.0, 400.0)
+    separate = profile(served={"inline": profile().served["inline"], "separate": waits})
+    given = setting(application("serve_config.yaml", **ALONE))
+    # Four calls of 1 ms, and 1 ms of computing; the next batch leaves after them.
+    assert predict(given, separate, Closed(1)).p50_ms == pytest.approx(5.0, rel=0.01)
+    assert predict(given, separate, Closed(8)).requests_per_s == pytest.approx(200, rel=0.02)
+
+
+def test_a_request_waits_as_long_as_those_of_one_client_did():
+    late = Served(Overhead(), Overhead(), 0.0, 0.0, 0.0, (0.0, 0.0, 0.0, 8.0, 8.0, 8.0), 500.0, 200.0, 400.0)
+    found = predict(setting(application()), profile(served={"inline": late, "separate": late}), Closed(1))
+    assert (found.p50_ms, found.p99_ms) == pytest.approx((1.0, 9.0), rel=0.01)
+
+
+def test_a_profile_of_a_server_is_what_the_server_costs():
+    truth = Served(Overhead(0.5, 0.2), Overhead(), 0.1, 0.1, 0.05, (0.5,) * len(NONE), 500.0, 200.0, 400.0, 0.9)
+    known, given = profile(served={"inline": truth, "separate": truth}), setting(application())
+    watched = []
+    for clients in (1, 32):
+        seen = predict(given, known, Closed(clients), clients_here=True, requests=1000)
+        cost = explained_ms(known, given, seen.images) + 0.2 + 0.5 / seen.images
+        latency = (seen.p50_ms,) * len(NONE)
+        watched.append(
+            Watched(clients, seen.requests_per_s, latency, seen.images, cost, 0, 0.1, 0.1, 0.05, (500, 0, 400))
+        )
+    found = served(profile(served={}), {"applications": [application()]}, watched)
+    assert (found.ingress.batch_ms, found.ingress.image_ms) == pytest.approx((0.5, 0.2), rel=0.02)
+    assert found.delays_ms == pytest.approx(truth.delays_ms, rel=0.05)
+    assert found.speed == pytest.approx(0.9, rel=0.03)
 
 
 def test_a_cascade_asks_the_second_member_about_the_rest():

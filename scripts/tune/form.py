@@ -1,0 +1,161 @@
+"""What a configuration may serve instead, at which loss of accuracy: other versions, and thresholds of its cascade."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from graph.agreement import Agreement
+from graph.config import EnsembleConfig
+from scripts import configuration
+from scripts.dataset import Dataset
+from scripts.errors import ScriptError
+from scripts.evaluate.accuracy import indices, predictions
+from scripts.evaluate.candidates import Candidate, of_configuration
+from scripts.evaluate.ensembles import Members
+from scripts.evaluate.measure import Together, selections
+from scripts.evaluate.report import paired
+from scripts.interval import Interval
+from scripts.tune_cascade.search import bound, choose, halves
+
+# The size of the batches whose CPU time is a member's cost.
+BATCH = 8
+# The version of each member that is not the configured one, by name.
+Versions = tuple[tuple[str, int], ...]
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is served.
+
+    Attributes:
+        name: in words.
+        versions: that are not the configured ones.
+        exit_at: thresholds of the cascade; None for the configured ones.
+        exits: of the cascade; see `Setting.exits`.
+        loss: in words: what it costs of top-1.
+    """
+
+    name: str
+    versions: Versions = ()
+    exit_at: tuple[float, ...] | None = None
+    exits: tuple[float, ...] | None = None
+    loss: str = ""
+
+    def config(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The Serve config that serves it."""
+        changed: dict[str, Any] = copy.deepcopy(dict(config))
+        arguments, versions = next(configuration.ours(changed))["args"], dict(self.versions)
+        for member in arguments["members"]:
+            if member["name"] in versions:
+                member["version"] = versions[member["name"]]
+                # The next version would not have been measured.
+                member.pop("version_policy", None)
+        if self.exit_at is not None:
+            arguments["ensemble"]["cascade"]["exit_at"] = list(self.exit_at)
+        return changed
+
+
+AS_CONFIGURED = Form("as configured")
+
+
+def exits_of(stops: Sequence[float]) -> tuple[float, ...]:
+    """Of shares of all images that each member is the last to get: the share of those it gets that it answers."""
+    reached = [sum(stops[number:]) for number in range(len(stops))]
+    return tuple(stop / left if left else 0.0 for stop, left in list(zip(stops, reached, strict=True))[:-1])
+
+
+@dataclass(frozen=True)
+class Forms:
+    """Finds the forms of a configuration on labelled images.
+
+    Attributes:
+        config: of the application.
+        agreed: what its members agree on.
+        dataset: the images.
+        most_lost: points of top-1, against the configuration; None to change no answer.
+        costs: the CPU time of an image by each member, of versions that are served.
+        log: is told what is tried and what is left out.
+    """
+
+    config: EnsembleConfig
+    agreed: Agreement
+    dataset: Dataset
+    most_lost: float | None
+    costs: Callable[[Versions], Mapping[str, float]]
+    log: Log = print
+
+    def found(self) -> list[Form]:
+        """The forms that lose no more than that; the configuration's own is the first.
+
+        What counts is the one-sided 95 % bound of the loss.
+
+        Raises:
+            ScriptError: the images have other classes than the members, or are too few.
+        """
+        every = of_configuration(self.config, self.agreed)
+        if self.most_lost is None:
+            every = [each for each in every if each.is_served]
+        together = Together.of(self.config, self.agreed)
+        labels, outputs = indices(self.dataset, self.agreed.labels, "the models"), predictions(every, self.dataset)
+        forms, reference = list[Form](), np.zeros(0)
+        for rows in selections(every, list(together.weights)):
+            scores = {name: outputs[row] for name, row in rows.items()}
+            chosen = [every[row] for row in rows.values()]
+            versions = tuple((each.name, each.version or 0) for each in chosen if not each.is_served)
+            members = Members(scores, labels, together.weights, dict.fromkeys(rows, 1.0), together.method)
+            form, right = self._own(members, replace(AS_CONFIGURED, name=_name(chosen), versions=versions))
+            if not forms:
+                form, reference = replace(form, name=AS_CONFIGURED.name), right
+            elif not self._allows(form, reference - right):
+                continue
+            forms.append(replace(form, loss=_loss(reference - right)))
+            forms += self._with_thresholds(members, forms[-1], reference)
+        return forms
+
+    def _own(self, members: Members, form: Form) -> tuple[Form, np.ndarray[Any, np.dtype[np.float64]]]:
+        """The form with the configured thresholds, and for each image whether its answer is right."""
+        if (cascade := self.config.ensemble.cascade) is None:
+            return form, (members.full() == members.labels).astype(np.float64)
+        walk = members.walk(cascade.order, cascade.exit_at)
+        return replace(form, exits=exits_of(walk.stops)), (walk.answers == members.labels).astype(np.float64)
+
+    def _with_thresholds(self, members: Members, form: Form, reference: Any) -> Iterator[Form]:
+        """The form with the cheapest thresholds, which half of the images choose and the others judge."""
+        if (cascade := self.config.ensemble.cascade) is None or self.most_lost is None:
+            return
+        choosing = halves(self.dataset)
+        costly = replace(members, costs=self.costs(form.versions))
+        try:
+            choice = choose(costly.part(choosing), self.most_lost, cascade.order)
+        except ScriptError as err:
+            self.log(f"{form.name}, other thresholds: {err}")
+            return
+        walk = members.part(~choosing).walk(choice.order, choice.exit_at)
+        lost = reference[~choosing] - (walk.answers == members.labels[~choosing])
+        thresholds = ", ".join(f"{value:g}" for value in choice.exit_at)
+        changed = replace(form, name=f"{form.name}, exit_at {thresholds}", exit_at=choice.exit_at)
+        if self._allows(changed, lost):
+            yield replace(changed, exits=exits_of(walk.stops), loss=_loss(lost))
+
+    def _allows(self, form: Form, lost: Any) -> bool:
+        """Whether a form loses little enough; of each image, 1 if its answer was right and is not, -1 the reverse."""
+        most = bound(lost)
+        allowed = self.most_lost is not None and most <= self.most_lost
+        verdict = "tried" if allowed else f"left out, because more than {self.most_lost:g} may be lost"
+        self.log(f"{form.name}: top-1 {_loss(lost)}; at most {max(0.0, most):.2f} points are lost: {verdict}.")
+        return allowed
+
+
+def _name(chosen: Sequence[Candidate]) -> str:
+    return ", ".join(f"{each.name} {each.version} ({each.precision})" for each in chosen)
+
+
+def _loss(lost: Any) -> str:
+    difference = Interval.paired(-lost)
+    return f"{difference.mean:+.2f} points ({paired(difference)}, {len(lost):,} images)"

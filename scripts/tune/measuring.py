@@ -1,0 +1,132 @@
+"""Serves the best candidates and loads them: what was measured corrects what is measured next, and decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scripts.load.arrivals import Arrivals
+from scripts.plan.server import loaded, serving
+from scripts.tune.candidate import Candidate
+from scripts.tune.kept import Kept, Seen
+from scripts.tune.search import Goal, Tried, ranked
+
+# Candidates that are served, rates that each is loaded by at most, and how long by each, seconds.
+MEASURED, ATTEMPTS, SECONDS = 3, 3, 10.0
+# The time that a server takes to start and to stop, for what is said of the time before, seconds.
+STARTS_S = 25.0
+# From a rate to the next one, while it is not known between which two the limit is; of a promise, which is near it.
+STEP, LOWERED = 0.85, 0.95
+
+At = Callable[[float], Seen]
+
+
+def longest_s() -> float:
+    """How long measuring takes at most, seconds."""
+    return (MEASURED + 1) * (STARTS_S + ATTEMPTS * SECONDS) + ATTEMPTS * SECONDS
+
+
+def confirmed(tried: Tried, goal: Goal, at: At, first: float, enough: float | None = None) -> Tried:
+    """The highest rate that was measured at which the p99 of a candidate holds.
+
+    Args:
+        tried: the candidate.
+        goal: what is wanted.
+        at: measures at a rate.
+        first: the rate to begin with.
+        enough: a rate above which none is tried.
+    """
+    rate, held, failed = first, None, None
+    for _ in range(ATTEMPTS):
+        rate = min(rate, enough or rate)
+        seen = at(rate)
+        now = replace(tried, rate=rate, measured_rate=seen.rate, measured_p99_ms=seen.p99_ms)
+        if now.p99_ms <= goal.p99_ms:
+            held = now
+            if rate == enough:
+                break
+        elif failed is None or now.p99_ms <= failed.p99_ms:
+            failed = now
+        if held is None:
+            # More than it answers says nothing of the p99, but what it answers is known.
+            rate = STEP * (min(rate, seen.rate) or rate)
+        else:
+            rate = held.rate / STEP if failed is None else (held.rate + failed.rate) / 2
+    best = held or failed
+    assert best is not None
+    return best
+
+
+def promised(best: Tried, goal: Goal, at: At) -> Tried:
+    """The rate of the chosen candidate at which the p99 also holds in a fresh server, under other arrivals."""
+    for _ in range(ATTEMPTS):
+        seen = at(best.rate)
+        best = replace(best, measured_rate=seen.rate, measured_p99_ms=seen.p99_ms)
+        if best.p99_ms <= goal.p99_ms:
+            break
+        best = replace(best, rate=LOWERED * best.rate)
+    return replace(best, rate=best.rate / LOWERED) if best.p99_ms > goal.p99_ms else best
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """Measures candidates.
+
+    Attributes:
+        config: the Serve config.
+        goal: what is wanted.
+        images: that are sent.
+        cores: that the server runs on.
+        kept: what was measured before.
+        enough: a rate above which none is tried; None for no such rate.
+    """
+
+    config: Mapping[str, Any]
+    goal: Goal
+    images: Sequence[bytes]
+    cores: int
+    kept: Kept
+    enough: float | None = None
+
+    def measured(self, tried: Sequence[Tried]) -> list[Tried]:
+        """The candidates, the best first; some are measured, and the best of these is, in a fresh server, once more."""
+        left, found, speed = list(tried), list[Tried](), dict[str, float]()
+        for number in range(1, min(MEASURED, len(left)) + 1):
+            each = ranked(left, self.goal, speed)[0]
+            left.remove(each)
+            placement = each.candidate.placement
+            first = each.at_most(self.enough).rate * speed.get(placement, 1.0)
+            title = f"Measuring {number} of {MEASURED}: {each.candidate}"
+            with self._measurements(each.candidate, title) as at:
+                found.append(confirmed(each, self.goal, at, first, self.enough))
+            held = found[-1].p99_ms <= self.goal.p99_ms
+            if not (held and found[-1].rate == self.enough):
+                speed[placement] = found[-1].rate * (1.0 if held else STEP) / each.rate
+        best, *others = ranked(found, self.goal)
+        if best.p99_ms <= self.goal.p99_ms:
+            with self._measurements(best.candidate, f"Once more, in a fresh server: {best.candidate}", 1) as at:
+                best = promised(best, self.goal, at)
+        return [best, *others, *left]
+
+    @contextmanager
+    def _measurements(self, candidate: Candidate, title: str, seed: int = 0) -> Iterator[At]:
+        """Measures at a rate; a server is started when the first measurement is not known yet."""
+        urls: list[str] = []
+        print(title, flush=True)
+        with ExitStack() as stack:
+
+            def at(rate: float) -> Seen:
+                rate = round(rate, 2)
+                key = f"{candidate}, {self.cores} cores, {rate:g}/s, arrivals {seed}"
+                if (known := self.kept.seen.get(key)) is None:
+                    if not urls:
+                        urls.append(stack.enter_context(serving(candidate.config(self.config), self.cores)))
+                    row = loaded(urls[0], self.images, Arrivals(rate, seed=seed), SECONDS)
+                    known = Seen(row.requests_per_s, row.percentiles_ms["p99"] if not row.failed else None)
+                    self.kept.add(key, known)
+                print(f"  {rate:.0f}/s: {known}", flush=True)
+                return known
+
+            yield at
