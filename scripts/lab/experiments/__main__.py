@@ -3,7 +3,7 @@
     ensemble experiments batches               # one of them; writes its result, tables and picture in docs/experiments
     ensemble experiments all --seconds 2       # all of these that this commit has not been measured by on this machine
     ensemble experiments pages                 # writes tables and pictures anew from the stored results
-    ensemble experiments cascade --help        # as autoscaling, cost, distillation, overload, planning has options of its own
+    ensemble experiments cascade --help        # as autoscaling, cost, distillation, overload, planning
 
 What is missing for any of them is named before the first one starts.
 """

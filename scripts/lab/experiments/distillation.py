@@ -33,8 +33,8 @@ from scripts.lab.experiments.experiment import Experiment, Groups, Here, Part, R
 from scripts.lab.experiments.students import DIST, HINTON, LABELS, WAYS, School, Student
 from scripts.lab.pictures.chart import Bar
 from scripts.results import Table
-from scripts.tune_cascade.__main__ import cost_ms, halves
-from scripts.tune_cascade.search import choose
+from scripts.tune_cascade.__main__ import cost_ms
+from scripts.tune_cascade.search import choose, halves
 
 LOSS, ROUNDS, BOTH = 0.1, 3, "both"
 HEADINGS = (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from tqdm import tqdm
 from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
 from scripts.lab.benchmark.workloads import Workload, originals, square, trivial
 from scripts.lab.experiments.asking import REGION, Asking, region, register, share_memory
-from scripts.lab.experiments.experiment import Experiment, Groups, Here, Rows
+from scripts.lab.experiments.experiment import Experiment, Groups, Here, Part, Rows
 from scripts.lab.experiments.forms import (
     DECODING,
     DOUBLES,
@@ -136,8 +137,12 @@ def check() -> None:
             form.encode(np.zeros((1, 1, 1, 3), np.uint8), MEMBER)
 
 
-def measure(seconds: float) -> Rows:
-    """The rows: each form with each number of images, and JPEGs of whole photographs."""
+def measure(seconds: float) -> Sequence[Part]:
+    """Each form with each number of images, and JPEGs of whole photographs, by one server."""
+    return [Part("forms", partial(_measured, seconds))]
+
+
+def _measured(seconds: float) -> Rows:
     pictures, costs = originals(), []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         load = Workload("trivial", trivial(Path(folder), (EDGE, EDGE)), 1, (EDGE, EDGE), (), None)
