@@ -127,11 +127,15 @@ def replicas_of(application: Mapping[str, Any], config: EnsembleConfig) -> dict[
     nodes = {member.deployment_name: member.name for member in config.members}
     found = {}
     for entry in application.get("deployments") or []:
-        scaling = entry.get("autoscaling_config") or {}
-        fixed = entry.get("num_replicas")
-        count = scaling.get("initial_replicas") or scaling.get("min_replicas", 1) if fixed in {None, "auto"} else fixed
-        found[nodes.get(name := str(entry.get("name")), name)] = max(1, count)
+        found[nodes.get(name := str(entry.get("name")), name)] = max(1, replicas_at_start(entry))
     return found
+
+
+def replicas_at_start(deployment: Mapping[str, Any]) -> int:
+    """How many replicas an entry of `deployments` has at the start."""
+    scaling, fixed = deployment.get("autoscaling_config") or {}, deployment.get("num_replicas")
+    count: int = scaling.get("initial_replicas") or scaling.get("min_replicas", 1) if fixed in {None, "auto"} else fixed
+    return count
 
 
 def doubts(config: EnsembleConfig, agreed: Agreement) -> Iterator[str]:

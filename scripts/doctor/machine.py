@@ -15,6 +15,7 @@ from deployments.members.local import LocalMember
 from graph.config import EnsembleConfig
 from graph.defaults import share_of_threads, sharing
 from graph.names import INGRESS
+from scripts.configuration import replicas_at_start
 from scripts.doctor.finding import Finding
 from scripts.errors import ScriptError
 from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH
@@ -34,11 +35,7 @@ def reserved(config: Mapping[str, Any]) -> dict[str, float]:
     total = {"num_cpus": 0.0, "memory": 0.0, "replicas": 0.0}
     for application in config.get("applications") or []:
         for deployment in application.get("deployments") or []:
-            scaling = deployment.get("autoscaling_config") or {}
-            count = scaling.get("initial_replicas") or scaling.get("min_replicas", 1)
-            fixed = deployment.get("num_replicas")
-            replicas = count if fixed in {None, "auto"} else fixed
-            options = deployment.get("ray_actor_options") or {}
+            replicas, options = replicas_at_start(deployment), deployment.get("ray_actor_options") or {}
             total["replicas"] += replicas
             for name in ("num_cpus", "memory"):
                 total[name] += replicas * (options.get(name) or 0)
