@@ -10,8 +10,6 @@ from deployments.contract.caller import FairBy
 from deployments.contract.settings import MIB, Schema
 
 Host = Annotated[str, Field(pattern=r"^(\*|\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)$", max_length=253)]
-
-
 # Commas and opening brackets of a JSON document whose images are base64: three for each image, and more for parameters.
 MOST_ELEMENTS = 32_768
 

@@ -1,5 +1,6 @@
-"""Every form of `ensemble experiments payloads` is answered, or refused as the experiment says."""
+"""Every form of `ensemble experiments payloads` that a protocol takes is answered."""
 
+import httpx
 import numpy as np
 import pytest
 
@@ -18,13 +19,19 @@ def ask(server):
     asking.close()
 
 
+@pytest.fixture
+def file(server):
+    with region(2 * 32 * 32 * 3, "es-test") as found:
+        register(server.url, found)
+        yield found
+        assert httpx.post(f"{server.url}/v2/systemsharedmemory/region/{REGION}/unregister").status_code == 200
+
+
 @pytest.mark.parametrize("batch", [1, 2])
-def test_each_form_is_answered(server, ask, batch, monkeypatch):
+def test_each_form_is_answered(ask, file, batch, monkeypatch):
     monkeypatch.setattr("scripts.lab.experiments.payloads.MEMBER", "one")
     pixels = np.zeros((batch, 32, 32, 3), np.uint8)
     encoded = [jpeg(image) for image in pixels]
-    with region(pixels.nbytes, "es-test") as file:
-        register(server.url, file)
-        for form in (*FORMS, shared(file, REGION)):
-            one = cost("32x32", form, pixels if form.of == "pixels" else encoded, 0, ask)
-            assert (one.p50_ms is not None) == (form.way is not None), form.name
+    for form in (*FORMS, shared(file, REGION)):
+        one = cost("32x32", form, pixels if form.of == "pixels" else encoded, 0, ask)
+        assert (one.p50_ms is not None) == (form.way is not None), form.name
