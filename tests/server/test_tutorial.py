@@ -73,7 +73,7 @@ def test_the_tutorial_leads_to_a_served_cascade(tmp_path):
     assert set(answer["members"]) == {"small", "large"}
     assert re.search(r"^ensemble: \{cascade: \{order: \[\w+, \w+\], exit_at: \[[\d.]+\]\}\}$", tuned, re.M)
     assert "small" in json.loads(deployed.splitlines()[-1])["asked"]
-    answered = {version: int(count) for count, version in re.findall(r"(\d+) \"small\": (\d)", tried)}
+    answered = {version: int(count) for count, version in re.findall(r"(\d+) \"small\":(\d)", tried)}
     assert sum(answered.values()) == 200
     assert 0 < answered["2"] < answered["1"]
     assert json.loads(watched)["members"]
