@@ -20,6 +20,7 @@ from ensemble_serving.transports import NoResponse, once
 from scripts.errors import ScriptError
 from scripts.lab.benchmark.peer import AS_IT_IS, form, grpc_form, head, python_of
 from scripts.lab.benchmark.workloads import ROOT, Placement, Workload
+from scripts.lab.network import Machine
 from scripts.load.duration import Duration
 from scripts.load.load import Closed, Target
 from scripts.load.measure import measure
@@ -204,6 +205,7 @@ def running(
     workload: Workload,
     edit: Callable[[dict[str, Any]], None] | None = None,
     environment: Mapping[str, str] | None = None,
+    machine: Machine | None = None,
 ) -> Iterator[Running]:
     """Start a system, wait until it answers, and stop it at the end.
 
@@ -212,12 +214,14 @@ def running(
         workload: what it serves.
         edit: changes our configuration, for trying levers.
         environment: more of it.
+        machine: where ours runs, and listens for anyone; None for here.
 
     Raises:
         ScriptError: it did not start.
     """
     with tempfile.TemporaryDirectory() as temporary:
-        command = _ours(system, workload, edit, Path(temporary)) if system.placement else _peer(system, workload)
+        folder = Path(temporary)
+        command = _ours(system, workload, edit, folder, machine) if system.placement else _peer(system, workload)
         _wait_for_ports()
         log = Path(temporary) / "log"
         with log.open("wb") as stream:
@@ -257,14 +261,23 @@ def _wait_for_ports() -> None:
         time.sleep(0.2)
 
 
-def _ours(system: System, workload: Workload, edit: Callable[[dict[str, Any]], None] | None, folder: Path) -> list[str]:
+def _ours(
+    system: System,
+    workload: Workload,
+    edit: Callable[[dict[str, Any]], None] | None,
+    folder: Path,
+    machine: Machine | None,
+) -> list[str]:
     assert system.placement is not None
     file = shipped(system.file) if system.file is not None else None
     config = workload.config(system.placement, HTTP_PORT, GRPC_PORT, file)
     if edit is not None:
         edit(config)
+    if machine is not None:
+        config["http_options"]["host"] = machine.address
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    return [sys.executable, "-m", "scripts.serve", str(folder / "config.yaml")]
+    command = [sys.executable, "-m", "scripts.serve", str(folder / "config.yaml")]
+    return command if machine is None else [*machine.inside, *command, "--without-keys"]
 
 
 def _peer(system: System, workload: Workload) -> list[str]:

@@ -246,4 +246,4 @@ def main(arguments: Sequence[str]) -> None:
             parser.error(f"--sizes must be {SMALLEST} or more")
         keep_freed_memory()
         made = partial(measure, School(**options), finished=args.finished)
-        replace(DISTILLATION, measure=lambda _: [Part("students", made)]).run(None, again=True)
+        replace(DISTILLATION, measure=lambda _: [Part(str(vars(args)), made)]).run(None, again=True)

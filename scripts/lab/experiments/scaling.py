@@ -2,33 +2,60 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from deployments.cpus import available_cpus, usable
 from scripts.errors import ScriptError
-from scripts.lab.benchmark.systems import OURS, running
-from scripts.lab.benchmark.workloads import workload
+from scripts.lab.benchmark.systems import HTTP_PORT, OURS, running
+from scripts.lab.benchmark.workloads import ROOT, Workload, workload
 from scripts.lab.experiments.experiment import Experiment, Groups, Here, Part, Rows, check_photographs
 from scripts.lab.experiments.scalability import Law, held_out
+from scripts.lab.network import Machine, network
 from scripts.lab.pictures.chart import Bar
 from scripts.results import Table
 
 CLIENTS, BEYOND = (1, 2, 4, 8, 16, 32), 64
 # Of N times the rate of one client, what still counts as linear; of the highest rate, what counts as reached.
 LINEAR, REACHED = 0.9, 0.95
-HEADINGS = ("cores", "replicas", "clients", "requests/s", "p50, ms", "Mb/s of images", "the law", "95 % interval")
+# A load has begun when so many bytes have come: more than the first request, which looks whether the server is there.
+BEGUN, LOOK_EVERY_S = 100_000, 0.05
+HEADINGS = (
+    "machines",
+    "cores",
+    "replicas",
+    "clients",
+    "requests/s",
+    "p50, ms",
+    "Mb/s of images",
+    "wire to the server, Mb/s",
+    "wire back, Mb/s",
+    "the law",
+    "95 % interval",
+)
 
 
 @dataclass(frozen=True)
 class Size:
-    """What the server has: cores, and replicas of the whole graph that share them."""
+    """What the server has: cores, replicas of the whole graph that share them, and whether clients are elsewhere."""
 
     cores: int
     replicas: int
+    machines: int = 1
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.cores} cores, {self.replicas} replicas{', two machines' * (self.machines > 1)}"
 
     def edit(self, config: dict[str, Any]) -> None:
         """Change the Serve config of one process; each model computes with one thread."""
@@ -42,54 +69,112 @@ class Size:
 
 
 def sizes() -> list[Size]:
-    """One replica on one core, as `cpus` of several are refused; and one, two and four on all."""
-    return list(dict.fromkeys([Size(1, 1), *(Size(available_cpus(), replicas) for replicas in (1, 2, 4))]))
+    """One replica on one core, as `cpus` of several are refused; one, two and four on all; one across a network."""
+    cores = available_cpus()
+    return list(dict.fromkeys([Size(1, 1), *(Size(cores, replicas) for replicas in (1, 2, 4)), Size(cores, 1, 2)]))
 
 
 def measure(seconds: float) -> Sequence[Part]:
     """Serve each size, and load it by more and more clients."""
-    return [Part(str(size), partial(_measured, size, seconds), asdict(size)) for size in sizes()]
+    measured = {1: _measured, 2: _apart}
+    return [Part(size.name, partial(measured[size.machines], size, seconds), asdict(size)) for size in sizes()]
+
+
+def _apart(size: Size, seconds: float) -> Iterator[dict[str, float]]:
+    """The server in one network namespace, and the clients in another."""
+    load = workload("embedded", "int8")
+    with network(2) as [server, client], running(OURS["colocated"], load, size.edit, machine=server):
+        for warms_up, clients in ((True, max(CLIENTS)), *((False, each) for each in CLIENTS)):
+            row, (there, back) = _loaded(client, server, load, clients, seconds)
+            rate = row["requests_per_s"]
+            figures = {"requests_per_s": rate, "p50_ms": row["percentiles_ms"]["p50"]}
+            megabits = {"megabits_per_s": rate * _megabits(load), "wire_there": there, "wire_back": back}
+            if not warms_up:
+                yield {"clients": clients, **figures, **megabits}
+
+
+def _loaded(
+    client: Machine, server: Machine, load: Workload, clients: int, seconds: float
+) -> tuple[dict[str, Any], list[float]]:
+    """A closed loop from another machine, and the Mb/s that the server's interface received and sent meanwhile.
+
+    Raises:
+        ScriptError: it failed, or a request did.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "load.json"
+        flags = ("--concurrency", clients, "--seconds", seconds, "--warm-up", 0, "--json", file)
+        command = (sys.executable, "-m", "scripts.load", f"http://{server.address}:{HTTP_PORT}", *flags)
+        options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
+        with client.start(*command, "--images", *load.images, **options) as process:
+            wire = _wire(server, process, seconds)
+            _, error = process.communicate()
+        if process.returncode:
+            raise ScriptError(f"the clients could not ask: {error}")
+        [row] = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    if row["failed"]:
+        raise ScriptError(f"{row['failed']} requests failed: {row['first_error']}")
+    return row, wire
+
+
+def _wire(server: Machine, process: subprocess.Popen[str], seconds: float) -> list[float]:
+    """The Mb/s that a server's interface received and sent in the middle half of a load."""
+    silent, _ = server.traffic()
+    while process.poll() is None and server.traffic()[0] < silent + BEGUN:
+        time.sleep(LOOK_EVERY_S)
+    time.sleep(seconds / 4)
+    before, began = server.traffic(), time.perf_counter()
+    time.sleep(seconds / 2)
+    after, took = server.traffic(), time.perf_counter() - began
+    return [8 * (late - early) / 1e6 / took for late, early in zip(after, before, strict=True)]
 
 
 def _measured(size: Size, seconds: float) -> Iterator[dict[str, float]]:
     load = workload("embedded", "int8")
-    megabits = sum(path.stat().st_size for path in load.images) / len(load.images) * 8 / 1e6
     with running(OURS["colocated"], load, size.edit) as server:
         for clients in CLIENTS:
             found = server.load(load, "http", clients, seconds)
             rate = found["requests_per_s"]
-            figures = {"requests_per_s": rate, "p50_ms": found["p50_ms"], "megabits_per_s": rate * megabits}
+            figures = {"requests_per_s": rate, "p50_ms": found["p50_ms"], "megabits_per_s": rate * _megabits(load)}
             yield {"clients": clients, **figures}
+
+
+def _megabits(load: Workload) -> float:
+    """Of a mean image."""
+    return sum(path.stat().st_size for path in load.images) / len(load.images) * 8 / 1e6
 
 
 def of(rows: Rows, size: Size) -> Rows:
     """What was measured of a size, by clients."""
-    return [
-        row for row in rows if (row["cores"], row["replicas"]) == (size.cores, size.replicas) and "error" not in row
-    ]
+    return [row for row in rows if _size(row) == size and "error" not in row]
+
+
+def _size(row: Mapping[str, Any]) -> Size:
+    return Size(row["cores"], row["replicas"], row.get("machines", 1))
 
 
 def measured_sizes(rows: Rows) -> list[Size]:
     """Those in the rows."""
-    return list(dict.fromkeys(Size(row["cores"], row["replicas"]) for row in rows))
+    return list(dict.fromkeys(map(_size, rows)))
 
 
 def table(rows: Rows) -> Table:
     """What was measured, what the law says of it, and of twice as many clients, which is called extrapolated."""
     lines = []
-    notes = [f"{row['cores']} cores, {row['replicas']} replicas: {row['error']}" for row in rows if "error" in row]
+    notes = [f"{_size(row).name}: {row['error']}" for row in rows if "error" in row]
     for size in measured_sizes(rows):
         own = of(rows, size)
         counts, rates = [row["clients"] for row in own], [row["requests_per_s"] for row in own]
-        words = [str(size.cores), str(size.replicas)]
+        words = [str(size.machines), str(size.cores), str(size.replicas)]
         law = _law(own)
         for row in own:
             numbers = [f"{row['requests_per_s']:.0f}", f"{row['p50_ms']:.1f}", f"{row['megabits_per_s']:.1f}"]
+            numbers += [f"{row[name]:.1f}" if name in row else "" for name in ("wire_there", "wire_back")]
             lines.append([*words, str(row["clients"]), *numbers, *_said(law, row["clients"])])
         if law is not None:
-            lines.append([*words, f"{BEYOND}, extrapolated", "", "", "", *_said(law, BEYOND)])
+            lines.append([*words, f"{BEYOND}, extrapolated", *[""] * 5, *_said(law, BEYOND)])
             notes.append(
-                f"{size.cores} cores, {size.replicas} replicas: contention {law.contention:.3f}, coherence "
+                f"{size.name}: contention {law.contention:.3f}, coherence "
                 f"{law.coherence:.5f}; {_missed(counts, rates)}."
             )
     return Table(HEADINGS, lines, words=(), notes=notes)
@@ -132,12 +217,13 @@ def compare(rows: Rows) -> Mapping[str, Here]:
         return {}
     last = max(linear, key=lambda row: row["requests_per_s"])
     fastest = max((row for row in rows if "error" not in row), key=lambda row: row["requests_per_s"])
-    own = of(rows, Size(fastest["cores"], fastest["replicas"]))
+    own = of(rows, _size(fastest))
     enough = next(row for row in own if row["requests_per_s"] >= REACHED * fastest["requests_per_s"])
-    rate, wire, each = last["requests_per_s"], last["megabits_per_s"], enough["clients"] / enough["replicas"]
+    rate, each = last["requests_per_s"], enough["clients"] / enough["replicas"]
+    name, what = ("wire_there", "on the wire") if "wire_there" in last else ("megabits_per_s", "of images, no headers")
     return {
         "rate up to which throughput grows linearly": Here(rate, f"{rate:.0f} requests/s", differs),
-        "traffic at that rate": Here(wire, f"{wire:.1f} Mb/s of images", f"{differs}; headers are not counted"),
+        "traffic at that rate": Here(last[name], f"{last[name]:.1f} Mb/s {what}", differs),
         "clients per pod": Here(each, f"{each:g} clients per replica", differs),
     }
 
@@ -153,7 +239,7 @@ def picture(rows: Rows) -> Groups:
         if (law := _law(own)) is not None:
             middle, low, high = law.at(BEYOND)
             bars.append(Bar(f"{BEYOND} clients, extrapolated", middle, f"{middle:.0f}", interval=(low, high)))
-        groups.append((f"{size.cores} cores, {size.replicas} replicas", bars))
+        groups.append((size.name, bars))
     return [group for group in groups if group[1]]
 
 

@@ -1,21 +1,17 @@
 """A cluster of three machines, one after the other: what clients on a fourth see."""
 
-import os
-import shutil
 import time
 from collections import Counter
 
 import pytest
 
+from scripts.lab.network import can_make, network
 from tests import pictures
 from tests.networks import heavy, store
 from tests.server.cluster.cluster import Clients, Cluster, first_request, status_without_key
-from tests.server.cluster.network import network
 from tests.server.server import config, eventually, free_ports
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("ip") is None, reason="makes network namespaces: needs root and iproute2"
-)
+pytestmark = pytest.mark.skipif(not can_make(), reason="makes network namespaces: needs root and iproute2")
 CLIENTS, LOAD_S = 16, 5
 # Small batches, so that many are counted.
 BATCH = 2

@@ -110,3 +110,11 @@ def test_mixtures_of_nothing_are_told(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         command.main()
     assert "--mixtures needs --mix" in capsys.readouterr().err
+
+
+def test_a_width_of_another_architecture_is_told(monkeypatch, capsys):
+    flags = ["resnet", "--data", "x", "--checkpoint", "c.pt", "--width", "0.5"]
+    monkeypatch.setattr(sys, "argv", ["train", *flags])
+    with pytest.raises(SystemExit):
+        command.main()
+    assert "--width is of the student" in capsys.readouterr().err

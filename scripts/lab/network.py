@@ -1,19 +1,33 @@
 """Machines on a network: each a network namespace with an address of its own, all on one bridge."""
 
+from __future__ import annotations
+
 import itertools
+import json
 import os
+import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from scripts.errors import ScriptError
 
 NETWORK = "10.77.0"
 _numbers = itertools.count(1)
 
 
-def run(*command):
+def can_make() -> bool:
+    """Whether this process may make network namespaces, and has the command for it."""
+    return os.geteuid() == 0 and shutil.which("ip") is not None
+
+
+def run(*command: str | Path) -> str:
     """The output of a command that must succeed."""
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
 
 
 class Machine:
@@ -24,20 +38,21 @@ class Machine:
         inside: the beginning of a command that runs in it.
     """
 
-    def __init__(self, namespace, address):
+    def __init__(self, namespace: str, address: str) -> None:
+        """Set the namespace, which exists."""
         self.address = address
-        self.inside = ["ip", "netns", "exec", namespace]
+        self.inside = ("ip", "netns", "exec", namespace)
         self._namespace = namespace
 
-    def start(self, *command, **options):
+    def start(self, *command: object, **options: Any) -> subprocess.Popen[Any]:
         """A process in it."""
-        return subprocess.Popen([*self.inside, *map(str, command)], **options)
+        return subprocess.Popen([*self.inside, *map(str, command)], **options)  # noqa: S603
 
-    def run(self, *command, **options):
+    def run(self, *command: object, **options: Any) -> subprocess.CompletedProcess[str]:
         """A command in it that has ended."""
-        return subprocess.run([*self.inside, *map(str, command)], capture_output=True, text=True, **options)
+        return subprocess.run([*self.inside, *map(str, command)], capture_output=True, text=True, **options)  # noqa: S603
 
-    def kill(self):
+    def kill(self) -> None:
         """Kill every process in it at once, as a crash of the machine does."""
         while pids := run("ip", "netns", "pids", self._namespace).split():
             for pid in pids:
@@ -45,16 +60,27 @@ class Machine:
                     os.kill(int(pid), signal.SIGKILL)
             time.sleep(0.01)
 
-    def cable(self, state):
+    def cable(self, state: str) -> None:
         """Put its cable in (`up`) or pull it out (`down`)."""
         run(*self.inside, "ip", "link", "set", "eth0", state)
 
+    def traffic(self) -> tuple[int, int]:
+        """Bytes that its interface has received and sent so far, with all headers."""
+        [link] = json.loads(run("ip", "-netns", self._namespace, "-json", "-statistics", "link", "show", "eth0"))
+        return link["stats64"]["rx"]["bytes"], link["stats64"]["tx"]["bytes"]
+
 
 @contextmanager
-def network(count):
-    """So many machines that reach each other; nothing is left of them in the end."""
+def network(count: int) -> Iterator[list[Machine]]:
+    """So many machines that reach each other; nothing is left of them in the end.
+
+    Raises:
+        ScriptError: this process may not make network namespaces.
+    """
+    if not can_make():
+        raise ScriptError("machines are network namespaces here, which need root and iproute2; run it as root")
     prefix = f"es{os.getpid()}-{next(_numbers)}"
-    switch, machines = f"{prefix}-switch", []
+    switch, machines = f"{prefix}-switch", list[Machine]()
     namespaces = [switch, *(f"{prefix}-{i}" for i in range(1, count + 1))]
     try:
         for namespace in namespaces:
@@ -63,7 +89,7 @@ def network(count):
         run("ip", "-netns", switch, "link", "add", "bridge", "type", "bridge")
         run("ip", "-netns", switch, "link", "set", "bridge", "up")
         for number, namespace in enumerate(namespaces[1:], 1):
-            here = ["ip", "-netns", namespace]
+            here = ("ip", "-netns", namespace)
             port, address = f"port{number}", f"{NETWORK}.{number}"
             run(*here, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", switch)
             run("ip", "-netns", switch, "link", "set", port, "master", "bridge", "up")
@@ -75,4 +101,4 @@ def network(count):
         for machine in machines:
             machine.kill()
         for namespace in namespaces:
-            subprocess.run(["ip", "netns", "delete", namespace], capture_output=True)
+            subprocess.run(["ip", "netns", "delete", namespace], capture_output=True)  # noqa: S603, S607
