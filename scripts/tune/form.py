@@ -143,6 +143,8 @@ class Forms:
         except ScriptError as err:
             self.log(f"{form.name}, other thresholds: {err}")
             return
+        if choice.exit_at == cascade.exit_at:
+            return
         walk = members.part(~choosing).walk(choice.order, choice.exit_at)
         lost = reference[~choosing] - (walk.answers == members.labels[~choosing])
         thresholds = ", ".join(f"{value:g}" for value in choice.exit_at)
