@@ -93,7 +93,8 @@ def profile_of(
 
     # Refuses what can't be planned, before minutes of measurement.
     setting(application, exits)
-    print(f"Measuring a profile of this machine, about two minutes; it is kept in {file}.", flush=True)
+    time = "about two minutes" if like is None else "about half a minute"
+    print(f"Measuring a profile of this machine, {time}; it is kept in {file}.", flush=True)
     made = measure(config, images, lambda text: print(f"  {text}", flush=True), like)
     profiles.write(made, file)
     return made

@@ -93,7 +93,7 @@ def explained_ms(profile: Profile, given: Setting, images: float) -> float:
     members = [
         profile.curve(name, threads, given.streams.get(name)).at(size) for name, threads in given.members.items()
     ]
-    side_by_side = len(members) > 1
+    side_by_side = len(members) > 1 and given.exits is None
     return 1000 * (decode + sum(cpu * (factor if side_by_side else 1) for cpu, _, factor in members)) / size
 
 

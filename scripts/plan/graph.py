@@ -27,8 +27,8 @@ class Node:
             self._wider = max(1, threads // curve.threads)
             self.pool = Pool(machine, curve.streams * self._wider)
 
-    def run(self, images: int, slower: float, then: Then) -> None:
-        """Call `then` when a batch is computed, which takes so many times its usual work."""
+    def run(self, images: int, then: Then) -> None:
+        """Call `then` when a batch is computed."""
         if self._curve is None:
             then()
             return
@@ -37,7 +37,7 @@ class Node:
         streams = self._curve.streams * wider
         parts = min(images, max(streams, -(-images // MOST_AT_ONCE)))
         threads = max(0.05, min(self._curve.threads / self._curve.streams, cpu * wider / (min(parts, streams) * wall)))
-        work = cpu * wider * slower * (factor if self._together else 1.0) / parts
+        work = cpu * wider * (factor if self._together else 1.0) / parts
         arrive = joined(parts, then)
         for _ in range(parts):
             self.pool.do(work, arrive, threads)
@@ -52,12 +52,12 @@ class Remote:
         self._each = cycle([(Pool(machine), node) for node in nodes])
         self._overhead = overhead
 
-    def run(self, images: int, slower: float, then: Then) -> None:
+    def run(self, images: int, then: Then) -> None:
         """See `Node.run`."""
         loop, node = next(self._each)
         call = (self._overhead.batch_ms + self._overhead.image_ms * images) / 1000
         arrives = self._machine.now + self._hop_s
-        self._machine.at(arrives, lambda: loop.do(call, lambda: node.run(images, slower, then)))
+        self._machine.at(arrives, lambda: loop.do(call, lambda: node.run(images, then)))
 
 
 class Graph:
@@ -75,23 +75,23 @@ class Graph:
         self._exits = setting.exits or ()
         self._owed = [0.0 for _ in self._exits]
 
-    def run(self, images: int, slower: float, answered: Callable[[int], None]) -> None:
+    def run(self, images: int, answered: Callable[[int], None]) -> None:
         """Execute the graph on a batch; `answered` is told how many images are done, maybe several times."""
 
         def finish() -> None:
-            after(self._rest, images, slower, lambda: answered(images))
+            after(self._rest, images, lambda: answered(images))
 
         def ask() -> None:
             if self._exits:
-                self._turn(0, images, slower, answered)
+                self._turn(0, images, answered)
                 return
             arrive = joined(len(self._members), finish)
             for member in self._members:
-                member.run(images, slower, arrive)
+                member.run(images, arrive)
 
-        self._decode.run(images, slower, ask)
+        self._decode.run(images, ask)
 
-    def _turn(self, number: int, images: int, slower: float, answered: Callable[[int], None]) -> None:
+    def _turn(self, number: int, images: int, answered: Callable[[int], None]) -> None:
         """Ask one member of a cascade; what it does not answer goes on to the next one."""
 
         def judge() -> None:
@@ -104,9 +104,9 @@ class Graph:
             if leaving:
                 answered(leaving)
             if leaving < images:
-                self._turn(number + 1, images - leaving, slower, answered)
+                self._turn(number + 1, images - leaving, answered)
 
-        self._members[number].run(images, slower, judge)
+        self._members[number].run(images, judge)
 
 
 def make(machine: Machine, name: str, setting: Setting, profile: Profile) -> Node:
@@ -147,7 +147,7 @@ def joined(parts: int, then: Then) -> Then:
     return arrive
 
 
-def after(nodes: list[Remote], images: int, slower: float, then: Then) -> None:
+def after(nodes: list[Remote], images: int, then: Then) -> None:
     """Run nodes one after the other."""
     following: Iterator[Remote] = iter(nodes)
 
@@ -156,6 +156,6 @@ def after(nodes: list[Remote], images: int, slower: float, then: Then) -> None:
         if node is None:
             then()
         else:
-            node.run(images, slower, go_on)
+            node.run(images, go_on)
 
     go_on()

@@ -31,7 +31,7 @@ from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.load.load import Closed
 from scripts.plan.fitting import Watched, served
-from scripts.plan.profile import Curve, Placement, Point, Profile, Served, quantiles
+from scripts.plan.profile import Curve, Placement, Point, Profile, Served
 from scripts.plan.server import loaded, serving
 from scripts.plan.variant import placed
 
@@ -46,11 +46,10 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Timed:
-    """Executions of a batch: median CPU time and duration, milliseconds, and every duration by the median."""
+    """Executions of a batch: median CPU time, and the duration that a quarter of them do not exceed, milliseconds."""
 
     cpu_ms: float
     wall_ms: float
-    spread: tuple[float, ...]
 
 
 async def timed(nodes: Sequence[Node[Any, Any]], batch: Batch[Any]) -> Timed:
@@ -68,8 +67,8 @@ async def timed(nodes: Sequence[Node[Any, Any]], batch: Batch[Any]) -> Timed:
         await execute()
         wall.append(1000 * (time.perf_counter() - began))
         cpu.append(1000 * (time.process_time() - used))
-    median = statistics.median(wall)
-    return Timed(statistics.median(cpu), median, tuple(each / median for each in wall))
+    # What disturbs makes it slower, never faster.
+    return Timed(statistics.median(cpu), statistics.quantiles(wall, n=4)[0])
 
 
 def images(payload: Any, count: int) -> Batch[Any]:
@@ -77,8 +76,8 @@ def images(payload: Any, count: int) -> Batch[Any]:
     return Batch(payload, tuple(Item() for _ in range(count)))
 
 
-async def nodes(application: Mapping[str, Any], photographs: Sequence[bytes], log: Log) -> tuple[Any, list[float]]:
-    """The curves of each node by name, and how the durations of batches spread."""
+async def nodes(application: Mapping[str, Any], photographs: Sequence[bytes], log: Log) -> dict[str, tuple[Curve, ...]]:
+    """The curves of each node by name."""
     config, agreed = configuration.check(application)
     cores, names = available_cpus(), [member.name for member in config.members]
     largest = config.ingress.max_batch_size
@@ -91,23 +90,20 @@ async def nodes(application: Mapping[str, Any], photographs: Sequence[bytes], lo
         taken = await timed([decode], images(encoded, size))
         points.append(Point(size, taken.cpu_ms, taken.wall_ms))
     curves: dict[str, tuple[Curve, ...]] = {TRANSFORMER: (Curve(cores, cores, tuple(points)),)}
-    spread: list[float] = []
     for threads in sorted({1, max(1, cores // len(names)), cores}):
-        fastest, spreads = await members(config, agreed, sizes, {"threads": threads}, log)
+        fastest = await members(config, agreed, sizes, {"threads": threads}, log)
         found, others = [fastest], {1, threads} - {curve.streams for curve in fastest.values()}
         if all(isinstance(member, OpenVino) and member.streams is None for member in config.members):
             for streams in sorted(others):
-                more, _ = await members(config, agreed, sizes, {"threads": threads, "streams": streams}, log)
-                found.append(more)
-        spread += spreads
+                found.append(await members(config, agreed, sizes, {"threads": threads, "streams": streams}, log))
         curves |= {name: (*curves.get(name, ()), *(each[name] for each in found)) for name in names}
-    return curves, spread
+    return curves
 
 
 async def members(
     config: EnsembleConfig, agreed: Agreement, sizes: Sequence[int], settings: Mapping[str, int], log: Log
-) -> tuple[dict[str, Curve], list[float]]:
-    """A curve of each member with these settings, and how the durations of batches spread."""
+) -> dict[str, Curve]:
+    """A curve of each member with these settings."""
     made = {}
     for member in config.members:
         assert isinstance(member, LocalMember)
@@ -116,7 +112,7 @@ async def members(
         given, gets = member.model_copy(update=dict(settings)), MemberInterface(wanted, agreed.labels)
         made[member.name] = make(given, 1, config.model_repository, gets, sizes[-1]), wanted.size
     alone: dict[str, list[Point]] = {name: [] for name in made}
-    together, streams, spread = [], {}, list[float]()
+    together, streams = [], {}
     for size in sizes:
         log(f"members with {', '.join(f'{count} {what}' for what, count in settings.items())}, {size} images")
         for name, (node, edge) in made.items():
@@ -128,9 +124,8 @@ async def members(
         if len(made) > 1 and len({edge for _, edge in made.values()}) == 1:
             taken = await timed([node for node, _ in made.values()], batch)
             together.append(max(1.0, taken.cpu_ms / sum(points[-1].cpu_ms for points in alone.values())))
-        spread += taken.spread
     threads = settings["threads"]
-    return {name: Curve(threads, streams[name], tuple(alone[name]), tuple(together)) for name in made}, spread
+    return {name: Curve(threads, streams[name], tuple(alone[name]), tuple(together)) for name in made}
 
 
 def measure(
@@ -149,13 +144,13 @@ def measure(
         ConfigurationError: the application can't be served.
     """
     application = next(configuration.ours(config))
-    curves, spread = asyncio.run(nodes(application, photographs, log))
-    profile = Profile(facts(photographs), available_cpus(), curves, like.served if like else {}, quantiles(spread))
+    curves = asyncio.run(nodes(application, photographs, log))
+    profile = Profile(facts(photographs), available_cpus(), curves, like.served if like else {})
     if like is not None:
         return profile
     found: dict[Placement, Served] = {}
     for placement in ("inline", "separate"):
-        changed = placed(config, placement)
+        changed = asking_all(placed(config, placement))
         watched: list[Watched] = []
         log(f"a server, every node {placement}")
         with serving(changed) as url:
@@ -166,6 +161,14 @@ def measure(
                 watched.append(Watched.of(row))
         found[placement] = served(profile, changed, watched, found.get("inline"))
     return msgspec.structs.replace(profile, served=found)
+
+
+def asking_all(config: dict[str, Any]) -> dict[str, Any]:
+    """The config, in whose cascade every member gets every image: how many would exit is not known here."""
+    ensemble = next(configuration.ours(config))["args"].get("ensemble") or {}
+    if cascade := ensemble.get("cascade"):
+        cascade["exit_at"] = [1.0] * len(cascade["exit_at"])
+    return config
 
 
 def facts(photographs: Sequence[bytes]) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -100,14 +99,12 @@ class Profile(msgspec.Struct, frozen=True):
         nodes: each node's curves by the name of the member or of the transformer: of each number of threads with the
             fastest number of streams, and then with others.
         served: what a server costs, by placement.
-        spread: durations of batches, as multiples of the median, ascending: quantiles at equal distances.
     """
 
     machine: dict[str, str]
     cores: int
     nodes: dict[str, tuple[Curve, ...]]
     served: dict[Placement, Served]
-    spread: tuple[float, ...] = (1.0,)
 
     def curve(self, node: str, threads: int, streams: int | None = None) -> Curve:
         """A node's curve with so many threads, or with the most that were measured and are not more.
@@ -148,9 +145,3 @@ def write(profile: Profile, file: Path) -> None:
     """Keep a profile in a file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(msgspec.json.format(msgspec.json.encode(profile)) + b"\n")
-
-
-def quantiles(values: Sequence[float], number: int = 32) -> tuple[float, ...]:
-    """Quantiles at equal distances, ascending."""
-    ordered = sorted(values)
-    return tuple(ordered[int((i + 0.5) / number * len(ordered))] for i in range(number))

@@ -19,15 +19,15 @@ from deployments.ingress.batching import Batching
 from graph.names import INGRESS
 from scripts.load.load import Closed, Mode
 from scripts.plan.clock import Machine, Pool, Then
-from scripts.plan.graph import HOPS, Graph, Remote, hop_ms, remotes
+from scripts.plan.graph import HOPS, MEDIAN, Graph, Remote, hop_ms, remotes
 from scripts.plan.profile import SHARES, Overhead, Profile, Served
 from scripts.plan.setting import Setting
 
 # Requests that are simulated, and the share of them that comes before those that count.
 REQUESTS, WARM_UP = 4000, 0.15
 REFUSED_S = 1.0
-# Delays of requests that are drawn from.
-DELAYS = 256
+# The pauses of batches are drawn from so many.
+PAUSES = 256
 
 
 @dataclass(slots=True)
@@ -46,11 +46,11 @@ class Replica:
     """A replica of the ingress: its event loop, its queue and its batches in flight."""
 
     def __init__(
-        self, machine: Machine, setting: Setting, graph: Graph, costs: Served, slower: Callable[[], float]
+        self, machine: Machine, setting: Setting, graph: Graph, costs: Served, pause_s: Callable[[], float]
     ) -> None:
-        """Set what it serves, what it costs, and how many times as long as usual a batch takes."""
+        """Set what it serves, what it costs, and for how long nothing happens to a batch."""
         self._machine, self._setting, self._graph = machine, setting.ingress, graph
-        self._costs, self._slower = costs, slower
+        self._costs, self._pause_s = costs, pause_s
         self.loop = Pool(machine)
         self._batching = Batching(lambda: setting.ingress, lambda: machine.now)
         self._waiting: deque[tuple[Request, Answered]] = deque()
@@ -100,9 +100,7 @@ class Replica:
             self._begin([self._waiting.popleft() for _ in range(min(len(self._waiting), self._setting.max_batch_size))])
 
     def _begin(self, batch: list[tuple[Request, Answered]]) -> None:
-        left, images = self._batching.left(len(batch)), len(batch)
-        # What a single image's duration varies by is a part of the delays.
-        slower = self._slower() if images > 1 else 1.0
+        left, images, pause_s = self._batching.left(len(batch)), len(batch), self._pause_s()
         half = self._costs.ingress.batch_ms / 2000
         self.batches += 1
         self.images += images
@@ -115,7 +113,10 @@ class Replica:
             ended = None if images else partial(self._ended, len(batch), left)
             self.loop.do(0 if images else half, lambda: self._deliver(leaving, ended))
 
-        self.loop.do(half, lambda: self._graph.run(len(batch), slower, answered))
+        def begin() -> None:
+            self._machine.at(self._machine.now + pause_s, lambda: self._graph.run(len(batch), answered))
+
+        self.loop.do(half, begin)
 
     def _deliver(self, leaving: list[tuple[Request, Answered]], ended: Then | None) -> None:
         self._in_flight -= len(leaving)
@@ -164,6 +165,9 @@ class Simulation:
         """Set what is served, by which durations, on how many cores, and whether its clients compute on them, too."""
         random = Random(seed)
         self.costs = overheads(setting, profile)
+        # What disturbs one request holds up its batch.
+        delays_ms = np.interp((np.arange(PAUSES) + 0.5) / PAUSES, SHARES, self.costs.delays_ms)
+        pauses_s = (np.maximum(0, delays_ms - self.costs.delays_ms[MEDIAN]) / 1000).tolist()
         self.machine = Machine(max(0.1, (cores - self.costs.background) * self.costs.speed))
         self._remotes: dict[str, Remote] = remotes(self.machine, setting, profile)
         self.replicas = [
@@ -172,20 +176,18 @@ class Simulation:
                 setting,
                 Graph(self.machine, setting, profile, self._remotes),
                 self.costs,
-                lambda: random.choice(profile.spread),
+                lambda: random.choice(pauses_s),
             )
             for _ in range(setting.count(INGRESS))
         ]
         self._proxy, self._client = Pool(self.machine), Pool(self.machine)
         self._client_s = self.costs.client_ms / 2000 if clients_here else 0.0
-        points = (np.arange(DELAYS) + 0.5) / DELAYS
-        self._delays_s = (np.interp(points, SHARES, self.costs.delays_ms) / 1000).tolist()
-        self._random = random
+        self._delay_s = self.costs.delays_ms[MEDIAN] / 2000
         self._turn = 0
         self.requests: list[Request] = []
 
     def _send(self, then: Answered) -> None:
-        request, delay = Request(self.machine.now), self._random.choice(self._delays_s) / 2
+        request, delay = Request(self.machine.now), self._delay_s
         self._turn += 1
         replica = self.replicas[self._turn % len(self.replicas)]
 

@@ -15,7 +15,6 @@ the goal, and writes the nearest. See docs/planning.md.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -36,8 +35,8 @@ from scripts.plan.profile import Placement, Profile
 from scripts.results import Table, add_files, check_files, drawing, write_files
 from scripts.tune.candidate import HELD, candidates
 from scripts.tune.form import AS_CONFIGURED, BATCH, Form, Forms, Versions
-from scripts.tune.kept import Kept
-from scripts.tune.measuring import MEASURED, Measuring, longest_s
+from scripts.tune.kept import read
+from scripts.tune.measuring import LONGEST_S, MEASURED, Measuring
 from scripts.tune.search import Goal, Trial, Tried
 from scripts.tune.writing import in_minutes, in_words, text
 
@@ -94,21 +93,6 @@ def plot(tried: Sequence[Tried], goal: Goal, path: Path) -> None:
         axes.legend(frameon=False)
 
 
-def records(tried: Sequence[Tried], goal: Goal) -> list[dict[str, Any]]:
-    """The candidates for a file; what is infinite is null."""
-    return [
-        {
-            "settings": str(each.candidate),
-            "predicted": each.predicted.json(),
-            "rate": each.rate,
-            "answered": each.measured_rate,
-            "measured_p99_ms": None if each.measured_p99_ms == math.inf else each.measured_p99_ms,
-            "goal": goal.is_met(each),
-        }
-        for each in tried
-    ]
-
-
 def served_forms(
     args: argparse.Namespace, config: Mapping[str, Any], images: Sequence[bytes]
 ) -> tuple[list[Form], dict[Versions, Profile]]:
@@ -140,7 +124,7 @@ def served_forms(
     return forms, profiles
 
 
-def searched(args: argparse.Namespace, trial: Trial, images: Sequence[bytes], kept: Kept) -> list[Tried]:
+def searched(args: argparse.Namespace, trial: Trial, measuring: Measuring) -> list[Tried]:
     """Candidates, the best first; those that are measured are measured.
 
     Raises:
@@ -148,24 +132,23 @@ def searched(args: argparse.Namespace, trial: Trial, images: Sequence[bytes], ke
     """
     members = len(only_application(trial.config)["args"]["members"])
     grid = candidates(trial.cores, trial.fixed, members, trial.forms[0])
-    about_s = trial.takes_s(grid)
-    then = "" if args.no_measurement else f"; the best {MEASURED} are then served, in {in_minutes(longest_s())} at most"
-    print(f"Simulating {len(grid)} candidates on {in_words(trial.cores)}, in about {in_minutes(about_s)}{then}.")
+    about = f"{len(grid)} candidates on {in_words(trial.cores)}, in about {in_minutes(trial.takes_s(grid))}"
+    then = "" if args.no_measurement else f"; the best {MEASURED} are then served, in {in_minutes(LONGEST_S)} at most"
+    print(f"Simulating {about}{then}.", flush=True)
     tried = trial.best(grid)
     if args.no_measurement or (args.minimize and not trial.goal.is_met(tried[0])):
         return tried
-    enough = trial.goal.rate if args.minimize else None
-    return Measuring(trial.config, trial.goal, images, trial.cores, kept, enough).measured(tried)
+    return measuring.measured(tried)
 
 
-def fewest(args: argparse.Namespace, trial: Trial, images: Sequence[bytes], kept: Kept) -> tuple[int, list[Tried]]:
+def fewest(args: argparse.Namespace, trial: Trial, measuring: Measuring) -> tuple[int, list[Tried]]:
     """The fewest cores on which the goal is reached, or all of them, and the candidates for them."""
     for count in range(1, trial.cores):
-        tried = searched(args, replace(trial, cores=count), images, kept)
+        tried = searched(args, replace(trial, cores=count), replace(measuring, cores=count))
         if trial.goal.is_met(tried[0]):
             return count, tried
         print(f"Not reached: a p99 of {tried[0].p99_ms:.1f} ms at {tried[0].rate:.0f} requests/s", flush=True)
-    return trial.cores, searched(args, trial, images, kept)
+    return trial.cores, searched(args, trial, measuring)
 
 
 def parsed() -> argparse.Namespace:
@@ -193,7 +176,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("tuned.yaml"), metavar="FILE", help="default: %(default)s")
     parser.add_argument("--no-measurement", action="store_true", help="trust the simulation; for another machine")
     parser.add_argument("--again", action="store_true", help="measure what was measured before")
-    add_files(parser)
+    add_files(parser, "markdown", "plot")
     args = parser.parse_args()
     check_writable(parser, args.out)
     check_files(parser, args)
@@ -221,14 +204,16 @@ def main() -> None:
         # What measures here also loads here.
         trial = Trial(config, profiles, goal, cores, forms, args.clients_here or not args.no_measurement, fixed)
         known = [*images, *(msgspec.json.encode(each) for each in (config, list(profiles.values()), goal))]
-        kept = Kept.open(args.out.with_suffix(".measured.json"), known, args.again)
+        file = args.out.with_suffix(".measured.json")
+        enough = goal.rate if args.minimize else None
+        measuring = Measuring(config, goal, images, cores, read(file, known, args.again), file, enough)
         if args.minimize:
-            cores, tried = fewest(args, trial, images, kept)
+            cores, tried = fewest(args, trial, measuring)
         else:
-            tried = searched(args, trial, images, kept)
+            tried = searched(args, trial, measuring)
         shown = table(tried[:SHOWN], goal, max(0, len(tried) - SHOWN))
         shown.show()
-        write_files(args, shown, records(tried, goal), lambda path: plot(tried, goal, path))
+        write_files(args, shown, plot=lambda path: plot(tried, goal, path))
         chosen = tried[0]
         machine = profiles[AS_CONFIGURED.versions].machine
         written = text(chosen.candidate.config(config), chosen, goal, machine, cores)

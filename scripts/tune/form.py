@@ -112,10 +112,17 @@ class Forms:
             form, right = self._own(members, replace(AS_CONFIGURED, name=_name(chosen), versions=versions))
             if not forms:
                 form, reference = replace(form, name=AS_CONFIGURED.name), right
-            elif not self._allows(form, reference - right):
+            elif self._allows(form, reference - right):
+                form = replace(form, loss=_loss(reference - right))
+            else:
                 continue
-            forms.append(replace(form, loss=_loss(reference - right)))
-            forms += self._with_thresholds(members, forms[-1], reference)
+            forms += [form, *self._with_thresholds(members, form, reference)]
+        if (
+            self.most_lost is not None
+            and self.config.ensemble.cascade is None
+            and all(each.is_served for each in every)
+        ):
+            self.log("There is no other version of the models and no cascade, so that nothing can be tried at a loss.")
         return forms
 
     def _own(self, members: Members, form: Form) -> tuple[Form, np.ndarray[Any, np.dtype[np.float64]]]:
@@ -135,6 +142,8 @@ class Forms:
             choice = choose(costly.part(choosing), self.most_lost, cascade.order)
         except ScriptError as err:
             self.log(f"{form.name}, other thresholds: {err}")
+            return
+        if choice.exit_at == cascade.exit_at:
             return
         walk = members.part(~choosing).walk(choice.order, choice.exit_at)
         lost = reference[~choosing] - (walk.answers == members.labels[~choosing])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from scripts.load.arrivals import Arrivals
@@ -15,17 +16,12 @@ from scripts.tune.search import Goal, Tried, ranked
 
 # Candidates that are served, rates that each is loaded by at most, and how long by each, seconds.
 MEASURED, ATTEMPTS, SECONDS = 3, 3, 10.0
-# The time that a server takes to start and to stop, for what is said of the time before, seconds.
-STARTS_S = 25.0
+# How long all of it takes at most, where a server takes 25 s to start and to stop, seconds.
+LONGEST_S = (MEASURED + 1) * (25.0 + ATTEMPTS * (SECONDS + 2))
 # From a rate to the next one, while it is not known between which two the limit is; of a promise, which is near it.
 STEP, LOWERED = 0.85, 0.95
 
 At = Callable[[float], Seen]
-
-
-def longest_s() -> float:
-    """How long measuring takes at most, seconds."""
-    return (MEASURED + 1) * (STARTS_S + ATTEMPTS * SECONDS) + ATTEMPTS * SECONDS
 
 
 def confirmed(tried: Tried, goal: Goal, at: At, first: float, enough: float | None = None) -> Tried:
@@ -80,6 +76,7 @@ class Measuring:
         images: that are sent.
         cores: that the server runs on.
         kept: what was measured before.
+        file: keeps it.
         enough: a rate above which none is tried; None for no such rate.
     """
 
@@ -88,6 +85,7 @@ class Measuring:
     images: Sequence[bytes]
     cores: int
     kept: Kept
+    file: Path
     enough: float | None = None
 
     def measured(self, tried: Sequence[Tried]) -> list[Tried]:
@@ -97,7 +95,7 @@ class Measuring:
             each = ranked(left, self.goal, speed)[0]
             left.remove(each)
             placement = each.candidate.placement
-            first = each.at_most(self.enough).rate * speed.get(placement, 1.0)
+            first = each.rate * speed.get(placement, 1.0)
             title = f"Measuring {number} of {MEASURED}: {each.candidate}"
             with self._measurements(each.candidate, title) as at:
                 found.append(confirmed(each, self.goal, at, first, self.enough))
@@ -125,8 +123,9 @@ class Measuring:
                         urls.append(stack.enter_context(serving(candidate.config(self.config), self.cores)))
                     row = loaded(urls[0], self.images, Arrivals(rate, seed=seed), SECONDS)
                     known = Seen(row.requests_per_s, row.percentiles_ms["p99"] if not row.failed else None)
-                    self.kept.add(key, known)
-                print(f"  {rate:.0f}/s: {known}", flush=True)
+                    self.kept.seen[key] = known
+                    self.kept.write(self.file)
+                print(f"  {rate:.0f}/s: {known.rate:.0f} answered, p99 {known.p99_ms:.1f} ms", flush=True)
                 return known
 
             yield at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from tqdm import tqdm
@@ -65,10 +65,6 @@ class Tried:
     def p99_ms(self) -> float:
         """What is known of p99: what was measured, or else predicted."""
         return self.predicted.p99_ms if self.measured_p99_ms is None else self.measured_p99_ms
-
-    def at_most(self, rate: float | None) -> Tried:
-        """The same, at a rate that is enough."""
-        return self if rate is None else replace(self, rate=min(rate, self.rate))
 
 
 @dataclass(frozen=True)

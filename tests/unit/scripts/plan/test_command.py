@@ -9,6 +9,7 @@ import pytest
 
 from scripts.plan import __main__ as command
 from scripts.plan import profile as profiles
+from scripts.plan.measuring import asking_all
 from scripts.plan.variant import placed, tuned
 from tests.unit.scripts.plan.profiles import ROOT, application, profile
 
@@ -65,6 +66,12 @@ def test_a_placement_is_a_whole_configuration():
     back = placed(separate, "inline")["applications"][0]
     assert [each["name"] for each in back["deployments"]] == ["Ingress"]
     assert back["args"]["members"] == config["applications"][0]["args"]["members"]
+
+
+def test_a_cascade_is_profiled_with_every_member_for_every_image():
+    config = asking_all(placed({"applications": [application("configs/cascade.yaml")]}, "inline"))
+    assert config["applications"][0]["args"]["ensemble"]["cascade"]["exit_at"] == [1.0]
+    assert "cascade" not in asking_all({"applications": [application()]})["applications"][0]["args"]["ensemble"]
 
 
 def test_settings_replace_those_that_were_there():

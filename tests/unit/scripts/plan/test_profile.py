@@ -9,7 +9,7 @@ from scripts.load.row import Row
 from scripts.load.server import Figures
 from scripts.plan import profile as profiles
 from scripts.plan.fitting import Watched, overhead
-from scripts.plan.profile import Curve, Point, quantiles
+from scripts.plan.profile import Curve, Point
 from tests.unit.scripts.plan.profiles import curve, profile
 
 MEASURED = Curve(1, 1, (Point(1, 2.0, 1.0), Point(4, 5.0, 4.0), Point(16, 20.0, 16.0)), (1.0, 1.3, 1.1))
@@ -44,11 +44,6 @@ def test_an_overhead_is_what_two_loads_agree_on():
     # Where batches did not differ, all of it is the images'.
     assert overhead((1, 2.0), (1.2, 1.5)).batch_ms == 0
     assert overhead((1, 1.0), (16, 2.0)).batch_ms == 0
-
-
-def test_quantiles_keep_the_ends():
-    found = quantiles([float(i) for i in range(100)], 10)
-    assert found == (5, 15, 25, 35, 45, 55, 65, 75, 85, 95)
 
 
 def test_what_a_server_used_is_divided_by_its_processes():

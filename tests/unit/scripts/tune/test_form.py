@@ -58,6 +58,12 @@ def test_another_version_is_tried_if_it_loses_no_more(found):
     assert "version_policy" not in members[1]
 
 
+def test_where_there_is_nothing_else_that_is_said(found):
+    [own], [line], _ = found({"a": [("FP16", SURE)], "b": [("FP16", SURE)]}, 0.1)
+    assert (own.name, own.loss) == ("as configured", "")
+    assert "no other version of the models and no cascade" in line
+
+
 def test_a_version_that_loses_more_is_left_out_and_said(found):
     versions = {"a": [("FP16", SURE), ("INT8", WRONG)], "b": [("FP16", SURE), ("INT8", WRONG)]}
     [own], [line], _ = found(versions, 0.1)
