@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 STEM_CHANNELS = 24
 
@@ -153,21 +154,10 @@ def network(recipe: Mapping[str, Any], classes: int) -> nn.Sequential:
 
 def multiplications(model: nn.Module, size: int) -> float:
     """Those of the convolutions and linear layers for an image of size x size pixels, in millions."""
-    counted = []
-
-    def count(module: nn.Module, _: object, output: Tensor) -> None:
-        weight = module.weight
-        assert isinstance(weight, Tensor)
-        counted.append(output.numel() * weight[0].numel())
-
-    hooks = [
-        module.register_forward_hook(count) for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)
-    ]
-    with torch.no_grad():
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model.eval()(torch.zeros(1, 3, size, size))
-    for hook in hooks:
-        hook.remove()
-    return sum(counted) / 1e6
+    # It counts an addition for each of them.
+    return counter.get_total_flops() / 2 / 1e6
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.evaluate.served import ask
 from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running
-from scripts.lab.benchmark.workloads import MEMBERS, Precision, photographs, workload
+from scripts.lab.benchmark.workloads import Precision, photographs, workload
 from scripts.lab.experiments.engines import Engine, Network, timed
 from scripts.lab.experiments.experiment import Experiment, Groups, Here, Part, Rows, beside
 from scripts.lab.experiments.ladder import labelled
@@ -51,7 +51,7 @@ def measure(seconds: float) -> Sequence[Part]:
     """What the served models answer, and each network by each engine."""
     data = labelled()
     # Their servers come first: what the engines below hold in memory is not theirs.
-    parts = [Part(f"served in {each}", partial(answered, each, data)) for each in PRECISIONS]
+    parts = [Part(f"served in {each}", partial(served, each, data)) for each in PRECISIONS]
     for network in NETWORKS:
         engines: dict[str, Callable[[], Engine]] = {TORCH: network.pytorch, ONNX: network.onnxruntime}
         engines |= {way: partial(network.openvino, precision) for precision, way in OPENVINO.items()}
@@ -67,14 +67,6 @@ def times(engine: Callable[[], Engine], seconds: float) -> Iterator[dict[str, fl
     yield {"ms": timed(made, 1, seconds)[0], "images_per_s": timed(made, CLIENTS, seconds)[1]}
 
 
-def answered(precision: Precision, data: Dataset) -> Iterator[dict[str, Any]]:
-    """The top-1 of each bundled model and of both."""
-    found = served(precision, data)
-    names = {each.name: each.member for each in NETWORKS if each.load == "embedded"} | {BOTH: "ensemble"}
-    for name, member in names.items():
-        yield {"model": name, "way": OPENVINO[precision], "top1": found[member]}
-
-
 def joined(rows: Rows) -> dict[tuple[str, str], dict[str, Any]]:
     """The figures of each model by each way, those of the networks first."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
@@ -83,16 +75,14 @@ def joined(rows: Rows) -> dict[tuple[str, str], dict[str, Any]]:
     return found
 
 
-def served(precision: Precision, data: Dataset) -> dict[str, dict[str, float]]:
-    """The top-1 of each member and of the ensemble in percent, by protocol, as a running server answers."""
-    found: dict[str, dict[str, float]] = {name: {} for name in (*MEMBERS, "ensemble")}
+def served(precision: Precision, data: Dataset) -> Iterator[dict[str, Any]]:
+    """The top-1 of each bundled model and of both in percent, by protocol, as a running server answers."""
     with running(OURS["colocated"], workload("embedded", precision)):
-        for protocol, url in URLS.items():
-            answers = ask(url, data, CLIENTS)
-            for name in found:
-                right = answers.hits[None if name == "ensemble" else name]
-                found[name][protocol] = 100 * right / answers.images
-    return found
+        answers = {protocol: ask(url, data, CLIENTS) for protocol, url in URLS.items()}
+    bundled = {each.name: each.member for each in NETWORKS if each.load == "embedded"}
+    for name in (*bundled, BOTH):
+        top1 = {protocol: 100 * each.hits[bundled.get(name)] / each.images for protocol, each in answers.items()}
+        yield {"model": name, "way": OPENVINO[precision], "top1": top1}
 
 
 def table(rows: Rows) -> Table:
