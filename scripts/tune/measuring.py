@@ -122,7 +122,8 @@ class Measuring:
                     if not urls:
                         urls.append(stack.enter_context(serving(candidate.config(self.config), self.cores)))
                     row = loaded(urls[0], self.images, Arrivals(rate, seed=seed), SECONDS)
-                    known = Seen(row.requests_per_s, row.percentiles_ms["p99"] if not row.failed else None)
+                    p99 = float(row.percentiles_ms["p99"]) if row.requests and not row.failed else None
+                    known = Seen(float(row.requests_per_s), p99)
                     self.kept.seen[key] = known
                     self.kept.write(self.file)
                 print(f"  {rate:.0f}/s: {known.rate:.0f} answered, p99 {known.p99_ms:.1f} ms", flush=True)
