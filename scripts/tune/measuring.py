@@ -122,10 +122,12 @@ class Measuring:
                     if not urls:
                         urls.append(stack.enter_context(serving(candidate.config(self.config), self.cores)))
                     row = loaded(urls[0], self.images, Arrivals(rate, seed=seed), SECONDS)
-                    known = Seen(row.requests_per_s, row.percentiles_ms["p99"] if not row.failed else None)
+                    is_well = row.requests and not row.failed
+                    known = Seen(float(row.requests_per_s), float(row.percentiles_ms["p99"]) if is_well else None)
                     self.kept.seen[key] = known
                     self.kept.write(self.file)
-                print(f"  {rate:.0f}/s: {known.rate:.0f} answered, p99 {known.p99_ms:.1f} ms", flush=True)
+                p99 = "some failed" if known.p99 is None else f"p99 {known.p99:.1f} ms"
+                print(f"  {rate:.0f}/s: {known.rate:.0f} answered, {p99}", flush=True)
                 return known
 
             yield at

@@ -135,9 +135,9 @@ class Trial:
         began = time.perf_counter()
         for each in (grid[0], grid[-1]):
             self.highest(each, *ROUGH)
-        closely = FINALISTS * EXACT[0] * (EXACT[1] + 2) / (ROUGH[0] * (ROUGH[1] + 2))
-        others = min(FINALISTS, len(grid)) * (len(self.forms) - 1)
-        return (time.perf_counter() - began) / 2 * (len(grid) + others + closely)
+        best, closely = min(FINALISTS, len(grid)), EXACT[0] * (EXACT[1] + 2) / (ROUGH[0] * (ROUGH[1] + 2))
+        others = len(self.forms) * (1 + len(self._streams(grid[0]))) - 1
+        return (time.perf_counter() - began) / 2 * (len(grid) + best * (others + closely))
 
     def _looked_at(self, among: Sequence[Candidate]) -> list[Tried]:
         return ranked([self.highest(each, *ROUGH) for each in tqdm(among, "simulate", leave=False)], self.goal)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
 
@@ -182,7 +183,9 @@ def tune(tmp_path, monkeypatch, capsys):
     def run(p99_ms, *arguments):
         def loaded(url, images, load, seconds):
             run.loaded += 1
-            return SimpleNamespace(requests_per_s=load.rate, failed=0, percentiles_ms={"p99": p99_ms})
+            # As numbers are that NumPy gives.
+            rate = np.float64(load.rate)
+            return SimpleNamespace(requests_per_s=rate, requests=10, failed=0, percentiles_ms={"p99": p99_ms})
 
         for name, value in {"ROUGH": (100, 1), "EXACT": (200, 1), "FINALISTS": 3}.items():
             monkeypatch.setattr(search, name, value)
