@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from tests import pictures
-from tests.server.server import Server, config, free_ports, post
+from tests.server.server import Server, config, eventually, free_ports, post
 
+ERROR = "ImportError: "
 # Of each the user's is another: packages of this project, libraries, and Python's own.
 OTHERS = ("models/__init__.py", "graph.py", "scripts/__init__.py", "deployments.py", "ray.py", "numpy.py", "queue.py")
 OWN_BUILD = """
@@ -62,15 +63,19 @@ def test_plain_serve_run_names_what_it_takes_for_ours(beside):
     command = [Path(sys.executable).with_name("serve"), "run", "config.yaml"]
     temporary = tempfile.mkdtemp(prefix="es-")
     environment = {**os.environ, "RAY_TMPDIR": temporary}
-    with subprocess.Popen(
-        command, cwd=beside, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as run:
-        told = next(line for line in run.stdout if "ImportError: " in line)
+    logs = Path(temporary) / "ray" / "session_latest" / "logs" / "serve"
+
+    def told():
+        return [line for log in logs.glob("controller_*") for line in log.read_text().splitlines() if ERROR in line]
+
+    with subprocess.Popen(command, cwd=beside, env=environment, stdout=subprocess.DEVNULL) as run:
+        assert eventually(told, 120)
+        [first, *_] = told()
         run.send_signal(signal.SIGINT)
-        run.communicate(timeout=60)
+        run.wait(60)
     shutil.rmtree(temporary, ignore_errors=True)
-    assert f"{beside / 'models' / '__init__.py'} hides the package 'models' of ensemble-serving" in told
-    assert "use `ensemble serve`" in told
+    assert f"{beside / 'models' / '__init__.py'} hides the package 'models' of ensemble-serving" in first
+    assert "use `ensemble serve`" in first
 
 
 def test_the_doctor_names_it_too(beside):
