@@ -24,7 +24,6 @@ BESIDES = 2 * 1024 * 1024
 FLUSH_S, LOOK_EVERY_S = 5.0, 0.01
 BACKLOG = 1024
 REQUEST_ID = "request_id"
-UNIMPLEMENTED, TOO_LARGE = grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class GrpcListener:
@@ -44,30 +43,18 @@ class GrpcListener:
 
     async def _answer(self, call: GrpcCall) -> Message | None:
         """The answer; None where the call's status says what is wrong with it."""
-        if (refusal := self._refusal(call)) is not None:
-            call.code, call.details = refusal
+        method = self._methods.get(call.path)
+        if method is None or method.server_streaming:
+            call.code = grpc.StatusCode.UNIMPLEMENTED
+            call.details = f"{method.name} {NO_STREAM}" if method else f"there is no method {call.path}"
+            return None
+        if not call.check():
             return None
         body, call.body = bytes(memoryview(call.body)[PREFIX:]), bytearray()
-        message = await self._server(known_as(self._methods[call.path]), body, call)
+        message = await self._server(known_as(method), body, call)
         if (number := dict(call.metadata).get(REQUEST_ID)) is not None:
             call.trailers.append((REQUEST_ID, number))
         return message
-
-    def _refusal(self, call: GrpcCall) -> tuple[grpc.StatusCode, str] | None:
-        """The status of a call that is not looked at further, and why."""
-        method = self._methods.get(call.path)
-        if method is None:
-            return UNIMPLEMENTED, f"there is no method {call.path}"
-        if method.server_streaming:
-            return UNIMPLEMENTED, f"{method.name} {NO_STREAM}"
-        if call.size > self._most_bytes + PREFIX:
-            return TOO_LARGE, f"a message may have {self._most_bytes} bytes; raise ingress.max_request_bytes"
-        # It would be decompressed before its key is looked at.
-        if call.size and call.body[0]:
-            return UNIMPLEMENTED, "the message must not be compressed"
-        if call.size < PREFIX or int.from_bytes(call.body[1:PREFIX], "big") != call.size - PREFIX:
-            return grpc.StatusCode.INVALID_ARGUMENT, "a call has one message, which begins with its length"
-        return None
 
     async def open(self, path: Path) -> None:
         """Listen on a socket."""

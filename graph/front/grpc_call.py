@@ -10,7 +10,11 @@ from google.protobuf.message import Message
 # A message begins with a byte that says whether it is compressed, and with its length.
 PREFIX = 5
 SECONDS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-TIMEOUT = "grpc-timeout"
+TIMEOUT, MOST_DIGITS = "grpc-timeout", 8
+# HAProxy sets shorter ones; this one is for what it does not understand.
+LONGEST_S = 600.0
+# Characters of a message, of up to twelve bytes each: clients take 8 KB.
+MOST_WORDS = 600
 # All of ASCII that can be seen, and the blank; a percent sign begins an escaped byte.
 PLAIN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 Metadata = list[tuple[str, str]]
@@ -22,34 +26,51 @@ class GrpcCall:
     Attributes:
         path: `/<service>/<method>`.
         metadata: the client's.
-        size: bytes that have come of the message, with its prefix.
-        body: these, unless they are too many.
+        most_bytes: of its message.
+        body: what has come of the message, with its prefix.
         code: the status.
         details: its message.
         trailers: besides them.
     """
 
-    def __init__(self, path: str, metadata: Metadata) -> None:
+    def __init__(self, path: str, metadata: Metadata, most_bytes: int) -> None:
         """Set what is known when the headers have come."""
-        self.path, self.metadata = path, metadata
-        self.size, self.body = 0, bytearray()
+        self.path, self.metadata, self.most_bytes = path, metadata, most_bytes
+        self.body = bytearray()
         self.code, self.details = grpc.StatusCode.OK, ""
         self.trailers: Metadata = []
 
     @property
-    def timeout_s(self) -> float | None:
-        """How long the client waits, seconds; None where it does not say so as gRPC does."""
+    def timeout_s(self) -> float:
+        """How long the call may take, seconds."""
         text = dict(self.metadata).get(TIMEOUT, "")
         amount, unit = text[:-1], SECONDS.get(text[-1:])
-        return int(amount) * unit if unit is not None and amount.isascii() and amount.isdecimal() else None
+        known = unit is not None and len(amount) <= MOST_DIGITS and amount.isascii() and amount.isdecimal()
+        return min(LONGEST_S, int(amount) * unit) if known and unit else LONGEST_S
 
-    def add(self, data: bytes, most: int) -> None:
-        """A part of the message has come; of one that is larger than this, nothing is kept."""
-        self.size += len(data)
-        if self.size <= most + PREFIX:
-            self.body += data
-        else:
-            self.body.clear()
+    @property
+    def _declared(self) -> int:
+        """The bytes that the message begins by saying; 0 until it has."""
+        return int.from_bytes(self.body[1:PREFIX], "big") if len(self.body) >= PREFIX else 0
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether more has come, or is to come, than may: HAProxy counts messages by what they declare."""
+        return len(self.body) > PREFIX + self._declared or self._declared > self.most_bytes
+
+    def check(self) -> bool:
+        """Whether the body is one message; otherwise the status says why not."""
+        if self._declared > self.most_bytes:
+            words = f"a message may have {self.most_bytes} bytes; raise ingress.max_request_bytes"
+            self.code, self.details = grpc.StatusCode.RESOURCE_EXHAUSTED, words
+        elif self.body and self.body[0]:
+            # It would be decompressed before its key is looked at.
+            self.code, self.details = grpc.StatusCode.UNIMPLEMENTED, "the message must not be compressed"
+            self.trailers.append(("grpc-accept-encoding", "identity"))
+        elif len(self.body) < PREFIX or len(self.body) != PREFIX + self._declared:
+            words = "a call has one message, which begins with its length"
+            self.code, self.details = grpc.StatusCode.INVALID_ARGUMENT, words
+        return self.code is grpc.StatusCode.OK
 
     def invocation_metadata(self) -> Metadata:
         """The client's metadata."""
@@ -70,8 +91,8 @@ class GrpcCall:
     def response(self, message: Message | None) -> bytes:
         """The response; the message of a call that failed is not sent."""
         status = [("grpc-status", str(self.code.value[0])), *self.trailers]
-        if self.details:
-            status.append(("grpc-message", quote(self.details, safe=PLAIN)))
+        if words := self.details[:MOST_WORDS].strip():
+            status.append(("grpc-message", quote(words, safe=PLAIN, errors="replace")))
         lines = "".join(f"{name}: {value}\r\n" for name, value in status).encode("latin-1")
         head = b"HTTP/1.1 200 OK\r\ncontent-type: application/grpc\r\n"
         if message is None or self.code is not grpc.StatusCode.OK:

@@ -50,7 +50,7 @@ class GrpcConnection(asyncio.Protocol):
         """Read what has come."""
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.close()
 
     def close(self) -> None:
@@ -67,19 +67,24 @@ class GrpcConnection(asyncio.Protocol):
         self._path += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, which HTTP/2 has in lower case."""
-        self._metadata.append((name.decode("latin-1"), value.decode("latin-1")))
+        """A header, which HTTP/2 has in lower case. A client's trailers are not looked at: HAProxy does not either."""
+        if self.call is None:
+            self._metadata.append((name.decode("latin-1"), value.decode("latin-1")))
 
     def on_headers_complete(self) -> None:
         """The time of the call begins."""
-        self.call = GrpcCall(self._path.decode("latin-1"), self._metadata)
-        if (seconds := self.call.timeout_s) is not None:
-            self._deadline = asyncio.get_running_loop().call_later(seconds, self._expire, self.call)
+        self.call = call = GrpcCall(self._path.decode("latin-1"), self._metadata, self._most_bytes)
+        self._deadline = asyncio.get_running_loop().call_later(call.timeout_s, self._expire, call)
 
     def on_body(self, data: bytes) -> None:
-        """A part of the message."""
-        if self.call is not None:
-            self.call.add(data, self._most_bytes)
+        """A part of the message; of one that is too large, the rest is not waited for."""
+        if (call := self.call) is None:
+            return
+        call.body += data
+        if call.is_too_much:
+            call.check()
+            self._write(call, None)
+            self.close()
 
     def on_message_complete(self) -> None:
         """Answer the call."""
@@ -93,8 +98,10 @@ class GrpcConnection(asyncio.Protocol):
         except Exception:
             logger.exception("failed on a call of %s", call.path)
             call.set_code(grpc.StatusCode.INTERNAL)
-        self._task = None
-        self._write(call, message)
+        # Of a call that has expired, something may have turned the cancellation into another exception.
+        if call is self.call:
+            self._task = None
+            self._write(call, message)
 
     def _expire(self, call: GrpcCall) -> None:
         """The time is over: whoever works on the call is cancelled, and what has not come yet is not waited for."""
@@ -106,8 +113,14 @@ class GrpcConnection(asyncio.Protocol):
             self.close()
 
     def _write(self, call: GrpcCall, message: Message | None) -> None:
-        if self._transport is not None:
-            self._transport.write(call.response(message))
+        try:
+            response = call.response(message)
+        except Exception:
+            logger.exception("the answer to a call of %s can't be written", call.path)
+            self.close()
+        else:
+            if self._transport is not None:
+                self._transport.write(response)
         self._end()
 
     def _end(self) -> None:

@@ -31,7 +31,7 @@ class Answering:
 
     async def __call__(self, name, body, call):
         self.count += 1
-        self.body = body
+        self.body, self.seconds = body, call.timeout_s
         return pb.ServerMetadataResponse(name=str(call.timeout_s))
 
 
@@ -72,11 +72,12 @@ def literal(name, value):
 
 
 @asynccontextmanager
-async def beginning(fronted, declared, sent, timeout="90S", encoding="identity", *, ends=False):
+async def beginning(fronted, declared, sent, timeout="90S", encoding="identity", *, ends=False, **other):
     """A message of which so many bytes come, and no more."""
     reader, writer = await asyncio.open_connection("127.0.0.1", fronted.grpc)
     given = {":method": "POST", ":scheme": "http", ":path": METHOD, ":authority": "x", "te": "trailers"}
     given |= {"content-type": "application/grpc", "grpc-timeout": timeout, "grpc-encoding": encoding}
+    given |= {name.replace("_", "-"): value for name, value in other.items()}
     head = b"".join(literal(name, value) for name, value in given.items())
     writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, b"", stream=0))
     writer.write(
@@ -158,6 +159,23 @@ async def test_a_message_that_does_not_end_is_given_up_at_its_deadline(folder):
         async with beginning(fronted, 10**6, 9000, timeout="2S") as reader, asyncio.timeout(30):
             await end(reader)
         assert handler.count == 0
+
+
+@pytest.mark.parametrize("other", [{"content_type": "text/plain"}, {":method": "GET"}, {":method": "PUT"}])
+async def test_what_a_web_page_can_send_is_no_call(folder, other):
+    async with serving(folder) as (fronted, handler):
+        async with beginning(fronted, 0, 0, ends=True, **other) as reader, asyncio.timeout(30):
+            # Their statuses are written out, 405 and 415, where 200 has a number of its own.
+            assert b"4" in await end(reader)
+        assert handler.count == 0
+        assert await ask(fronted) > 0
+
+
+async def test_a_deadline_that_two_readers_would_read_otherwise_is_replaced(folder):
+    async with serving(folder) as (fronted, handler):
+        async with beginning(fronted, 0, 0, timeout="1S,5H", ends=True) as reader, asyncio.timeout(30):
+            await end(reader)
+        assert handler.seconds == 100
 
 
 async def test_a_message_that_hardly_begins_does_not_reach_the_application(folder):
