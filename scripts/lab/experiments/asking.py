@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from scripts.errors import ScriptError
 from scripts.lab.experiments.forms import Form
 
 PREFIX, REGION = "es-payloads", "payloads"
+# After such a rest it is looked for so long which connections are left, seconds.
+RESTS_S, SEES_S = 1.0, 0.05
 # What a form is refused with for what it is.
 REFUSED = frozenset({400, 413, 422})
 
@@ -26,10 +29,16 @@ class Asking:
         """Connect by both ways."""
         self._loop = asyncio.Runner()
         self._transports = {"http": connect(http_url), "grpc": connect(grpc_url)}
+        self._used = time.monotonic()
 
     def _send(self, way: str, request: Request) -> Response:
         async def send() -> Response:
-            return await self._transports[way].send(request)
+            # While nothing is sent the loop rests, and does not see that HAProxy closes what idles.
+            if time.monotonic() - self._used > RESTS_S:
+                await asyncio.sleep(SEES_S)
+            response = await self._transports[way].send(request)
+            self._used = time.monotonic()
+            return response
 
         try:
             return self._loop.run(send())
