@@ -26,6 +26,11 @@ class Caller(NamedTuple):
     headers: Mapping[str, str] = NO_HEADERS
     name: str = ""
 
+    @property
+    def request_id(self) -> str:
+        """The request's own id, where its header is kept; empty if it has none."""
+        return next((self.headers[name] for name in REQUEST_IDS if self.headers.get(name)), "")
+
 
 ANYONE = Caller()
 

@@ -74,10 +74,9 @@ class Graph:
             call.attributes["ensemble.request.id"] = puid
         tensor = Tensor(INPUT, "BYTES", [len(images)], images)
         inferred = await self._model.infer(tensor, ["probabilities"], asked, call, began)
-        sent = next((call.caller.headers[name] for name in REQUEST_IDS if call.caller.headers.get(name)), "")
         [probabilities] = inferred.outputs
         tags = inferred.parameters
-        return Predicted(self._labels, probabilities.data, sent or tags["trace_id"], tags)
+        return Predicted(self._labels, probabilities.data, call.caller.request_id or tags["trace_id"], tags)
 
     def from_numbers(self, shape: Sequence[int], values: Sequence[float]) -> list[bytes]:
         """The images of a `tensor`."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import grpc
 from google.protobuf.message import Message
 
+from deployments.contract.caller import REQUEST_IDS
 from deployments.ingress.grpc.server import NO_STREAM, GrpcServer
 from deployments.protocol.services import SERVICES, known_as
 from graph.front.grpc_call import PREFIX, GrpcCall
@@ -23,7 +24,7 @@ BESIDES = 2 * 1024 * 1024
 # How long the clients may take to read the last answers.
 FLUSH_S, LOOK_EVERY_S = 5.0, 0.01
 BACKLOG = 1024
-REQUEST_ID = "request_id"
+_, REQUEST_ID = REQUEST_IDS
 
 
 class GrpcListener:

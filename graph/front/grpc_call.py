@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import quote
 
 import grpc
@@ -10,7 +11,7 @@ from google.protobuf.message import Message
 # A message begins with a byte that says whether it is compressed, and with its length.
 PREFIX = 5
 SECONDS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-TIMEOUT, MOST_DIGITS = "grpc-timeout", 8
+DURATION = re.compile("([0-9]{1,8})([HMSmun])")
 # HAProxy sets shorter ones; this one is for what it does not understand.
 LONGEST_S = 600.0
 # Characters of a message, of up to twelve bytes each: clients take 8 KB.
@@ -43,10 +44,8 @@ class GrpcCall:
     @property
     def timeout_s(self) -> float:
         """How long the call may take, seconds."""
-        text = dict(self.metadata).get(TIMEOUT, "")
-        amount, unit = text[:-1], SECONDS.get(text[-1:])
-        known = unit is not None and len(amount) <= MOST_DIGITS and amount.isascii() and amount.isdecimal()
-        return min(LONGEST_S, int(amount) * unit) if known and unit else LONGEST_S
+        known = DURATION.fullmatch(dict(self.metadata).get("grpc-timeout", ""))
+        return min(LONGEST_S, int(known[1]) * SECONDS[known[2]]) if known else LONGEST_S
 
     @property
     def _declared(self) -> int:
@@ -56,7 +55,8 @@ class GrpcCall:
     @property
     def is_too_much(self) -> bool:
         """Whether more has come, or is to come, than may: HAProxy counts messages by what they declare."""
-        return len(self.body) > PREFIX + self._declared or self._declared > self.most_bytes
+        declared = self._declared
+        return len(self.body) > PREFIX + declared or declared > self.most_bytes
 
     def check(self) -> bool:
         """Whether the body is one message; otherwise the status says why not."""
@@ -67,7 +67,7 @@ class GrpcCall:
             # It would be decompressed before its key is looked at.
             self.code, self.details = grpc.StatusCode.UNIMPLEMENTED, "the message must not be compressed"
             self.trailers.append(("grpc-accept-encoding", "identity"))
-        elif len(self.body) < PREFIX or len(self.body) != PREFIX + self._declared:
+        elif len(self.body) != PREFIX + self._declared:
             words = "a call has one message, which begins with its length"
             self.code, self.details = grpc.StatusCode.INVALID_ARGUMENT, words
         return self.code is grpc.StatusCode.OK

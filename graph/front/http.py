@@ -13,12 +13,13 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from deployments.contract.caller import REQUEST_IDS
 from deployments.ingress.http.server import HttpServer
 
 # HAProxy decides how long it keeps a connection. If uvicorn closed one just as a request comes, that would be lost.
 KEPT_S = 24 * 60 * 60
 TICK_S = 1.0
-REQUEST_ID = "x-request-id"
+REQUEST_ID, _ = REQUEST_IDS
 
 
 class IndexedHeaders(Headers):

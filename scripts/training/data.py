@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from models.repository import DEFAULT_ROOT, sha256
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
-from scripts.training.batches import Lesson, as_they_are
+from scripts.training.batches import Draw, Lesson, as_they_are
 from scripts.training.images import load_images
 from scripts.training.mixtures import Mixtures
 from scripts.training.recipe import Recipe
@@ -50,11 +51,13 @@ class TrainingData:
         images: to learn, as they are: float [N,3,H,W].
         judged: images and class indices to measure top-1 on after each epoch; None for none.
         normalize: from pixels.
+        draw: gives images by their numbers.
     """
 
     images: Tensor
     judged: tuple[Tensor, Tensor] | None
     normalize: Normalization
+    draw: Draw
 
     def __init__(
         self,
@@ -112,23 +115,21 @@ class TrainingData:
             return
         # The smaller first, so that a class that isn't the model's is reported at once.
         held = None if self._judging is None else load_images(self._judging, self._size, self._dataset.classes)
-        raw, self._labels = load_images(self._dataset, self._size, self._dataset.classes)
+        raw, labels = load_images(self._dataset, self._size, self._dataset.classes)
         self.normalize = Normalization(raw, self.device)
         self.images = self.normalize(raw)
         self.judged = None if held is None else (self.normalize(held[0]), held[1].to(self.device))
-        self._mixtures = None
+        self.draw = as_they_are(self.images, labels.to(self.device), len(self._dataset.classes))
         if self._recipe.mixtures:
             if self._taught_at != self._size:
                 raw, _ = load_images(self._dataset, self._taught_at, self._dataset.classes)
-            given = raw, self._labels, len(self._dataset.classes), self._recipe
-            self._mixtures = Mixtures(*given, self.teachers, self._outputs, size=self._size)
+            given = raw, labels, len(self._dataset.classes), self._recipe
+            self.draw = partial(self._mixed, Mixtures(*given, self.teachers, self._outputs, size=self._size))
         self._loaded = True
 
-    def draw(self, rows: Tensor) -> Lesson:
-        """Images by their numbers, int64 [n]; see `batches.Draw`."""
-        if self._mixtures is None:
-            return as_they_are(self.images, self._labels.to(self.device), len(self._dataset.classes))(rows)
-        pixels, targets, taught = self._mixtures.draw(rows)
+    def _mixed(self, mixtures: Mixtures, rows: Tensor) -> Lesson:
+        """Mixed images, normalized on the device."""
+        pixels, targets, taught = mixtures.draw(rows)
         taught = None if taught is None else taught.to(self.device)
         return self.normalize(pixels), targets.to(self.device), taught
 

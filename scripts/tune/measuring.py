@@ -57,13 +57,14 @@ def confirmed(tried: Tried, goal: Goal, at: At, first: float, enough: float | No
 
 def promised(best: Tried, goal: Goal, at: At) -> Tried:
     """The rate of the chosen candidate at which the p99 also holds in a fresh server, under other arrivals."""
+    rate = best.rate
     for _ in range(ATTEMPTS):
-        seen = at(best.rate)
-        best = replace(best, measured_rate=seen.rate, measured_p99_ms=seen.p99_ms)
+        seen = at(rate)
+        best = replace(best, rate=rate, measured_rate=seen.rate, measured_p99_ms=seen.p99_ms)
         if best.p99_ms <= goal.p99_ms:
             break
-        best = replace(best, rate=LOWERED * best.rate)
-    return replace(best, rate=best.rate / LOWERED) if best.p99_ms > goal.p99_ms else best
+        rate *= LOWERED
+    return best
 
 
 @dataclass(frozen=True)

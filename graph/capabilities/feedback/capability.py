@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from deployments.contract.caller import REQUEST_IDS
 from deployments.contract.errors import UnknownRequest
-from deployments.contract.item import Item
 from deployments.ingress.extension import Report
 from deployments.ingress.grpc.calls import Calls
 from deployments.ingress.http.routes import Routes
@@ -80,10 +79,5 @@ class Remembering(Interceptor):
         """Remember the predictions for each image."""
         for position, _, record in batch.answered(positions, part):
             sent = batch.sent.items[position]
-            self._store.remember(request_id(sent), sent.position, record, sent.caller.name)
+            self._store.remember(sent.caller.request_id or sent.trace_id, sent.position, record, sent.caller.name)
         return part
-
-
-def request_id(item: Item) -> str:
-    """The id of the image's request: the one that the request has itself, or else its trace's."""
-    return next((item.caller.headers[name] for name in REQUEST_IDS if item.caller.headers.get(name)), item.trace_id)

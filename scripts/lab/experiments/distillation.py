@@ -154,8 +154,7 @@ def table(rows: Rows) -> Table:
     for row in shapes:
         seeds = list(row["top1"].values())
         told = "" if "difference" not in row else "{:+.2f} ({:+.2f} to {:+.2f})".format(*row["difference"])
-        means = (statistics.mean(row[name]) for name in ("answered", "lost", "cpu_share"))
-        answered, lost, share = means
+        answered, lost, share = (statistics.mean(row[name]) for name in ("answered", "lost", "cpu_share"))
         costs = [f"{row['width']:g}", str(row["size"]), f"{row['mmac']:.1f}", f"{row['cpu_ms']:.3f}", row["way"]]
         figures = [", ".join(f"{each:.2f}" for each in seeds), f"{statistics.mean(seeds):.2f}", told]
         lines.append([*costs, *figures, f"{answered:.1f}", f"{lost:+.2f}", f"{share:.0f}"])

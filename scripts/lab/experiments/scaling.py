@@ -86,11 +86,9 @@ def _apart(size: Size, seconds: float) -> Iterator[dict[str, float]]:
     with network(2) as [server, client], running(OURS["colocated"], load, size.edit, machine=server):
         for warms_up, clients in ((True, max(CLIENTS)), *((False, each) for each in CLIENTS)):
             row, (there, back) = _loaded(client, server, load, clients, seconds)
-            rate = row["requests_per_s"]
-            figures = {"requests_per_s": rate, "p50_ms": row["percentiles_ms"]["p50"]}
-            megabits = {"megabits_per_s": rate * _megabits(load), "wire_there": there, "wire_back": back}
             if not warms_up:
-                yield {"clients": clients, **figures, **megabits}
+                figures = _figures(load, clients, row["requests_per_s"], row["percentiles_ms"]["p50"])
+                yield {**figures, "wire_there": there, "wire_back": back}
 
 
 def _loaded(
@@ -134,14 +132,13 @@ def _measured(size: Size, seconds: float) -> Iterator[dict[str, float]]:
     with running(OURS["colocated"], load, size.edit) as server:
         for clients in CLIENTS:
             found = server.load(load, "http", clients, seconds)
-            rate = found["requests_per_s"]
-            figures = {"requests_per_s": rate, "p50_ms": found["p50_ms"], "megabits_per_s": rate * _megabits(load)}
-            yield {"clients": clients, **figures}
+            yield _figures(load, clients, found["requests_per_s"], found["p50_ms"])
 
 
-def _megabits(load: Workload) -> float:
-    """Of a mean image."""
-    return sum(path.stat().st_size for path in load.images) / len(load.images) * 8 / 1e6
+def _figures(load: Workload, clients: int, rate: float, p50_ms: float) -> dict[str, float]:
+    """What is stored of a load, with the Mb/s of its images alone."""
+    image = sum(path.stat().st_size for path in load.images) / len(load.images) * 8 / 1e6
+    return {"clients": clients, "requests_per_s": rate, "p50_ms": p50_ms, "megabits_per_s": rate * image}
 
 
 def of(rows: Rows, size: Size) -> Rows:

@@ -3,23 +3,14 @@
 import pytest
 
 from deployments.contract.caller import ANYONE, MAX_ID, Caller
-from deployments.contract.errors import InvalidParameter, UnknownLabel, UnknownRequest
+from deployments.contract.errors import InvalidParameter, UnknownRequest
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
 from deployments.protocol import feedback_pb2 as pb
 from graph.capabilities.feedback.grpc import calls
 from graph.capabilities.feedback.labels import MAX_LABELS, MAX_PLACE
 from tests.door import NO_FEEDBACK
-
-
-class Told:
-    def __init__(self):
-        self.labels = []
-
-    async def __call__(self, request_id, label, place, key):
-        if label == "unicorn":
-            raise UnknownLabel("unicorn")
-        self.labels.append((request_id, label, place, key))
+from tests.unit.graph.capabilities.feedback.told import Told
 
 
 async def label(take, *labels, by=ANYONE):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from deployments.contract.errors import InvalidParameter, UnknownLabel, UnknownRequest
+from deployments.contract.errors import InvalidParameter, UnknownRequest
 from deployments.ingress.extension import Extension
 from deployments.ingress.http.server import HttpServer
 from deployments.observe.observer import Call
@@ -13,16 +13,7 @@ from deployments.observe.tracing import Trace
 from deployments.protocol import seldon_pb2 as pb
 from graph.capabilities.feedback import seldon
 from tests.door import NO_FEEDBACK, Door
-
-
-class Told:
-    def __init__(self):
-        self.labels = []
-
-    async def __call__(self, request_id, label, place, key):
-        if label == "unicorn":
-            raise UnknownLabel("unicorn")
-        self.labels.append((request_id, label, place, key))
+from tests.unit.graph.capabilities.feedback.told import Told
 
 
 def ask(message):
