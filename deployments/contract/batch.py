@@ -111,16 +111,22 @@ class Batch(Generic[P]):
 
 
 class Work(Generic[P]):
-    """A node's work on a batch, from when it is made; images whose deadline has passed by then take no part in it."""
+    """A node's work on a batch, from when it is made; images whose deadline has passed by then take no part in it.
+
+    Attributes:
+        start_ns: when it began, nanoseconds since the epoch.
+        payload: the rows to work on.
+    """
 
     def __init__(self, node: str, batch: Batch[P]) -> None:
         """Begin what a trace calls `node`."""
         self._node = node
-        self._start_ns = time.time_ns()
+        self.start_ns = time.time_ns()
         self._metered = any([item.metered for item in batch.items])
         self._piece = METER.begin(self._metered)
         self._before = batch
         self.batch = batch.unexpired()
+        self.payload = self.batch.payload
 
     @contextmanager
     def elsewhere(self, threads: int = 0) -> Iterator[None]:
@@ -130,16 +136,6 @@ class Work(Generic[P]):
             yield
         finally:
             METER.come_back(piece, threads)
-
-    @property
-    def start_ns(self) -> int:
-        """When it began, nanoseconds since the epoch."""
-        return self._start_ns
-
-    @property
-    def payload(self) -> P:
-        """The rows to work on."""
-        return self.batch.payload
 
     def done(
         self,
@@ -166,7 +162,7 @@ class Work(Generic[P]):
         attributes = {**attributes, "ensemble.batch.size": len(self._before.live)}
         if self._piece is not None:
             attributes |= self._taken(self._piece.end(), payload, cpu_ns)
-        note = Note(self._node, self._start_ns, end_ns or time.time_ns(), attributes, PROCESS, span)
+        note = Note(self._node, self.start_ns, end_ns or time.time_ns(), attributes, PROCESS, span)
         step = Step(note)
         items, row, kept = list(self._before.items), 0, 0
         for position, item in enumerate(items):

@@ -66,18 +66,12 @@ class Access:
             ConfigurationError: they can't be read.
         """
         # Imported where it counts: the configuration is read without Ray.
-        from ray.serve.metrics import Counter
-
-        from deployments.observe.metrics import tag_keys
+        from deployments.observe.metrics import TaggedCounter
 
         self._keys, self._clock = keys.KeyFile(path, clock), clock
         # By the name of a key, when its next request is due.
         self._due: dict[str, float] = {}
-        self._requests = Counter(
-            "ensemble_key_requests",
-            description="Requests by the name of their key.",
-            tag_keys=tag_keys("key", "outcome"),
-        )
+        self._requests = TaggedCounter("ensemble_key_requests", "Requests by the name of their key.", "key", "outcome")
 
     def admit(self, authorization: str | None) -> str:
         """The name of the key that a caller shows by its `authorization`, if it has sent one.
@@ -90,15 +84,15 @@ class Access:
         is_bearer = shown[: len(SCHEME)].lower() == SCHEME
         key = self._keys.find(shown[len(SCHEME) :].strip()) if is_bearer else None
         if key is None:
-            self._requests.inc(tags={"key": "", "outcome": Unauthenticated.code})
+            self._requests.add("", Unauthenticated.code)
             raise Unauthenticated(f"the key is not known; {HINT}" if is_bearer else f"a key is needed; {HINT}")
         if key.rate is not None and (wait_s := self._wait_s(key.name, key.rate)):
-            self._requests.inc(tags={"key": key.name, "outcome": RateLimited.code})
+            self._requests.add(key.name, RateLimited.code)
             raise RateLimited(
                 f"the key {key.name!r} may make {key.rate:g} requests a second; try again in {math.ceil(wait_s)} s",
                 retry_after_s=wait_s,
             )
-        self._requests.inc(tags={"key": key.name, "outcome": "admitted"})
+        self._requests.add(key.name, "admitted")
         return key.name
 
     def _wait_s(self, name: str, rate: float) -> float:

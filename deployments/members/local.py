@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.member import MemberConfig, MemberInterface, Signature
-from deployments.contract.nodes import HealthChecked, Node
+from deployments.contract.nodes import Node
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.settings import Cpus
 from models.errors import ModelError
@@ -61,8 +61,15 @@ class Health:
             raise RuntimeError(f"an inference of member {self._name!r} has not ended for {HUNG_AFTER_S:.0f} s")
 
 
-class LoadedModel(Node[Pixels, Probabilities], HealthChecked, Protocol):
+def durations(start_ns: int, began_ns: int, end_ns: int) -> dict[str, float]:
+    """Of a node's work, for its note: the wait until the first inference began, and from then on; milliseconds."""
+    return {"ensemble.queue_wait_ms": (began_ns - start_ns) / 1e6, "ensemble.inference_ms": (end_ns - began_ns) / 1e6}
+
+
+class LoadedModel(Node[Pixels, Probabilities], Protocol):
     """One version of a model in memory: pixels, uint8 [N,H,W,3] BGR, to probabilities, float32 [N,C]."""
+
+    health: Health
 
     def close(self) -> None:
         """Free its memory; called on the event loop once no batch is in flight.

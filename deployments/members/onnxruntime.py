@@ -26,7 +26,7 @@ from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.preprocessing import Size
 from deployments.contract.settings import describe
 from deployments.cpus import available_cpus
-from deployments.members.local import Health, LoadedModel, LocalMember
+from deployments.members.local import Health, LoadedModel, LocalMember, durations
 from deployments.tensors import (
     FLOATS,
     Binding,
@@ -165,7 +165,7 @@ class OnnxModel:
             THREADS: config.thread_count,
             STREAMS: 1,
         }
-        self._health = Health(config.name)
+        self.health = Health(config.name)
         try:
             self._session = config.session(model)
             self._binding, self._settings = config.bind(model, self._session)
@@ -205,7 +205,7 @@ class OnnxModel:
     def _predict(self, pixels: Pixels) -> tuple[Probabilities, int]:
         """The scores, and when inference began, nanoseconds since the epoch."""
         began_ns = time.time_ns()
-        with self._health.inference():
+        with self.health.inference():
             output = self._run(pixels)
         return probabilities(output, len(pixels), self._classes, self._settings.scores == "logits"), began_ns
 
@@ -230,16 +230,8 @@ class OnnxModel:
         except Exception:
             return crashed(work, self._name, attributes=self._attributes)
         end_ns = time.time_ns()
-        durations = {
-            "ensemble.queue_wait_ms": (began_ns - work.start_ns) / 1e6,
-            "ensemble.inference_ms": (end_ns - began_ns) / 1e6,
-        }
-        attributes = {**self._attributes, **durations}
+        attributes = {**self._attributes, **durations(work.start_ns, began_ns, end_ns)}
         return predicted(work, self._name, scores, [self._version] * len(scores), attributes=attributes, end_ns=end_ns)
-
-    def check_health(self) -> None:
-        """Raise RuntimeError once several inferences in a row have failed, or one hangs."""
-        self._health.check()
 
     def close(self) -> None:
         """Free the thread and, once no batch is in flight, the session."""

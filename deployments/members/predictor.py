@@ -18,7 +18,7 @@ from deployments.contract.item import STREAMS, THREADS, AttributeValue
 from deployments.contract.member import NO_SCORES, crashed, predicted
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.cpus import available_cpus
-from deployments.members.local import Health
+from deployments.members.local import Health, durations
 from deployments.members.streams import best_streams
 from models.errors import ModelError
 from models.network import load, with_softmax
@@ -52,7 +52,7 @@ class Predictor:
         self._file = model.path
         self._threads = config.threads or available_cpus()
         self._least_at_once = config.least_at_once
-        self._health = Health(config.name)
+        self.health = Health(config.name)
         self._closed = False
         try:
             network = load(model)
@@ -136,12 +136,13 @@ class Predictor:
         try:
             parts = await asyncio.gather(*(self._infer(work, part) for part in self._split(work.payload)))
         except (RuntimeError, MemoryError):
-            self._health.failures += 1
+            self.health.failures += 1
             return crashed(work, self.name, attributes=attributes)
         if parts:
-            self._health.failures = 0
+            self.health.failures = 0
         end_ns = time.time_ns()
-        attributes |= _durations(work.start_ns, [began_ns for _, began_ns in parts], end_ns)
+        began_ns = min((began_ns for _, began_ns in parts), default=end_ns)
+        attributes |= durations(work.start_ns, began_ns, end_ns)
         scores = np.concatenate([part for part, _ in parts]) if parts else NO_SCORES
         versions = [self.version] * len(scores)
         return predicted(work, self.name, scores, versions, attributes=attributes, end_ns=end_ns)
@@ -158,10 +159,6 @@ class Predictor:
     @staticmethod
     def _let_go(request: ov.InferRequest) -> None:
         request.set_callback(lambda _: None, None)
-
-    def check_health(self) -> None:
-        """Raise RuntimeError once several inferences in a row have failed, or one hangs; queues none of its own."""
-        self._health.check()
 
     def _split(self, rows: S) -> list[S]:
         """The rows in parts for an inference each: as equal as can be, and enough that no infer request is idle."""
@@ -181,7 +178,7 @@ class Predictor:
         with work.elsewhere():
             request = await self._idle.get()
         began_ns = time.time_ns()
-        self._health.began[id(request)] = time.monotonic()
+        self.health.began[id(request)] = time.monotonic()
 
         def finish() -> None:
             # Runs whether or not the caller still waits: a request goes back only when its inference is over.
@@ -206,17 +203,11 @@ class Predictor:
             return await answer, began_ns
 
     def _free(self, request: ov.InferRequest) -> None:
-        self._health.began.pop(id(request), None)
+        self.health.began.pop(id(request), None)
         if self._closed:
             self._let_go(request)
         else:
             self._idle.put_nowait(request)
-
-
-def _durations(start_ns: int, began_ns: list[int], end_ns: int) -> dict[str, float]:
-    """Queue wait, until the first part's inference began, and inference, from then on; milliseconds."""
-    first = min(began_ns, default=end_ns)
-    return {"ensemble.queue_wait_ms": (first - start_ns) / 1e6, "ensemble.inference_ms": (end_ns - first) / 1e6}
 
 
 def _fixed_batch(network: ov.Model) -> int | None:

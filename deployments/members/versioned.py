@@ -168,7 +168,7 @@ class VersionedModel:
 
     def check_health(self) -> None:
         """Raise RuntimeError if the version can't work any more."""
-        self._serving.loaded.check_health()
+        self._serving.loaded.health.check()
 
     def update(self, settled: bool = False) -> None:
         """Load the version that is wanted, unless it is served, or was refused and has not changed since.

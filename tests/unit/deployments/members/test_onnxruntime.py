@@ -187,7 +187,7 @@ async def test_a_failure_is_the_images_and_then_the_healths(tmp_path, monkeypatc
     assert attributes.keys() >= {"ensemble.queue_wait_ms", "ensemble.inference_ms", "ensemble.model.version"}
     assert (await node(batch(PIXELS[:0]))).items == ()
     monkeypatch.setattr(local, "HUNG_AFTER_S", 0)
-    with loaded._health.inference(), pytest.raises(RuntimeError, match="has not ended"):
+    with loaded.health.inference(), pytest.raises(RuntimeError, match="has not ended"):
         node.check_health()
 
 

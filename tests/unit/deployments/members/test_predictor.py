@@ -100,7 +100,7 @@ async def test_expired_requests_are_not_inferred(repository):
 
 async def test_a_failed_inference_is_an_error_of_its_requests_and_then_of_its_health(repository):
     member = predictor(repository, "brightness")
-    member.check_health()
+    member.health.check()
     wrong = batches.batch(np.zeros((2, 16, 16, 3), np.uint8))
     for _ in range(3):
         answer = await member(wrong)
@@ -108,9 +108,9 @@ async def test_a_failed_inference_is_an_error_of_its_requests_and_then_of_its_he
     # A batch of which nothing is inferred proves nothing.
     await member(batches.batch(pixels(1), Item(deadline=time.time() - 1)))
     with pytest.raises(RuntimeError, match="brightness"):
-        member.check_health()
+        member.health.check()
     await member(batch(1))
-    member.check_health()
+    member.health.check()
 
 
 async def test_an_inference_that_never_calls_back_is_an_error_of_its_health(repository, monkeypatch):
@@ -118,12 +118,12 @@ async def test_an_inference_that_never_calls_back_is_an_error_of_its_health(repo
     [request] = member._requests
     monkeypatch.setattr(request, "start_async", lambda *_, **__: None)
     hangs = asyncio.create_task(member(batch(1)))
-    while not member._health.began:
+    while not member.health.began:
         await asyncio.sleep(0)
-    member.check_health()
+    member.health.check()
     monkeypatch.setattr("deployments.members.local.HUNG_AFTER_S", 0)
     with pytest.raises(RuntimeError, match="has not ended"):
-        member.check_health()
+        member.health.check()
     hangs.cancel()
 
 
