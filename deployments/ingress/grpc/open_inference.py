@@ -35,11 +35,6 @@ CONTENTS = {
 }
 
 
-def calls(service: Service) -> Calls:
-    """The methods of the protocol."""
-    return OpenInference(service).calls()
-
-
 class OpenInference:
     """Answers the protocol's calls."""
 

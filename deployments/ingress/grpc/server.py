@@ -34,9 +34,9 @@ class GrpcServer:
         """Set what is served: a protocol is one more entry."""
         self._ingress, self._access, self._headers = service.ingress, service.access, service.headers
         self._types = types()
-        self._calls: Calls = {}
-        for protocol in (open_inference, shared_memory, tensorflow_serving, seldon, health):
-            self._calls |= protocol.calls(service)
+        self._calls: Calls = open_inference.OpenInference(service).calls() | shared_memory.calls(service)
+        self._calls |= tensorflow_serving.TensorFlowServing(service).calls() | seldon.calls(service)
+        self._calls |= health.calls(service)
         for extension in service.extensions:
             self._calls |= extension.calls(service)
 

@@ -22,11 +22,6 @@ from deployments.protocol.services import PREDICTION
 METADATA_FIELD = "signature_def"
 
 
-def calls(service: Service) -> Calls:
-    """The methods of the protocol."""
-    return TensorFlowServing(service).calls()
-
-
 class TensorFlowServing:
     """Answers that API's calls."""
 

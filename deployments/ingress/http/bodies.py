@@ -11,10 +11,12 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
+from deployments.contract.caller import Caller
 from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidParameter, UnsupportedMediaType
 from deployments.ingress.arrival import Arrival
+from deployments.ingress.capacity import Capacity
 from deployments.ingress.http.encodings import decoded
-from deployments.ingress.settings import MOST_ELEMENTS, IngressSettings
+from deployments.ingress.settings import IngressSettings
 
 # Many clients send "application/octet-stream" for a file of unknown type, and curl declares every body a form.
 UNDECLARED = frozenset({"", "application/octet-stream", "application/x-www-form-urlencoded"})
@@ -82,21 +84,35 @@ async def body(request: Request, limit: int, arrival: Arrival) -> bytes:
     return b"".join([chunk async for chunk in bounded(request, limit, arrival) if chunk])
 
 
-async def document(request: Request, limit: int, arrival: Arrival, most: int = MOST_ELEMENTS) -> bytes:
-    """The whole body, a JSON document of at most so many elements; raises as `body` does.
+async def document(
+    request: Request, capacity: Capacity, by: Caller, limit: int | None = None, is_json: bool = True
+) -> tuple[bytes, float]:
+    """Admit a request, and read its whole body, a JSON document; also when it began to arrive, as `Arrival` has it.
 
     To parse millions of elements would hold the event loop for seconds and take a hundred times their bytes. A comma or
     a bracket within a text counts too; base64 has none.
 
+    Args:
+        request: the request.
+        capacity: admits it.
+        by: who sends it.
+        limit: the most bytes; default: those of the settings.
+        is_json: whether elements are counted.
+
     Raises:
-        InvalidParameter: it may have more; what has not arrived yet is not read.
+        EnsembleError: as `Capacity.arriving` and `body`.
+        InvalidParameter: it may have more elements than the settings allow; what has not arrived yet is not read.
     """
-    _check_declared_length(request, limit)
-    chunks, elements = [], 0
-    async for chunk in bounded(request, limit, arrival):
-        elements += check_elements(chunk, most, elements)
-        chunks.append(chunk)
-    return b"".join(chunks)
+    settings, chunks, elements = capacity.settings, [], 0
+    limit = limit or settings.max_request_bytes
+    async with capacity.arriving(by=by) as arrival:
+        _check_declared_length(request, limit)
+        async for chunk in bounded(request, limit, arrival):
+            if is_json:
+                elements += check_elements(chunk, settings.max_elements, elements)
+            if chunk:
+                chunks.append(chunk)
+    return b"".join(chunks), arrival.began
 
 
 def parsed(body: bytes, model: type[T]) -> T:

@@ -65,11 +65,6 @@ class IndexRequest(msgspec.Struct):
     ready: bool = False
 
 
-def routes(service: Service) -> Routes:
-    """The paths of the protocol."""
-    return OpenInference(service).routes()
-
-
 class OpenInference:
     """Answers the protocol's paths."""
 
@@ -134,18 +129,14 @@ class OpenInference:
             raise UnsupportedMediaType(f"{declared!r} is not application/json")
         header = request.headers.get(tensors.BINARY)
         # Of binary tensors only the JSON before them has elements.
-        async with self._ingress.capacity.arriving(by=call.caller) as arrival:
-            if header is None:
-                body = await bodies.document(request, settings.max_request_bytes, arrival, settings.max_elements)
-            else:
-                body = await bodies.body(request, settings.max_request_bytes, arrival)
+        body, began = await bodies.document(request, self._ingress.capacity, call.caller, is_json=header is None)
         asked = tensors.read(model, body, header, settings, regions)
         inferred = await model.infer(
             asked.tensor,
             [each.name for each in asked.requested],
             options.with_headers(options.from_parameters(asked.request.parameters), request.headers),
             call,
-            arrival.began,
+            began,
         )
         return aged(tensors.write(model, asked, inferred, regions), inferred.answers)
 
@@ -154,8 +145,7 @@ class OpenInference:
         return Ready(name, True, self._service.missing() or None)
 
     async def _index(self, request: Request, call: Call) -> Response:
-        async with self._ingress.capacity.arriving(by=call.caller) as arrival:
-            body = await bodies.document(request, self._ingress.settings.max_request_bytes, arrival)
+        body, _ = await bodies.document(request, self._ingress.capacity, call.caller)
         return encoded(self._catalog.index(bodies.parsed(body or b"{}", IndexRequest).ready))
 
 

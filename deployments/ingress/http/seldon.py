@@ -110,13 +110,11 @@ def routes(service: Service) -> Routes:
     ingress, graph = service.ingress, Graph(service)
 
     async def predict(request: Request, call: Call) -> Response:
-        settings = ingress.settings
-        async with ingress.capacity.arriving(by=call.caller) as arrival:
-            body = await bodies.document(request, settings.max_request_bytes, arrival, settings.max_elements)
+        body, began = await bodies.document(request, ingress.capacity, call.caller)
         message = bodies.parsed(body, SeldonMessage)
         images = _images(graph, message)
         asked = options.with_headers(options.DEFAULT, request.headers)
-        predicted = await graph.predict(images, message.meta.puid, asked, call, arrival.began)
+        predicted = await graph.predict(images, message.meta.puid, asked, call, began)
         return plain(msgspec.to_builtins(_answer(predicted, message.data)))
 
     route = Route(

@@ -51,9 +51,9 @@ class HttpServer:
         self._is_local = service.is_local
         self._leavers = leaving.Leavers()
         self._refusals = Refusals(least=LARGE_PACE, most=MOST_LARGE)
-        self._routes: Routes = {}
-        for protocol in (classify, open_inference, shared_memory, tensorflow_serving, seldon):
-            self._routes |= protocol.routes(service)
+        self._routes: Routes = classify.routes(service) | open_inference.OpenInference(service).routes()
+        self._routes |= shared_memory.routes(service) | tensorflow_serving.TensorFlowServing(service).routes()
+        self._routes |= seldon.routes(service)
         for extension in service.extensions:
             self._routes |= extension.routes(service)
         self._routes |= live.routes(service)

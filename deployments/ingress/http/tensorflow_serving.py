@@ -69,11 +69,6 @@ class Classes(msgspec.Struct):
     results: list[list[tuple[str, float]]]
 
 
-def routes(service: Service) -> Routes:
-    """The paths of the protocol."""
-    return TensorFlowServing(service).routes()
-
-
 class TensorFlowServing:
     """Answers that API's paths."""
 
@@ -140,15 +135,13 @@ class TensorFlowServing:
 
     async def _body(self, request: Request, call: Call) -> tuple[dict[str, Any], float]:
         """The request's fields, and when it began to arrive."""
-        settings = self._ingress.settings
-        async with self._ingress.capacity.arriving(by=call.caller) as arrival:
-            body = await bodies.document(request, settings.max_request_bytes, arrival, settings.max_elements)
+        body, began = await bodies.document(request, self._ingress.capacity, call.caller)
         fields = bodies.parsed(body, dict[str, Any])
         signature = fields.get("signature_name", "")
         if not isinstance(signature, str):
             raise InvalidParameter("'signature_name' must be a string")
         self._servable.check(MODEL, None, signature)
-        return fields, arrival.began
+        return fields, began
 
     def _listed(self, fields: dict[str, Any], name: str) -> list[Any]:
         values = fields.get(name)

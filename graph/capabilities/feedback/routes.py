@@ -40,8 +40,7 @@ def routes(ingress: Ingress, take: TakesLabel) -> Routes:
     """The one path; the ingress admits the requests, and `take` takes the labels."""
 
     async def handler(request: Request, call: Call) -> Response:
-        async with ingress.capacity.arriving(by=call.caller) as arrival:
-            body = await bodies.document(request, MAX_BYTES, arrival)
+        body, _ = await bodies.document(request, ingress.capacity, call.caller, MAX_BYTES)
         lines = [line for line in body.split(b"\n") if line.strip()]
         is_one = bodies.media_type(request.headers) not in LINES and len(lines) <= 1
         if len(lines) > MAX_LABELS:

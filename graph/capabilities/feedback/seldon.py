@@ -45,10 +45,8 @@ def routes(ingress: Ingress, take: TakesLabel) -> Routes:
     """The one path; the ingress admits the requests, and `take` takes the labels."""
 
     async def handler(request: Request, call: Call) -> Response:
-        settings = ingress.settings
         # A client sends its request and the answer along.
-        async with ingress.capacity.arriving(by=call.caller) as arrival:
-            body = await bodies.document(request, settings.max_request_bytes, arrival, settings.max_elements)
+        body, _ = await bodies.document(request, ingress.capacity, call.caller)
         given = bodies.parsed(body, Feedback)
         data = given.truth.data
         if given.truth.str_data is not None:

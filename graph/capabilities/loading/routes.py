@@ -32,8 +32,7 @@ def routes(ingress: Ingress, control: ModelControl) -> Routes:
     def route(change: Callable[[str, Mapping[str, Any]], Awaitable[None]], summary: str) -> Route:
         async def handler(request: Request, call: Call) -> Response:
             control.check_permitted(call.caller.name)
-            async with ingress.capacity.arriving(by=call.caller) as arrival:
-                body = await bodies.document(request, MAX_BYTES, arrival)
+            body, _ = await bodies.document(request, ingress.capacity, call.caller, MAX_BYTES)
             await change(request.path_params["model"], bodies.parsed(body or b"{}", RepositoryRequest).parameters)
             return encoded({})
 
