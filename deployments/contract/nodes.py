@@ -27,16 +27,20 @@ Graph = Node[Sequence[bytes], Sequence[Answer]]
 Part = tuple[Sequence[int], Batch[Any]]
 
 
-async def join_parts(parts: AsyncIterator[Part]) -> Batch[Any]:
-    """The batch of all parts."""
-    return Batch.join([part async for part in parts])
+class InParts:
+    """A node that returns images as soon as they are done, before others of the batch may be."""
+
+    def parts(self, batch: Batch[Any]) -> AsyncIterator[Part]:
+        """What it makes of a batch, each image once, in parts as they are done."""
+        raise NotImplementedError
+
+    async def __call__(self, batch: Batch[Any]) -> Batch[Any]:
+        """The batch of all parts."""
+        return Batch.join([part async for part in self.parts(batch)])
 
 
 def parts(node: Node[Any, Any], batch: Batch[Any]) -> AsyncIterator[Part]:
-    """What a node makes of a batch: in parts as they are done, if the node can return parts; else as one part.
-
-    Such a node has a method `parts(batch)`, which yields each image once, as soon as it is done.
-    """
+    """What a node makes of a batch: in parts, if it has the method `parts` of `InParts`; else as one part."""
     # A check by a runtime protocol would take longer than the rest of this function.
     in_parts: Callable[[Batch[Any]], AsyncIterator[Part]] | None = getattr(node, "parts", None)
     return _whole(node, batch) if in_parts is None else in_parts(batch)
@@ -67,16 +71,11 @@ class HealthChecked(Protocol):
 
 
 @runtime_checkable
-class Reloadable(Protocol):
-    """A node whose model version can change while it serves; `refused` counts the versions that it could not serve."""
-
-    name: str
-    refused: int
-
-
-@runtime_checkable
 class Versioned(Protocol):
-    """A node that serves a version of a model."""
+    """A node that serves a version of a model.
+
+    If the version can change while it serves, `refused` counts the versions that it could not serve.
+    """
 
     name: str
     version: Any

@@ -17,7 +17,7 @@ from ray.serve.metrics import Counter, Gauge, Histogram
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
-from deployments.contract.nodes import Reloadable, Remote, Versioned
+from deployments.contract.nodes import Remote, Versioned
 
 SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
 SIZES = [1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
@@ -162,18 +162,16 @@ def _version_report(nodes: Collection[Any]) -> Callable[[], None]:
         description="Versions of a member's model that were refused; the current one stayed in service.",
         tag_keys=tag_keys("member"),
     )
-    versioned = [node for node in nodes if isinstance(node, Versioned)]
-    reloadable, refused = [node for node in nodes if isinstance(node, Reloadable)], Tally[str]()
+    versioned, refused = [node for node in nodes if isinstance(node, Versioned)], Tally[str]()
 
     def report() -> None:
         for node in versioned:
             # A remote server's version need not be a number.
             if str(node.version).isdecimal():
                 version.set(int(node.version), tags={"member": node.name})
-        for each in reloadable:
-            if each.refused > refused[each.name]:
-                refusals.inc(each.refused - refused[each.name], tags={"member": each.name})
-                refused[each.name] = each.refused
+            if more := getattr(node, "refused", 0) - refused[node.name]:
+                refusals.inc(more, tags={"member": node.name})
+                refused[node.name] += more
 
     return report
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
-from deployments.contract.nodes import Graph, Part, join_parts, parts
+from deployments.contract.nodes import Graph, InParts, Part, parts
 from graph.flows.record import Record
 
 logger = logging.getLogger("ray.serve")
@@ -74,19 +74,15 @@ class Interceptor:
         """See the batch when every image is done, or when the batch was cancelled."""
 
 
-class Intercepted:
+class Intercepted(InParts):
     """A graph with interceptors around it."""
 
     def __init__(self, graph: Graph, interceptors: Sequence[Interceptor]) -> None:
         """Set the graph, from encoded images to answers, and the interceptors in the order in which they are called."""
         self._graph, self._interceptors = graph, interceptors
 
-    async def __call__(self, batch: Batch[Sequence[bytes]]) -> Answered:
-        """Encoded images to answers."""
-        return await join_parts(self.parts(batch))
-
     def parts(self, batch: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
-        """The same, in the parts that the graph returns."""
+        """Encoded images to answers, in the parts that the graph returns."""
         interceptors = [each for each in self._interceptors if each.sees(batch)]
         return self._seen(interceptors, batch) if interceptors else parts(self._graph, batch)
 

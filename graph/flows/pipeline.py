@@ -6,21 +6,17 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from deployments.contract.batch import Batch
-from deployments.contract.nodes import Node, Part, join_parts, parts
+from deployments.contract.nodes import InParts, Node, Part, parts
 
 
-class Pipeline:
+class Pipeline(InParts):
     """Nodes in a row, each of which takes what the one before returns. Without a live image the rest are not called."""
 
     def __init__(self, *nodes: Node[Any, Any]) -> None:
         self._nodes = nodes
 
-    async def __call__(self, batch: Batch[Any]) -> Batch[Any]:
-        """What the last node returns."""
-        return await join_parts(self.parts(batch))
-
     def parts(self, batch: Batch[Any]) -> AsyncIterator[Part]:
-        """The same in parts: images that one node returns before others pass the rest of the nodes before them, too."""
+        """What the last node returns; images that one node returns before others pass the rest before them, too."""
         return _through(self._nodes, range(len(batch.items)), batch)
 
 

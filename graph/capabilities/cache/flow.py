@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from deployments.contract.batch import Batch, Work
 from deployments.contract.item import CacheStatus, Item, Version
-from deployments.contract.nodes import Node, Part, join_parts, parts
+from deployments.contract.nodes import InParts, Node, Part, parts
 from deployments.contract.options import prediction_options
 from deployments.contract.payload import MemberProbabilities
 from graph.capabilities.cache.stores import Store
@@ -78,7 +78,7 @@ class Lookup:
         return [p for p in self.keys if p not in self.found and p not in self.followed]
 
 
-class Cache:
+class Cache(InParts):
     """Answers from its store what it remembers. Of batches with the same image at a time, one asks the members."""
 
     def __init__(
@@ -97,12 +97,11 @@ class Cache:
         # By member, and by whether its canary was asked, the version that answered last; entries of others are stale.
         self._versions: dict[tuple[str, bool], Version] = {}
 
-    async def __call__(self, batch: Batch[Sequence[bytes]]) -> Batch[MemberProbabilities]:
-        """Encoded images to each member's scores, float32 [N,C] by name."""
-        return await join_parts(self.parts(batch))
-
     async def parts(self, batch: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
-        """The same in parts: remembered images don't wait for those that the members are asked about."""
+        """Encoded images to each member's scores, float32 [N,C] by name.
+
+        Remembered images don't wait for those that the members are asked about.
+        """
         work = Work(OPERATION, batch)
         lookup = await self._look_up(work)
         later: dict[int, Entry] = {}

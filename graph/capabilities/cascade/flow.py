@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from deployments.contract.batch import Batch
 from deployments.contract.member import NO_SCORES
-from deployments.contract.nodes import Node, Part, join_parts
+from deployments.contract.nodes import InParts, Node, Part
 from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
 from graph.capabilities.cascade.audit import Audit
 from graph.capabilities.cascade.load import LoadState
@@ -76,7 +76,7 @@ class Stage:
         return positions, Batch({name: scores[kept.live] for name, scores in ballots.payload.items()}, items)
 
 
-class Cascade:
+class Cascade(InParts):
     """Asks the members in turn. The images that those asked are sure of leave; the rest of the batch goes on.
 
     A member that fails on an image is missing, and the image goes on to the next one. An image that more members have
@@ -101,12 +101,11 @@ class Cascade:
         self._combiner, self._returns_combined = combiner, combined
         self._audit_s = (asking.patience_ms or PATIENCE_MS) / 1000
 
-    async def __call__(self, batch: Batch[PixelSets]) -> Batch[Probabilities | MemberProbabilities]:
-        """Pixels by preprocessing to the predictions of the members asked: combined, float32 [N,C], or by name."""
-        return await join_parts(self.parts(batch))
-
     async def parts(self, batch: Batch[PixelSets]) -> AsyncIterator[Part]:
-        """The same in parts: early exits don't wait for the images that go on."""
+        """Pixels by preprocessing to the predictions of the members asked: combined, float32 [N,C], or by name.
+
+        Early exits don't wait for the images that go on.
+        """
         positions: Sequence[int] = range(len(batch.items))
         outcomes: dict[str, Outcome] = {}
         asked: tuple[str, ...] = ()
