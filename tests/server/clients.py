@@ -9,7 +9,7 @@ import ray.exceptions
 
 from deployments.contract.errors import EnsembleError
 from deployments.protocol import inference_pb2 as pb
-from deployments.protocol import inference_pb2_grpc
+from tests.stub import GRPCInferenceServiceStub
 
 
 class Http:
@@ -29,7 +29,7 @@ class Http:
 class Grpc:
     def __init__(self, server):
         self.channel = grpc.insecure_channel(server.grpc)
-        self.stub = inference_pb2_grpc.GRPCInferenceServiceStub(self.channel)
+        self.stub = GRPCInferenceServiceStub(self.channel)
 
     def classify(self, image, **options):
         request = infer_request([image])

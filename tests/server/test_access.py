@@ -20,7 +20,6 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from deployments.protocol import inference_pb2 as pb
-from deployments.protocol import inference_pb2_grpc
 from scripts import keys
 from scripts.serve.tls import CERTIFICATE, KEY
 from tests.certificates import self_signed
@@ -29,6 +28,7 @@ from tests.server.clients import Calls, infer_request
 from tests.server.seen import browser
 from tests.server.server import Server, config, eventually, scrape
 from tests.server.shared.test_http import level
+from tests.stub import GRPCInferenceServiceStub
 
 INFER = "/v2/models/ensemble/infer"
 JPEG = {"Content-Type": "image/jpeg"}
@@ -94,7 +94,7 @@ def ask(running, **headers):
 
 def ask_grpc(running, *metadata):
     """A call's status and details."""
-    stub = inference_pb2_grpc.GRPCInferenceServiceStub(running.channel)
+    stub = GRPCInferenceServiceStub(running.channel)
     try:
         stub.ModelInfer(infer_request([level(10)]), metadata=metadata, timeout=60)
     except grpc.RpcError as err:
@@ -128,7 +128,7 @@ def test_with_a_key_everybody_does(running):
     assert (answer.status_code, answer.json()["label"] is not None) == (200, True)
     assert running.http.get("/v2/models/ensemble", headers=bearer(running.mobile)).status_code == 200
     assert ask_grpc(running, ("authorization", f"Bearer {running.mobile}"))[0] == "OK"
-    stub = inference_pb2_grpc.GRPCInferenceServiceStub(running.channel)
+    stub = GRPCInferenceServiceStub(running.channel)
     metadata = [("authorization", f"Bearer {running.mobile}")]
     assert stub.ServerMetadata(pb.ServerMetadataRequest(), metadata=metadata).name == "ensemble"
 
@@ -141,7 +141,7 @@ def test_operators_alone_load_members(running):
     def load_grpc(*metadata):
         request = pb.RepositoryModelLoadRequest(model_name="one")
         try:
-            inference_pb2_grpc.GRPCInferenceServiceStub(running.channel).RepositoryModelLoad(request, metadata=metadata)
+            GRPCInferenceServiceStub(running.channel).RepositoryModelLoad(request, metadata=metadata)
         except grpc.RpcError as err:
             return err.code().name
         return "OK"
@@ -157,7 +157,7 @@ def test_operators_alone_load_members(running):
 def test_health_and_documents_are_open_and_the_rest_of_grpc_is_not(running):
     for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/ensemble/ready", "/docs", "/openapi.json"):
         assert running.http.get(path).status_code == 200
-    stub = inference_pb2_grpc.GRPCInferenceServiceStub(running.channel)
+    stub = GRPCInferenceServiceStub(running.channel)
     assert stub.ServerLive(pb.ServerLiveRequest()).live
     assert stub.ServerReady(pb.ServerReadyRequest()).ready
     assert stub.ModelReady(pb.ModelReadyRequest(name="ensemble")).ready
@@ -254,7 +254,7 @@ def test_the_curl_that_it_prints_works_with_a_key_and_plain_http_does_not(runnin
     with pytest.raises(httpx.TransportError):
         httpx.get(running.server.url.replace("https", "http"))
     with grpc.insecure_channel(running.server.grpc) as channel, pytest.raises(grpc.RpcError) as caught:
-        inference_pb2_grpc.GRPCInferenceServiceStub(channel).ServerLive(pb.ServerLiveRequest())
+        GRPCInferenceServiceStub(channel).ServerLive(pb.ServerLiveRequest())
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
 

@@ -24,7 +24,6 @@ import grpc  # noqa: E402
 import tritonclient.grpc as over_grpc  # noqa: E402
 
 from deployments.protocol import inference_pb2 as pb  # noqa: E402
-from deployments.protocol.inference_pb2_grpc import GRPCInferenceServiceStub  # noqa: E402
 from graph.front.grpc import GrpcListener  # noqa: E402
 
 
@@ -38,7 +37,10 @@ def ours():
     request = pb.ModelInferRequest(model_name="ensemble")
     request.inputs.add(name="image", datatype="BYTES", shape=[1]).contents.bytes_contents.append(PICTURE)
     with grpc.insecure_channel(ADDRESS) as channel:
-        answer = GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=60)
+        infer = channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer", request.SerializeToString, pb.ModelInferResponse.FromString
+        )
+        answer = infer(request, timeout=60)
     [output] = [output for output in answer.outputs if output.name == "probabilities"]
     return [list(output.contents.fp32_contents)]
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from deployments.protocol import inference_pb2 as pb
-from deployments.protocol import inference_pb2_grpc
 from tests.networks import CLASSES
 from tests.server.clients import infer_request
 from tests.server.shared.servers import only
 from tests.server.shared.test_http import TRACE, expected, level
+from tests.stub import GRPCInferenceServiceStub
 
 pytestmark = only(2)
 
@@ -18,7 +18,7 @@ pytestmark = only(2)
 @pytest.fixture
 def stub(server):
     with grpc.insecure_channel(server.grpc) as channel:
-        yield inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+        yield GRPCInferenceServiceStub(channel)
 
 
 def test_health_and_metadata(stub):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from deployments.protocol import inference_pb2 as pb
-from deployments.protocol import inference_pb2_grpc
 from tests.networks import one_hot
 from tests.server.server import eventually
 from tests.server.shared.servers import only
 from tests.server.shared.test_http import BINARY
+from tests.stub import GRPCInferenceServiceStub
 
 pytestmark = only(2)
 SIZES = {"one": 32, "six": 48, "brightness": 32}
@@ -79,7 +79,7 @@ def test_over_grpc(server):
     request = pb.ModelInferRequest(model_name="brightness", raw_input_contents=[pixels.tobytes()])
     request.inputs.add(name="pixels", datatype="UINT8", shape=pixels.shape)
     with grpc.insecure_channel(server.grpc) as channel:
-        stub = inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+        stub = GRPCInferenceServiceStub(channel)
         raw = stub.ModelInfer(request)
         received = np.frombuffer(raw.raw_output_contents[0], np.float32).reshape(2, 8)
         np.testing.assert_allclose(received, looked(10, 250), atol=1e-5)

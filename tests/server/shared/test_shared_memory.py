@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from deployments.protocol import inference_pb2 as pb
-from deployments.protocol import inference_pb2_grpc
 from tests.environments import ask
 from tests.networks import CLASSES
 from tests.server.server import eventually
 from tests.server.shared.conftest import HERE
 from tests.server.shared.servers import only
 from tests.server.shared.test_http import INFER, expected, level
+from tests.stub import GRPCInferenceServiceStub
 
 pytestmark = only(2)
 PATH = "/v2/systemsharedmemory"
@@ -104,7 +104,7 @@ def test_what_a_region_may_be(server, memory):
     os.truncate(path, 10)
     assert infer(server, shared_memory_region="one", shared_memory_byte_size=size).status_code == 422
     with grpc.insecure_channel(server.grpc) as channel:
-        stub = inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+        stub = GRPCInferenceServiceStub(channel)
         stub.SystemSharedMemoryUnregister(pb.SystemSharedMemoryUnregisterRequest(name="one"))
         assert not stub.SystemSharedMemoryStatus(pb.SystemSharedMemoryStatusRequest()).regions
     assert httpx.get(f"{server.url}{PATH}/status").json() == []

@@ -17,12 +17,12 @@ import psutil
 import pytest
 
 from deployments.protocol import inference_pb2 as pb
-from deployments.protocol import inference_pb2_grpc
 from graph.front import slot
 from scripts.errors import ScriptError
 from scripts.serve import haproxy
 from tests.certificates import self_signed
 from tests.server.server import eventually, free_ports
+from tests.stub import GRPCInferenceServiceStub
 
 pytestmark = pytest.mark.slow
 
@@ -125,7 +125,7 @@ def test_before_the_application_is_there_clients_are_asked_to_come_again(folder)
         for path in ("/classify", "/v2/models/ensemble/infer"):
             assert is_refusal_to_come_again(get(front, path), path)
         with grpc.insecure_channel(f"127.0.0.1:{front.grpc}") as channel:
-            assert refused(inference_pb2_grpc.GRPCInferenceServiceStub(channel)) == grpc.StatusCode.UNAVAILABLE
+            assert refused(GRPCInferenceServiceStub(channel)) == grpc.StatusCode.UNAVAILABLE
 
 
 def test_what_a_replica_says_is_its_own_and_what_fails_is_a_503(folder):
@@ -296,7 +296,7 @@ def test_tls_ends_at_haproxy_for_both_protocols(folder, tmp_path):
             assert is_refusal_to_come_again(client.get(f"https://127.0.0.1:{front.http}/classify"))
         credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
         with grpc.secure_channel(f"127.0.0.1:{front.grpc}", credentials) as channel:
-            assert refused(inference_pb2_grpc.GRPCInferenceServiceStub(channel)) == grpc.StatusCode.UNAVAILABLE
+            assert refused(GRPCInferenceServiceStub(channel)) == grpc.StatusCode.UNAVAILABLE
         with pytest.raises(httpx.TransportError):
             get(front, "/classify")
         assert (folder / haproxy.CERTIFICATE).stat().st_mode & 0o777 == 0o600
