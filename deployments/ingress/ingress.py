@@ -39,6 +39,7 @@ class Ingress:
 
     Attributes:
         capacity: admits requests; protocols call it as a request comes.
+        queue: where admitted images wait.
         demand: counts the requests that were admitted.
     """
 
@@ -47,7 +48,7 @@ class Ingress:
     ) -> None:
         """Compose it; `of_images` and `of_pixels` do."""
         self.capacity, self.execution, self.observer = capacity, execution, observer
-        self._queue, self._class_count = queue, class_count
+        self.queue, self._class_count = queue, class_count
         self.demand = Demand()
 
     @classmethod
@@ -70,21 +71,6 @@ class Ingress:
         # Pixels have no header, whatever they begin with, and nothing of them is decoded.
         queue = Queue(execution, lambda: self.settings, lambda _: Declared(is_plain=True))
         return Ingress(self.capacity, execution, queue, self._class_count, self.observer)
-
-    @property
-    def waiting(self) -> int:
-        """The number of images that no batch has taken yet."""
-        return self._queue.waiting
-
-    @property
-    def waited(self) -> tuple[int, float]:
-        """See `Queue.waited`."""
-        return self._queue.waited
-
-    @property
-    def in_flight(self) -> int:
-        """The number of images that are admitted and not yet answered."""
-        return self.capacity.in_flight.images
 
     @property
     def settings(self) -> IngressSettings:
@@ -129,7 +115,7 @@ class Ingress:
         trace = trace or Trace(continue_trace(None))
         item = Item(trace.parent, deadline, options, time.time_ns(), caller=by)
         queued = [
-            self._queue.queued(image, replace(item, position=place) if place else item, trace)
+            self.queue.queued(image, replace(item, position=place) if place else item, trace)
             for image, place in zip(images, places or range(len(images)), strict=True)
         ]
         with self.capacity.admitted(queued, deadline - now, by), self.demand.call():
@@ -139,7 +125,7 @@ class Ingress:
 
     async def _outcomes(self, queued: Sequence[Queued], timeout_s: float) -> list[Outcome]:
         """Each image's answer or error, once all have theirs or the time is over."""
-        futures = [self._queue.submit(each) for each in queued]
+        futures = [self.queue.submit(each) for each in queued]
         late = asyncio.get_running_loop().call_later(timeout_s, _expire, futures)
         try:
             return [await future for future in futures]
@@ -178,7 +164,11 @@ def _expire(futures: Sequence[asyncio.Future[Outcome]]) -> None:
 
 def _note(trace: Trace, outcomes: Sequence[Outcome]) -> None:
     """Note on a request's trace which members its images were answered without, and which a cascade asked."""
+    if trace.span is None:
+        return
     answers = [outcome.classification for outcome in outcomes if isinstance(outcome, Answer)]
-    trace.degraded({name: code for answer in answers for name, code in (answer.missing or {}).items()})
+    if missing := {name: code for answer in answers for name, code in (answer.missing or {}).items()}:
+        trace.span.set_attribute("ensemble.missing", [f"{name}: {code}" for name, code in missing.items()])
     if answers and answers[0].asked is not None:
-        trace.asked(dict.fromkeys(name for answer in answers for name in answer.asked or ()))
+        asked = dict.fromkeys(name for answer in answers for name in answer.asked or ())
+        trace.span.set_attribute("ensemble.asked", list(asked))

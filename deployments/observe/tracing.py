@@ -67,16 +67,6 @@ class Trace:
         """The W3C trace id, 32 hexadecimal digits."""
         return self.parent[3:35]
 
-    def degraded(self, missing: Mapping[str, str]) -> None:
-        """Set the members that did not answer, by name, and the codes of their errors."""
-        if self.span is not None and missing:
-            self.span.set_attribute("ensemble.missing", [f"{name}: {code}" for name, code in missing.items()])
-
-    def asked(self, names: Iterable[str]) -> None:
-        """Set the members that a cascade asked."""
-        if self.span is not None:
-            self.span.set_attribute("ensemble.asked", list(names))
-
     def end(self, attributes: Mapping[str, AttributeValue], fault: str | None) -> None:
         """End the root span; `fault` is the message of a failure of the server, if there was one."""
         if self.span is not None:

@@ -98,7 +98,7 @@ def routes(service: Service) -> Routes:
 
     async def answer(_: Request, _call: Call) -> Response:
         seconds = stats.recent()
-        waited, waited_s = ingress.waited
+        waited, waited_s = ingress.queue.waited
         replicas = await service.replicas()
         waits = max((second.longest_wait_s for second in seconds), default=0.0)
         response = encoded(
@@ -106,7 +106,7 @@ def routes(service: Service) -> Routes:
                 service.replica,
                 WINDOW_S,
                 _requests(seconds),
-                Queue(ingress.waiting, ingress.in_flight, round(waits * 1000, 3)),
+                Queue(ingress.queue.waiting, ingress.capacity.in_flight.images, round(waits * 1000, 3)),
                 Batching(ingress.settings.max_concurrent_batches, waited, round(waited_s * 1000, 3)),
                 {str(size): count for size, count in sorted(_sum(second.sizes for second in seconds).items())},
                 _members(seconds, stats.execution),
