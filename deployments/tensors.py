@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
@@ -46,7 +47,7 @@ class TensorSettings(Schema):
     )
 
 
-class Tensor(NamedTuple):
+class Tensor(msgspec.Struct, frozen=True):
     """A tensor's name, data type and shape, in which -1 stands for an extent that is free or unknown."""
 
     name: str

@@ -6,7 +6,7 @@ Source: https://github.com/kserve/open-inference-protocol
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,11 @@ class OpenInferenceGrpc(GrpcClient):
             raise Unavailable(f"its model {self._config.model_name!r} is not ready")
         request = pb.ModelMetadataRequest(**model)
         described = await self._call("ModelMetadata", request, pb.ModelMetadataResponse, timeout_s)
-        version = self._config.version or highest(described.versions)
-        return model_metadata(described.inputs, described.outputs, version)
+        inputs, outputs = (
+            [Tensor(each.name, each.datatype, tuple(each.shape)) for each in tensors]
+            for tensors in (described.inputs, described.outputs)
+        )
+        return ModelMetadata(inputs, outputs, self._config.version or highest(described.versions))
 
     async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
         """See `Client.infer`."""
@@ -47,14 +50,6 @@ class OpenInferenceGrpc(GrpcClient):
         request.raw_input_contents.append(content)
         response = await self._call("ModelInfer", request, pb.ModelInferResponse, timeout_s, headers)
         return Output(_values(response, binding), response.model_version)
-
-
-def model_metadata(inputs: Iterable[Any], outputs: Iterable[Any], version: str) -> ModelMetadata:
-    """What a server describes: its tensors have the same fields in JSON and in protobuf."""
-    sources, targets = (
-        [Tensor(each.name, each.datatype, tuple(each.shape)) for each in all_] for all_ in (inputs, outputs)
-    )
-    return ModelMetadata(sources, targets, version)
 
 
 def highest(versions: Sequence[str]) -> str:

@@ -19,8 +19,8 @@ from deployments.contract.payload import Images
 from deployments.remote.client import Output
 from deployments.remote.errors import InvalidResponse, Unavailable
 from deployments.remote.http_client import JSON, HttpClient, parse
-from deployments.remote.open_inference_grpc import bytes_shape, check_datatype, highest, model_metadata, raw_tensor
-from deployments.tensors import FLOATS, Binding, ModelMetadata
+from deployments.remote.open_inference_grpc import bytes_shape, check_datatype, highest, raw_tensor
+from deployments.tensors import FLOATS, Binding, ModelMetadata, Tensor
 
 if TYPE_CHECKING:
     from deployments.remote.config import RemoteConfig
@@ -29,20 +29,14 @@ BINARY = "binary_tensor_data"
 HEADER = "inference-header-content-length"
 
 
-class _Tensor(msgspec.Struct):
-    name: str
-    datatype: str
-    shape: list[int]
-
-
-class _Output(_Tensor):
+class _Output(Tensor, frozen=True):
     data: msgspec.Raw = msgspec.Raw(b"")
     parameters: dict[str, Any] | None = None
 
 
 class _Model(msgspec.Struct):
-    inputs: list[_Tensor]
-    outputs: list[_Tensor]
+    inputs: list[Tensor]
+    outputs: list[Tensor]
     versions: list[str] | None = None
 
 
@@ -82,7 +76,7 @@ class OpenInferenceHttp(HttpClient):
         self._is_binary = BINARY in parse(body, SERVER).extensions
         _, body = await self._call(self._path, timeout_s)
         model = parse(body, MODEL)
-        return model_metadata(model.inputs, model.outputs, self._config.version or highest(model.versions or []))
+        return ModelMetadata(model.inputs, model.outputs, self._config.version or highest(model.versions or []))
 
     async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
         """See `Client.infer`."""
@@ -127,4 +121,4 @@ def _values(output: _Output, content: bytes) -> NDArray[Any]:
             return np.frombuffer(content, FLOATS[output.datatype]).reshape(output.shape)
         return np.array(parse(bytes(output.data), NUMBERS), np.float64).reshape(output.shape)
     except (ValueError, TypeError) as err:
-        raise InvalidResponse(f"the output does not have its declared shape {output.shape[:8]}") from err
+        raise InvalidResponse(f"the output does not have its declared shape {list(output.shape)[:8]}") from err
