@@ -10,10 +10,9 @@ from deployments.contract.nodes import Node
 from deployments.ingress.extension import Report
 from graph.capabilities.capability import Capability, Site
 from graph.capabilities.cascade.audit import Audit
-from graph.capabilities.cascade.figures import ExitStats, exit_stats
 from graph.capabilities.cascade.flow import Cascade
 from graph.capabilities.cascade.load import LoadState
-from graph.capabilities.cascade.metrics import AuditMetrics, follow_load
+from graph.capabilities.cascade.metrics import AuditMetrics, ExitStats, exit_stats, follow_load
 from graph.flows.member import Member
 
 if TYPE_CHECKING:

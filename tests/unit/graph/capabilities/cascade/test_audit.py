@@ -4,8 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from graph.capabilities.cascade.audit import FEWEST, WINDOW, Audit, interval
-from graph.capabilities.cascade.figures import exit_stats
-from graph.capabilities.cascade.metrics import AuditMetrics
+from graph.capabilities.cascade.metrics import AuditMetrics, exit_stats
 from graph.capabilities.cascade.settings import EnsembleSettings
 
 
