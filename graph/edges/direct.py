@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 import ray
@@ -27,8 +27,6 @@ from graph.edges.wire import ANSWER, CALL, CLOSING, VERSION, Body, Buffer, decod
 
 logger = logging.getLogger("ray.serve")
 
-P = TypeVar("P")
-Q = TypeVar("Q")
 Reply = tuple[int, bytes, Body]
 
 LOOK_EVERY_S = 0.2
@@ -202,10 +200,12 @@ class ClusterSize:
         self._is_alone = sum(node["Alive"] for node in nodes) <= 1
 
 
-class DirectEdge(Generic[P, Q]):
+class DirectEdge:
     """A node behind Unix sockets, and behind its handle where none is on this machine or another one answers sooner."""
 
-    def __init__(self, folder: Path, handle: Node[P, Q], count: Callable[[str], None], cluster: ClusterSize) -> None:
+    def __init__(
+        self, folder: Path, handle: Node[Any, Any], count: Callable[[str], None], cluster: ClusterSize
+    ) -> None:
         """Set the sockets' folder, the handle's node, what counts calls by `direct` or `handle`, and the cluster."""
         self._replicas, self._cluster = LocalReplicas(folder), cluster
         self._handle, self._count = handle, count
@@ -216,7 +216,7 @@ class DirectEdge(Generic[P, Q]):
         """The number of open connections."""
         return self._replicas.connections
 
-    async def __call__(self, batch: Batch[P]) -> Batch[Q]:
+    async def __call__(self, batch: Batch[Any]) -> Batch[Any]:
         """Send the batch to the replica with the fewest calls in flight; if that dies, once more to another one.
 
         Raises:
@@ -250,7 +250,7 @@ class DirectEdge(Generic[P, Q]):
         self._count("handle")
         return await self._call_elsewhere(batch)
 
-    async def _call_elsewhere(self, batch: Batch[P]) -> Batch[Q]:
+    async def _call_elsewhere(self, batch: Batch[Any]) -> Batch[Any]:
         began = time.monotonic()
         try:
             answer = await self._handle(batch)

@@ -19,7 +19,7 @@ def edge(
     name: str, handle: DeploymentHandle[Any], is_direct: bool, calls: TaggedCounter, cluster: ClusterSize
 ) -> Node[Any, Any]:
     """What calls a separate node, by its sockets on this machine or its handle, and counts calls by node and edge."""
-    by_handle: HandleEdge[Any, Any] = HandleEdge(handle)
+    by_handle = HandleEdge(handle)
     folder = sockets(serve.get_replica_context().app_name, handle.deployment_name) if is_direct else None
     if folder is None:
         return by_handle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Generic, TypeVar
+from typing import Any
 
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.serve.handle import DeploymentHandle
@@ -13,17 +13,14 @@ from deployments.contract.batch import Batch
 
 logger = logging.getLogger("ray.serve")
 
-P = TypeVar("P")
-Q = TypeVar("Q")
 
-
-class HandleEdge(Generic[P, Q]):
+class HandleEdge:
     """A node in another process, awaited like a node in this one."""
 
-    def __init__(self, handle: DeploymentHandle[Batch[Q]]) -> None:
+    def __init__(self, handle: DeploymentHandle[Any]) -> None:
         self._handle = handle
 
-    async def __call__(self, batch: Batch[P]) -> Batch[Q]:
+    async def __call__(self, batch: Batch[Any]) -> Batch[Any]:
         """Send the batch and wait for the node's answer; once more if the replica or its machine is lost meanwhile."""
         sent = batch.outbound()
         try:
@@ -33,10 +30,10 @@ class HandleEdge(Generic[P, Q]):
             answer = await self._call(sent)
         return answer.after(batch)
 
-    async def _call(self, sent: Batch[P]) -> Batch[Q]:
+    async def _call(self, sent: Batch[Any]) -> Batch[Any]:
         response = self._handle.remote(sent)
         try:
-            answer: Batch[Q] = await response
+            answer: Batch[Any] = await response
         except asyncio.CancelledError:
             # The node would go on working for nobody while the next batch waits.
             response.cancel()  # type: ignore[no-untyped-call]

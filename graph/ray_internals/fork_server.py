@@ -10,7 +10,6 @@ Nothing of this project is imported before a fork, so that a replica that starts
 
 from __future__ import annotations
 
-import argparse
 import gc
 import importlib
 import os
@@ -135,7 +134,10 @@ def become(folder: bytes, arguments: list[bytes], environment: dict[bytes, bytes
 
 
 def serve(descriptor: int) -> None:
-    """Fork for each client, without end; returns in a forked process, when its script has ended."""
+    """Fork for each client, without end; returns in a forked process, when its script has ended.
+
+    The descriptor is of a Unix socket that listens; who comes too early waits there.
+    """
     with socket.socket(fileno=descriptor) as listener:
         os.set_inheritable(descriptor, False)
         preload()
@@ -158,12 +160,5 @@ def serve(descriptor: int) -> None:
                     os.close(stream)
 
 
-def main() -> None:
-    """Parse the command line and serve."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("descriptor", type=int, help="of a Unix socket that listens; who comes too early waits there")
-    serve(parser.parse_args().descriptor)
-
-
 if __name__ == "__main__":
-    main()
+    serve(int(sys.argv[1]))

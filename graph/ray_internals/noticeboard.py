@@ -2,11 +2,12 @@
 
 The store is part of Ray's GCS, which asks for the token. It is read and written by a process of its own, because the
 process that supervises a machine has no Ray in it.
+
+    python -P -m graph.ray_internals.noticeboard publish|read ADDRESS
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import Any, cast
 
@@ -40,15 +41,12 @@ def _store(address: str) -> Any:
 
 def main() -> None:
     """Publish what stdin has, or print what is published."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=["publish", "read"])
-    parser.add_argument("address", help="of the cluster's head")
-    args = parser.parse_args()
+    action, address = sys.argv[1:]
     try:
-        if args.action == "publish":
-            publish(args.address, sys.stdin.buffer.read())
+        if action == "publish":
+            publish(address, sys.stdin.buffer.read())
         else:
-            sys.stdout.buffer.write(read(args.address))
+            sys.stdout.buffer.write(read(address))
     except (LookupError, RuntimeError) as err:
         sys.exit(str(err))
 
