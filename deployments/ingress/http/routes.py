@@ -12,22 +12,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from deployments.contract import errors
 from deployments.contract.answer import Answer
-from deployments.contract.errors import (
-    DeadlineExceeded,
-    EnsembleError,
-    Forbidden,
-    ImageTooLarge,
-    InferenceFailed,
-    InvalidImage,
-    InvalidParameter,
-    MisdirectedRequest,
-    Overloaded,
-    RateLimited,
-    SlowBody,
-    Unauthenticated,
-    UnsupportedMediaType,
-)
+from deployments.contract.errors import EnsembleError
 from deployments.observe.observer import Call
 
 # A model's place in the OpenAPI document.
@@ -37,17 +24,17 @@ Routes = dict[str, "Route"]
 
 # What can go wrong with a request that has a body.
 OF_ARRIVING: tuple[type[EnsembleError], ...] = (
-    Unauthenticated,
-    RateLimited,
-    ImageTooLarge,
-    UnsupportedMediaType,
-    InvalidParameter,
-    SlowBody,
-    Overloaded,
-    DeadlineExceeded,
+    errors.Unauthenticated,
+    errors.RateLimited,
+    errors.ImageTooLarge,
+    errors.UnsupportedMediaType,
+    errors.InvalidParameter,
+    errors.SlowBody,
+    errors.Overloaded,
+    errors.DeadlineExceeded,
 )
 # What can go wrong with a request for a classification.
-OF_CLASSIFYING: tuple[type[EnsembleError], ...] = (*OF_ARRIVING, InvalidImage, InferenceFailed)
+OF_CLASSIFYING: tuple[type[EnsembleError], ...] = (*OF_ARRIVING, errors.InvalidImage, errors.InferenceFailed)
 
 
 class Error(msgspec.Struct, frozen=True):
@@ -130,7 +117,7 @@ class Route:
     @property
     def failures(self) -> tuple[type[EnsembleError], ...]:
         """What can go wrong with a request here, and with one to any path."""
-        everywhere = (MisdirectedRequest, Forbidden) if self.may_change else (MisdirectedRequest,)
+        everywhere = (errors.MisdirectedRequest, errors.Forbidden) if self.may_change else (errors.MisdirectedRequest,)
         return tuple(dict.fromkeys((*self.errors, *everywhere)))
 
 
