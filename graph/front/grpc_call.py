@@ -8,6 +8,8 @@ from urllib.parse import quote
 import grpc
 from google.protobuf.message import Message
 
+from graph.names import COMPRESSED
+
 # A message begins with a byte that says whether it is compressed, and with its length.
 PREFIX = 5
 SECONDS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
@@ -65,7 +67,7 @@ class GrpcCall:
             self.code, self.details = grpc.StatusCode.RESOURCE_EXHAUSTED, words
         elif self.body and self.body[0]:
             # It would be decompressed before its key is looked at.
-            self.code, self.details = grpc.StatusCode.UNIMPLEMENTED, "the message must not be compressed"
+            self.code, self.details = grpc.StatusCode.UNIMPLEMENTED, COMPRESSED
             self.trailers.append(("grpc-accept-encoding", "identity"))
         elif len(self.body) != PREFIX + self._declared:
             words = "a call has one message, which begins with its length"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graph.front.slot import PROTOCOLS, SERVER, SLOTS, command, opened, opening, path
+from graph.names import COMPRESSED
 from scripts.errors import ScriptError
 from scripts.serve import tls
 from scripts.serve.cluster import marked
@@ -24,7 +25,6 @@ DOWN = "the application is not there; try again later"
 # How much of a body must have come before it is handed on, and within how many seconds.
 BEGINNING_BYTES, BEGINNING_S = 8192, 10
 SLOW = f"of the body less than {BEGINNING_BYTES} bytes came in {BEGINNING_S} s; send it faster"
-COMPRESSED = "messages must not be compressed; set no compression, images are compressed already"
 TOO_LARGE = "a message of this method may have 256 KiB; only ModelInfer, Predict, Classify and SendFeedback take more"
 BUSY = "too many messages of this size are on their way; try again later"
 TLS = " ssl crt {} alpn {} ssl-min-ver TLSv1.2 no-tls-tickets"
