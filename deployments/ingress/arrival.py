@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import TYPE_CHECKING
 
 from deployments.contract.caller import Caller
 from deployments.contract.errors import DeadlineExceeded, EnsembleError, SlowBody
-from deployments.ingress.in_flight import InFlightLimit
+
+if TYPE_CHECKING:
+    from deployments.ingress.capacity import Capacity
 
 # How long a body's rate does not count, and how long a body does not give way to newer ones, seconds.
 GRACE_S, YOUNG_S = 5.0, 0.25
@@ -23,11 +26,11 @@ class Arrival:
         error: what it is answered if that happens now.
     """
 
-    def __init__(self, in_flight: InFlightLimit, by: Caller, timeout_s: float, slowest: int) -> None:
+    def __init__(self, capacity: Capacity, by: Caller, timeout_s: float, slowest: int) -> None:
         """Set where its bytes count, whose it is, its time, and the least rate in bytes per second."""
         self.began = time.time()
         self.size = 0
-        self._in_flight, self._by, self._slowest = in_flight, by, slowest
+        self._capacity, self._by, self._slowest = capacity, by, slowest
         self._start = asyncio.get_running_loop().time()
         self._end = self._start + timeout_s
         self.error: EnsembleError = DeadlineExceeded("the request's body did not arrive in its time; send it faster")
@@ -35,8 +38,8 @@ class Arrival:
 
     def grow(self, size: int, whole: bool = False) -> None:
         """Count more bytes, the last ones if it is `whole`; raises Overloaded if they exceed what is admitted."""
-        self._in_flight.check_size(size, self._by)
-        self._in_flight.size += size
+        self._capacity.check_size(size, self._by)
+        self._capacity.size += size
         self.size += size
         if not whole:
             # To set a timer anew costs more than the rest of this, and most bodies come in one piece.
@@ -48,7 +51,7 @@ class Arrival:
         if now < self._start + YOUNG_S:
             return False
         reason = "too many requests are arriving, of which this one is the oldest"
-        self.error = self._in_flight.refusal(reason, self._by)
+        self.error = self._capacity.refusal(reason, self._by)
         self.limit.reschedule(now)
         return True
 

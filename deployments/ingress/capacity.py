@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+import math
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 
 from deployments.contract.caller import ANYONE, Caller
+from deployments.contract.declared import PLAIN_PIXELS
 from deployments.contract.errors import InvalidParameter, Overloaded, OverShare
 from deployments.contract.options import Options
 from deployments.ingress.arrival import Arrival
-from deployments.ingress.in_flight import InFlightLimit
+from deployments.ingress.drain import Drain
 from deployments.ingress.options import DEFAULT
 from deployments.ingress.queue import Queued
 from deployments.ingress.refusals import Refusals
 from deployments.ingress.settings import IngressSettings
+from deployments.ingress.shares import Shares
 
 
 class Capacity:
-    """Admits requests, or refuses them.
+    """Admits requests, or refuses them, and counts what is in flight: admitted and not answered yet.
 
     Attributes:
         settings: the limits in force.
-        in_flight: what is admitted and not answered yet.
+        images: in flight.
+        size: their bytes, and those of bodies that are still arriving.
+        pixels: what those of them count that are decoded in processes of their own.
     """
 
     def __init__(self, settings: IngressSettings) -> None:
         self.settings = settings
-        self.in_flight = InFlightLimit(lambda: self.settings)
-        self._refusals = Refusals()
+        self.images = self.size = self.pixels = 0
+        self._drain, self._shares, self._refusals = Drain(), Shares(), Refusals()
         # A dictionary keeps their order.
         self._arriving: dict[Arrival, None] = {}
 
@@ -50,11 +55,11 @@ class Capacity:
             OverShare: most places are taken, and the caller has its share of them.
         """
         try:
-            self.in_flight.check(by=by)
+            self.check(by=by)
         except (Overloaded, OverShare) as err:
-            if not await self._refusals.hold(self.in_flight.pace, err.retry_after_s or 0.0):
+            if not await self._refusals.hold(self._drain.pace, err.retry_after_s or 0.0):
                 raise
-            self.in_flight.check(by=by)
+            self.check(by=by)
 
     @asynccontextmanager
     async def arriving(self, options: Options = DEFAULT, by: Caller = ANYONE) -> AsyncIterator[Arrival]:
@@ -71,10 +76,10 @@ class Capacity:
         await self.admit(by)
         if len(self._arriving) >= self.settings.max_arriving and not self._end_oldest():
             reason = f"{len(self._arriving)} requests are arriving; no more are admitted at a time"
-            raise self.in_flight.refusal(reason, by)
+            raise self.refusal(reason, by)
         # A caller may wait long for its answer, but not take long to send the request.
         timeout_s = min(self.timeout_s(options), self.timeout_s(DEFAULT))
-        arrival = Arrival(self.in_flight, by, timeout_s, self.settings.min_body_rate)
+        arrival = Arrival(self, by, timeout_s, self.settings.min_body_rate)
         self._arriving[arrival] = None
         try:
             async with arrival.limit:
@@ -83,7 +88,7 @@ class Capacity:
             raise arrival.error from err
         finally:
             self._arriving.pop(arrival, None)
-            self.in_flight.size -= arrival.size
+            self.size -= arrival.size
 
     def _end_oldest(self) -> bool:
         """End the oldest arrival; False if even that one is young."""
@@ -104,4 +109,81 @@ class Capacity:
         # An image that declares more than the limit by itself is refused by its size, and takes no time.
         most = self.settings.max_in_flight_pixels
         pixels = sum(each.isolated_pixels for each in images if each.isolated_pixels <= most)
-        return self.in_flight.held(count, size, by, pixels, left_s)
+        return self.held(count, size, by, pixels, left_s)
+
+    def check(
+        self, images: int = 1, size: int = 0, by: Caller = ANYONE, pixels: int = 0, left_s: float = math.inf
+    ) -> None:
+        """Raise unless these images and bytes are admitted; nothing is counted yet.
+
+        Args:
+            images: how many.
+            size: their bytes together.
+            by: whose they are.
+            pixels: see `Declared.isolated_pixels`, of all together.
+            left_s: the time in which they are to be answered, seconds.
+
+        Raises:
+            Overloaded: they exceed what is admitted, or what is in flight takes longer than they have left.
+            OverShare: most places are taken, and they exceed the caller's share of them.
+        """
+        limits, counted = self.settings, f"{self.images} images are in flight"
+        total = self.images + images
+        if total > limits.max_in_flight:
+            raise self.refusal(f"{counted}; at most {limits.max_in_flight} are admitted", by)
+        self.check_size(size, by)
+        if 2 * total > limits.max_in_flight and by.client:
+            self._check_share(images, by, limits.max_in_flight)
+        # The pixels of one request are admitted alone, however many they are: each image is within its own limit.
+        if pixels and self.pixels and self.pixels + pixels > limits.max_in_flight_pixels:
+            raise self.refusal(
+                f"images of {self.pixels} pixels wait to be decoded; at most {limits.max_in_flight_pixels} are "
+                f"admitted, not counting JPEGs of up to {PLAIN_PIXELS}"
+            )
+        if (pace := self._drain.proven_pace) and self.images / pace > left_s:
+            raise self.refusal(f"{counted}, at {pace:.3g} a second; this request has {left_s:.3f} s left")
+
+    def check_size(self, size: int, by: Caller = ANYONE) -> None:
+        """Raise Overloaded if these bytes more exceed what is admitted, whatever images they are of."""
+        if self.size + size > (most := self.settings.max_in_flight_bytes):
+            raise self.refusal(f"{self.size} bytes are in flight; at most {most} are admitted", by)
+
+    def _check_share(self, images: int, by: Caller, places: int) -> None:
+        if self._shares.exceeds(by.client, images, places):
+            wait_s = self._retry_after_s()
+            raise OverShare(
+                f"{self.images} images are in flight, and your share of {places} places is taken; "
+                f"try again in {math.ceil(wait_s)} s",
+                retry_after_s=wait_s,
+            )
+
+    def refusal(self, reason: str, by: Caller = ANYONE) -> Overloaded:
+        """The error of a request that is not admitted, which says when to try again."""
+        self._shares.want(by.client)
+        wait_s = self._retry_after_s()
+        return Overloaded(f"{reason}; try again in {math.ceil(wait_s)} s", retry_after_s=wait_s)
+
+    def _retry_after_s(self) -> float:
+        return self._drain.retry_after_s(self.images, self.settings.retry_after_s)
+
+    @contextmanager
+    def held(
+        self, images: int, size: int, by: Caller = ANYONE, pixels: int = 0, left_s: float = math.inf
+    ) -> Iterator[None]:
+        """Admit images, or raise as `check` does, and count them for as long as the block takes."""
+        self.check(images, size, by, pixels, left_s)
+        self._count(images, size, by, pixels)
+        try:
+            yield
+        finally:
+            self._count(-images, -size, by, -pixels)
+            limits = self.settings
+            passing = min(limits.max_batch_size * limits.max_concurrent_batches, limits.max_in_flight)
+            # Including these, which are answered now: all batches may end at about the same time.
+            self._drain.left(images, self.images + images >= max(2, passing // 4))
+
+    def _count(self, images: int, size: int, by: Caller, pixels: int) -> None:
+        self._shares.add(by.client, images)
+        self.images += images
+        self.size += size
+        self.pixels += pixels

@@ -106,7 +106,7 @@ def routes(service: Service) -> Routes:
                 service.replica,
                 WINDOW_S,
                 _requests(seconds),
-                Queue(ingress.queue.waiting, ingress.capacity.in_flight.images, round(waits * 1000, 3)),
+                Queue(ingress.queue.waiting, ingress.capacity.images, round(waits * 1000, 3)),
                 Batching(ingress.settings.max_concurrent_batches, waited, round(waited_s * 1000, 3)),
                 {str(size): count for size, count in sorted(_sum(second.sizes for second in seconds).items())},
                 _members(seconds, stats.execution),

@@ -10,8 +10,7 @@ from deployments.ingress.settings import IngressSettings
 
 
 def made(**settings):
-    capacity = Capacity(IngressSettings(**settings))
-    return capacity, capacity.in_flight
+    return Capacity(IngressSettings(**settings))
 
 
 async def stall(capacity, timeout_ms=60_000, began=None, sizes=()):
@@ -25,23 +24,23 @@ async def stall(capacity, timeout_ms=60_000, began=None, sizes=()):
 
 
 async def test_a_body_that_does_not_arrive_in_its_time_gives_its_bytes_back():
-    capacity, in_flight = made()
+    capacity = made()
     with pytest.raises(DeadlineExceeded, match="did not arrive"):
         await stall(capacity, timeout_ms=20, sizes=(10,))
-    assert in_flight.size == 0
+    assert capacity.size == 0
 
 
 async def test_a_body_that_stands_still_is_told_its_pace(monkeypatch):
     monkeypatch.setattr(arrival, "GRACE_S", 0.02)
-    capacity, in_flight = made()
+    capacity = made()
     with pytest.raises(SlowBody, match="1024 bytes a second"):
         await stall(capacity, sizes=(10,))
-    assert in_flight.size == 0
+    assert capacity.size == 0
 
 
 async def test_a_body_has_the_longer_the_more_of_it_has_come(monkeypatch):
     monkeypatch.setattr(arrival, "GRACE_S", 0.02)
-    capacity, _ = made(min_body_rate=1024)
+    capacity = made(min_body_rate=1024)
     begun = asyncio.Event()
     loop = asyncio.get_running_loop()
     task = asyncio.create_task(stall(capacity, began=begun, sizes=(1024, 9 * 1024)))
@@ -53,7 +52,7 @@ async def test_a_body_has_the_longer_the_more_of_it_has_come(monkeypatch):
 
 async def test_when_too_many_arrive_the_oldest_gives_way(monkeypatch):
     monkeypatch.setattr(arrival, "YOUNG_S", 0.0)
-    capacity, _ = made(max_arriving=2)
+    capacity = made(max_arriving=2)
     begun = [asyncio.Event(), asyncio.Event()]
     tasks = [asyncio.create_task(stall(capacity, began=event)) for event in begun]
     for event in begun:
@@ -66,17 +65,17 @@ async def test_when_too_many_arrive_the_oldest_gives_way(monkeypatch):
 
 
 async def test_the_bytes_of_who_came_in_are_not_refused_for_want_of_places():
-    capacity, in_flight = made(max_in_flight=8)
+    capacity = made(max_in_flight=8)
     async with capacity.arriving() as arrival:
         # Meanwhile the others fill every place: whether there is one is asked again when the body is whole.
-        in_flight.images = 8
+        capacity.images = 8
         arrival.grow(1000)
-        assert in_flight.size == 1000
+        assert capacity.size == 1000
 
 
 async def test_what_has_only_just_begun_does_not_give_way(monkeypatch):
     monkeypatch.setattr(arrival, "YOUNG_S", 60.0)
-    capacity, _ = made(max_arriving=1)
+    capacity = made(max_arriving=1)
     begun = asyncio.Event()
     task = asyncio.create_task(stall(capacity, began=begun))
     await begun.wait()

@@ -345,7 +345,7 @@ async def test_what_the_graph_knows_is_answered_while_every_pass_is_taken_by_wha
     assert not waits.done()
     gate.set()
     assert [label(each) for each in await waits] == ["new", "known"]
-    assert (door.queue.waiting, door.capacity.in_flight.images) == (0, 0)
+    assert (door.queue.waiting, door.capacity.images) == (0, 0)
 
 
 class Parting:

@@ -92,7 +92,7 @@ async def test_pixels_are_no_header_whatever_they_begin_with():
     rows = [b"BM" + bytes(16), b"\xff\xd8" + bytes(16)]
     waiting = asyncio.ensure_future(door.classify(rows))
     await asyncio.sleep(0)
-    assert (ensemble.capacity.in_flight.images, ensemble.capacity.in_flight.pixels) == (2, 0)
+    assert (ensemble.capacity.images, ensemble.capacity.pixels) == (2, 0)
     member.gate.set()
     assert len(await waiting) == 2
     # In one batch: neither of them waits apart.
@@ -104,4 +104,4 @@ async def test_a_body_of_pixels_takes_the_ensembles_room_as_it_arrives():
     async with door.capacity.arriving() as arrival:
         arrival.grow(2**20)
         with pytest.raises(Overloaded):
-            ensemble.capacity.in_flight.check_size(1)
+            ensemble.capacity.check_size(1)

@@ -82,15 +82,14 @@ async def test_only_so_many_wait():
 @pytest.mark.parametrize("headers", [{}, {"idempotency-key": "mine"}])
 async def test_a_place_that_becomes_free_meanwhile_is_taken_whatever_a_request_is_called(headers):
     capacity = Capacity(IngressSettings(max_in_flight=1))
-    in_flight = capacity.in_flight
     anyone, free, time = caller(headers, "", "key"), [], Time()
 
     async def sleep(seconds):
         await time.sleep(seconds)
-        in_flight.images = 0 if free else 1
+        capacity.images = 0 if free else 1
 
     capacity._refusals = Refusals(time, sleep)
-    in_flight.images = 1
+    capacity.images = 1
     await held(capacity._refusals, round(LEAST_PACE) + 1)
     with pytest.raises(Overloaded):
         async with capacity.arriving(by=anyone):
@@ -103,10 +102,10 @@ async def test_a_place_that_becomes_free_meanwhile_is_taken_whatever_a_request_i
 
 def test_no_place_is_kept_for_who_was_refused_and_may_never_come_again(monkeypatch):
     monkeypatch.setattr(Drain, "pace", 1000.0)
-    in_flight = Capacity(IngressSettings(max_in_flight=8)).in_flight
-    in_flight.images = 8
+    capacity = Capacity(IngressSettings(max_in_flight=8))
+    capacity.images = 8
     for number in range(20):
         with pytest.raises(Overloaded):
-            in_flight.check(by=caller({"idempotency-key": str(number)}, "", "key"))
-    in_flight.images = 7
-    in_flight.check()
+            capacity.check(by=caller({"idempotency-key": str(number)}, "", "key"))
+    capacity.images = 7
+    capacity.check()

@@ -2,7 +2,7 @@ import pytest
 
 from deployments.contract.caller import ANYONE, Caller, caller
 from deployments.contract.errors import Overloaded, OverShare
-from deployments.ingress.in_flight import InFlightLimit
+from deployments.ingress.capacity import Capacity
 from deployments.ingress.settings import IngressSettings
 from deployments.ingress.shares import WANTS_S, Shares
 
@@ -11,8 +11,7 @@ A, B = Caller("a"), Caller("b")
 
 @pytest.fixture
 def in_flight():
-    limits = IngressSettings(max_in_flight=10)
-    return InFlightLimit(lambda: limits)
+    return Capacity(IngressSettings(max_in_flight=10))
 
 
 def held(in_flight, images, by):

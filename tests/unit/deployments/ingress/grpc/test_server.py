@@ -52,11 +52,11 @@ def full():
     """A server without a free place, of which the next refusal would wait; and what frees the place."""
     door, freed = Door(max_in_flight=1), asyncio.Event()
     capacity = door.service.ingress.capacity
-    capacity.in_flight.images = 1
+    capacity.images = 1
 
     async def sleep(_):
         await freed.wait()
-        capacity.in_flight.images = 0
+        capacity.images = 0
 
     capacity._refusals = Refusals(lambda: 0.0, sleep)
     return door, GrpcServer(door.service), capacity._refusals, freed
