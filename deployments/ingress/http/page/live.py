@@ -17,8 +17,7 @@ from deployments.ingress.extension import Report
 from deployments.ingress.http.routes import Route, Routes, encoded
 from deployments.ingress.service import Replicas, Service
 from deployments.observe.observer import Call
-from deployments.observe.past import Period
-from deployments.observe.stats import WINDOW_S, Second
+from deployments.observe.stats import WINDOW_S, Period, Second
 
 K = TypeVar("K")
 # The field of what capabilities report.

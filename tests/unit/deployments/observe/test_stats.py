@@ -4,8 +4,7 @@ from deployments.contract.answer import Answer, Classification
 from deployments.contract.batch import Batch
 from deployments.contract.errors import InvalidImage
 from deployments.contract.item import CacheStatus, Item, MemberPrediction, Note, Step
-from deployments.observe.past import PERIODS, Period
-from deployments.observe.stats import MAX_DURATIONS, WINDOW_S, Stats
+from deployments.observe.stats import MAX_DURATIONS, PERIODS, WINDOW_S, Period, Stats
 
 
 class Clock:
