@@ -30,6 +30,7 @@ from deployments.observe.metrics import TaggedCounter, report_state
 from deployments.observe.observer import Observer
 from deployments.observe.stats import Stats
 from deployments.observe.tracing import Tracing
+from graph.composition import join
 from graph.defaults import pinning
 from graph.edges.direct import ClusterSize, DirectEdge
 from graph.edges.edge import edge
@@ -40,9 +41,8 @@ from graph.front.http import HttpListener
 from graph.live import LiveSettings
 from graph.names import INGRESS
 from graph.plan import Plan, strategy
-from graph.ray_internals.listening import http_host
+from graph.ray_internals.serve_client import http_host
 from graph.serving.cores import take_cores
-from graph.serving.joined import join
 from graph.serving.replicas import Replicas
 
 logger = logging.getLogger("ray.serve")

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Mapping
 
-from graph.ray_internals.replicas import replicas
+from graph.ray_internals.serve_client import replicas
 
 logger = logging.getLogger("ray.serve")
 

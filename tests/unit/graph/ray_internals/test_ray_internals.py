@@ -20,7 +20,7 @@ from ray.serve._private.common import ReplicaState
 from ray.serve.config import HTTPOptions
 from ray.serve.schema import ReplicaDetails
 
-from graph.ray_internals import RAY_VERSION, dashboard, head, listening, replicas, serve_interface
+from graph.ray_internals import RAY_VERSION, dashboard, head, serve_client, serve_interface
 from graph.ray_internals.dashboard import APPLICATIONS
 from scripts.serve.environment import ON_LOOPBACK, TOKEN_PATH, switches
 from tests.conftest import ROOT
@@ -46,10 +46,9 @@ def test_no_other_module_imports_what_is_private():
     assert {file.name for file in private} == {
         "dashboard.py",
         "head.py",
-        "listening.py",
         "node.py",
         "noticeboard.py",
-        "replicas.py",
+        "serve_client.py",
         "serve_interface.py",
     }
 
@@ -78,8 +77,8 @@ def test_serves_host_is_that_of_its_client(monkeypatch):
     assert inspect.signature(context._get_global_client).return_annotation == client.ServeControllerClient | None
     assert isinstance(inspect.getattr_static(client.ServeControllerClient, "http_config"), property)
     for serve, host in ((SimpleNamespace(http_config=HTTPOptions(host="here")), "here"), (None, "")):
-        monkeypatch.setattr(listening, "_get_global_client", lambda serve=serve: serve)
-        assert listening.http_host() == host
+        monkeypatch.setattr(serve_client, "_get_global_client", lambda serve=serve: serve)
+        assert serve_client.http_host() == host
 
 
 def test_replicas_are_counted_by_state_and_machine(monkeypatch):
@@ -88,8 +87,8 @@ def test_replicas_are_counted_by_state_and_machine(monkeypatch):
     details = {"applications": {"ensemble": {"deployments": {"one": {"replicas": listed}}}}}
     assert callable(client.ServeControllerClient.get_serve_details)
     serve = SimpleNamespace(get_serve_details=lambda: details)
-    monkeypatch.setattr(replicas, "_get_global_client", lambda: serve)
-    assert replicas.replicas("ensemble") == {"one": {("RUNNING", "10.0.0.1"): 2, ("STARTING", ""): 1}}
+    monkeypatch.setattr(serve_client, "_get_global_client", lambda: serve)
+    assert serve_client.replicas("ensemble") == {"one": {("RUNNING", "10.0.0.1"): 2, ("STARTING", ""): 1}}
 
 
 def test_ray_starts_its_raylet_and_dashboard_by_the_functions_that_are_replaced():

@@ -1,4 +1,4 @@
-"""The replicas of an application, which Serve's public status counts by state, but not by machine."""
+"""What Serve's own client knows in a process of a replica, and what has no public way to be read there."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from ray.serve._private.common import ReplicaState
 from ray.serve.context import _get_global_client
 
 
+def http_host() -> str:
+    """Serve's `http_options.host`; empty where Serve does not run."""
+    client = _get_global_client()
+    return "" if client is None else client.http_config.host or ""
+
+
 def replicas(application: str) -> dict[str, Counter[tuple[str, str]]]:
-    """By deployment, the number of replicas by their state, such as `RUNNING`, and their machine's address."""
+    """By deployment, the number of an application's replicas by their state, such as `RUNNING`, and machine's address.
+
+    Serve's public status counts them by state, but not by machine.
+    """
     client = _get_global_client()
     if client is None:
         return {}
