@@ -50,14 +50,8 @@ class InferRequest(msgspec.Struct):
     outputs: list[OutputRequest] = []
 
 
-class OutputTensor(msgspec.Struct, omit_defaults=True):
+class OutputTensor(InputTensor, omit_defaults=True):
     """A tensor of an answer; without data where they follow the JSON."""
-
-    name: str
-    datatype: str
-    shape: list[int]
-    data: list[Any] = []
-    parameters: dict[str, Any] = {}
 
 
 class InferAnswer(msgspec.Struct, omit_defaults=True):
