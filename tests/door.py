@@ -35,9 +35,8 @@ class Door:
         self.images = []
         self.service = Service(
             Ingress.of_images(self._graph, IngressSettings(**settings), CLASSES, OBSERVER),
-            CLASSES,
+            LABELS,
             lambda: True,
-            labels=LABELS,
             extensions=[NO_LOADING, NO_FEEDBACK],
         )
         self._http = HttpServer(self.service)

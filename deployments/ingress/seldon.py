@@ -58,7 +58,7 @@ class Graph:
     def __init__(self, service: Service) -> None:
         """Set what is served."""
         self._capacity, self._labels = service.ingress.capacity, service.labels
-        self._model = Ensemble(service.ingress, service.class_count, service.labels)
+        self._model = Ensemble(service.ingress, service.labels)
 
     async def predict(
         self, images: Sequence[bytes], puid: str, asked: Options, call: Call, began: float | None = None

@@ -29,7 +29,7 @@ class Service:
 
     Attributes:
         ingress: where images go.
-        class_count: the number of classes.
+        labels: the classes' names, in order of index.
         is_ready: whether every member has answered since the start, or the quorum goes on without one that is remote.
         access: checks API keys; None where none are needed.
         missing: the members that have not answered, and the codes of their errors or why.
@@ -38,7 +38,6 @@ class Service:
         stats: counts what the page shows; None where nothing is counted.
         replica: the id of the ingress replica.
         replicas: the number of replicas of each deployment by state and machine, as Serve reports it.
-        labels: the classes' names, in order of index.
         members: by name, for each member that is a model of its own, the ingress of its pixels and what it is.
         regions: the shared memory that clients have registered.
         extensions: what the application's capabilities add.
@@ -48,7 +47,7 @@ class Service:
     """
 
     ingress: Ingress
-    class_count: int
+    labels: Sequence[str]
     is_ready: Callable[[], bool]
     access: Access | None = None
     missing: Callable[[], Mapping[str, str]] = field(default=dict)
@@ -57,7 +56,6 @@ class Service:
     stats: Stats | None = None
     replica: str = ""
     replicas: Callable[[], Awaitable[Replicas]] = no_replicas
-    labels: Sequence[str] = ()
     members: Mapping[str, tuple[Ingress, Offer]] = field(default_factory=dict)
     regions: Regions = field(default_factory=lambda: Regions(None, lambda: None, lambda _: None))
     extensions: Sequence[Extension] = ()

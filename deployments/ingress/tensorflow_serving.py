@@ -36,7 +36,7 @@ class Servable:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._model = Ensemble(service.ingress, service.class_count, service.labels)
+        self._model = Ensemble(service.ingress, service.labels)
         self.outputs = tuple(output.name for output in self._model.metadata.outputs)
 
     def check(self, name: str, version: int | None = None, signature: str = "") -> None:

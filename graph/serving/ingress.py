@@ -91,7 +91,7 @@ class IngressReplica:
         self._unready = ""
         service = Service(
             self._ingress,
-            len(labels),
+            labels,
             lambda: self._ready,
             None if keys is None else Access(keys),
             self._missing,
@@ -100,7 +100,6 @@ class IngressReplica:
             stats,
             replica.unique_id,
             Replicas(application),
-            labels,
             {name: (self._ingress.of_pixels(graph), offers[name]) for name, graph in members.items()},
             Regions(sockets(application, REGIONS), lambda: self._ingress.settings.shared_memory_prefix, private),
             self._capabilities,

@@ -46,14 +46,12 @@ class HttpServer:
     """Answers HTTP requests; every error, foreseen or not, is answered as JSON."""
 
     def __init__(self, service: Service) -> None:
-        """Set what is served: a protocol is one more entry."""
+        """Set what is served."""
         self._ingress, self._access, self._headers = service.ingress, service.access, service.headers
         self._is_local = service.is_local
         self._leavers = leaving.Leavers()
         self._refusals = Refusals(least=LARGE_PACE, most=MOST_LARGE)
-        self._routes: Routes = classify.routes(service) | open_inference.OpenInference(service).routes()
-        self._routes |= shared_memory.routes(service) | tensorflow_serving.TensorFlowServing(service).routes()
-        self._routes |= seldon.routes(service)
+        self._routes = protocols(service)
         for extension in service.extensions:
             self._routes |= extension.routes(service)
         self._routes |= live.routes(service)
@@ -159,6 +157,12 @@ class HttpServer:
             seconds = error.retry_after_s or self._ingress.settings.retry_after_s
             response.headers["Retry-After"] = str(math.ceil(seconds))
         return response
+
+
+def protocols(service: Service) -> Routes:
+    """The paths of every protocol."""
+    routes = classify.routes(service) | open_inference.OpenInference(service).routes() | shared_memory.routes(service)
+    return routes | tensorflow_serving.TensorFlowServing(service).routes() | seldon.routes(service)
 
 
 def where_metrics_are() -> str:

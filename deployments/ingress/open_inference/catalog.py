@@ -17,7 +17,7 @@ class Catalog:
     def __init__(self, service: Service) -> None:
         """Set what is served."""
         self._service = service
-        self.models: dict[str, Model] = {MODEL: Ensemble(service.ingress, service.class_count, service.labels)}
+        self.models: dict[str, Model] = {MODEL: Ensemble(service.ingress, service.labels)}
         for name, (ingress, offer) in service.members.items():
             self.models[name] = Member(name, ingress, offer, service.labels, service.versions)
 

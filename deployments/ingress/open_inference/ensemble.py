@@ -17,9 +17,9 @@ INPUT = "image"
 class Ensemble(Model):
     """All members together, with the transformer before them."""
 
-    def __init__(self, ingress: Ingress, class_count: int, labels: Sequence[str]) -> None:
-        """Set where images go, the number of classes, and their names."""
-        outputs = [("label", "BYTES", [-1]), ("index", "INT64", [-1]), ("probabilities", "FP32", [-1, class_count])]
+    def __init__(self, ingress: Ingress, labels: Sequence[str]) -> None:
+        """Set where images go, and the classes' names, in order of index."""
+        outputs = [("label", "BYTES", [-1]), ("index", "INT64", [-1]), ("probabilities", "FP32", [-1, len(labels)])]
         metadata = ModelMetadata(
             MODEL,
             [VERSION],

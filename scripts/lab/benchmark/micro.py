@@ -111,7 +111,7 @@ async def fastapi_ratio() -> float:
         return Batch([answer] * len(batch.items), batch.items)
 
     ingress = Ingress.of_images(graph, IngressSettings(), 10, Observer(Tracing(None, {})))
-    server = HttpServer(Service(ingress, 10, lambda: True))
+    server = HttpServer(Service(ingress, [str(index) for index in range(10)], lambda: True))
     app = FastAPI()
 
     @app.post("/classify")

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from deployments.contract.batch import Batch
-from deployments.ingress.http import classify, documents, open_inference, seldon, shared_memory, tensorflow_serving
+from deployments.ingress.http import documents
 from deployments.ingress.http.page import live
+from deployments.ingress.http.server import protocols
 from deployments.ingress.ingress import Ingress
 from deployments.ingress.service import Service
 from deployments.ingress.settings import IngressSettings
@@ -47,10 +48,8 @@ def _document() -> dict[str, Any]:
         return batch
 
     ingress = Ingress.of_images(graph, IngressSettings(), 0, Observer(Tracing(None, {})))
-    service = Service(ingress, 0, lambda: True, stats=Stats())
-    routes = classify.routes(service)
-    for protocol in (open_inference, shared_memory, tensorflow_serving, seldon, live):
-        routes |= protocol.routes(service)
+    service = Service(ingress, (), lambda: True, stats=Stats())
+    routes = protocols(service) | live.routes(service)
     routes |= feedback.routes(ingress, _nobody) | seldon_feedback.routes(ingress, _nobody)
     routes |= loading.routes(ingress, ModelControl.__new__(ModelControl))
     return documents.openapi(routes)

@@ -39,7 +39,7 @@ def routes(service: Service) -> Routes:
     """The page and its files; none if the configuration has no page."""
     if not service.page.enabled:
         return {}
-    values = {"jaeger": service.page.jaeger_url or "", "classes": str(service.class_count)}
+    values = {"jaeger": service.page.jaeger_url or "", "classes": str(len(service.labels))}
     files: dict[str, tuple[bytes, str, str]] = {}
     for path, (name, media_type) in FILES.items():
         content = (FOLDER / name).read_bytes()

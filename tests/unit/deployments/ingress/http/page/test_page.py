@@ -23,13 +23,12 @@ def server(page, stats=None, replicas=no_replicas):
     ingress = Ingress.of_images(graph, IngressSettings(), 10, Observer(Tracing(None, {ROOT: "Ingress"}), stats))
     service = Service(
         ingress,
-        10,
+        ("cat", "dog"),
         lambda: True,
         page=page,
         strategy='mean of "2"',
         stats=stats,
         replicas=replicas,
-        labels=("cat", "dog"),
         members={"near": (ingress, Offer((8, 8), "3", "openvino"))},
         versions={"near": "3"},
         weights={"far": 2.0, "near": 1.0},
@@ -49,7 +48,7 @@ async def test_the_page_and_every_file_that_it_names():
     assert page.status_code == 200
     assert page.headers["content-security-policy"].startswith("default-src 'self'; img-src 'self' blob:;")
     text = page.body.decode()
-    assert 'data-jaeger="http://jaeger:16686" data-classes="10"' in text
+    assert 'data-jaeger="http://jaeger:16686" data-classes="2"' in text
     assert "{" not in text
     named = set(re.findall(r'(?:href|src)="([^"]+)"', text)) - {"/docs"}
     assert named == {"/page/icon.svg", "/page/sample.jpg", "/page/style.css", "/page/script.js"}
