@@ -83,10 +83,10 @@ class Row:
 
 
 class Limit:
-    """What the models allow; the first measurement finds the setting that the others keep."""
+    """What the models allow; unless settings are given, the first measurement finds those that the others keep."""
 
-    def __init__(self, load: Workload, clients: Sequence[int], seconds: float) -> None:
-        """Set what is measured."""
+    def __init__(self, load: Workload, clients: Sequence[int], seconds: float, settings: Sequence[str] = ()) -> None:
+        """Set what is measured, with a setting for each number of clients as `ensemble limit` prints them."""
         self._command = [sys.executable, "-m", "scripts.lab.benchmark.limit", *map(str, load.models)]
         self._command += ["--images", *map(str, load.images), "--size", *map(str, load.size)]
         self._command += ["--crop-ratio", str(load.crop_ratio)]
@@ -95,7 +95,7 @@ class Limit:
             self._command += ["--precision", load.precision]
         # Each number of clients is tried with a dozen settings first, and each model is checked by two programs.
         self._patience_s = LIMIT_PATIENCE_S + (seconds + LIMIT_TRIES_S) * (len(clients) + 2 * len(load.models))
-        self._settings: list[str] = []
+        self._settings = list(settings)
         self.checks: list[dict[str, Any]] = []
 
     def measure(self) -> dict[int, dict[str, float]]:

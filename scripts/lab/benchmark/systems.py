@@ -22,7 +22,7 @@ from scripts.lab.benchmark.peer import AS_IT_IS, form, grpc_form, head, python_o
 from scripts.lab.benchmark.workloads import ROOT, Placement, Workload
 from scripts.lab.network import Machine
 from scripts.load.duration import Duration
-from scripts.load.load import Closed, Target
+from scripts.load.load import Closed, Mode, Target
 from scripts.load.measure import measure
 from scripts.load.processes import Processes
 from scripts.load.protocols.classify import Classify
@@ -154,24 +154,27 @@ class Running:
         """The processes that run a deployment's replicas."""
         return replicas_among(self.processes(), deployment)
 
-    def row(self, workload: Workload, protocol: str, clients: int, seconds: float) -> Row:
-        """What a closed loop of clients measures; requests may have failed."""
+    def row(
+        self, workload: Workload, protocol: str, mode: Mode, seconds: float, timeout_s: float = Target.timeout_s
+    ) -> Row:
+        """What a load measures; requests may have failed, also by the time-out."""
         target = Target(
             f"{protocol}://127.0.0.1:{HTTP_PORT if protocol == 'http' else GRPC_PORT}",
             self._system.form if protocol == "http" else self._system.grpc_form,
             tuple(path.read_bytes() for path in workload.images),
             repeats=workload.repeats,
+            timeout_s=timeout_s,
         )
-        return measure(target, Closed(clients), Duration(WARM_UP_S, seconds))
+        return measure(target, mode, Duration(WARM_UP_S, seconds))
 
     def load(self, workload: Workload, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
-        """The same, and what the server used meanwhile.
+        """What a closed loop of clients measures, and what the server used meanwhile.
 
         Raises:
             ScriptError: a request failed.
         """
         before = self.cpu_s()
-        row = self.row(workload, protocol, clients, seconds)
+        row = self.row(workload, protocol, Closed(clients), seconds)
         used = self.cpu_s() - before
         if row.failed or not row.requests:
             raise ScriptError(f"{row.failed} requests failed, {row.requests} did not: {row.first_error}")

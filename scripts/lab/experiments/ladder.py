@@ -25,6 +25,7 @@ from scripts.lab.benchmark.workloads import MEMBERS, Placement, Precision, Workl
 from scripts.lab.experiments.cascade import SENT, Setup
 from scripts.lab.experiments.experiment import Experiment, Groups, Here, Part, Rows
 from scripts.lab.pictures.chart import Bar
+from scripts.load.load import Closed
 from scripts.load.row import Row
 from scripts.results import Table
 from scripts.tune_cascade.__main__ import members_of
@@ -197,7 +198,7 @@ class Stream:
         """
         load, said = self.load(step.precision)
         with running(step.system, load, step.edit, step.environment) as server:
-            row = server.row(load, "http", CLIENTS, seconds)
+            row = server.row(load, "http", Closed(CLIENTS), seconds)
         if not row.requests:
             raise ScriptError(f"no request was answered: {row.first_error}")
         yield record(row, Setup(MEMBERS, step.precision, step.exit_at).answers(said)[0].mean)
