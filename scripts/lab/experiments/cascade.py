@@ -25,6 +25,7 @@ from scripts.dataset import Dataset, default_data
 from scripts.errors import errors_in_one_line, positive
 from scripts.evaluate.accuracy import sample
 from scripts.evaluate.ensembles import Members
+from scripts.flags import described
 from scripts.interval import Interval
 from scripts.lab.benchmark.systems import OURS, running
 from scripts.lab.benchmark.workloads import MEMBERS, Precision, Workload, workload
@@ -156,10 +157,7 @@ def report(points: Sequence[Point], args: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Parse the command line, measure and report."""
-    description = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="ensemble experiments cascade", description=__doc__, formatter_class=description
-    )
+    parser = described(__doc__, "ensemble experiments cascade")
     parser.add_argument(
         "--data", type=Path, default=default_data(), metavar="PATH", help="<class>/*.jpg, folder or zip"
     )

@@ -9,7 +9,6 @@ learn, with which the teachers were trained, too. It resumes from --folder, and 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from scripts.errors import ScriptError, errors_in_one_line, positive
 from scripts.evaluate.accuracy import Truth, hits, predict, top1
 from scripts.evaluate.ensembles import Members
 from scripts.evaluate.measure import truth_of
+from scripts.flags import described
 from scripts.interval import Interval
 from scripts.lab.benchmark.workloads import MEMBERS
 from scripts.lab.experiments.experiment import Experiment, Groups, Here, Part, Rows
@@ -215,11 +215,7 @@ DISTILLATION = Experiment(
 
 def main(arguments: Sequence[str]) -> None:
     """Parse the command line, train, judge and write the files."""
-    parser = argparse.ArgumentParser(
-        prog="ensemble experiments distillation",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = described(__doc__, "ensemble experiments distillation")
     add, test = parser.add_argument, default_data()
     add("--data", type=Path, default=test and test.with_name("train.zip"), help="zip file or folder of <class>/*.jpg")
     add("--folder", type=Path, default=Path("checkpoints/distillation"), help="is resumed from; default: %(default)s")
