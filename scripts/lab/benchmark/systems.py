@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from scripts.load.processes import Processes
 from scripts.load.protocols.classify import Classify
 from scripts.load.protocols.open_inference import OpenInference
 from scripts.load.row import Row
-from scripts.process import says_ready, stop, wait_until_ready
+from scripts.process import says_ready, started
 from scripts.serve.environment import switches
 from scripts.serve.ports import Port, check_ports
 from scripts.shipped import shipped
@@ -226,20 +227,10 @@ def running(
         folder = Path(temporary)
         command = _ours(system, workload, edit, folder, machine) if system.placement else _peer(system, workload)
         _wait_for_ports()
-        log = Path(temporary) / "log"
-        with log.open("wb") as stream:
-            process = subprocess.Popen(  # noqa: S603
-                command,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                cwd=ROOT if system.placement else temporary,
-                env={**_inherited(system), **(environment or {})},
-            )
-        try:
-            wait_until_ready(process, log, lambda: _is_ready(system, workload, log), READY_TIMEOUT_S)
+        log, env = folder / "log", {**_inherited(system), **(environment or {})}
+        where, is_ready = (ROOT, says_ready) if system.placement else (folder, partial(_answers, system, workload))
+        with started(command, log, is_ready, READY_TIMEOUT_S, cwd=where, env=env) as process:
             yield Running(process, system, log)
-        finally:
-            stop(process)
 
 
 def _inherited(system: System) -> dict[str, str]:
@@ -292,9 +283,7 @@ def _peer(system: System, workload: Workload) -> list[str]:
     return [*command, *system.arguments, *map(str, workload.models)]
 
 
-def _is_ready(system: System, workload: Workload, log: Path) -> bool:
-    if system.placement:
-        return says_ready(log)
+def _answers(system: System, workload: Workload, _: Path) -> bool:
     with suppress(NoResponse):
         request = system.form.request([workload.images[0].read_bytes()])
         return once(f"http://127.0.0.1:{HTTP_PORT}", request, timeout_s=30).ok
