@@ -105,6 +105,15 @@ def setups(exit_at: Sequence[float]) -> list[Setup]:
     return found
 
 
+def files(dataset: Dataset, folder: Path) -> tuple[Path, ...]:
+    """Those images that are sent, each in a file of the folder."""
+    some = sample(dataset, SENT)
+    sent = tuple(folder / f"{number:04}.jpg" for number in range(len(some)))
+    for path, (encoded, _) in zip(sent, some.read(), strict=True):
+        path.write_bytes(encoded)
+    return sent
+
+
 def measure(
     chosen: Sequence[Setup], dataset: Dataset, sent: Sequence[Path], clients: int, seconds: float, rounds: int
 ) -> list[Point]:
@@ -173,8 +182,5 @@ def main(arguments: Sequence[str]) -> None:
     with errors_in_one_line(), tempfile.TemporaryDirectory() as temporary:
         set_up()
         dataset = Dataset.open(args.data)
-        sent = []
-        for number, (encoded, _) in enumerate(sample(dataset, SENT).read()):
-            sent.append(Path(temporary) / f"{number:04}.jpg")
-            sent[-1].write_bytes(encoded)
+        sent = files(dataset, Path(temporary))
         report(measure(setups(args.exit_at), dataset, sent, args.clients, args.seconds, args.rounds), args)
