@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from deployments.contract.answer import Classification
@@ -77,9 +76,7 @@ class Client:
         """The client itself; it connects when the first image is sent."""
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close every connection."""
         await self.close()
 

@@ -27,10 +27,7 @@ def load(model: Model) -> ov.Model:
         ModelError: the files are damaged, or the model is no image classifier.
     """
     model.verify()
-    try:
-        network = _core().read_model(model.path)
-    except RuntimeError as err:
-        raise ModelError(f"OpenVINO can't read {model.path}: {err}") from err
+    network = _read(model)
     if len(network.inputs) != 1 or len(network.outputs) != 1:
         raise ModelError(
             f"model {model.name!r} has {len(network.inputs)} inputs and {len(network.outputs)} outputs; "
@@ -61,11 +58,14 @@ def load(model: Model) -> ov.Model:
     return network
 
 
-def _core() -> ov.Core:
-    """OpenVINO without memory-mapped weights: a process that maps a file ends when the file is written to."""
+def _read(model: Model) -> ov.Model:
+    """A model's network, its weights not memory-mapped: a process that maps a file ends when the file is written to."""
     core = ov.Core()
     core.set_property({"ENABLE_MMAP": False})
-    return core
+    try:
+        return core.read_model(model.path)
+    except RuntimeError as err:
+        raise ModelError(f"OpenVINO can't read {model.path}: {err}") from err
 
 
 def with_softmax(network: ov.Model) -> ov.Model:
@@ -116,12 +116,8 @@ def stored_precision(model: Model) -> str:
     Raises:
         ModelError: OpenVINO can't read the model.
     """
-    try:
-        network = _core().read_model(model.path)
-    except RuntimeError as err:
-        raise ModelError(f"OpenVINO can't read {model.path}: {err}") from err
     bits: Counter[int] = Counter()
-    for node in network.get_ordered_ops():
+    for node in _read(model).get_ordered_ops():
         if node.get_type_name() == "Constant":
             bits[node.get_output_element_type(0).bitwidth] += prod(node.get_output_shape(0))
     most = bits.most_common(1)[0][0] if bits else 32

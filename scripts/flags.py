@@ -9,6 +9,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+def described(doc: str | None, prog: str | None = None) -> argparse.ArgumentParser:
+    """A parser whose `--help` shows a docstring as it is; `prog` is the command, where `ensemble` does not set it."""
+    return argparse.ArgumentParser(prog, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
 def flag(default: Any, help: str, name: str = "", **more: Any) -> Any:
     """A field with a flag, named as the field in `--two-words` unless it has a name; `more` is for `add_argument`."""
     return field(default=default, metadata={"name": name, "help": help, **more})

@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -21,19 +22,26 @@ def says_ready(log: Path) -> bool:
     return b"Ready." in log.read_bytes()
 
 
-def wait_until_ready(
-    process: subprocess.Popen[bytes], log: Path, is_ready: Callable[[], bool], timeout_s: float
-) -> None:
-    """Wait until a server is ready, for so many seconds.
+@contextmanager
+def started(
+    command: Sequence[str], log: Path, is_ready: Callable[[Path], bool], timeout_s: float, **options: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A server that prints to a log, once it is ready by this log, within so many seconds; it is ended at the end.
 
     Raises:
         ScriptError: it has ended, or is not ready in time; with the end of its log.
     """
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, **options)  # noqa: S603
     give_up = time.monotonic() + timeout_s
-    while not is_ready():
-        if process.poll() is not None or time.monotonic() > give_up:
-            raise ScriptError(f"the server did not start: {log.read_text(errors='replace')[-2000:]}")
-        time.sleep(LOOK_EVERY_S)
+    try:
+        while not is_ready(log):
+            if process.poll() is not None or time.monotonic() > give_up:
+                raise ScriptError(f"the server did not start: {log.read_text(errors='replace')[-2000:]}")
+            time.sleep(LOOK_EVERY_S)
+        yield process
+    finally:
+        stop(process)
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

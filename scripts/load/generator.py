@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
 from typing import Self
 
 from scripts.errors import ScriptError
@@ -70,9 +69,7 @@ class Generator:
         self._reader.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Stop sending, wait for the responses to what was sent, end the processes."""
         self.stop()
         # Each request has its time-out.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from scripts.load.measure import measure
 from scripts.load.protocols.classify import Classify
 from scripts.load.row import Row
 from scripts.load.server import Server
-from scripts.process import says_ready, stop, wait_until_ready
+from scripts.process import says_ready, started
 from scripts.serve.ports import Port, check_ports
 
 READY_TIMEOUT_S, WARM_UP_S = 240.0, 1.5
@@ -43,23 +42,14 @@ def serving(config: Mapping[str, Any], cores: int | None = None, traced_in: Path
     Raises:
         ScriptError: it did not start.
     """
-    with tempfile.TemporaryDirectory(prefix="ensemble-plan-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ensemble-plan-") as folder, ExitStack() as stack:
         file, log, port = Path(folder) / "config.yaml", Path(folder) / "log", free_ports()
         file.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
         command = [sys.executable, "-m", "scripts.serve", str(file), "--ports-from", str(port)]
-        with log.open("wb") as stream, confined(cores):
-            process = subprocess.Popen(  # noqa: S603
-                command,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                cwd=traced_in,
-                env=None if traced_in is None else {**os.environ, "OTEL_TRACES_EXPORTER": "file"},
-            )
-        try:
-            wait_until_ready(process, log, lambda: says_ready(log), READY_TIMEOUT_S)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            stop(process)
+        environment = None if traced_in is None else {**os.environ, "OTEL_TRACES_EXPORTER": "file"}
+        with confined(cores):
+            stack.enter_context(started(command, log, says_ready, READY_TIMEOUT_S, cwd=traced_in, env=environment))
+        yield f"http://127.0.0.1:{port}"
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Compares this application with what its models allow and with other servers, side by side in one run.
 
-    ensemble benchmark --workload embedded --systems limit ours fastapi --json rows.json --plot rows.svg
+    ensemble benchmark --workload embedded --systems limit ours fastapi --json rows.json
 
 Every round takes each system in turn, with the limit measured again between them; rows are medians over the rounds.
 The load is a closed loop of clients in a process of its own, on the same cores. Workloads: `embedded`, the models in
@@ -28,11 +28,9 @@ from tqdm import tqdm
 from scripts.errors import ScriptError, errors_in_one_line, fraction
 from scripts.lab.benchmark.systems import System, named, peers, running
 from scripts.lab.benchmark.workloads import Placement, Workload, workload
-from scripts.results import Table, add_files, check_files, drawing, write_files
+from scripts.results import Table, add_files, check_files, write_files
 
 NONE = "-"
-# What a chart calls the systems whose name doesn't say what they are.
-TITLES = {"chain": "plain Ray Serve, a deployment a step", "limit": "the models alone, unserved"}
 LIMIT_PATIENCE_S, LIMIT_TRIES_S = 120.0, 30.0
 MEASURES = (
     "requests_per_s",
@@ -85,10 +83,10 @@ class Row:
 
 
 class Limit:
-    """What the models allow; the first measurement finds the setting that the others keep."""
+    """What the models allow; unless settings are given, the first measurement finds those that the others keep."""
 
-    def __init__(self, load: Workload, clients: Sequence[int], seconds: float) -> None:
-        """Set what is measured."""
+    def __init__(self, load: Workload, clients: Sequence[int], seconds: float, settings: Sequence[str] = ()) -> None:
+        """Set what is measured, with a setting for each number of clients as `ensemble limit` prints them."""
         self._command = [sys.executable, "-m", "scripts.lab.benchmark.limit", *map(str, load.models)]
         self._command += ["--images", *map(str, load.images), "--size", *map(str, load.size)]
         self._command += ["--crop-ratio", str(load.crop_ratio)]
@@ -97,7 +95,7 @@ class Limit:
             self._command += ["--precision", load.precision]
         # Each number of clients is tried with a dozen settings first, and each model is checked by two programs.
         self._patience_s = LIMIT_PATIENCE_S + (seconds + LIMIT_TRIES_S) * (len(clients) + 2 * len(load.models))
-        self._settings: list[str] = []
+        self._settings = list(settings)
         self.checks: list[dict[str, Any]] = []
 
     def measure(self) -> dict[int, dict[str, float]]:
@@ -180,28 +178,6 @@ def table(rows: Sequence[Row]) -> Table:
     return Table(HEADINGS, [row.cells for row in rows], words=range(3), title=rows[0].workload)
 
 
-def plot(rows: Sequence[Row], path: Path) -> None:
-    """Bars of requests/s for every number of clients, a group for each system; PNG or SVG by the file's name."""
-    names = list(dict.fromkeys(_name(row) for row in rows))
-    clients = sorted({row.clients for row in rows})
-    height = 0.8 / len(clients)
-    with drawing(path, (9, 0.5 + 0.55 * len(names))) as [axes]:
-        for offset, count in enumerate(clients):
-            values = {_name(row): row.requests_per_s for row in rows if row.clients == count}
-            places = [i + offset * height for i, name in enumerate(names) if name in values]
-            bars = axes.barh(
-                places,
-                [values[name] for name in names if name in values],
-                height,
-                label=f"{count} client{'s' if count > 1 else ''}",
-            )
-            axes.bar_label(bars, fmt="{:,.0f}", padding=2, fontsize=8)
-        axes.set_yticks([i + 0.4 - height / 2 for i in range(len(names))], names)
-        axes.invert_yaxis()
-        axes.set_xlabel(f"requests/s, {rows[0].workload}")
-        axes.legend(frameon=False)
-
-
 def report(rows: Sequence[Row], checks: Sequence[dict[str, Any]], args: argparse.Namespace) -> None:
     """Print the rows, and write the files that were asked for."""
     (compared := table(rows)).show()
@@ -211,13 +187,7 @@ def report(rows: Sequence[Row], checks: Sequence[dict[str, Any]], args: argparse
             f"{Path(check['model']).parent.parent.name} alone: {check['limit_per_s']:.0f}/s here, "
             f"{check['benchmark_app_per_s']:.0f}/s by benchmark_app ({share:.2f})"
         )
-    write_files(args, compared, [asdict(row) for row in rows], lambda path: plot(rows, path))
-
-
-def _name(row: Row) -> str:
-    if row.system == "ours":
-        return " ".join(part for part in (row.system, row.placement, row.protocol) if part)
-    return TITLES.get(row.system, row.system)
+    write_files(args, compared, [asdict(row) for row in rows])
 
 
 def main() -> None:
@@ -235,7 +205,7 @@ def main() -> None:
         "--stops", type=fraction, nargs="+", metavar="SHARE", help="of the photographs, at each early stage"
     )
     parser.add_argument("--repeats", type=fraction, metavar="SHARE", help="of the requests, whose image came before")
-    add_files(parser)
+    add_files(parser, "json", "markdown")
     args = parser.parse_args()
     if min(args.rounds, args.seconds, *args.clients) <= 0:
         parser.error("--rounds, --seconds and --clients must be above 0")

@@ -27,7 +27,7 @@ from deployments.observe.observer import Observer
 from deployments.observe.tracing import Tracing
 from deployments.transformer.decoding import decode, read_header
 from deployments.transformer.transformer import TransformerSettings
-from scripts.lab.benchmark.workloads import IMAGENET_SIZE, workload
+from scripts.lab.benchmark.workloads import CIFAR_SIZE, IMAGENET_SIZE, workload
 
 MICRO_S = 1.0
 
@@ -63,39 +63,37 @@ def timed(work: Callable[[], object]) -> float:
 
 def in_process() -> list[Result]:
     """The levers that need no server; the ratio is of speeds."""
-    results = []
-    limits = TransformerSettings()
-    for name, size in (("embedded", (32, 32)), ("imagenet", IMAGENET_SIZE)):
-        images = [path.read_bytes() for path in workload(name, "int8").images]
-        headers = [read_header(image, limits) for image in images]
+    whole = "JPEGs decoded whole, not scaled"
+    ratios = {
+        (whole, "embedded"): decoding_ratio("embedded", CIFAR_SIZE),
+        (whole, "imagenet"): decoding_ratio("imagenet", IMAGENET_SIZE),
+        ("float32 on the edges, not uint8 (serialization alone)", "imagenet"): carrying_ratio(),
+        ("FastAPI in the hot path (the request's way to the ingress alone)", "trivial"): asyncio.run(fastapi_ratio()),
+    }
+    return [Result(name, load, "in process", None, None, ratio) for (name, load), ratio in ratios.items()]
 
-        def decode_all(scaled: bool, images: Any = images, headers: Any = headers, size: Any = size) -> None:
-            for image, header in zip(images, headers, strict=True):
-                decode(image, replace(header, is_jpeg=header.is_jpeg and scaled), [Preprocessing(size, 0.875)])
 
-        ratio = timed(lambda work=decode_all: work(True)) / timed(lambda work=decode_all: work(False))  # type: ignore[misc]
-        results.append(Result("JPEGs decoded whole, not scaled", name, "in process", None, None, ratio))
+def decoding_ratio(name: str, size: tuple[int, int]) -> float:
+    """The speed of decoding a workload's images whole, against decoding JPEGs scaled."""
+    images = [path.read_bytes() for path in workload(name, "int8").images]
+    headers = [read_header(image, TransformerSettings()) for image in images]
+
+    def decode_all(scaled: bool) -> None:
+        for image, header in zip(images, headers, strict=True):
+            decode(image, replace(header, is_jpeg=header.is_jpeg and scaled), [Preprocessing(size, 0.875)])
+
+    return timed(lambda: decode_all(True)) / timed(lambda: decode_all(False))
+
+
+def carrying_ratio() -> float:
+    """The speed of serializing a batch as float32, against uint8."""
     pixels = np.zeros((8, *IMAGENET_SIZE, 3), np.uint8)
+    floats = pixels.astype(np.float32)
 
     def carry(array: Any) -> None:
         pickle.loads(pickle.dumps(array, protocol=5))  # noqa: S301
 
-    floats = pixels.astype(np.float32)
-    ratio = timed(lambda: carry(pixels)) / timed(lambda: carry(floats))
-    results.append(
-        Result("float32 on the edges, not uint8 (serialization alone)", "imagenet", "in process", None, None, ratio)
-    )
-    results.append(
-        Result(
-            "FastAPI in the hot path (the request's way to the ingress alone)",
-            "trivial",
-            "in process",
-            None,
-            None,
-            asyncio.run(fastapi_ratio()),
-        )
-    )
-    return results
+    return timed(lambda: carry(pixels)) / timed(lambda: carry(floats))
 
 
 async def fastapi_ratio() -> float:

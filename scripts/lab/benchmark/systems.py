@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,13 @@ from scripts.lab.benchmark.peer import AS_IT_IS, form, grpc_form, head, python_o
 from scripts.lab.benchmark.workloads import ROOT, Placement, Workload
 from scripts.lab.network import Machine
 from scripts.load.duration import Duration
-from scripts.load.load import Closed, Target
+from scripts.load.load import Closed, Mode, Target
 from scripts.load.measure import measure
 from scripts.load.processes import Processes
 from scripts.load.protocols.classify import Classify
 from scripts.load.protocols.open_inference import OpenInference
 from scripts.load.row import Row
-from scripts.process import says_ready, stop, wait_until_ready
+from scripts.process import says_ready, started
 from scripts.serve.environment import switches
 from scripts.serve.ports import Port, check_ports
 from scripts.shipped import shipped
@@ -154,24 +155,27 @@ class Running:
         """The processes that run a deployment's replicas."""
         return replicas_among(self.processes(), deployment)
 
-    def row(self, workload: Workload, protocol: str, clients: int, seconds: float) -> Row:
-        """What a closed loop of clients measures; requests may have failed."""
+    def row(
+        self, workload: Workload, protocol: str, mode: Mode, seconds: float, timeout_s: float = Target.timeout_s
+    ) -> Row:
+        """What a load measures; requests may have failed, also by the time-out."""
         target = Target(
             f"{protocol}://127.0.0.1:{HTTP_PORT if protocol == 'http' else GRPC_PORT}",
             self._system.form if protocol == "http" else self._system.grpc_form,
             tuple(path.read_bytes() for path in workload.images),
             repeats=workload.repeats,
+            timeout_s=timeout_s,
         )
-        return measure(target, Closed(clients), Duration(WARM_UP_S, seconds))
+        return measure(target, mode, Duration(WARM_UP_S, seconds))
 
     def load(self, workload: Workload, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
-        """The same, and what the server used meanwhile.
+        """What a closed loop of clients measures, and what the server used meanwhile.
 
         Raises:
             ScriptError: a request failed.
         """
         before = self.cpu_s()
-        row = self.row(workload, protocol, clients, seconds)
+        row = self.row(workload, protocol, Closed(clients), seconds)
         used = self.cpu_s() - before
         if row.failed or not row.requests:
             raise ScriptError(f"{row.failed} requests failed, {row.requests} did not: {row.first_error}")
@@ -223,20 +227,10 @@ def running(
         folder = Path(temporary)
         command = _ours(system, workload, edit, folder, machine) if system.placement else _peer(system, workload)
         _wait_for_ports()
-        log = Path(temporary) / "log"
-        with log.open("wb") as stream:
-            process = subprocess.Popen(  # noqa: S603
-                command,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                cwd=ROOT if system.placement else temporary,
-                env={**_inherited(system), **(environment or {})},
-            )
-        try:
-            wait_until_ready(process, log, lambda: _is_ready(system, workload, log), READY_TIMEOUT_S)
+        log, env = folder / "log", {**_inherited(system), **(environment or {})}
+        where, is_ready = (ROOT, says_ready) if system.placement else (folder, partial(_answers, system, workload))
+        with started(command, log, is_ready, READY_TIMEOUT_S, cwd=where, env=env) as process:
             yield Running(process, system, log)
-        finally:
-            stop(process)
 
 
 def _inherited(system: System) -> dict[str, str]:
@@ -289,9 +283,7 @@ def _peer(system: System, workload: Workload) -> list[str]:
     return [*command, *system.arguments, *map(str, workload.models)]
 
 
-def _is_ready(system: System, workload: Workload, log: Path) -> bool:
-    if system.placement:
-        return says_ready(log)
+def _answers(system: System, workload: Workload, _: Path) -> bool:
     with suppress(NoResponse):
         request = system.form.request([workload.images[0].read_bytes()])
         return once(f"http://127.0.0.1:{HTTP_PORT}", request, timeout_s=30).ok

@@ -109,7 +109,7 @@ def workload(name: str, precision: Precision) -> Workload:
     if name == "imagenet":
         return Workload(name, imagenet_models(), version, IMAGENET_SIZE, photographs("large"), hint)
     if name == "trivial":
-        return Workload(name, trivial_models(), 1, CIFAR_SIZE, photographs("small"), None)
+        return Workload(name, trivial(CACHE / name, CIFAR_SIZE), 1, CIFAR_SIZE, photographs("small"), None)
     raise ScriptError(f"there is no workload {name!r}; there are embedded, imagenet and trivial")
 
 
@@ -122,11 +122,14 @@ def photographs(kind: Literal["small", "large"]) -> tuple[Path, ...]:
     source = "data" if "ENSEMBLE_DATA" in os.environ else "scikit-image"
     folder = CACHE / f"photographs-{kind}-{source}"
     if not folder.exists():
-        with tempfile.TemporaryDirectory(dir=_made(CACHE)) as temporary:
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as temporary:
             for number, image in enumerate(originals()):
-                small = square(image, SMALL_EDGE) if kind == "small" else _landscape(image)
-                quality = SMALL_QUALITY if kind == "small" else LARGE_QUALITY
-                cv2.imwrite(str(Path(temporary) / f"{number:02}.jpg"), small, [cv2.IMWRITE_JPEG_QUALITY, quality])
+                if kind == "small":
+                    resized, quality = square(image, SMALL_EDGE), SMALL_QUALITY
+                else:
+                    resized, quality = cv2.resize(image, LARGE_SIZE, interpolation=cv2.INTER_AREA), LARGE_QUALITY
+                cv2.imwrite(str(Path(temporary) / f"{number:02}.jpg"), resized, [cv2.IMWRITE_JPEG_QUALITY, quality])
             Path(temporary).rename(folder)
             Path(temporary).mkdir()
     return tuple(sorted(folder.iterdir()))
@@ -161,22 +164,11 @@ def square(image: Any, edge: int) -> Any:
     return cv2.resize(image[top : top + side, left : left + side], (edge, edge), interpolation=cv2.INTER_AREA)
 
 
-def _landscape(image: Any) -> Any:
-    return cv2.resize(image, LARGE_SIZE, interpolation=cv2.INTER_AREA)
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def trivial_models() -> Path:
-    """Two models that answer the same whatever they see: what is left is the cost of serving."""
-    return trivial(CACHE / "trivial", CIFAR_SIZE)
-
-
 def trivial(root: Path, size: tuple[int, int]) -> Path:
-    """The same in a folder, of a height and width in pixels; gives the folder."""
+    """Two models in a folder that answer the same whatever they see: what is left is the cost of serving.
+
+    They take images of a height and width in pixels. Gives the folder.
+    """
     for index, name in enumerate(MEMBERS):
         folder = root / name / "1"
         if (folder / "metadata.json").exists():

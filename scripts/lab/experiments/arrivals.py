@@ -6,15 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from scripts.errors import ScriptError
-from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, WARM_UP_S, System, peers, running
+from scripts.lab.benchmark.systems import OURS, System, peers, running
 from scripts.lab.benchmark.workloads import Workload, workload
 from scripts.lab.experiments.experiment import Experiment, Groups, Here, Part, Rows, check_photographs
 from scripts.lab.pictures.chart import Bar
 from scripts.load.arrivals import Arrivals
-from scripts.load.duration import Duration
-from scripts.load.load import Closed, Mode, Target
-from scripts.load.measure import measure as measured
-from scripts.load.row import Row
+from scripts.load.load import Closed
 from scripts.results import Table
 
 SHARES, CLIENTS = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0, 1.1, 1.2), 32
@@ -25,26 +22,15 @@ NONE = "-"
 TIMEOUT_S = 10.0
 
 
-def loaded(system: System, load: Workload, protocol: str, mode: Mode, seconds: float) -> Row:
-    """What came of one load."""
-    target = Target(
-        f"{protocol}://127.0.0.1:{HTTP_PORT if protocol == 'http' else GRPC_PORT}",
-        system.form if protocol == "http" else system.grpc_form,
-        tuple(path.read_bytes() for path in load.images),
-        timeout_s=TIMEOUT_S,
-    )
-    return measured(target, mode, Duration(WARM_UP_S, seconds))
-
-
 def of_system(system: System, load: Workload, seconds: float) -> Iterator[dict[str, float | str]]:
     """The rows of a system: all rates, which are shares of what a closed loop over HTTP reaches, by each protocol."""
-    with running(system, load):
-        capacity = loaded(system, load, "http", Closed(CLIENTS), seconds).requests_per_s
+    with running(system, load) as server:
+        capacity = server.row(load, "http", Closed(CLIENTS), seconds, TIMEOUT_S).requests_per_s
         if not capacity:
             raise ScriptError("no request was answered")
         for protocol in system.protocols:
             for share in SHARES:
-                row = loaded(system, load, protocol, Arrivals(share * capacity), seconds)
+                row = server.row(load, protocol, Arrivals(share * capacity), seconds, TIMEOUT_S)
                 yield {
                     "protocol": protocol,
                     "share": share,

@@ -10,7 +10,6 @@ peak. A request is late if it takes more than 50 ms from when it was due, or fai
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from tqdm import tqdm
 
 from graph.scaling.replicas import Load, needed
 from scripts.errors import errors_in_one_line, positive
+from scripts.flags import described
 from scripts.lab.experiments.sleeping import SLEEP_S
 from scripts.load.arrivals import Arrivals
 from scripts.load.generator import Generator
@@ -157,10 +157,7 @@ def cells(trace: str, policy: str, result: Mapping[str, Any], fixed_s: float) ->
 
 def main(arguments: Sequence[str]) -> None:
     """Parse the command line, measure and report."""
-    description = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="ensemble experiments autoscaling", description=__doc__, formatter_class=description
-    )
+    parser = described(__doc__, "ensemble experiments autoscaling")
     parser.add_argument("--seconds", type=positive, default=600, help="of a trace; default: %(default)s")
     parser.add_argument("--policies", nargs="+", choices=list(policies()), default=list(policies()))
     parser.add_argument("--traces", nargs="+", choices=list(TRACES), default=list(TRACES))

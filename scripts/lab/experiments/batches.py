@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +13,7 @@ from tqdm import tqdm
 from deployments.cpus import available_cpus
 from ensemble_serving.transports import Request
 from scripts.errors import ScriptError
+from scripts.lab.benchmark.__main__ import Limit
 from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running
 from scripts.lab.benchmark.workloads import Workload, workload
 from scripts.lab.experiments.asking import REGION, region, register, share_memory
@@ -82,17 +80,10 @@ def served(load: Workload, seconds: float) -> Iterator[dict[str, Any]]:
 
 def alone(load: Workload, seconds: float) -> Rows:
     """The same images through the same models in one process, without a server, one batch after the other."""
-    command = [sys.executable, "-m", "scripts.lab.benchmark.limit", *map(str, load.models), "--images"]
-    command += [*map(str, load.images), "--size", *map(str, load.size), "--crop-ratio", str(load.crop_ratio)]
-    command += ["--seconds", str(seconds), "--clients", *map(str, SIZES), "--setting"]
-    command += [f"{available_cpus()}:1:{size}" for size in SIZES]
-    done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
-    if done.returncode:
-        raise ScriptError(f"the models alone could not be measured: {done.stderr[-500:]}")
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    found = Limit(load, SIZES, seconds, [f"{available_cpus()}:1:{size}" for size in SIZES]).measure()
     return [
-        {"way": IN_PROCESS, "images": each["clients"], "images_per_s": each["requests_per_s"], "p50_ms": each["p50_ms"]}
-        for each in found
+        {"way": IN_PROCESS, "images": size, "images_per_s": each["requests_per_s"], "p50_ms": each["p50_ms"]}
+        for size, each in found.items()
     ]
 
 

@@ -1,10 +1,10 @@
 """Measures accuracy against throughput: each member alone, all of them, and cascades of them, in float32 and int8.
 
-    ensemble experiments cascade --data test.zip --markdown zoo.md --plot zoo.svg
+    ensemble experiments cascade --data test.zip --json zoo.json --markdown zoo.md
 
 Accuracy is that of the labelled images, by the server's own decoding, prediction and combination, with its 95 %
 interval. Throughput is that of a server of one process, which clients on the same machine send the same images to, over
-HTTP; every round takes each setup in turn, and figures are medians. `--plot` needs the `plot` extra (Matplotlib).
+HTTP; every round takes each setup in turn, and figures are medians.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from scripts.dataset import Dataset, default_data
 from scripts.errors import errors_in_one_line, positive
 from scripts.evaluate.accuracy import sample
 from scripts.evaluate.ensembles import Members
+from scripts.flags import described
 from scripts.interval import Interval
 from scripts.lab.benchmark.systems import OURS, running
 from scripts.lab.benchmark.workloads import MEMBERS, Precision, Workload, workload
-from scripts.results import Table, add_files, check_files, drawing, write_files
+from scripts.results import Table, add_files, check_files, write_files
 from scripts.serve.environment import set_up
 from scripts.tune_cascade.__main__ import members_of
 
@@ -104,6 +105,15 @@ def setups(exit_at: Sequence[float]) -> list[Setup]:
     return found
 
 
+def files(dataset: Dataset, folder: Path) -> tuple[Path, ...]:
+    """Those images that are sent, each in a file of the folder."""
+    some = sample(dataset, SENT)
+    sent = tuple(folder / f"{number:04}.jpg" for number in range(len(some)))
+    for path, (encoded, _) in zip(sent, some.read(), strict=True):
+        path.write_bytes(encoded)
+    return sent
+
+
 def measure(
     chosen: Sequence[Setup], dataset: Dataset, sent: Sequence[Path], clients: int, seconds: float, rounds: int
 ) -> list[Point]:
@@ -147,46 +157,16 @@ def measure(
     return points
 
 
-def plot(points: Sequence[Point], path: Path) -> None:
-    """Accuracy over throughput, the cascades of a precision joined by a line; PNG or SVG by the file's name."""
-    with drawing(path, (8, 5)) as [axes]:
-        for colour, precision in enumerate(get_args(Precision)):
-            own = [point for point in points if point.setup.precision == precision]
-            for is_cascade, marker in ((True, "o-"), (False, "s")):
-                group = [point for point in own if (point.setup.exit_at is not None) == is_cascade]
-                drawn = (
-                    [point.requests_per_s for point in group],
-                    [point.top1.mean for point in group],
-                    [
-                        [point.top1.mean - point.top1.low for point in group],
-                        [point.top1.high - point.top1.mean for point in group],
-                    ],
-                )
-                what = f"{precision}, cascades" if is_cascade else f"{precision}, members alone and together"
-                axes.errorbar(*drawn, fmt=marker, color=f"C{colour}", capsize=2, elinewidth=0.6, label=what)
-                for point in group:
-                    # Above the line of the cascades, and below it, where both may be near each other.
-                    text, beside = (f"{point.setup.exit_at:g}", (4, 4)) if is_cascade else (point.setup.name, (4, -10))
-                    where = point.requests_per_s, point.top1.mean
-                    axes.annotate(text, where, beside, textcoords="offset points", size=7)
-        axes.set_xlabel("requests a second")
-        axes.set_ylabel("top-1, percent, with the 95 % interval")
-        axes.legend(frameon=False)
-
-
 def report(points: Sequence[Point], args: argparse.Namespace) -> None:
     """Print the points, and write the files that were asked for."""
     table = Table(HEADINGS, [point.cells() for point in points], words=range(2))
     table.show()
-    write_files(args, table, [asdict(point) for point in points], lambda path: plot(points, path))
+    write_files(args, table, [asdict(point) for point in points])
 
 
 def main(arguments: Sequence[str]) -> None:
     """Parse the command line, measure and report."""
-    description = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="ensemble experiments cascade", description=__doc__, formatter_class=description
-    )
+    parser = described(__doc__, "ensemble experiments cascade")
     parser.add_argument(
         "--data", type=Path, default=default_data(), metavar="PATH", help="<class>/*.jpg, folder or zip"
     )
@@ -194,7 +174,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--clients", type=positive, default=32)
     parser.add_argument("--seconds", type=float, default=4.0, help="of load, for each setup in each round")
     parser.add_argument("--rounds", type=positive, default=2)
-    add_files(parser)
+    add_files(parser, "json", "markdown")
     args = parser.parse_args(arguments)
     if args.data is None:
         parser.error("name the images by --data")
@@ -202,8 +182,5 @@ def main(arguments: Sequence[str]) -> None:
     with errors_in_one_line(), tempfile.TemporaryDirectory() as temporary:
         set_up()
         dataset = Dataset.open(args.data)
-        sent = []
-        for number, (encoded, _) in enumerate(sample(dataset, SENT).read()):
-            sent.append(Path(temporary) / f"{number:04}.jpg")
-            sent[-1].write_bytes(encoded)
+        sent = files(dataset, Path(temporary))
         report(measure(setups(args.exit_at), dataset, sent, args.clients, args.seconds, args.rounds), args)

@@ -8,7 +8,6 @@ are flags: the default is the price of one of the reported machines, and not tha
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.errors import ScriptError, errors_in_one_line
+from scripts.flags import described
 from scripts.load.energy import Energy
 from scripts.load.flags import number
 from scripts.results import Table, add_files, check_files, write_files
@@ -153,9 +153,7 @@ def notes(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def main(arguments: Sequence[str]) -> None:
     """Parse the command line, compute and report."""
-    parser = argparse.ArgumentParser(
-        prog="ensemble experiments cost", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described(__doc__, "ensemble experiments cost")
     add = parser.add_argument
     add("--rows", type=Path, nargs="+", default=FILES, metavar="JSON", help="what other experiments stored")
     add("--price-per-hour", type=number(0), default=0.538, help="dollars; default: %(default)s")

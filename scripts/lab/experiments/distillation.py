@@ -9,7 +9,6 @@ learn, with which the teachers were trained, too. It resumes from --folder, and 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,10 +22,11 @@ import numpy as np
 from deployments.contract.payload import Probabilities
 from models.repository import DEFAULT_ROOT, Model, find
 from scripts.dataset import default_data
-from scripts.errors import ScriptError, errors_in_one_line, positive
+from scripts.errors import ScriptError, errors_in_one_line
 from scripts.evaluate.accuracy import Truth, hits, predict, top1
 from scripts.evaluate.ensembles import Members
 from scripts.evaluate.measure import truth_of
+from scripts.flags import add_flags, described, from_flags
 from scripts.interval import Interval
 from scripts.lab.benchmark.workloads import MEMBERS
 from scripts.lab.experiments.experiment import Experiment, Groups, Here, Part, Rows
@@ -215,28 +215,17 @@ DISTILLATION = Experiment(
 
 def main(arguments: Sequence[str]) -> None:
     """Parse the command line, train, judge and write the files."""
-    parser = argparse.ArgumentParser(
-        prog="ensemble experiments distillation",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = described(__doc__, "ensemble experiments distillation")
     add, test = parser.add_argument, default_data()
     add("--data", type=Path, default=test and test.with_name("train.zip"), help="zip file or folder of <class>/*.jpg")
     add("--folder", type=Path, default=Path("checkpoints/distillation"), help="is resumed from; default: %(default)s")
-    add("--hold-out", type=positive, default=10_000, help="images that judge; default: %(default)s")
-    add("--learn", type=positive, default=20_000, help="images that students learn; default: %(default)s")
-    add("--epochs", type=positive, default=12, help="of each student; default: %(default)s")
-    add("--seeds", type=positive, default=3, help="students that differ in nothing else; default: %(default)s")
-    add("--widths", type=float, nargs="+", default=[0.25, 0.5], help="of the student; default: %(default)s")
-    add("--sizes", type=int, nargs="+", default=[32, 20], help="of its images, pixels; default: %(default)s")
-    add("--mixtures", type=positive, default=2, help="of each image, for the teachers; default: %(default)s")
+    add_flags(parser, School)
     add("--finished", action="store_true", help="train nothing, and store what earlier runs finished")
     args = parser.parse_args(arguments)
     if args.data is None:
         parser.error("name the images by --data")
     if min(args.widths) <= 0:
         parser.error("--widths must be above 0")
-    options = {name: value for name, value in vars(args).items() if name != "finished"}
     with errors_in_one_line():
         check()
         from scripts.training.__main__ import SMALLEST, keep_freed_memory
@@ -244,5 +233,5 @@ def main(arguments: Sequence[str]) -> None:
         if min(args.sizes) < SMALLEST:
             parser.error(f"--sizes must be {SMALLEST} or more")
         keep_freed_memory()
-        made = partial(measure, School(**options), finished=args.finished)
+        made = partial(measure, from_flags(School, args), finished=args.finished)
         replace(DISTILLATION, measure=lambda _: [Part(str(vars(args)), made)]).run(None, again=True)

@@ -18,13 +18,13 @@ from deployments.cpus import available_cpus
 from models.repository import DEFAULT_ROOT, find
 from scripts.dataset import Dataset, default_data
 from scripts.errors import ScriptError
-from scripts.evaluate.accuracy import sample
 from scripts.evaluate.ensembles import Members
 from scripts.lab.benchmark.systems import OURS, System, named, running
 from scripts.lab.benchmark.workloads import MEMBERS, Placement, Precision, Workload, workload
-from scripts.lab.experiments.cascade import SENT, Setup
+from scripts.lab.experiments.cascade import Setup, files
 from scripts.lab.experiments.experiment import Experiment, Groups, Here, Part, Rows
 from scripts.lab.pictures.chart import Bar
+from scripts.load.load import Closed
 from scripts.load.row import Row
 from scripts.results import Table
 from scripts.tune_cascade.__main__ import members_of
@@ -172,11 +172,7 @@ class Stream:
     @cached_property
     def _sent(self) -> tuple[Path, ...]:
         """The files of those that are sent."""
-        some = sample(self._dataset, SENT)
-        sent = [Path(self._folder.name) / f"{number:04}.jpg" for number in range(len(some))]
-        for path, (encoded, _) in zip(sent, some.read(), strict=True):
-            path.write_bytes(encoded)
-        return tuple(sent)
+        return files(self._dataset, Path(self._folder.name))
 
     @cache  # noqa: B019 - as long as the experiment.
     def load(self, precision: Precision) -> tuple[Workload, Members]:
@@ -197,7 +193,7 @@ class Stream:
         """
         load, said = self.load(step.precision)
         with running(step.system, load, step.edit, step.environment) as server:
-            row = server.row(load, "http", CLIENTS, seconds)
+            row = server.row(load, "http", Closed(CLIENTS), seconds)
         if not row.requests:
             raise ScriptError(f"no request was answered: {row.first_error}")
         yield record(row, Setup(MEMBERS, step.precision, step.exit_at).answers(said)[0].mean)

@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from scripts.dataset import Dataset, default_data
 from scripts.errors import errors_in_one_line, positive
+from scripts.flags import described
 from scripts.lab.benchmark.systems import HTTP_PORT, VARIANTS, Running, running
 from scripts.lab.benchmark.workloads import Workload, workload
 from scripts.load.arrivals import Arrivals
@@ -201,10 +202,7 @@ def report(measured: Measured, args: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Parse the command line, send and report."""
-    description = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="ensemble experiments overload", description=__doc__, formatter_class=description
-    )
+    parser = described(__doc__, "ensemble experiments overload")
     parser.add_argument("--data", type=Path, default=default_data(), metavar="PATH", help="<class>/*.jpg, or zip")
     parser.add_argument("--times", type=float, default=1.5, help="what both members answer; default: %(default)s")
     parser.add_argument("--seconds", type=positive, default=60, help="of load, for each server; default: %(default)s")

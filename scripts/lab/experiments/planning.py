@@ -9,7 +9,6 @@ All predictions are made before the first server starts. The load generator comp
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from tqdm import tqdm
 
 from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line, positive
+from scripts.flags import described
 from scripts.load.arrivals import Arrivals
 from scripts.load.load import Closed
 from scripts.plan import profile as profiles
@@ -152,10 +152,7 @@ def summary(found: Sequence[Compared]) -> list[str]:
 
 def main(arguments: Sequence[str]) -> None:
     """Parse the command line, predict, measure and report."""
-    description = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="ensemble experiments planning", description=__doc__, formatter_class=description
-    )
+    parser = described(__doc__, "ensemble experiments planning")
     parser.add_argument("--count", type=positive, default=8, help="configurations, under two loads each")
     parser.add_argument("--seed", type=int, default=0, help="of the draw; default: %(default)s")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="read, or written if it is not there")

@@ -51,14 +51,12 @@ class Law:
         contention: the share of the work that only one can do at a time.
         coherence: what each pair costs.
         draws: [draws, 3], the same of fits to resampled residuals.
-        largest: the largest N that was measured.
     """
 
     rate: float
     contention: float
     coherence: float
     draws: Floats
-    largest: float
 
     @classmethod
     def fit(cls, counts: Sequence[float], rates: Sequence[float], seed: int = 0) -> Self:
@@ -81,7 +79,7 @@ class Law:
         random = np.random.default_rng(seed)
         draws = [_fit(at, fitted * np.maximum(0.05, 1 + random.choice(residuals, len(at)))) for _ in range(DRAWS)]
         rate, contention, coherence = best.tolist()
-        return cls(rate, contention, coherence, np.array([each for each in draws if each[0] > 0]), float(at.max()))
+        return cls(rate, contention, coherence, np.array([each for each in draws if each[0] > 0]))
 
     def at(self, count: float) -> tuple[float, float, float]:
         """The throughput at a number, and its 95 % interval."""
@@ -89,10 +87,6 @@ class Law:
         drawn = [float(_at(each, one)[0]) for each in self.draws]
         low, high = np.percentile(drawn, [LOW, HIGH])
         return float(_at(np.array([self.rate, self.contention, self.coherence]), one)[0]), float(low), float(high)
-
-    def is_extrapolated(self, count: float) -> bool:
-        """Whether nothing was measured at such a number or above it."""
-        return count > self.largest
 
 
 def held_out(counts: Sequence[float], rates: Sequence[float]) -> float:

@@ -16,8 +16,9 @@ from tqdm import tqdm
 from deployments.contract.payload import Probabilities
 from models.repository import Model, find
 from scripts.dataset import Dataset
-from scripts.errors import ScriptError
+from scripts.errors import ScriptError, positive
 from scripts.evaluate.accuracy import predict
+from scripts.flags import flag
 from scripts.lab.benchmark.workloads import MEMBERS
 from scripts.training.recipe import Recipe
 
@@ -55,24 +56,17 @@ class School:
     Attributes:
         data: the images, a zip file or folder of `<class>/*.jpg`.
         folder: for checkpoints, models and answers, by which an interrupted run resumes.
-        learn: images that students learn.
-        hold_out: images that judge, none of which a student learns.
-        epochs: of each student.
-        seeds: how many students differ in nothing else.
-        widths: what the student's channels are multiplied by.
-        sizes: height and width of the students' images, pixels.
-        mixtures: how often all images are mixed beforehand.
     """
 
     data: Path
     folder: Path
-    learn: int
-    hold_out: int
-    epochs: int
-    seeds: int
-    widths: Sequence[float]
-    sizes: Sequence[int]
-    mixtures: int
+    learn: int = flag(20_000, "images that students learn; default: %(default)s", type=positive)
+    hold_out: int = flag(10_000, "images that judge, which no student learns; default: %(default)s", type=positive)
+    epochs: int = flag(12, "of each student; default: %(default)s", type=positive)
+    seeds: int = flag(3, "students that differ in nothing else; default: %(default)s", type=positive)
+    widths: Sequence[float] = flag((0.25, 0.5), "of its channels; default: %(default)s", type=float, nargs="+")
+    sizes: Sequence[int] = flag((32, 20), "of its images, pixels; default: %(default)s", type=int, nargs="+")
+    mixtures: int = flag(2, "of each image beforehand, for the teachers; default: %(default)s", type=positive)
 
     @cached_property
     def _images(self) -> int:

@@ -1,7 +1,7 @@
 """Does faults to running servers under load, and tells what their clients saw.
 
     ensemble faults                          # every scenario
-    ensemble faults members haproxy --markdown faults.md --plot faults.svg
+    ensemble faults members haproxy --markdown faults.md
     ensemble faults hostile --help           # hostile input, which has options of its own
     ensemble faults refusals --help          # more requests than a server can answer, likewise
     ensemble faults kills --help             # processes killed at any moment of a start, a load, a stop
@@ -21,7 +21,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from tqdm import tqdm
 
@@ -33,7 +32,7 @@ from scripts.lab.faults.hostile import command as hostile
 from scripts.lab.faults.scenarios import SCENARIOS, Scenario
 from scripts.lab.faults.stage import CALM_S, stage
 from scripts.lab.faults.watch import Sight, sight
-from scripts.results import Table, add_files, check_files, drawing, write_files
+from scripts.results import Table, add_files, check_files, write_files
 from scripts.serve.environment import set_up
 
 # What has options of its own.
@@ -75,18 +74,6 @@ def table(results: Sequence[Result]) -> Table:
     return Table(HEADINGS, [cells(result) for result in results])
 
 
-def plot(results: Sequence[Result], path: Path) -> None:
-    """Bars of the dark seconds, with the failed requests beside them; PNG or SVG by the file's name."""
-    with drawing(path, (9, 0.8 + 0.35 * len(results))) as [axes]:
-        bars = axes.barh([scenario.what for scenario, _ in results], [seen.dark_s for _, seen in results])
-        axes.bar_label(
-            bars, [f"{seen.failed:,} of {seen.requests:,} failed" for _, seen in results], padding=3, fontsize=8
-        )
-        axes.invert_yaxis()
-        axes.margins(x=0.25)
-        axes.set_xlabel("longest time without an answer, seconds")
-
-
 def report(results: Sequence[Result], args: argparse.Namespace) -> None:
     """Print the results, and write the files that were asked for."""
     (compared := table(results)).show()
@@ -94,7 +81,7 @@ def report(results: Sequence[Result], args: argparse.Namespace) -> None:
         if seen.first_failure:
             print(f"{scenario.name}: the first failure was {seen.first_failure}")
     records = [{"scenario": scenario.name, "what": scenario.what, **asdict(seen)} for scenario, seen in results]
-    write_files(args, compared, records, lambda path: plot(results, path))
+    write_files(args, compared, records)
 
 
 def main() -> None:
@@ -106,7 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(names)}; default: all")
     parser.add_argument("--clients", type=positive, default=CLIENTS)
-    add_files(parser)
+    add_files(parser, "json", "markdown")
     args = parser.parse_args()
     if unknown := [name for name in args.scenarios if name not in names]:
         parser.error(f"there is no scenario {unknown[0]!r}; there are {', '.join(names)}")

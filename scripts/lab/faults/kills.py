@@ -30,6 +30,7 @@ from tqdm import tqdm
 
 from ensemble_serving.transports import NoResponse, Request, is_ready, once
 from scripts.errors import ScriptError, at_least_zero, errors_in_one_line, positive
+from scripts.flags import described
 from scripts.lab.benchmark.systems import GRPC_PORT, HTTP_PORT
 from scripts.lab.benchmark.workloads import ROOT, workload
 from scripts.results import Table, add_files, check_files, write_files
@@ -229,8 +230,7 @@ def report(fates: Sequence[tuple[str, str, Fate]], args: argparse.Namespace) -> 
 
 def main(arguments: Sequence[str]) -> None:
     """Parse the command line, kill, and tell."""
-    description = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="ensemble faults kills", description=__doc__, formatter_class=description)
+    parser = described(__doc__, "ensemble faults kills")
     parser.add_argument("--kills", type=positive, default=40, help="how many; default: %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="of what is killed when; default: %(default)s")
     parser.add_argument("--first", type=at_least_zero, default=0, metavar="NUMBER", help="of the first kill")

@@ -9,7 +9,6 @@ allocators fill. Memory is the resident one of all processes together, in which 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from typing import Any
 from tqdm import tqdm
 
 from scripts.errors import errors_in_one_line, positive
+from scripts.flags import described
 from scripts.lab.benchmark.systems import OURS, Running, running
 from scripts.lab.benchmark.workloads import Placement, Workload, workload
 from scripts.results import Table, add_files, check_files, write_files
@@ -85,8 +85,7 @@ def _send(server: Running, load: Workload, count: int, progress: Any) -> int:
 
 def main(arguments: Sequence[str]) -> None:
     """Parse the command line, send, and tell."""
-    description = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="ensemble faults memory", description=__doc__, formatter_class=description)
+    parser = described(__doc__, "ensemble faults memory")
     parser.add_argument("--requests", type=positive, default=100_000, help="and as many again; default: %(default)s")
     parser.add_argument("--placement", choices=tuple(OURS), default="colocated")
     add_files(parser, "json", "markdown")

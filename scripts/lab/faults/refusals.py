@@ -19,6 +19,7 @@ import numpy as np
 from tqdm import tqdm
 
 from scripts.errors import errors_in_one_line, positive
+from scripts.flags import described
 from scripts.lab.benchmark.systems import HTTP_PORT, OURS, running
 from scripts.lab.benchmark.workloads import workload
 from scripts.load.arrivals import Arrivals
@@ -167,11 +168,7 @@ def report(results: Sequence[Result], args: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line and measure."""
     names = [load.name for load in LOADS]
-    parser = argparse.ArgumentParser(
-        "ensemble faults refusals",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = described(__doc__, "ensemble faults refusals")
     parser.add_argument("loads", nargs="*", metavar="LOAD", help=f"of {', '.join(names)}; default: all")
     parser.add_argument("--seconds", type=positive, default=30, help="how long each load lasts")
     add_files(parser, "json", "markdown")

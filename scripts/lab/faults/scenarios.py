@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
@@ -26,7 +24,6 @@ from scripts.lab.faults.stage import Stage
 from scripts.serve.api import ServeApi
 from scripts.serve.haproxy import BEGINNING_BYTES
 
-KILLS = 3
 NODES = ("JpegTransformer", "ResNet", "DenseNet", "Combiner", "Labeler")
 TWO_OF_EACH, THREE = dict.fromkeys(NODES, 2), dict.fromkeys(NODES, 3)
 FROZEN_S = 15.0
@@ -54,14 +51,17 @@ class Scenario:
     nodes: int = 1
 
 
-def _kill_members(here: Stage) -> None:
-    for deployment in ("ResNet", "DenseNet", "ResNet"):
-        here.kill_each_replica(deployment)
+def _kill_replicas(*deployments: str) -> Callable[[Stage], None]:
+    def kill(here: Stage) -> None:
+        for deployment in deployments:
+            here.kill_a_replica(deployment)
+
+    return kill
 
 
-def _kill_nodes(here: Stage) -> None:
-    for deployment in ("JpegTransformer", "Combiner", "Labeler"):
-        here.kill_each_replica(deployment)
+_kill_members = _kill_replicas("ResNet", "DenseNet", "ResNet")
+_kill_nodes = _kill_replicas("JpegTransformer", "Combiner", "Labeler")
+_kill_ingress = _kill_replicas("Ingress", "Ingress", "Ingress")
 
 
 def _freeze_a_member(here: Stage) -> None:
@@ -71,10 +71,6 @@ def _freeze_a_member(here: Stage) -> None:
     if frozen.is_running():
         frozen.resume()
     here.until_whole()
-
-
-def _kill_ingress(here: Stage) -> None:
-    here.kill_each_replica("Ingress", KILLS)
 
 
 def _kill(part: str) -> Callable[[Stage], None]:
@@ -87,39 +83,25 @@ def _kill(part: str) -> Callable[[Stage], None]:
     return kill
 
 
-def _kill_a_node(here: Stage) -> None:
-    here.kill_a_node()
-
-
-def _deploy(here: Stage, config: dict[str, Any]) -> None:
-    api = ServeApi(here.dashboard)
-    api.deploy(config)
-
-
-def _roll(here: Stage) -> None:
-    before = {name: here.replicas(name) for name in NODES}
+def _deploy(here: Stage, names: Sequence[str], **changed: Any) -> None:
     for options in here.config["applications"][0]["deployments"]:
-        if options["name"] in NODES:
-            options["ray_actor_options"] = {"num_cpus": 0.04}
-    _deploy(here, here.config)
-    here.until(lambda: all(not set(old) & set(here.replicas(name)) for name, old in before.items()))
-    here.until_whole()
+        if options["name"] in names:
+            options.update(changed)
+    ServeApi(here.dashboard).deploy(here.config)
 
 
-def _roll_ingress(here: Stage) -> None:
-    before = here.replicas("Ingress")
-    [options] = here.config["applications"][0]["deployments"]
-    options["ray_actor_options"] = {"num_cpus": 0.04}
-    _deploy(here, here.config)
-    here.until(lambda: not set(before) & set(here.replicas("Ingress")))
-    here.until_whole()
+def _roll(*names: str) -> Callable[[Stage], None]:
+    def roll(here: Stage) -> None:
+        before = {name: here.replicas(name) for name in names}
+        _deploy(here, names, ray_actor_options={"num_cpus": 0.04})
+        here.until(lambda: all(not set(old) & set(here.replicas(name)) for name, old in before.items()))
+        here.until_whole()
+
+    return roll
 
 
 def _scale_down(here: Stage) -> None:
-    for options in here.config["applications"][0]["deployments"]:
-        if options["name"] in NODES:
-            options["num_replicas"] = 1
-    _deploy(here, here.config)
+    _deploy(here, NODES, num_replicas=1)
     here.until(lambda: all(len(here.replicas(name)) == 1 for name in NODES))
     here.until_whole()
 
@@ -143,13 +125,6 @@ def _attack(by: Callable[[], None]) -> Callable[[Stage], None]:
     return do
 
 
-def _end_and_start_the_controller(here: Stage) -> None:
-    for process in here.processes("ray::ServeController"):
-        os.kill(process.pid, signal.SIGKILL)
-    here.until(lambda: bool(here.processes("ray::ServeController")))
-    here.until_whole()
-
-
 SCENARIOS = (
     Scenario("members", "a member's only replica is killed, three times", _kill_members),
     Scenario("members-of-two", "one of a member's two replicas is killed, three times", _kill_members, TWO_OF_EACH),
@@ -158,13 +133,13 @@ SCENARIOS = (
     Scenario("frozen-member", f"a member's only replica is frozen for {FROZEN_S:.0f} s", _freeze_a_member),
     Scenario("ingress", "one of two replicas of the ingress is killed, three times", _kill_ingress, {"Ingress": 2}),
     Scenario(
-        "node-of-three", "one of three machines is lost, and a replica of each node", _kill_a_node, THREE, nodes=3
+        "node-of-three", "one of three machines is lost, and a replica of each node", Stage.kill_a_node, THREE, nodes=3
     ),
-    Scenario("controller", "Serve's controller is killed", _end_and_start_the_controller),
+    Scenario("controller", "Serve's controller is killed", _kill("ray::ServeController")),
     Scenario("haproxy", "HAProxy is killed", _kill("haproxy")),
-    Scenario("rollout", "every node is rolled out anew, with one replica each", _roll),
-    Scenario("rollout-of-two", "every node is rolled out anew, with two replicas each", _roll, TWO_OF_EACH),
-    Scenario("rollout-colocated", "the one process of all nodes is rolled out anew", _roll_ingress, {}, "colocated"),
+    Scenario("rollout", "every node is rolled out anew, with one replica each", _roll(*NODES)),
+    Scenario("rollout-of-two", "every node is rolled out anew, with two replicas each", _roll(*NODES), TWO_OF_EACH),
+    Scenario("rollout-colocated", "the one process of all nodes is rolled out anew", _roll("Ingress"), {}, "colocated"),
     Scenario("scale-down", "every node goes from two replicas to one", _scale_down, TWO_OF_EACH),
     Scenario("scan-bombs", f"{BOMBS} JPEGs of 49 megapixels in 1,010 scans are sent", _send_scan_bombs),
     Scenario("slow-bodies", f"{SLOW_BODIES} clients send bodies at 10 bytes a second", _attack(send_slow_bodies)),

@@ -70,18 +70,18 @@ class Stage:
                     found.append(process)
         return found
 
-    def kill_each_replica(self, deployment: str, times: int = 1) -> None:
-        """Kill one of a deployment's replicas, wait until all is whole again, and so on."""
-        for _ in range(times):
-            count = len(self.replicas(deployment))
-            victim = self.replicas(deployment)[0]
-            victim.kill()
-            self.until(lambda gone=victim, of=count: self._replaced(deployment, gone, of))  # type: ignore[misc]
-            self.until_whole()
+    def kill_a_replica(self, deployment: str) -> None:
+        """Kill one of a deployment's replicas, and wait until all is whole again."""
+        before = self.replicas(deployment)
+        victim = before[0]
+        victim.kill()
 
-    def _replaced(self, deployment: str, gone: psutil.Process, count: int) -> bool:
-        now = self.replicas(deployment)
-        return gone not in now and len(now) == count
+        def is_replaced() -> bool:
+            now = self.replicas(deployment)
+            return victim not in now and len(now) == len(before)
+
+        self.until(is_replaced)
+        self.until_whole()
 
     def until(self, check: Callable[[], bool]) -> None:
         """Wait until something holds; raises ScriptError if it does not in `WHOLE_TIMEOUT_S`."""

@@ -7,7 +7,7 @@ import pytest
 
 from scripts.lab.faults.hostile.corpus import made
 from scripts.lab.faults.hostile.sending import Sender
-from scripts.lab.faults.hostile.siege import WellMeaning, besiege, numbered
+from scripts.lab.faults.hostile.siege import WellMeaning, besiege
 from tests import pictures
 
 SEED, INPUTS = 20, 250
@@ -20,7 +20,8 @@ def siege(server):
     address = httpx.URL(server.url)
     well_meaning = WellMeaning(server.url, pictures.jpeg())
     sender = Sender(address.host, address.port, server.grpc_port)
-    return asyncio.run(besiege(sender, numbered(made, SEED, range(INPUTS)), well_meaning))
+    inputs = ((number, made(SEED, number)) for number in range(INPUTS))
+    return asyncio.run(besiege(sender, inputs, well_meaning))
 
 
 def test_hostile_input_is_refused_and_others_are_answered(siege):

@@ -24,6 +24,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from scripts.errors import at_least_zero, errors_in_one_line, positive
+from scripts.flags import described
 from scripts.lab.faults.amplification.corpus import Corpus
 from scripts.lab.faults.amplification.measure import Cost, Measuring, measuring
 from scripts.lab.faults.amplification.report import told, worst
@@ -48,10 +49,7 @@ def least(measure: Measuring, corpus: Corpus, index: int) -> Cost:
 
 def main(arguments: Sequence[str]) -> None:
     """Parse the command line, send, and tell."""
-    description = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="ensemble faults amplification", description=__doc__, formatter_class=description
-    )
+    parser = described(__doc__, "ensemble faults amplification")
     parser.add_argument("--minutes", type=positive, default=MINUTES, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=SEED, help="default: %(default)s")
     parser.add_argument("--only", type=at_least_zero, nargs="+", metavar="INDEX", help="these alone")

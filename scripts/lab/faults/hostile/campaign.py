@@ -65,35 +65,22 @@ class Report:
         return found + [f"a process ended: {name}" for name in self.lost]
 
 
-class Memory(threading.Thread):
-    """Watches how much memory a server has."""
-
-    def __init__(self, server: Running) -> None:
-        """Begin at nothing."""
-        super().__init__(name="memory", daemon=True)
-        self._server, self._over = server, threading.Event()
-        self.peak_mb = 0.0
-
-    def run(self) -> None:
-        """Look until the end."""
-        while not self._over.wait(LOOK_EVERY_S):
-            self.peak_mb = max(self.peak_mb, self._server.resident_mb())
-
-    def stop(self) -> None:
-        """End."""
-        self._over.set()
-        self.join()
-
-
 @contextmanager
-def watched(server: Running) -> Iterator[Memory]:
-    """The memory of a server from here to the end of the block."""
-    memory = Memory(server)
-    memory.start()
+def memory_of(server: Running) -> Iterator[list[float]]:
+    """What memory a server has from here to the end of the block, megabytes, second by second."""
+    seen, over = [0.0], threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_EVERY_S):
+            seen.append(server.resident_mb())
+
+    watching = threading.Thread(target=look, name="memory", daemon=True)
+    watching.start()
     try:
-        yield memory
+        yield seen
     finally:
-        memory.stop()
+        over.set()
+        watching.join()
 
 
 def vital(server: Running) -> dict[int, str]:
@@ -130,11 +117,11 @@ def campaign(
         parts = {"corpus": ((number, made(seed, number)) for number in numbers), **sent_originals}
         for name, inputs in parts.items():
             at_once = SIDE_BY_SIDE if name in sent_originals else 16
-            with watched(server) as memory:
+            with memory_of(server) as memory_mb:
                 well_meaning = WellMeaning(URL, photograph.read_bytes())
                 sender = Sender(HOST, HTTP_PORT, GRPC_PORT)
                 siege = asyncio.run(besiege(sender, inputs, well_meaning, at_once=at_once, done=done))
-            report.parts[name] = Part(siege, memory.peak_mb)
+            report.parts[name] = Part(siege, max(memory_mb))
         _until_well()
         after = vital(server)
         report.lost = [name for pid, name in before.items() if pid not in after]

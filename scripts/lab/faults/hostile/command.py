@@ -11,12 +11,12 @@ answered within the deadline. The exit status is 1 if anything failed.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from tqdm import tqdm
 
 from scripts.errors import at_least_zero, errors_in_one_line
+from scripts.flags import described
 from scripts.lab.faults.hostile.campaign import HEADINGS, SIDE_BY_SIDE, campaign, rows
 from scripts.lab.faults.hostile.pictures import FLAT
 from scripts.results import Table, add_files, check_files, write_files
@@ -28,8 +28,7 @@ SEED = 1
 
 def main(arguments: Sequence[str]) -> None:
     """Parse the command line, send, and tell."""
-    description = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="ensemble faults hostile", description=__doc__, formatter_class=description)
+    parser = described(__doc__, "ensemble faults hostile")
     parser.add_argument("--inputs", type=at_least_zero, default=INPUTS, help="of the corpus; default: %(default)s")
     parser.add_argument("--seed", type=int, default=SEED, help="of the corpus; default: %(default)s")
     parser.add_argument("--first", type=at_least_zero, default=0, metavar="NUMBER", help="of the first input")

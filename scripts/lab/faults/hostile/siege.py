@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ensemble_serving.transports import NoResponse, Request, Response, Transport, connect, once
@@ -161,8 +161,3 @@ def families(siege: Siege) -> dict[str, Verdict]:
 def told(statuses: Counter[str]) -> str:
     """How often each status was seen, the most frequent first."""
     return ", ".join(f"{status} ({count:,})" for status, count in statuses.most_common())
-
-
-def numbered(make: Callable[[int, int], Input], seed: int, numbers: Sequence[int]) -> Iterable[tuple[int, Input]]:
-    """Inputs with their numbers, made one by one."""
-    return ((number, make(seed, number)) for number in numbers)

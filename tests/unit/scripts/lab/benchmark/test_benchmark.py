@@ -6,7 +6,7 @@ import pytest
 
 from scripts.errors import ScriptError
 from scripts.lab.benchmark import __main__ as benchmark
-from scripts.lab.benchmark.__main__ import Row, plot, run, table
+from scripts.lab.benchmark.__main__ import Row, run, table
 from scripts.lab.benchmark.systems import OURS, System, named
 from scripts.lab.benchmark.workloads import workload
 
@@ -100,11 +100,6 @@ def test_what_a_system_has_not_is_left_out_of_the_tables():
     lines = table(rows()).markdown().splitlines()
     assert len(lines) == 4
     assert lines[3].startswith("| ours | colocated | http | 8 |")
-
-
-def test_the_plot_is_a_picture(tmp_path):
-    plot(rows(), tmp_path / "p.svg")
-    assert "<svg" in (tmp_path / "p.svg").read_text()
 
 
 def test_an_unknown_system_is_told():

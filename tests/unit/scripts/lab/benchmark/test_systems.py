@@ -79,11 +79,11 @@ def test_every_peer_is_well_declared():
 
 
 def test_a_peer_has_our_builds_but_for_the_versions_it_asks_for(installed, tmp_path):
-    file = peer(tmp_path, 'dependencies = ["openvino", "numpy<2", "mosec"]')
+    file = peer(tmp_path, 'dependencies = ["openvino", "numpy<2", "another"]')
     for _ in range(2):
         peer_file.python_of(file)
     # The second time it is there.
-    assert installed.asked == [[f"openvino=={importlib.metadata.version('openvino')}", "numpy<2", "mosec"]]
+    assert installed.asked == [[f"openvino=={importlib.metadata.version('openvino')}", "numpy<2", "another"]]
 
 
 def test_a_peer_that_can_not_be_installed_is_told(installed, tmp_path):

@@ -34,12 +34,6 @@ def test_disturbances_widen_the_interval_which_holds_the_rate():
     assert rough_low < 100.0 * 32 / (1 + 0.1 * 31 + 0.001 * 32 * 31) < rough_high
 
 
-def test_beyond_what_was_measured_is_extrapolated():
-    found = Law.fit(COUNTS, law(100.0, 0.1, 0.0))
-    assert not found.is_extrapolated(16)
-    assert found.is_extrapolated(17)
-
-
 def test_a_point_that_is_held_out_is_predicted_by_the_others():
     rates = law(100.0, 0.1, 0.0)
     assert held_out(COUNTS, rates) == pytest.approx(0.0, abs=1e-6)
