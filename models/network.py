@@ -15,6 +15,10 @@ from models.layout import layout_of
 from models.repository import Model
 
 PRECISIONS = ("FP32", "FP16", "INT8")
+# The smallest probability whose logarithm a temperature divides.
+SMALLEST = 1e-30
+# The name of the operation that takes the probabilities which a temperature changes.
+TEMPERATURE = "temperature"
 
 
 def load(model: Model) -> ov.Model:
@@ -74,6 +78,31 @@ def with_softmax(network: ov.Model) -> ov.Model:
     softmax = opset13.softmax(result.input_value(0), axis=1)
     result.input(0).replace_source_output(softmax.output(0))
     network.validate_nodes_and_infer_types()
+    return network
+
+
+def with_temperature(network: ov.Model, temperature: float) -> ov.Model:
+    """The same model, whose probabilities p are changed to softmax(log(p) / temperature), which keeps their order.
+
+    Of a model that ends in a softmax these are the softmax of its logits, divided by the temperature.
+    """
+    result = network.get_results()[0]
+    names = network.output(0).get_names()
+    probabilities = opset13.maximum(result.input_value(0), np.float32(SMALLEST), name=TEMPERATURE)
+    logits = opset13.multiply(opset13.log(probabilities), np.float32(1 / temperature))
+    result.input(0).replace_source_output(opset13.softmax(logits, axis=1).output(0))
+    network.validate_nodes_and_infer_types()
+    network.output(0).get_tensor().set_names(names)
+    return network
+
+
+def without_temperature(network: ov.Model) -> ov.Model:
+    """The same model without what `with_temperature` added, if it did."""
+    for node in network.get_ordered_ops():
+        if node.get_friendly_name() == TEMPERATURE:
+            names = network.output(0).get_names()
+            network.get_results()[0].input(0).replace_source_output(node.input_value(0))
+            network.output(0).get_tensor().set_names(names)
     return network
 
 

@@ -12,7 +12,8 @@ server's own decoding, prediction and combination.
 
 With --members it measures models of a repository, and their ensembles with equal weights; with --url what a running
 server answers; with --against the difference between two groups of models, of which the highest versions count. Top-1
-is in percent, with its 95 % interval.
+is in percent, with its 95 % interval; ECE is the expected calibration error, in percent: how far the probabilities of
+answers are from the share of them that is right.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def results(args: argparse.Namespace) -> measure.Results:
     if args.against:
         return measure.compare(repository, args.members, args.against, dataset)
     if args.members or (args.repository and not args.url):
-        return measure.repository(repository, args.members, dataset, args.method or "mean")
+        return measure.repository(repository, args.members, dataset, args.method or "mean", args.fit_weights)
     found = list(configuration.ours(configuration.read(args.config)))
     if len(found) != 1:
         raise ScriptError(
@@ -56,7 +57,7 @@ def results(args: argparse.Namespace) -> measure.Results:
         config = config.model_copy(update={"model_repository": args.repository})
     if args.url:
         return measure.running(args.url, config, dataset, args.connections)
-    scores, sentences = measure.served(config, agreed, dataset, args.method)
+    scores, sentences = measure.served(config, agreed, dataset, args.method, args.fit_weights)
     return scores, [*configuration.doubts(config, agreed), *sentences]
 
 
@@ -83,15 +84,18 @@ def parse() -> argparse.Namespace:
         help=f"of --members (default: ${VARIABLE}, else ./models); alone: measure all models in it",
     )
     parser.add_argument("--method", choices=get_args(Method), help="how the ensembles combine")
+    parser.add_argument(
+        "--fit-weights", action="store_true", help="fit members' weights to the images, which none may have learnt"
+    )
     parser.add_argument("--url", help="measure this server instead, as http://127.0.0.1:8000")
     parser.add_argument("--connections", type=positive, default=16, help="requests in flight, with --url (default: 16)")
     add_files(parser)
     args = parser.parse_args()
     if args.data is None:
         parser.error("--data is required where ENSEMBLE_DATA is not set")
-    if args.url and (args.members or args.method or args.against):
-        parser.error("--members, --against and --method are the server's with --url")
-    if args.against and (not args.members or args.method):
+    if args.url and (args.members or args.method or args.against or args.fit_weights):
+        parser.error("--members, --against, --method and --fit-weights are the server's with --url")
+    if args.against and (not args.members or args.method or args.fit_weights):
         parser.error("--against compares --members, each by itself")
     check_files(parser, args)
     return args

@@ -19,11 +19,13 @@ class Walk:
 
     Attributes:
         answers: the classes that it answers, int64 [N].
+        sure: how probable they are, float32 [N].
         stops: for each member in order, the share of the images for which it is the last to be asked.
         cost: of a mean image, in the unit of the members' costs.
     """
 
     answers: Truth
+    sure: Probabilities
     stops: tuple[float, ...]
     cost: float
 
@@ -79,6 +81,6 @@ def walk(answers: Truth, sure: Probabilities, exit_at: Sequence[float], costs: S
     An image is asked no further at the probability that `exit_at` has for each member but the last.
     """
     leaves = np.vstack([sure[:-1] >= np.asarray(exit_at, np.float32)[:, None], np.ones((1, sure.shape[1]), bool)])
-    last = leaves.argmax(axis=0)
+    last, images = leaves.argmax(axis=0), np.arange(sure.shape[1])
     stops = np.bincount(last, minlength=len(costs)) / len(last)
-    return Walk(answers[last, np.arange(len(last))], tuple(stops.tolist()), float(np.cumsum(costs) @ stops))
+    return Walk(answers[last, images], sure[last, images], tuple(stops.tolist()), float(np.cumsum(costs) @ stops))

@@ -1,4 +1,4 @@
-"""What accuracies alone do not show: pixels, frequent confusions, and images on which the members disagree."""
+"""What accuracies alone do not show: pixels, frequent confusions, disagreements, and the weights that fit best."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
+from deployments.combiner import combine
 from deployments.contract.errors import EnsembleError
+from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Preprocessing
 from deployments.transformer.decoding import read_header
 from graph.agreement import Agreement
 from graph.config import EnsembleConfig
 from scripts.dataset import LIMITS, Dataset
-from scripts.evaluate.accuracy import Truth
+from scripts.errors import ScriptError
+from scripts.evaluate.accuracy import Truth, hits
+from scripts.evaluate.calibration import log_loss, mixture_weights
 from scripts.evaluate.ensembles import Members
+from scripts.evaluate.report import paired
+from scripts.interval import Interval
 
 MOST_CONFUSIONS, MOST_IMAGES = 5, 5
 # Images whose headers are read.
@@ -74,3 +81,35 @@ def disagreements(members: Members, answers: Truth, names: Sequence[str], datase
     for row in order[: min(MOST_IMAGES, int(differ.sum()))].tolist():
         votes = ", ".join(f"{name}: {names[said[name][row]]} {sure[name][row]:.2f}" for name in said)
         yield f"  {dataset.names[row]} ({votes})"
+
+
+def fitted(members: Members) -> str:
+    """The weights of the mean that fit images best, and whether equal ones are as good.
+
+    Half of the images judge the weights that fit the other half: on the images that they fit, weights seem too good.
+
+    Raises:
+        ScriptError: the members are combined otherwise than by the mean.
+    """
+    if members.method != "mean":
+        raise ScriptError(f"weights are fitted for the method mean, not for {members.method}; name it by --method")
+    names = [name for name in members.scores if members.weights[name] > 0]
+    labels, images = members.labels, np.arange(len(members.labels))
+
+    def fit(rows: NDArray[np.bool_]) -> list[float]:
+        return list(mixture_weights([members.scores[name][rows] for name in names], labels[rows]))
+
+    def combined(weights: Sequence[float]) -> Probabilities:
+        return combine([members.scores[name] for name in names], weights, members.method)
+
+    equal, weights = combined([1.0] * len(names)), fit(images >= 0)
+    judged = np.where((images % 2 == 0)[:, None], combined(fit(images % 2 == 1)), combined(fit(images % 2 == 0)))
+    difference = Interval.paired(hits(judged, labels) - hits(equal, labels))
+    losses = log_loss(combined(weights), labels), log_loss(equal, labels)
+    as_good = "; equal weights are as good" if difference.low <= 0 <= difference.high else ""
+    shown = ", ".join(f"{name}: {weight:.2f}" for name, weight in zip(names, weights, strict=True))
+    return (
+        f"the fitted weights are `combiner: {{weights: {{{shown}}}}}`: log loss {losses[0]:.4f}, with equal weights "
+        f"{losses[1]:.4f}; fitted to one half of the images, they change the top-1 of the other by "
+        f"{difference.mean:+.2f} points ({paired(difference)}){as_good}"
+    )

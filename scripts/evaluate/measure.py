@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from deployments.combiner import Method
 from deployments.contract.payload import Probabilities
@@ -20,10 +21,11 @@ from models.repository import Model, find, versions
 from models.sources import open_repository
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
-from scripts.evaluate.accuracy import Truth, hits, indices, predictions, top1, truth
+from scripts.evaluate.accuracy import Truth, hits, indices, predictions, truth
+from scripts.evaluate.calibration import calibration_error
 from scripts.evaluate.candidates import UNKNOWN, Candidate, of_configuration, of_models
 from scripts.evaluate.ensembles import Members
-from scripts.evaluate.findings import confusions, disagreements, sizes
+from scripts.evaluate.findings import confusions, disagreements, fitted, sizes
 from scripts.evaluate.report import ENSEMBLE, Score, gain, joined, paired
 from scripts.evaluate.served import ask
 from scripts.interval import Interval
@@ -42,21 +44,25 @@ class Together:
         weights: of the members that have a say, by name.
         method: how predictions are combined.
         cascade: in which order members are asked, and until when; None for all of them.
+        fits_weights: whether weights are fitted to the images, and described.
     """
 
     labels: tuple[str, ...]
     weights: Mapping[str, float]
     method: Method
     cascade: CascadeSettings | None = None
+    fits_weights: bool = False
 
     @classmethod
-    def of(cls, config: EnsembleConfig, agreed: Agreement, method: Method | None = None) -> Self:
+    def of(cls, config: EnsembleConfig, agreed: Agreement, method: Method | None = None, fits: bool = False) -> Self:
         """How the members of a configuration are combined, or by another method."""
         weights = {name: (config.combiner.weights or config.weights).get(name, 0.0) for name in config.weights}
-        return cls(agreed.labels, weights, method or config.combiner.method, config.ensemble.cascade)
+        return cls(agreed.labels, weights, method or config.combiner.method, config.ensemble.cascade, fits)
 
 
-def repository(root: Path, names: Sequence[str], dataset: Dataset, method: Method = "mean") -> Results:
+def repository(
+    root: Path, names: Sequence[str], dataset: Dataset, method: Method = "mean", fits: bool = False
+) -> Results:
     """Measure every version of models, and an ensemble for float and for int8 if every model has such a version.
 
     All models of the repository are measured unless some are named; the ensemble combines them with equal weights.
@@ -78,11 +84,13 @@ def repository(root: Path, names: Sequence[str], dataset: Dataset, method: Metho
     if not models:
         raise ScriptError(f"{root} holds no models; make one with ensemble prepare")
     truth_of(models, dataset)
-    together = Together(models[0].labels or (), dict.fromkeys(names, 1.0), method)
+    together = Together(models[0].labels or (), dict.fromkeys(names, 1.0), method, fits_weights=fits)
     return measured(of_models(models), together, dataset)
 
 
-def served(config: EnsembleConfig, agreed: Agreement, dataset: Dataset, method: Method | None = None) -> Results:
+def served(
+    config: EnsembleConfig, agreed: Agreement, dataset: Dataset, method: Method | None = None, fits: bool = False
+) -> Results:
     """Measure what a configuration serves, combined as it says or by another method, and the members' other versions.
 
     Returns:
@@ -92,7 +100,8 @@ def served(config: EnsembleConfig, agreed: Agreement, dataset: Dataset, method: 
         ScriptError: the dataset has other classes than the members.
         ConfigurationError: a member can't run.
     """
-    scores, sentences = measured(of_configuration(config, agreed), Together.of(config, agreed, method), dataset)
+    together = Together.of(config, agreed, method, fits)
+    scores, sentences = measured(of_configuration(config, agreed), together, dataset)
     return scores, [*sizes(config, agreed, dataset), *sentences]
 
 
@@ -105,10 +114,11 @@ def measured(candidates: Sequence[Candidate], together: Together, dataset: Datas
     for rows in selections(candidates, list(together.weights)):
         chosen = {name: outputs[row] for name, row in rows.items()}
         members = Members(chosen, labels, together.weights, dict.fromkeys(rows, 1.0), together.method)
-        answers = members.full()
+        combined = members.combined(list(chosen))
+        answers, sure = combined.argmax(axis=1), combined.max(axis=1)
         if (cascade := together.cascade) is not None:
             walk = members.walk(cascade.order, cascade.exit_at)
-            answers = walk.answers
+            answers, sure = walk.answers, walk.sure
             sentences.append(f"The cascade answers {walk.stops[0]:.1%} of the images by {cascade.order[0]} alone.")
         if not findings:
             findings = [
@@ -118,12 +128,14 @@ def measured(candidates: Sequence[Candidate], together: Together, dataset: Datas
         if len(rows) < 2:
             continue
         parts, best = [scores[row] for row in rows.values()], max(rows.values(), key=lambda row: scores[row].top1)
-        ensembles.append(Score(ENSEMBLE, joined(parts), 100 * float((answers == labels).mean()), len(labels)))
+        ensembles.append(_score(ENSEMBLE, joined(parts), sure, answers == labels))
         difference = Interval.paired((answers == labels) - hits(outputs[best], labels))
         if all(candidates[row].is_served for row in rows.values()):
             members_served = ", ".join(f"{score.name} {score.version}" for score in parts)
             sentences.append(f"The configuration serves the {joined(parts)} ensemble: {members_served}.")
         sentences.append(gain(ensembles[-1], parts, difference))
+        if together.fits_weights:
+            sentences.append(f"{joined(parts)} ensemble: {fitted(members)}")
     return [*scores, *ensembles], [*sentences, *findings]
 
 
@@ -176,18 +188,17 @@ def running(url: str, config: EnsembleConfig, dataset: Dataset, connections: int
         ScriptError: see `scripts.evaluate.served.ask`.
     """
     answers = ask(url, dataset, connections)
-    shares = {name: 100 * count / answers.images for name, count in answers.hits.items()}
     members = [
-        Score(name, _precision(config, name, version), shares[name], answers.images, version)
+        _score(name, _precision(config, name, version), *answers.of(name), version)
         for name, version in answers.versions.items()
-        if answers.asked[name] == answers.images
+        if answers.asked(name) == answers.images
     ]
-    ensemble = Score(ENSEMBLE, joined(members), shares[None], answers.images)
+    ensemble = _score(ENSEMBLE, joined(members), *answers.of(None))
     sentences = [gain(ensemble, members)] if len(members) == len(answers.versions) else []
     sentences += [
-        f"The cascade asked {name} about {100 * count / answers.images:.1f} % of the images."
-        for name, count in answers.asked.items()
-        if count < answers.images
+        f"The cascade asked {name} about {100 * answers.asked(name) / answers.images:.1f} % of the images."
+        for name in answers.versions
+        if answers.asked(name) < answers.images
     ]
     return [*members, ensemble], sentences
 
@@ -202,9 +213,17 @@ def truth_of(models: Sequence[Model], dataset: Dataset) -> Truth:
 
 def _scores(candidates: Sequence[Candidate], outputs: Sequence[Probabilities], labels: Truth) -> list[Score]:
     return [
-        Score(each.name, each.precision, top1(output, labels), len(labels), each.version)
+        _score(each.name, each.precision, output.max(axis=1), output.argmax(axis=1) == labels, each.version)
         for each, output in zip(candidates, outputs, strict=True)
     ]
+
+
+def _score(
+    name: str, precision: str, sure: Probabilities, right: NDArray[np.bool_], version: int | None = None
+) -> Score:
+    """The score of answers by how probable they are, and whether they are right, both [N]."""
+    top1 = 100 * int(right.sum()) / len(right)
+    return Score(name, precision, top1, len(right), version, calibration_error(sure, right))
 
 
 def _precision(config: EnsembleConfig, name: str, version: int) -> str:

@@ -12,7 +12,7 @@ from scripts.interval import Interval
 from scripts.results import Table, drawing
 
 ENSEMBLE = "ensemble"
-HEADINGS = ("model", "version", "precision", "top-1, %", "95 % interval", "images")
+HEADINGS = ("model", "version", "precision", "top-1, %", "95 % interval", "ECE, %", "images")
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,15 @@ class Score:
         top1: in percent, 0 to 100.
         images: how many it was measured on.
         version: the member's version; None for an ensemble, or a model on another server.
+        ece: the expected calibration error, in percent; see `calibration_error`.
     """
 
     name: str
     precision: str
     top1: float
     images: int
-    version: int | None = None
+    version: int | None
+    ece: float
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -39,7 +41,7 @@ class Score:
         version = "" if self.version is None else str(self.version)
         low, _, high = wilson(round(self.top1 / 100 * self.images), self.images)
         interval = f"{100 * low:.2f} to {100 * high:.2f}"
-        return self.name, version, self.precision, f"{self.top1:.2f}", interval, f"{self.images:,}"
+        return self.name, version, self.precision, f"{self.top1:.2f}", interval, f"{self.ece:.2f}", f"{self.images:,}"
 
 
 def table(scores: Sequence[Score], sentences: Sequence[str] = ()) -> Table:

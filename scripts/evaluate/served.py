@@ -6,6 +6,10 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from deployments.contract.payload import Probabilities
 from scripts.client import Client, for_each
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
@@ -17,15 +21,14 @@ class Answers:
 
     Attributes:
         images: how many it classified.
-        hits: how many it classified right, by member name, and the ensemble's under None.
-        asked: how many images each member answered; in a cascade not all.
+        votes: how probable each answer was, and whether it was right, by member name, and the ensemble's under None; in
+            a cascade a member does not answer every image.
         versions: the version of each member that answered.
         labels: every label that was an answer.
     """
 
     images: int = 0
-    hits: dict[str | None, int] = field(default_factory=dict)
-    asked: dict[str, int] = field(default_factory=dict)
+    votes: dict[str | None, list[tuple[float, bool]]] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
     labels: set[str] = field(default_factory=set)
 
@@ -49,11 +52,18 @@ class Answers:
             raise ScriptError(f"the served versions changed from {self.versions} to {versions}; start again")
         self.versions |= versions
         self.images += 1
-        for name in members:
-            self.asked[name] = self.asked.get(name, 0) + 1
-        for name, said in {None: answer["label"], **{name: vote["label"] for name, vote in members.items()}}.items():
-            self.hits[name] = self.hits.get(name, 0) + int(said == label)
-            self.labels.add(str(said))
+        for name, vote in {None: answer, **members}.items():
+            self.votes.setdefault(name, []).append((vote["probability"], vote["label"] == label))
+            self.labels.add(str(vote["label"]))
+
+    def asked(self, name: str | None) -> int:
+        """How many images a member answered, or the ensemble."""
+        return len(self.votes[name])
+
+    def of(self, name: str | None) -> tuple[Probabilities, NDArray[np.bool_]]:
+        """How probable a member's answers were, float32 [N], and whether they were right, bool [N]."""
+        sure, right = zip(*self.votes[name], strict=True)
+        return np.array(sure, np.float32), np.array(right, np.bool_)
 
 
 def ask(url: str, dataset: Dataset, connections: int) -> Answers:

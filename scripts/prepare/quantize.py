@@ -22,7 +22,7 @@ import openvino as ov
 from deployments.contract.payload import Pixels, Probabilities
 from models.baking import fold
 from models.errors import ModelError
-from models.network import load, precision
+from models.network import load, precision, without_temperature
 from models.repository import LABELS, METADATA, Model, find, versions
 from models.writing import describe, input_metadata, write_version
 from scripts.dataset import Dataset
@@ -80,7 +80,7 @@ def quantize(repository: Path, name: str, version: int | None, settings: Quantiz
         truth(validation, source)
     wanted = preprocessing(source)
     pixels = decode_all(calibration.names, [encoded for encoded, _ in calibration.read()], wanted)
-    network, nncf_version = _to_int8(load(source), pixels, settings)
+    network, nncf_version = _to_int8(without_temperature(load(source)), pixels, settings)
     metadata = {
         "precision": "INT8",
         **({"classes": list(source.labels)} if source.labels else {}),

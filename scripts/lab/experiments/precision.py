@@ -81,7 +81,7 @@ def served(precision: Precision, data: Dataset) -> Iterator[dict[str, Any]]:
         answers = {protocol: ask(url, data, CLIENTS) for protocol, url in URLS.items()}
     bundled = {each.name: each.member for each in NETWORKS if each.load == "embedded"}
     for name in (*bundled, BOTH):
-        top1 = {protocol: 100 * each.hits[bundled.get(name)] / each.images for protocol, each in answers.items()}
+        top1 = {protocol: 100 * float(each.of(bundled.get(name))[1].mean()) for protocol, each in answers.items()}
         yield {"model": name, "way": OPENVINO[precision], "top1": top1}
 
 

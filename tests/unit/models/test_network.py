@@ -6,9 +6,9 @@ import pytest
 from openvino import opset13 as op
 
 from models.errors import ModelError
-from models.network import class_count, load
+from models.network import class_count, load, with_temperature, without_temperature
 from models.repository import find
-from tests.networks import brightness, store
+from tests.networks import brightness, constant, store
 
 
 def test_damaged_weights_are_refused(tmp_path):
@@ -56,3 +56,13 @@ def test_only_ones_behind_the_classes_are_dropped(tmp_path, behind, refused):
     network = load(find(tmp_path, "m"))
     assert class_count(network) == 3
     assert network.output(0).get_names() == {"scores"}
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.7])
+def test_a_temperature_changes_probabilities_and_not_their_order(tmp_path, temperature):
+    own = np.array([0.7, 0.2, 0.1, 0], np.float32)
+    store(tmp_path, "m", with_temperature(constant(own), temperature), classes="abcd")
+    network, pixels = load(find(tmp_path, "m")), np.zeros((2, 32, 32, 3), np.uint8)
+    raised = own ** (1 / temperature)
+    assert ov.compile_model(network, "CPU")(pixels)[0] == pytest.approx(np.stack([raised / raised.sum()] * 2), abs=1e-6)
+    assert ov.compile_model(without_temperature(network), "CPU")(pixels)[0] == pytest.approx(np.stack([own] * 2))

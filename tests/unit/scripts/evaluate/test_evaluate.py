@@ -40,19 +40,20 @@ def config(repository: Path, **more: object) -> EnsembleConfig:
 
 def test_members_and_ensemble_are_measured_exactly(repository: Path, draw: Draw) -> None:
     scores, sentences = evaluate(repository, [], Dataset.open(draw(COUNTS)))
+    # In float16 0.6 is 0.6001.
     assert scores == [
-        Score("a", "FP16", 20.0, 10, 1),
-        Score("b", "FP16", 30.0, 10, 1),
-        Score("b", "INT8", 50.0, 10, 2),
+        Score("a", "FP16", 20.0, 10, 1, 40.01),
+        Score("b", "FP16", 30.0, 10, 1, 30.01),
+        Score("b", "INT8", 50.0, 10, 2, 50.0),
         # 0.3, 0.4, 0.3: the members' second choice.
-        Score("ensemble", "FP16", 50.0, 10),
+        Score("ensemble", "FP16", 50.0, 10, None, 10.01),
     ]
     assert sentences[:1] == [
         # Right of five cats that b is wrong of, wrong of three dogs that it is right of.
         "FP16 ensemble: +20.00 points of top-1 against its best member, b (paired 95 % interval -34.03 to +74.03); "
         "it removes 28.6% of that member's errors"
     ]
-    assert scores[0].cells == ("a", "1", "FP16", "20.00", "5.67 to 50.98", "10")
+    assert scores[0].cells == ("a", "1", "FP16", "20.00", "5.67 to 50.98", "40.01", "10")
 
 
 def test_two_groups_are_compared_image_by_image(repository: Path, draw: Draw) -> None:
@@ -84,12 +85,12 @@ def test_a_configuration_is_measured_as_it_is_served(repository: Path, draw: Dra
     content = config(repository, combiner={"weights": {"a": 1, "b": 0}}, transformer={"crop_ratio": 0.5})
     scores, sentences = served(content, agree(content), Dataset.open(draw(COUNTS)))
     assert scores == [
-        Score("a", "FP16", 20.0, 10, 1),
-        Score("b", "FP16", 30.0, 10, 1),
-        Score("b", "INT8", 50.0, 10, 2),
+        Score("a", "FP16", 20.0, 10, 1, 40.01),
+        Score("b", "FP16", 30.0, 10, 1, 30.01),
+        Score("b", "INT8", 50.0, 10, 2, 50.0),
         # `b` has no say.
-        Score("ensemble", "FP16+INT8", 20.0, 10),
-        Score("ensemble", "FP16", 20.0, 10),
+        Score("ensemble", "FP16+INT8", 20.0, 10, None, 40.01),
+        Score("ensemble", "FP16", 20.0, 10, None, 40.01),
     ]
     text = "\n".join(sentences)
     size = "8 x 8 pixels (the centre, 0.5 of the shorter side; its model was prepared for 1)"
@@ -105,14 +106,28 @@ def test_a_cascade_is_measured_as_it_is_served(repository: Path, draw: Draw) -> 
     content = config(repository, ensemble={"cascade": {"order": ["a", "b"], "exit_at": [0.5]}})
     scores, sentences = served(content, agree(content), Dataset.open(draw(COUNTS)))
     # The first one is sure enough of its bird.
-    assert scores[3] == Score("ensemble", "FP16+INT8", 20.0, 10)
+    assert scores[3] == Score("ensemble", "FP16+INT8", 20.0, 10, None, 40.01)
     assert "The cascade answers 100.0% of the images by a alone." in sentences
+
+
+def test_the_weights_of_a_configuration_are_fitted_and_compared_with_equal_ones(
+    repository: Path, draw: Draw, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ["--data", draw(COUNTS), "--repository", repository]
+    run(monkeypatch, *flags, "--members", "a", "b", "--fit-weights")
+    # The mean of dogs, 0.6 of three images in ten, and of birds, of two, answers best by this share of each.
+    assert "FP16 ensemble: the fitted weights are `combiner: {weights: {a: 0.40, b: 0.60}}`" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="weights are fitted for the method mean, not for majority_vote"):
+        run(monkeypatch, *flags, "--fit-weights", "--method", "majority_vote")
+    content = config(repository, combiner={"weights": {"a": 1, "b": 1}})
+    _, sentences = served(content, agree(content), Dataset.open(draw(COUNTS)), fits=True)
+    assert "equal weights are as good" in next(each for each in sentences if "the fitted weights are" in each)
 
 
 def test_an_int8_ensemble_needs_every_member(repository: Path, draw: Draw) -> None:
     add(repository, "a", constant([0.1, 0, 0.9]), "INT8")
     scores, _ = evaluate(repository, [], Dataset.open(draw(COUNTS)))
-    assert scores[-1] == Score("ensemble", "INT8", 50.0, 10)
+    assert scores[-1] == Score("ensemble", "INT8", 50.0, 10, None, 0.0)
 
 
 def test_a_vote_is_not_a_mean(repository: Path, draw: Draw) -> None:
@@ -209,9 +224,9 @@ def test_a_server_is_measured_and_asked_again_when_full(
     url, handler = server
     scores, sentences = running(url, config(repository), Dataset.open(draw(COUNTS)), 4)
     assert scores == [
-        Score("a", "FP16", 50.0, 10, 1),
-        Score("b", "INT8", 30.0, 10, 2),
-        Score("ensemble", "FP16+INT8", 50.0, 10),
+        Score("a", "FP16", 50.0, 10, 1, 0.0),
+        Score("b", "INT8", 30.0, 10, 2, 20.0),
+        Score("ensemble", "FP16+INT8", 50.0, 10, None, 0.0),
     ]
     assert handler.requests == 14
     assert "+0.00 points" in sentences[0]
@@ -254,9 +269,9 @@ def test_the_table_is_written_as_markdown_and_json(
 ) -> None:
     flags = ["--data", draw(COUNTS), "--repository", repository]
     run(monkeypatch, *flags, "--markdown", tmp_path / "t.md", "--json", tmp_path / "t.json")
-    assert "| ensemble |  | FP16 | 50.00 | 23.66 to 76.34 | 10 |" in (tmp_path / "t.md").read_text()
+    assert "| ensemble |  | FP16 | 50.00 | 23.66 to 76.34 | 10.01 | 10 |" in (tmp_path / "t.md").read_text()
     scores = json.loads((tmp_path / "t.json").read_text())
-    assert scores[0] == {"name": "a", "precision": "FP16", "top1": 20.0, "images": 10, "version": 1}
+    assert scores[0] == {"name": "a", "precision": "FP16", "top1": 20.0, "images": 10, "version": 1, "ece": 40.01}
     assert "20.00" in capsys.readouterr().out
 
 

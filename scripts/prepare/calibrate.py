@@ -1,0 +1,183 @@
+"""Calibrates a model of the repository: its probabilities come to mean the share of answers that are right.
+
+    ensemble calibrate resnet --data train.zip --hold-out 5000 --repository models
+
+A temperature is fitted to labelled images that the model was not trained on (Guo et al. 2017, arXiv:1706.04599), and is
+put into the model, at its end. It changes no answer, only how probable it is. The calibrated model is written as the
+next version, or with --replace in place of the version that it is made of. Quantize before you calibrate: `quantize`
+leaves a temperature out, and an int8 version gets its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from deployments.contract.payload import Probabilities
+from deployments.contract.preprocessing import Preprocessing
+from deployments.members.predictor import is_distribution
+from models.errors import ModelError
+from models.network import load, precision, with_softmax, with_temperature
+from models.repository import Model, find, sha256
+from models.writing import describe, input_metadata, write_version
+from scripts.dataset import Dataset
+from scripts.errors import ScriptError, at_least_zero, errors_in_one_line, positive
+from scripts.evaluate.accuracy import Truth, computed_in, predict, provenance, top1, truth
+from scripts.evaluate.calibration import calibration_error, log_loss, temperature
+from scripts.evaluate.candidates import preprocessing
+from scripts.flags import add_flags, flag, from_flags
+from scripts.repository import add_repository
+
+FEWEST = 500
+# Answers may differ where the two most probable classes are as near: rounding in bfloat16 depends on the batch.
+NEAR_TIE = 0.02
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What to fit to, and where the calibrated model goes.
+
+    Attributes:
+        data: labelled images, a zip file or folder of `<class>/*.jpg`.
+    """
+
+    data: Path
+    hold_out: int = flag(
+        0,
+        "fit to these many images of --data, which `ensemble train --hold-out` leaves out (default: 0, all images)",
+        type=at_least_zero,
+    )
+    replace: bool = flag(False, "write it in place of the version that it is made of", action="store_true")
+
+
+def calibrate(repository: Path, name: str, version: int | None, settings: Calibration) -> Path:
+    """Write a calibrated version of a model's version, None for the highest; returns its folder.
+
+    Raises:
+        ModelError: the model is calibrated already, is of another format and would be replaced, or can't be written.
+        ScriptError: the images are few, were learnt or have other classes, or no temperature fits them.
+        DatasetError: the path holds no labelled images, or no more than would be held out.
+    """
+    model = find(repository, name, version)
+    if entry := model.metadata.get("calibration"):
+        raise ModelError(
+            f"version {model.version} of {name!r} is calibrated already, with the temperature {entry['temperature']}; "
+            "name one that is not by --version"
+        )
+    if settings.replace and model.path.suffix != ".xml":
+        raise ModelError(f"{model.path} would be lost, as calibrated models are in OpenVINO's format; omit --replace")
+    images = Dataset.open(settings.data)
+    held_out = images.hold_out(settings.hold_out)[1] or images
+    if len(held_out) < FEWEST:
+        raise ScriptError(f"{len(held_out)} images are too few to fit a temperature to; name at least {FEWEST}")
+    labels = truth(held_out, model)
+    check_unseen(repository, model, held_out)
+    before = predict([model], held_out)[0]
+    found, wanted = temperature(before, labels), preprocessing(model)
+
+    def measure(written: Model) -> dict[str, Any]:
+        after = predict([written], held_out)[0]
+        check_same(before, after)
+        print(f"fitted to {len(held_out)} images of {held_out.path.name}: temperature {found}")
+        measured = {"before": figures(before, labels), "after": figures(after, labels)}
+        for when, values in measured.items():
+            print(
+                f"  {when}: expected calibration error {values['ece']:.2f} %, log loss {values['log_loss']:.4f}, "
+                f"top-1 {values['top1']:.2f} %"
+            )
+        fitted_to = {**provenance(held_out), "images": len(held_out), "computed_in": computed_in()}
+        return {"calibration": {"temperature": found, "version": model.version, **fitted_to, **measured}}
+
+    metadata = {
+        **{key: value for key, value in model.metadata.items() if key not in {"name", "version", "sha256"}},
+        "precision": precision(model),
+        "classes": list(model.labels or ()),
+        "input": {**input_metadata(wanted.size, wanted.crop_ratio), **model.input},
+    }
+    number = model.version if settings.replace else None
+    network = with_temperature(_probabilities(model, wanted), found)
+    # Weights in float16 stay so, and the temperature is not rounded to it.
+    return write_version(
+        network, repository, name, number, metadata, compress_to_fp16=False, replace=settings.replace, check=measure
+    )
+
+
+def check_unseen(repository: Path, model: Model, images: Dataset) -> None:
+    """Raise ScriptError if a model was trained on some of the images; print it if that is unknown."""
+    left_out = images_left_out(repository, model, images.path)
+    if left_out is None:
+        print(
+            f"the metadata of {model.name!r} do not show whether it was trained on these images; it must not have been"
+        )
+    elif len(images) > left_out:
+        hint = f"name --hold-out {left_out}" if left_out >= FEWEST else "name other images, or train with --hold-out"
+        raise ScriptError(
+            f"{model.name!r} was trained on {images.path.name} with --hold-out {left_out}, so it has learnt some of "
+            f"these {len(images)} images, of which it is too sure; {hint}"
+        )
+
+
+def images_left_out(repository: Path, model: Model, data: Path) -> int | None:
+    """How many images of the data training left out, by a model's metadata; None if these don't show it."""
+    source = model.metadata.get("source", {})
+    while source.get("tool") == "scripts.quantize":
+        try:
+            source = find(repository, model.name, source["version"]).metadata.get("source", {})
+        except ModelError:
+            return None
+    if source.get("tool") != "scripts.train" or not data.is_file() or source.get("sha256") != sha256(data):
+        return None
+    left_out, run = list[int](), source
+    while run:
+        left_out.append(run["recipe"].get("hold_out", 0))
+        run = run.get("initial")
+    return min(left_out)
+
+
+def check_same(before: Probabilities, after: Probabilities) -> None:
+    """Raise ModelError if any answer differs, other than where two classes are as probable; both float32 [N,C]."""
+    second, first = np.sort(before[before.argmax(axis=1) != after.argmax(axis=1)], axis=1)[:, -2:].T
+    if differ := int((first - second > NEAR_TIE).sum()):
+        raise ModelError(f"the temperature changes {differ} answers, so nothing was written; this is a bug: report it")
+
+
+def figures(probabilities: Probabilities, labels: Truth) -> dict[str, float]:
+    """The expected calibration error in percent, the log loss and top-1 in percent of probabilities, [N,C]."""
+    answers, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
+    return {
+        "ece": calibration_error(sure, answers == labels),
+        "log_loss": round(log_loss(probabilities, labels), 4),
+        "top1": top1(probabilities, labels),
+    }
+
+
+def _probabilities(model: Model, wanted: Preprocessing) -> ov.Model:
+    """A model's network, with the softmax that the server would give it."""
+    network = load(model)
+    rows = max(1, network.input(0).get_partial_shape()[0].get_min_length())
+    pixels = np.random.default_rng(0).integers(0, 256, (rows, *wanted.size, 3), np.uint8)
+    scores = ov.compile_model(network, "CPU")(pixels)[0]
+    return network if is_distribution(scores) else with_softmax(network)
+
+
+def main() -> None:
+    """Parse the command line and calibrate."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help="model of the repository")
+    parser.add_argument("--version", type=positive, help="version to calibrate (default: the highest)")
+    parser.add_argument("--data", type=Path, required=True, help="zip or folder of <class>/*.jpg to fit to")
+    add_repository(parser)
+    add_flags(parser, Calibration)
+    args = parser.parse_args()
+    with errors_in_one_line():
+        folder = calibrate(args.repository, args.name, args.version, from_flags(Calibration, args))
+        print(f"wrote {describe(folder)}")
+
+
+if __name__ == "__main__":
+    main()
