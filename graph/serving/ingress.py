@@ -89,25 +89,25 @@ class IngressReplica:
         self._settings = LiveSettings({INGRESS: self._ingress, **self._sections})
         self._ready = False
         self._unready = ""
-        service = Service(
+        regions = sockets(application, REGIONS)
+        self._service = service = Service(
             self._ingress,
             labels,
             lambda: self._ready,
-            None if keys is None else Access(keys),
-            self._missing,
-            config.page,
-            strategy(config),
-            stats,
-            replica.unique_id,
-            Replicas(application),
-            {name: (self._ingress.of_pixels(graph), offers[name]) for name, graph in members.items()},
-            Regions(sockets(application, REGIONS), lambda: self._ingress.settings.shared_memory_prefix, private),
-            self._capabilities,
-            versions,
-            is_loopback(http_host()),
-            plan.weights,
+            access=None if keys is None else Access(keys),
+            missing=self._missing,
+            page=config.page,
+            strategy=strategy(config),
+            stats=stats,
+            replica=replica.unique_id,
+            replicas=Replicas(application),
+            members={name: (self._ingress.of_pixels(graph), offers[name]) for name, graph in members.items()},
+            regions=Regions(regions, lambda: self._ingress.settings.shared_memory_prefix, private),
+            extensions=self._capabilities,
+            versions=versions,
+            is_local=is_loopback(http_host()),
+            weights=plan.weights,
         )
-        self._service = service
         self._http, self.grpc = HttpServer(service), GrpcServer(service)
         self._by_handle = 0
         self._front: Front | None = None
