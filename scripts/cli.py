@@ -56,9 +56,7 @@ GROUPS = {
         "init": Command("scripts.init", "Writes the configuration that serves models of your own."),
         "prepare": Command("scripts.prepare.__main__", "Brings a model of any framework into the repository."),
         "quantize": Command("scripts.prepare.quantize", "Quantizes a model of the repository to int8."),
-        "calibrate": Command(
-            "scripts.prepare.calibrate", "Fits a model's probabilities to the share of right answers."
-        ),
+        "calibrate": Command("scripts.prepare.calibrate", "Fits a temperature that makes probabilities right."),
         "check": Command("scripts.evaluate.__main__", "Measures a configuration on labelled images."),
         "evaluate": Command("scripts.evaluate.__main__", "The same, and models of a repository or a server."),
         "tune-cascade": Command("scripts.tune_cascade.__main__", "Chooses a cascade's order and thresholds."),

@@ -53,10 +53,9 @@ def temperature(probabilities: Probabilities, labels: Truth) -> float:
     low, high = LOWEST, HIGHEST
     for _ in range(BISECTIONS):
         middle = float(np.sqrt(low * high))
-        if (_softened(scores, middle) * scores).sum(axis=1).mean() > target:
-            low = middle
-        else:
-            high = middle
+        raised = np.exp((scores - scores.max(axis=1, keepdims=True)) / middle)
+        expected = ((raised * scores).sum(axis=1) / raised.sum(axis=1)).mean()
+        low, high = (middle, high) if expected > target else (low, middle)
     if min(low / LOWEST, HIGHEST / high) < 1.001:
         raise ScriptError(
             f"no temperature from {LOWEST} to {HIGHEST} fits: the model has all of these images right, or no more than "
@@ -84,10 +83,3 @@ def _of_labels(probabilities: Probabilities, labels: Truth) -> NDArray[np.float6
     """The probability of each label, [N]."""
     found: NDArray[np.float64] = probabilities[np.arange(len(labels)), labels].astype(np.float64)
     return np.maximum(found, SMALLEST)
-
-
-def _softened(scores: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
-    """The softmax of scores, [N,C], divided by a temperature."""
-    raised = np.exp((scores - scores.max(axis=1, keepdims=True)) / temperature)
-    softened: NDArray[np.float64] = raised / raised.sum(axis=1, keepdims=True)
-    return softened

@@ -84,7 +84,7 @@ def disagreements(members: Members, answers: Truth, names: Sequence[str], datase
 
 
 def fitted(members: Members) -> str:
-    """The weights of the mean that fit images best, and whether equal ones are as good.
+    """The weights of the mean that fit images best, and whether they or equal ones are to be set.
 
     Half of the images judge the weights that fit the other half: on the images that they fit, weights seem too good.
 
@@ -106,10 +106,15 @@ def fitted(members: Members) -> str:
     judged = np.where((images % 2 == 0)[:, None], combined(fit(images % 2 == 1)), combined(fit(images % 2 == 0)))
     difference = Interval.paired(hits(judged, labels) - hits(equal, labels))
     losses = log_loss(combined(weights), labels), log_loss(equal, labels)
-    as_good = "; equal weights are as good" if difference.low <= 0 <= difference.high else ""
     shown = ", ".join(f"{name}: {weight:.2f}" for name, weight in zip(names, weights, strict=True))
+    if difference.low > 0:
+        verdict = f"set `combiner: {{weights: {{{shown}}}}}`"
+    elif difference.high >= 0:
+        verdict = "equal weights are as good"
+    else:
+        verdict = "equal weights are better; calibrate the members before their weights are fitted"
     return (
-        f"the fitted weights are `combiner: {{weights: {{{shown}}}}}`: log loss {losses[0]:.4f}, with equal weights "
-        f"{losses[1]:.4f}; fitted to one half of the images, they change the top-1 of the other by "
-        f"{difference.mean:+.2f} points ({paired(difference)}){as_good}"
+        f"the weights {{{shown}}} have the least log loss, {losses[0]:.4f} ({losses[1]:.4f} by equal ones); fitted "
+        f"to one half of the images, they change the top-1 of the other by {difference.mean:+.2f} points "
+        f"({paired(difference)}): {verdict}"
     )

@@ -34,8 +34,8 @@ from scripts.flags import add_flags, flag, from_flags
 from scripts.repository import add_repository
 
 FEWEST = 500
-# Answers may differ where the two most probable classes are as near: rounding in bfloat16 depends on the batch.
-NEAR_TIE = 0.02
+# Answers may differ where two classes are as near: rounding in bfloat16 depends on how a batch is split.
+NEAR_TIE = 0.1
 
 
 @dataclass(frozen=True)

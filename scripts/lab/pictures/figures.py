@@ -91,7 +91,7 @@ def _short(text: str) -> str:
 
 def _accuracy() -> Chart:
     bars = []
-    for name, version, precision, top1, interval, _ in table("models.md", "model"):
+    for name, version, precision, top1, interval, *_ in table("models.md", "model"):
         low, high = map(_number, interval.split(" to "))
         label = f"{name} {version}, {precision}" if version else f"{name}, {precision}"
         bars.append(Bar(label, _number(top1), top1, name == "ensemble", (low, high)))

@@ -116,12 +116,12 @@ def test_the_weights_of_a_configuration_are_fitted_and_compared_with_equal_ones(
     flags = ["--data", draw(COUNTS), "--repository", repository]
     run(monkeypatch, *flags, "--members", "a", "b", "--fit-weights")
     # The mean of dogs, 0.6 of three images in ten, and of birds, of two, answers best by this share of each.
-    assert "FP16 ensemble: the fitted weights are `combiner: {weights: {a: 0.40, b: 0.60}}`" in capsys.readouterr().out
+    assert "FP16 ensemble: the weights {a: 0.40, b: 0.60} have the least log loss" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="weights are fitted for the method mean, not for majority_vote"):
         run(monkeypatch, *flags, "--fit-weights", "--method", "majority_vote")
     content = config(repository, combiner={"weights": {"a": 1, "b": 1}})
     _, sentences = served(content, agree(content), Dataset.open(draw(COUNTS)), fits=True)
-    assert "equal weights are as good" in next(each for each in sentences if "the fitted weights are" in each)
+    assert "equal weights are as good" in next(each for each in sentences if "the weights {" in each)
 
 
 def test_an_int8_ensemble_needs_every_member(repository: Path, draw: Draw) -> None:
