@@ -55,7 +55,9 @@ class Size:
     @property
     def name(self) -> str:
         """For people."""
-        return f"{self.cores} cores, {self.replicas} replicas{', two machines' * (self.machines > 1)}"
+        cores = "1 core" if self.cores == 1 else f"{self.cores} cores"
+        replicas = "1 replica" if self.replicas == 1 else f"{self.replicas} replicas"
+        return f"{cores}, {replicas}{', two machines' * (self.machines > 1)}"
 
     def edit(self, config: dict[str, Any]) -> None:
         """Change the Serve config of one process; each model computes with one thread."""
