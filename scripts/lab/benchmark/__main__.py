@@ -5,9 +5,9 @@
 Every round takes each system in turn, with the limit measured again between them; rows are medians over the rounds.
 The load is a closed loop of clients in a process of its own, on the same cores. Workloads: `embedded`, the models in
 the box; `imagenet`, ResNet-50 v1.5 and DenseNet-169 at 224x224 with random weights; `trivial`, constant models, so that
-only serving costs. A system is `limit`, `ours` (colocated and separate, HTTP and gRPC), `colocated`, `cascade`,
-`student` or `cached` (one process, HTTP alone), or a file of `scripts/lab/benchmark/peers`, some of which have variants
-such as `triton-callable`.
+only serving costs. A system is `limit`, `ours` (colocated and separate, HTTP and gRPC), `throughput` (a process per
+core), `colocated`, `cascade`, `student` or `cached` (one process, HTTP alone), or a file of
+`scripts/lab/benchmark/peers`, some of which have variants such as `triton-callable`.
 """
 
 from __future__ import annotations

@@ -73,9 +73,10 @@ OURS: dict[Placement, System] = {
     "separate": System("ours", "separate", ("http", "grpc")),
 }
 
-# One process by HTTP alone, as it comes and with what makes it cheap.
+# One process by HTTP alone, as it comes, and other forms: a process per core, and what makes an answer cheap.
 VARIANTS = {
     "colocated": System("colocated", "colocated", ("http",)),
+    "throughput": System("throughput", "colocated", ("http", "grpc"), file="configs/throughput.yaml"),
     "cascade": System("cascade", "colocated", ("http",), file="configs/cascade.yaml"),
     "student": System("student", "colocated", ("http",), file="configs/student.yaml"),
     "cached": System("cached", "colocated", ("http",), file="configs/cached.yaml"),
