@@ -73,7 +73,7 @@ OURS: dict[Placement, System] = {
     "separate": System("ours", "separate", ("http", "grpc")),
 }
 
-# One process by HTTP alone, as it comes, and other forms: a process per core, and what makes an answer cheap.
+# What is measured beside `ours`: one process by HTTP alone, a process per core, and what makes an answer cheap.
 VARIANTS = {
     "colocated": System("colocated", "colocated", ("http",)),
     "throughput": System("throughput", "colocated", ("http", "grpc"), file="configs/throughput.yaml"),
