@@ -86,13 +86,10 @@ def with_temperature(network: ov.Model, temperature: float) -> ov.Model:
 
     Of a model that ends in a softmax these are the softmax of its logits, divided by the temperature.
     """
-    result = network.get_results()[0]
-    names = network.output(0).get_names()
-    probabilities = opset13.maximum(result.input_value(0), np.float32(SMALLEST), name=TEMPERATURE)
+    answer = network.get_results()[0].input_value(0)
+    probabilities = opset13.maximum(answer, np.float32(SMALLEST), name=TEMPERATURE)
     logits = opset13.multiply(opset13.log(probabilities), np.float32(1 / temperature))
-    result.input(0).replace_source_output(opset13.softmax(logits, axis=1).output(0))
-    network.validate_nodes_and_infer_types()
-    network.output(0).get_tensor().set_names(names)
+    _set_answer(network, opset13.softmax(logits, axis=1).output(0))
     return network
 
 
@@ -100,10 +97,16 @@ def without_temperature(network: ov.Model) -> ov.Model:
     """The same model without what `with_temperature` added, if it did."""
     for node in network.get_ordered_ops():
         if node.get_friendly_name() == TEMPERATURE:
-            names = network.output(0).get_names()
-            network.get_results()[0].input(0).replace_source_output(node.input_value(0))
-            network.output(0).get_tensor().set_names(names)
+            _set_answer(network, node.input_value(0))
     return network
+
+
+def _set_answer(network: ov.Model, answer: ov.Output) -> None:
+    """Change what a network answers; its output keeps its names."""
+    names = network.output(0).get_names()
+    network.get_results()[0].input(0).replace_source_output(answer)
+    network.validate_nodes_and_infer_types()
+    network.output(0).get_tensor().set_names(names)
 
 
 def drop_output_quantization(network: ov.Model) -> None:
@@ -120,12 +123,7 @@ def squeeze_scores(network: ov.Model) -> None:
     shape = result.get_output_partial_shape(0)
     if shape.rank.is_dynamic or len(shape) <= 2 or any(extent != 1 for extent in list(shape)[2:]):
         return
-    axes = np.arange(2, len(shape))
-    names = network.output(0).get_names()
-    squeezed = opset13.squeeze(result.input_value(0), axes)
-    result.input(0).replace_source_output(squeezed.output(0))
-    network.validate_nodes_and_infer_types()
-    network.output(0).get_tensor().set_names(names)
+    _set_answer(network, opset13.squeeze(result.input_value(0), np.arange(2, len(shape))).output(0))
 
 
 def input_size(network: ov.Model) -> tuple[int, int] | None:

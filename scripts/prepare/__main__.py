@@ -27,7 +27,7 @@ from models.layout import LAYOUTS
 from models.network import stored_precision
 from models.writing import check_name, describe, write_version
 from scripts.errors import ScriptError, errors_in_one_line, positive
-from scripts.flags import add_flags, from_flags
+from scripts.flags import add_flags, described, from_flags
 from scripts.prepare import pretrained, quantize
 from scripts.prepare.normalization import ORDERS, USUAL, WHITE
 from scripts.prepare.preparation import Preparation
@@ -98,7 +98,7 @@ def _check_flags(args: argparse.Namespace) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result = described(__doc__)
     add = result.add_argument
     add("source", help="file, folder, or name of a torchvision or timm model")
     add("--name", required=True, help="the model's name in the repository")

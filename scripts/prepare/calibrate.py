@@ -10,28 +10,25 @@ leaves a temperature out, and an int8 version gets its own.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openvino as ov
 
 from deployments.contract.payload import Probabilities
-from deployments.contract.preprocessing import Preprocessing
-from deployments.members.predictor import is_distribution
 from models.errors import ModelError
 from models.network import load, precision, with_softmax, with_temperature
 from models.repository import Model, find, sha256
-from models.writing import describe, input_metadata, write_version
+from models.writing import write_version
 from scripts.dataset import Dataset
-from scripts.errors import ScriptError, at_least_zero, errors_in_one_line, positive
+from scripts.errors import ScriptError, at_least_zero
 from scripts.evaluate.accuracy import Truth, computed_in, predict, provenance, top1, truth
 from scripts.evaluate.calibration import calibration_error, log_loss, temperature
 from scripts.evaluate.candidates import preprocessing
-from scripts.flags import add_flags, flag, from_flags
-from scripts.repository import add_repository
+from scripts.flags import flag
+from scripts.prepare.derived import command, kept
+from scripts.prepare.preparation import answers_probabilities
 
 FEWEST = 500
 # Answers may differ where two classes are as near: rounding in bfloat16 depends on how a batch is split.
@@ -95,12 +92,14 @@ def calibrate(repository: Path, name: str, version: int | None, settings: Calibr
 
     metadata = {
         **{key: value for key, value in model.metadata.items() if key not in {"name", "version", "sha256"}},
-        "precision": precision(model),
-        "classes": list(model.labels or ()),
-        "input": {**input_metadata(wanted.size, wanted.crop_ratio), **model.input},
+        **kept(model, precision(model), wanted),
     }
     number = model.version if settings.replace else None
-    network = with_temperature(_probabilities(model, wanted), found)
+    network = load(model)
+    # As the server gives one to it.
+    if not answers_probabilities(network, wanted.size):
+        network = with_softmax(network)
+    network = with_temperature(network, found)
     # Weights in float16 stay so, and the temperature is not rounded to it.
     return write_version(
         network, repository, name, number, metadata, compress_to_fp16=False, replace=settings.replace, check=measure
@@ -156,27 +155,10 @@ def figures(probabilities: Probabilities, labels: Truth) -> dict[str, float]:
     }
 
 
-def _probabilities(model: Model, wanted: Preprocessing) -> ov.Model:
-    """A model's network, with the softmax that the server would give it."""
-    network = load(model)
-    rows = max(1, network.input(0).get_partial_shape()[0].get_min_length())
-    pixels = np.random.default_rng(0).integers(0, 256, (rows, *wanted.size, 3), np.uint8)
-    scores = ov.compile_model(network, "CPU")(pixels)[0]
-    return network if is_distribution(scores) else with_softmax(network)
-
-
 def main() -> None:
     """Parse the command line and calibrate."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", help="model of the repository")
-    parser.add_argument("--version", type=positive, help="version to calibrate (default: the highest)")
-    parser.add_argument("--data", type=Path, required=True, help="zip or folder of <class>/*.jpg to fit to")
-    add_repository(parser)
-    add_flags(parser, Calibration)
-    args = parser.parse_args()
-    with errors_in_one_line():
-        folder = calibrate(args.repository, args.name, args.version, from_flags(Calibration, args))
-        print(f"wrote {describe(folder)}")
+    of, data = "version to calibrate (default: the highest)", "zip or folder of <class>/*.jpg to fit to"
+    command(__doc__, Calibration, calibrate, of=of, data=data)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ class Preparation:
         plain = self.baked(Normalization.usual("RGB", "unit"))
         self._classes = class_count(plain)
         # By what comes out, because a softmax may be made of other operations.
-        self._softmax = not answers_probabilities(plain)
+        self._softmax = not answers_probabilities(plain, self._size)
         images = Dataset.open(args.data) if args.data else None
         self._labels, named = self._decide_labels(images)
         self._images, self._truth, self._unusable = self._usable(images)
@@ -181,12 +181,11 @@ class Preparation:
         return reason
 
 
-def answers_probabilities(network: ov.Model) -> bool:
-    """Whether a network, uint8 BGR [N,H,W,3] to float32 [N,classes], answers distributions to noise."""
-    rows, *image = network.input(0).get_partial_shape()
-    noise = np.random.default_rng(0).integers(
-        0, 256, (3 if rows.is_dynamic else rows.get_length(), *(edge.get_length() for edge in image)), np.uint8
-    )
+def answers_probabilities(network: ov.Model, size: tuple[int, int]) -> bool:
+    """Whether a network, uint8 BGR [N,H,W,3] to float32 [N,classes], answers distributions to noise of a size."""
+    rows = network.input(0).get_partial_shape()[0]
+    shape = (3 if rows.is_dynamic else rows.get_length(), *size, 3)
+    noise = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     return is_distribution(normalization.predict(network, noise))
 
 

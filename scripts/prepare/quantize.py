@@ -11,7 +11,6 @@ NNCF then found nothing to quantize, and the model would be no faster.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -24,14 +23,14 @@ from models.baking import fold
 from models.errors import ModelError
 from models.network import load, precision, without_temperature
 from models.repository import LABELS, METADATA, Model, find, versions
-from models.writing import describe, input_metadata, write_version
+from models.writing import write_version
 from scripts.dataset import Dataset
-from scripts.errors import ScriptError, errors_in_one_line, positive
+from scripts.errors import ScriptError, positive
 from scripts.evaluate.accuracy import computed_in, decode_all, hits, predict, provenance, sample, top1, truth, without
 from scripts.evaluate.candidates import preprocessing
-from scripts.flags import add_flags, flag, from_flags
+from scripts.flags import flag
 from scripts.interval import Interval
-from scripts.repository import add_repository
+from scripts.prepare.derived import command, kept
 
 Preset = Literal["mixed", "performance"]
 BiasCorrection = Literal["fast", "accurate"]
@@ -82,9 +81,7 @@ def quantize(repository: Path, name: str, version: int | None, settings: Quantiz
     pixels = decode_all(calibration.names, [encoded for encoded, _ in calibration.read()], wanted)
     network, nncf_version = _to_int8(without_temperature(load(source)), pixels, settings)
     metadata = {
-        "precision": "INT8",
-        **({"classes": list(source.labels)} if source.labels else {}),
-        "input": {**input_metadata(wanted.size, wanted.crop_ratio), **source.input},
+        **kept(source, "INT8", wanted),
         "source": {
             "tool": "scripts.quantize",
             "version": source.version,
@@ -216,16 +213,8 @@ def _to_int8(network: ov.Model, pixels: Pixels, settings: Quantization) -> tuple
 
 def main() -> None:
     """Parse the command line and quantize."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", help="model of the repository")
-    parser.add_argument("--version", type=positive, help="version to quantize (default: the highest float one)")
-    parser.add_argument("--data", type=Path, required=True, help="zip or folder of <class>/*.jpg to calibrate on")
-    add_repository(parser)
-    add_flags(parser, Quantization)
-    args = parser.parse_args()
-    with errors_in_one_line():
-        folder = quantize(args.repository, args.name, args.version, from_flags(Quantization, args))
-        print(f"wrote {describe(folder)}")
+    of, data = "version to quantize (default: the highest float one)", "zip or folder of <class>/*.jpg to calibrate on"
+    command(__doc__, Quantization, quantize, of=of, data=data)
 
 
 if __name__ == "__main__":
