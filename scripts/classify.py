@@ -24,6 +24,7 @@ from rich.text import Text
 from scripts.answers import AnswersFile, images
 from scripts.client import Client, for_each
 from scripts.errors import check_writable, errors_in_one_line, positive
+from scripts.flags import described
 
 Result = tuple[Path, dict[str, Any]]
 # Characters of a path in the table.
@@ -84,7 +85,7 @@ def to_json(results: Sequence[Result]) -> str:
 
 def parse() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     parser.add_argument("images", nargs="+", type=Path, help="image files, and folders of them")
     parser.add_argument("--protocol", choices=("http", "grpc"), default="http")
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="of the HTTP server")

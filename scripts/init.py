@@ -11,12 +11,12 @@ docs/configuration.md has every field.
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
 
 from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line
+from scripts.flags import described
 from scripts.prepare import __main__ as prepare
 from scripts.repository import add_repository
 
@@ -85,7 +85,7 @@ def prepared(member: str, repository: Path, data: Path | None) -> str:
 
 def main() -> None:
     """Parse the command line and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     parser.add_argument("file", type=Path, metavar="FILE.yaml")
     parser.add_argument("--members", nargs="+", required=True, help="models of the repository, and model files")
     parser.add_argument("--data", type=Path, help="labelled images, <class>/*.jpg, to prepare files by")

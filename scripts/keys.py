@@ -9,7 +9,6 @@ A key is printed once, when it is made; the file holds its SHA-256. A running se
 
 from __future__ import annotations
 
-import argparse
 import os
 import secrets
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from deployments.ingress.keys import Key, digest, parse, read
 from scripts.errors import ScriptError, errors_in_one_line
+from scripts.flags import described
 
 # By which a key is recognized wherever it turns up.
 PREFIX = "ens_"
@@ -77,7 +77,7 @@ def _write(file: Path, text: str) -> None:
 
 def main() -> None:
     """Parse the command line, and add, list or remove."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="add|list|remove")
     for command, text in (("add", "make a key and print it"), ("list", "list the keys"), ("remove", "remove a key")):
         each = commands.add_parser(command, help=text)

@@ -8,16 +8,16 @@ is, `manifest.json` last; `model_repository` is its address with the manifest's 
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from models.sources.manifest import MANIFEST, write
 from scripts.errors import errors_in_one_line
+from scripts.flags import described
 
 
 def main() -> None:
     """Parse the command line and write the manifest."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     parser.add_argument("folder", type=Path, help="the repository, <name>/<version>/")
     args = parser.parse_args()
     with errors_in_one_line():

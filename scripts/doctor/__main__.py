@@ -11,7 +11,6 @@ its models, and sends one image through each node in this process. It exits by 1
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -23,6 +22,7 @@ from rich.console import Console
 from rich.text import Text
 
 from scripts.doctor.finding import Finding
+from scripts.flags import described
 from scripts.shipped import shipped
 
 COLOURS = {"ok": "green", "look": "yellow", "wrong": "bold red"}
@@ -78,7 +78,7 @@ def examine_machine(
 
 def main() -> None:
     """Parse the command line and check."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     parser.add_argument(
         "config", type=Path, nargs="?", default=shipped("serve_config.yaml"), help="a Serve config file (default: ours)"
     )

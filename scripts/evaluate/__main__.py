@@ -30,6 +30,7 @@ from scripts.errors import ScriptError, errors_in_one_line, positive
 from scripts.evaluate import measure
 from scripts.evaluate.accuracy import sample
 from scripts.evaluate.report import plot, table
+from scripts.flags import described
 from scripts.repository import VARIABLE, default_repository
 from scripts.results import add_files, check_files, write_files
 from scripts.shipped import shipped
@@ -63,7 +64,7 @@ def results(args: argparse.Namespace) -> measure.Results:
 
 def parse() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     parser.add_argument(
         "config", type=Path, nargs="?", default=shipped("serve_config.yaml"), help="a Serve config file (default: ours)"
     )

@@ -7,7 +7,6 @@ For trying what a cascade's audit finds on images that its thresholds were not c
 
 from __future__ import annotations
 
-import argparse
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from tqdm import tqdm
 from deployments.contract.payload import Pixels
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError, check_writable, errors_in_one_line
+from scripts.flags import described
 
 QUALITY = 75
 GREY = 128.0
@@ -64,7 +64,7 @@ def convert(dataset: Dataset, target: Path, contrast: float, blur: float, noise:
 
 def main() -> None:
     """Parse the command line and convert."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     parser.add_argument("data", type=Path, help="<class>/*.jpg, a folder or a zip file")
     parser.add_argument("target", type=Path, help="the zip file to write")
     parser.add_argument("--contrast", type=float, default=0.7, help="at least, from 0 to 1; default: 0.7")

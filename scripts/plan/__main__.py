@@ -21,6 +21,7 @@ import msgspec
 from deployments.members.streams import folder
 from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line, fraction, positive
+from scripts.flags import described
 from scripts.load.arrivals import Arrivals
 from scripts.load.load import Closed
 from scripts.plan import profile as profiles
@@ -127,7 +128,7 @@ def table(found: Sequence[Prediction], profile: Profile, cores: int | None) -> T
 
 def main() -> None:
     """Parse the command line, predict and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     add_profile(parser)
     parser.add_argument("--concurrency", type=positive, nargs="+", metavar="N", help="clients of a closed loop")
     parser.add_argument("--rate", type=float, nargs="+", metavar="R", help="requests per second of an open loop")

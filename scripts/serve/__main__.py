@@ -9,11 +9,11 @@ every member has answered, and says so.
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 from pathlib import Path
 
+from scripts.flags import described
 from scripts.shipped import shipped
 
 
@@ -21,7 +21,7 @@ def main() -> None:
     """Parse the command line and serve."""
     # Until the server handles signals itself, nothing has been started that would have to be ended.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     parser.add_argument(
         "config", type=Path, nargs="?", default=shipped("serve_config.yaml"), help="a Serve config file (default: ours)"
     )

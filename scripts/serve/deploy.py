@@ -9,7 +9,6 @@ variables of the file that `ensemble serve` names for `source`.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from graph.names import REFUSED
 from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line
+from scripts.flags import described
 from scripts.serve.api import ServeApi
 from scripts.serve.environment import clients_file, read_clients_file
 from scripts.serve.logs import Logs
@@ -63,7 +63,7 @@ def deploy(file: Path) -> None:
 
 def main() -> None:
     """Parse the command line and deploy."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     parser.add_argument("config", type=Path, help="a Serve config file")
     with errors_in_one_line():
         deploy(parser.parse_args().config)

@@ -10,7 +10,6 @@ models at the same path.
 
 from __future__ import annotations
 
-import argparse
 import os
 import threading
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from deployments.contract.hosts import RAY_METRICS_SETTING
 from graph.ray_internals.address import HOST_ADDRESS
 from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line
+from scripts.flags import described
 from scripts.serve import machines, tls
 from scripts.serve.cluster import below, clear_leftovers, end_all_below, ended, start_ray
 from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH, set_up
@@ -139,7 +139,7 @@ def is_ready(url: str) -> bool:
 
 def main() -> None:
     """Parse the command line and join."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     parser.add_argument("address", help="the head's address; its port, if it is not 6379, after a colon")
     parser.add_argument(
         "--host-address",

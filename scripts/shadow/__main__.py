@@ -13,7 +13,6 @@ The API key is read from the environment variable ENSEMBLE_API_KEY.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -28,6 +27,7 @@ from graph.capabilities.proportion import wilson
 from scripts.client import KEY, for_each, no_answer
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError, errors_in_one_line, positive
+from scripts.flags import described
 from scripts.results import add_files, check_files, write_files
 from scripts.shadow.verdict import verdict
 
@@ -168,7 +168,7 @@ async def ask(url: str, dataset: Dataset | None, connections: int) -> list[dict[
 
 def main() -> None:
     """Parse the command line and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     parser.add_argument("url", help="the server's root")
     parser.add_argument("--data", type=Path, metavar="PATH", help="zip file or folder of <class>/*.jpg to send")
     parser.add_argument("--limit", type=positive, metavar="N", help="images of it; default: all")

@@ -9,7 +9,6 @@ ensemble trace --jaeger http://127.0.0.1:16686  # what Jaeger holds
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from rich.console import Console
 
 from deployments.observe.exporters import FOLDER
 from scripts.errors import ScriptError, errors_in_one_line
+from scripts.flags import described
 from scripts.trace import jaeger
 from scripts.trace.spans import Trace, read_traces
 from scripts.trace.waterfall import draw, svg
@@ -43,7 +43,7 @@ def choose(traces: list[Trace], beginning: str | None, slowest: bool, last: int)
 
 def main() -> None:
     """Parse the command line and draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     parser.add_argument("trace", nargs="?", metavar="TRACE_ID", help="the beginning of its id; default: the newest")
     parser.add_argument("--slowest", action="store_true", help="the slowest instead of the newest")
     parser.add_argument("--last", type=int, default=1, metavar="N", help="so many, the newest (or slowest) first")

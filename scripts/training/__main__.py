@@ -19,7 +19,7 @@ from typing import get_args
 from models.repository import DEFAULT_ROOT
 from models.writing import check_free, check_name, check_replaceable, describe
 from scripts.errors import ScriptError, errors_in_one_line
-from scripts.flags import add_flags, from_flags
+from scripts.flags import add_flags, described, from_flags
 from scripts.training.recipe import Architecture, Recipe
 
 # glibc's numbers for `mallopt`.
@@ -37,7 +37,7 @@ def keep_freed_memory() -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result = described(__doc__)
     add = result.add_argument
     add("architecture", choices=get_args(Architecture))
     add_flags(result, Recipe)

@@ -30,6 +30,7 @@ from scripts import configuration
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError, check_writable, errors_in_one_line
 from scripts.evaluate.accuracy import sample
+from scripts.flags import described
 from scripts.plan.__main__ import add_profile, only_application, photographs, profile_of
 from scripts.plan.profile import Placement, Profile
 from scripts.results import Table, add_files, check_files, drawing, write_files
@@ -153,7 +154,7 @@ def fewest(args: argparse.Namespace, trial: Trial, measuring: Measuring) -> tupl
 
 def parsed() -> argparse.Namespace:
     """The command line; ends with a usage error if it is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     add_profile(parser)
     wanted = parser.add_mutually_exclusive_group()
     wanted.add_argument("--maximize", choices=["throughput"], default="throughput", help="requests per second")

@@ -10,7 +10,6 @@ this machine. Take images that no member was trained on. Prints the lines for th
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import time
 from collections.abc import Sequence
@@ -33,6 +32,7 @@ from scripts.evaluate.accuracy import predict
 from scripts.evaluate.candidates import preprocessing
 from scripts.evaluate.ensembles import Members
 from scripts.evaluate.measure import truth_of
+from scripts.flags import described
 from scripts.interval import Interval
 from scripts.repository import add_repository
 from scripts.results import add_files, check_files, write_files
@@ -107,7 +107,7 @@ def report(members: Members, choosing: NDArray[np.bool_], choice: Choice) -> dic
 
 def main() -> None:
     """Parse the command line, choose and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     parser.add_argument(
         "--data", type=Path, default=default_data(), metavar="PATH", help="<class>/*.jpg, folder or zip file"
     )

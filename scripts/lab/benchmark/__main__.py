@@ -26,6 +26,7 @@ from typing import Any
 from tqdm import tqdm
 
 from scripts.errors import ScriptError, errors_in_one_line, fraction
+from scripts.flags import described
 from scripts.lab.benchmark.systems import System, named, peers, running
 from scripts.lab.benchmark.workloads import Placement, Workload, workload
 from scripts.results import Table, add_files, check_files, write_files
@@ -192,7 +193,7 @@ def report(rows: Sequence[Row], checks: Sequence[dict[str, Any]], args: argparse
 
 def main() -> None:
     """Parse the command line and measure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     parser.add_argument("--workload", choices=("embedded", "imagenet", "trivial"), default="embedded")
     parser.add_argument("--precision", choices=("float32", "int8"), default="int8")
     parser.add_argument(

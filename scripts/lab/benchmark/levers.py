@@ -17,6 +17,7 @@ from typing import Any
 from tqdm import tqdm
 
 from scripts.errors import ScriptError, errors_in_one_line
+from scripts.flags import described
 from scripts.lab.benchmark.micro import Result, in_process
 from scripts.lab.benchmark.systems import OURS, Running, running
 from scripts.lab.benchmark.workloads import Placement, workload
@@ -154,7 +155,7 @@ def measure(name: str, placement: Placement, clients: int, levers: Sequence[Leve
 
 def main() -> None:
     """Parse the command line and try every lever."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     parser.add_argument("--seconds", type=float, default=4, help="of each measurement")
     parser.add_argument("--only", help="levers whose workload and placement hold this text, as 'imagenet colocated'")
     add_files(parser, "json", "markdown")

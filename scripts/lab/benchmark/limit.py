@@ -8,7 +8,6 @@ and batch sizes tried, or of those given. `--check` compares each model alone wi
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import re
@@ -30,6 +29,7 @@ from deployments.contract.preprocessing import Preprocessing
 from deployments.cpus import available_cpus
 from deployments.transformer.decoding import decode, read_header
 from deployments.transformer.transformer import TransformerSettings
+from scripts.flags import described
 
 TRY_S = 1.0
 # The largest batch that is tried.
@@ -196,7 +196,7 @@ def benchmark_app(path: Path, size: tuple[int, int], setting: Setting, precision
 
 def main() -> None:
     """Parse the command line and measure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     parser.add_argument("models", type=Path, nargs="+")
     parser.add_argument("--images", type=Path, nargs="+", required=True)
     parser.add_argument("--size", type=int, nargs=2, default=(32, 32), metavar=("HEIGHT", "WIDTH"))

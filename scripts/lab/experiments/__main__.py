@@ -10,11 +10,11 @@ What is missing for any of them is named before the first one starts.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 
 from scripts.errors import ScriptError, errors_in_one_line
+from scripts.flags import described
 from scripts.lab.experiments import (
     arrivals,
     autoscaling,
@@ -86,7 +86,7 @@ def main() -> None:
     if alone := WITH_OPTIONS.get("".join(sys.argv[1:2])):
         alone(sys.argv[2:])
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     parser.add_argument("experiment", choices=sorted([*EXPERIMENTS, *WITH_OPTIONS, "all", "pages"]))
     parser.add_argument("--seconds", type=float, help="of each load; default: as long as its page says")
     parser.add_argument("--again", action="store_true", help="also what this commit has measured on this machine")

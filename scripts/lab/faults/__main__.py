@@ -25,6 +25,7 @@ from dataclasses import asdict
 from tqdm import tqdm
 
 from scripts.errors import errors_in_one_line, positive
+from scripts.flags import described
 from scripts.lab.benchmark.workloads import workload
 from scripts.lab.faults import kills, memory, refusals
 from scripts.lab.faults.amplification import command as amplification
@@ -90,7 +91,7 @@ def main() -> None:
         campaign(sys.argv[2:])
         return
     names = [scenario.name for scenario in SCENARIOS]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(names)}; default: all")
     parser.add_argument("--clients", type=positive, default=CLIENTS)
     add_files(parser, "json", "markdown")

@@ -7,8 +7,7 @@ Run it after a figure of a drawn table, or a file of docs/benchmarks, has change
 
 from __future__ import annotations
 
-import argparse
-
+from scripts.flags import described
 from scripts.lab.pictures.chart import Chart
 from scripts.lab.pictures.diagram import Diagram
 from scripts.lab.pictures.diagrams import diagrams
@@ -19,7 +18,7 @@ FOLDER = DOCS / "images"
 
 def main() -> None:
     """Parse the command line and draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     parser.parse_args()
     pictures: dict[str, Chart | Diagram] = {**charts(), **diagrams()}
     for name, picture in pictures.items():

@@ -7,9 +7,9 @@ Run it after a change of a field, a command's options, an error, a path or a pro
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
+from scripts.flags import described
 from scripts.lab.reference import commands, configuration, errors, grpc, http, schema
 from scripts.shipped import CHECKOUT
 
@@ -32,7 +32,7 @@ def write(folder: Path) -> None:
 
 def main() -> None:
     """Parse the command line and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described(__doc__)
     parser.parse_args()
     write(FOLDER)
     print(f"wrote {FOLDER}")
