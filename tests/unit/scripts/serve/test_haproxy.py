@@ -202,19 +202,24 @@ def test_what_keeps_it_from_starting_is_told(folder):
             haproxy.HAProxy(folder, listening)
 
 
-def test_headers_must_come_soon_and_a_body_may_take_longer(folder):
+def test_headers_must_come_soon_a_body_may_take_longer_and_the_next_request_too(folder):
     with (
         Front(folder) as front,
         answering(folder),
         socket.create_connection(("127.0.0.1", front.http)) as slow,
         socket.create_connection(("127.0.0.1", front.http)) as slower,
+        socket.create_connection(("127.0.0.1", front.http)) as kept,
     ):
+        kept.sendall(b"GET /200 HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert kept.recv(4096).startswith(b"HTTP/1.1 200")
         slow.sendall(b"POST /200 HTTP/1.1\r\nHost: x\r\nContent-Length: 10000\r\n\r\n" + bytes(9000))
         slower.sendall(b"POST /200 HTTP/1.1\r\nHost:")
         # Ends when HAProxy has waited long enough for the rest of the headers.
         assert slower.recv(4096).startswith(b"HTTP/1.1 408")
         slow.sendall(bytes(1000))
         assert slow.recv(4096).startswith(b"HTTP/1.1 200")
+        kept.sendall(b"GET /200 HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert kept.recv(4096).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize("path", ["/classify", "/v2/models/ensemble/infer"])
