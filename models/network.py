@@ -86,7 +86,7 @@ def with_temperature(network: ov.Model, temperature: float) -> ov.Model:
 
     Of a model that ends in a softmax these are the softmax of its logits, divided by the temperature.
     """
-    answer = network.get_results()[0].input_value(0)
+    answer = opset13.convert(network.get_results()[0].input_value(0), "f32").output(0)
     probabilities = opset13.maximum(answer, np.float32(SMALLEST), name=TEMPERATURE)
     logits = opset13.multiply(opset13.log(probabilities), np.float32(1 / temperature))
     _set_answer(network, opset13.softmax(logits, axis=1).output(0))
@@ -95,9 +95,13 @@ def with_temperature(network: ov.Model, temperature: float) -> ov.Model:
 
 def without_temperature(network: ov.Model) -> ov.Model:
     """The same model without what `with_temperature` added, if it did."""
-    for node in network.get_ordered_ops():
-        if node.get_friendly_name() == TEMPERATURE:
-            _set_answer(network, node.input_value(0))
+    node = network.get_results()[0].input_value(0).get_node()
+    for kind in ("Softmax", "Multiply", "Log", "Maximum"):
+        if node.get_type_name() != kind:
+            return network
+        added, node = node, node.input_value(0).get_node()
+    if added.get_friendly_name() == TEMPERATURE:
+        _set_answer(network, added.input_value(0))
     return network
 
 

@@ -67,6 +67,12 @@ class Model:
         described = self.metadata.get("input", {})
         return described if isinstance(described, dict) else {}
 
+    @property
+    def source(self) -> dict[str, Any]:
+        """The entry `source` of `metadata.json`: how `ensemble` made the model; empty for one from elsewhere."""
+        described = self.metadata.get("source", {})
+        return described if isinstance(described, dict) else {}
+
     def verify(self) -> None:
         """Compare each file with its SHA-256 in `metadata.json`, if there is one.
 

@@ -53,7 +53,7 @@ def check_name(name: str) -> None:
 def check_replaceable(repository: Path, name: str, version: int) -> None:
     """Raise ModelError if another version was quantized from this one: that would keep the old weights."""
     for other in versions(repository, name):
-        source = find(repository, name, other).metadata.get("source", {})
+        source = find(repository, name, other).source
         if source.get("tool") == "scripts.quantize" and source.get("version") == version:
             raise ModelError(
                 f"version {other} of {name!r} was quantized from version {version} and would stay as it is; delete "

@@ -36,6 +36,7 @@ class Candidate:
         wanted: the pixels that it takes.
         node: predicts; see `MemberConfig.make`.
         is_served: whether it is the version that the configuration serves.
+        model: its files; None for a member on another server.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Candidate:
     wanted: MemberInput
     node: Node[Any, Probabilities]
     is_served: bool = False
+    model: Model | None = None
 
 
 def of_models(models: Sequence[Model]) -> list[Candidate]:
@@ -87,7 +89,7 @@ def _of_member(member: Member, config: EnsembleConfig, agreed: Agreement) -> Ite
 
 def _of_model(member: LocalMember, model: Model, interface: MemberInterface, is_served: bool = False) -> Candidate:
     node = member.load(model, interface, 1)
-    return Candidate(member.name, model.version, precision(model), interface.images, node, is_served)
+    return Candidate(member.name, model.version, precision(model), interface.images, node, is_served, model)
 
 
 def preprocessing(model: Model) -> Preprocessing:

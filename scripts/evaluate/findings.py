@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,6 @@ from deployments.transformer.decoding import read_header
 from graph.agreement import Agreement
 from graph.config import EnsembleConfig
 from scripts.dataset import LIMITS, Dataset
-from scripts.errors import ScriptError
 from scripts.evaluate.accuracy import Truth, hits
 from scripts.evaluate.calibration import log_loss, mixture_weights
 from scripts.evaluate.ensembles import Members
@@ -28,6 +28,8 @@ from scripts.interval import Interval
 MOST_CONFUSIONS, MOST_IMAGES = 5, 5
 # Images whose headers are read.
 MEASURED = 200
+# A difference is real if chance alone makes it so seldom.
+MOST_BY_CHANCE = 0.05
 
 
 def sizes(config: EnsembleConfig, agreed: Agreement, dataset: Dataset) -> Iterator[str]:
@@ -83,16 +85,19 @@ def disagreements(members: Members, answers: Truth, names: Sequence[str], datase
         yield f"  {dataset.names[row]} ({votes})"
 
 
+def by_chance(better: int, worse: int) -> float:
+    """How probable it is that so many images or more differ in one direction, if both are as probable (McNemar)."""
+    differ = better + worse
+    as_rare: int = sum(comb(differ, count) for count in range(min(better, worse) + 1))
+    probable: float = 2 * as_rare / 2**differ
+    return min(1.0, probable)
+
+
 def fitted(members: Members) -> str:
     """The weights of the mean that fit images best, and whether they or equal ones are to be set.
 
     Half of the images judge the weights that fit the other half: on the images that they fit, weights seem too good.
-
-    Raises:
-        ScriptError: the members are combined otherwise than by the mean.
     """
-    if members.method != "mean":
-        raise ScriptError(f"weights are fitted for the method mean, not for {members.method}; name it by --method")
     names = [name for name in members.scores if members.weights[name] > 0]
     labels, images = members.labels, np.arange(len(members.labels))
 
@@ -104,13 +109,14 @@ def fitted(members: Members) -> str:
 
     equal, weights = combined([1.0] * len(names)), fit(images >= 0)
     judged = np.where((images % 2 == 0)[:, None], combined(fit(images % 2 == 1)), combined(fit(images % 2 == 0)))
-    difference = Interval.paired(hits(judged, labels) - hits(equal, labels))
+    changes = hits(judged, labels) - hits(equal, labels)
+    difference = Interval.paired(changes)
     losses = log_loss(combined(weights), labels), log_loss(equal, labels)
     shown = ", ".join(f"{name}: {weight:.2f}" for name, weight in zip(names, weights, strict=True))
-    if difference.low > 0:
-        verdict = f"set `combiner: {{weights: {{{shown}}}}}`"
-    elif difference.high >= 0:
+    if by_chance(int((changes > 0).sum()), int((changes < 0).sum())) >= MOST_BY_CHANCE:
         verdict = "equal weights are as good"
+    elif difference.mean > 0:
+        verdict = f"set `combiner: {{weights: {{{shown}}}}}`"
     else:
         verdict = "equal weights are better; calibrate the members before their weights are fitted"
     return (

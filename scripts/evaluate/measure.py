@@ -28,6 +28,7 @@ from scripts.evaluate.ensembles import Members
 from scripts.evaluate.findings import confusions, disagreements, fitted, sizes
 from scripts.evaluate.report import ENSEMBLE, Score, gain, joined, paired
 from scripts.evaluate.served import ask
+from scripts.evaluate.unseen import check_unseen
 from scripts.interval import Interval
 
 INT8 = "INT8"
@@ -108,6 +109,8 @@ def served(
 def measured(candidates: Sequence[Candidate], together: Together, dataset: Dataset) -> Results:
     """Measure candidates and the ensembles that they make; see `selections`."""
     labels = indices(dataset, together.labels, "the models")
+    if together.fits_weights:
+        _check_fits(candidates, together, dataset)
     outputs = predictions(candidates, dataset)
     scores, ensembles = _scores(candidates, outputs, labels), list[Score]()
     sentences, findings = list[str](), list[str]()
@@ -137,6 +140,22 @@ def measured(candidates: Sequence[Candidate], together: Together, dataset: Datas
         if together.fits_weights:
             sentences.append(f"{joined(parts)} ensemble: {fitted(members)}")
     return [*scores, *ensembles], [*sentences, *findings]
+
+
+def _check_fits(candidates: Sequence[Candidate], together: Together, dataset: Dataset) -> None:
+    """Raise ScriptError if weights can't be fitted to these images."""
+    if together.method != "mean":
+        raise ScriptError(f"weights are fitted for the method mean, not for {together.method}; name it by --method")
+    if together.cascade is not None:
+        raise ScriptError(
+            "the thresholds of a cascade were chosen for the weights that it has; to fit weights, name its members by "
+            "--members, and choose the thresholds again with these weights"
+        )
+    if len(together.weights) < 2:
+        raise ScriptError("weights are fitted to two members or more")
+    for model in {each.name: each.model for each in candidates}.values():
+        if model is not None:
+            check_unseen(model, dataset)
 
 
 def selections(candidates: Sequence[Candidate], names: Sequence[str]) -> list[dict[str, int]]:

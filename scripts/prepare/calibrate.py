@@ -19,18 +19,18 @@ import numpy as np
 from deployments.contract.payload import Probabilities
 from models.errors import ModelError
 from models.network import load, precision, with_softmax, with_temperature
-from models.repository import Model, find, sha256
+from models.repository import Model, find
 from models.writing import write_version
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError, at_least_zero
 from scripts.evaluate.accuracy import Truth, computed_in, predict, provenance, top1, truth
 from scripts.evaluate.calibration import calibration_error, log_loss, temperature
 from scripts.evaluate.candidates import preprocessing
+from scripts.evaluate.unseen import FEWEST, check_unseen
 from scripts.flags import flag
 from scripts.prepare.derived import command, kept
 from scripts.prepare.preparation import answers_probabilities
 
-FEWEST = 500
 # Answers may differ where two classes are as near: rounding in bfloat16 depends on how a batch is split.
 NEAR_TIE = 0.1
 
@@ -73,7 +73,7 @@ def calibrate(repository: Path, name: str, version: int | None, settings: Calibr
     if len(held_out) < FEWEST:
         raise ScriptError(f"{len(held_out)} images are too few to fit a temperature to; name at least {FEWEST}")
     labels = truth(held_out, model)
-    check_unseen(repository, model, held_out)
+    check_unseen(model, held_out)
     before = predict([model], held_out)[0]
     found, wanted = temperature(before, labels), preprocessing(model)
 
@@ -104,38 +104,6 @@ def calibrate(repository: Path, name: str, version: int | None, settings: Calibr
     return write_version(
         network, repository, name, number, metadata, compress_to_fp16=False, replace=settings.replace, check=measure
     )
-
-
-def check_unseen(repository: Path, model: Model, images: Dataset) -> None:
-    """Raise ScriptError if a model was trained on some of the images; print it if that is unknown."""
-    left_out = images_left_out(repository, model, images.path)
-    if left_out is None:
-        print(
-            f"the metadata of {model.name!r} do not show whether it was trained on these images; it must not have been"
-        )
-    elif len(images) > left_out:
-        hint = f"name --hold-out {left_out}" if left_out >= FEWEST else "name other images, or train with --hold-out"
-        raise ScriptError(
-            f"{model.name!r} was trained on {images.path.name} with --hold-out {left_out}, so it has learnt some of "
-            f"these {len(images)} images, of which it is too sure; {hint}"
-        )
-
-
-def images_left_out(repository: Path, model: Model, data: Path) -> int | None:
-    """How many images of the data training left out, by a model's metadata; None if these don't show it."""
-    source = model.metadata.get("source", {})
-    while source.get("tool") == "scripts.quantize":
-        try:
-            source = find(repository, model.name, source["version"]).metadata.get("source", {})
-        except ModelError:
-            return None
-    if source.get("tool") != "scripts.train" or not data.is_file() or source.get("sha256") != sha256(data):
-        return None
-    left_out, run = list[int](), source
-    while run:
-        left_out.append(run["recipe"].get("hold_out", 0))
-        run = run.get("initial")
-    return min(left_out)
 
 
 def check_same(before: Probabilities, after: Probabilities) -> None:

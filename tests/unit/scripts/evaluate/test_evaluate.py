@@ -12,9 +12,11 @@ import pytest
 from graph.agreement import agree
 from graph.config import EnsembleConfig, parse
 from models.errors import ModelError
+from models.repository import sha256
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.evaluate import __main__ as command
+from scripts.evaluate.findings import by_chance
 from scripts.evaluate.measure import compare, running, served
 from scripts.evaluate.measure import repository as evaluate
 from scripts.evaluate.report import Score
@@ -119,9 +121,27 @@ def test_the_weights_of_a_configuration_are_fitted_and_compared_with_equal_ones(
     assert "FP16 ensemble: the weights {a: 0.40, b: 0.60} have the least log loss" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="weights are fitted for the method mean, not for majority_vote"):
         run(monkeypatch, *flags, "--fit-weights", "--method", "majority_vote")
+    with pytest.raises(SystemExit, match="weights are fitted to two members or more"):
+        run(monkeypatch, *flags, "--members", "a", "--fit-weights")
+    stages = config(repository, ensemble={"cascade": {"order": ["a", "b"], "exit_at": [0.5]}})
+    with pytest.raises(ScriptError, match="thresholds of a cascade were chosen for the weights"):
+        served(stages, agree(stages), Dataset.open(draw(COUNTS)), fits=True)
     content = config(repository, combiner={"weights": {"a": 1, "b": 1}})
     _, sentences = served(content, agree(content), Dataset.open(draw(COUNTS)), fits=True)
     assert "equal weights are as good" in next(each for each in sentences if "the weights {" in each)
+
+
+def test_weights_are_not_fitted_to_images_that_a_member_has_learnt(repository: Path, draw: Draw) -> None:
+    data = draw(COUNTS)
+    source = {"tool": "scripts.train", "recipe": {"hold_out": 5}, "sha256": sha256(data), "initial": None}
+    add(repository, "c", constant(DOGS), "FP16", source=source)
+    with pytest.raises(ScriptError, match=r"'c' was trained on .* with --hold-out 5, so it has learnt some"):
+        evaluate(repository, ["b", "c"], Dataset.open(data), fits=True)
+
+
+@pytest.mark.parametrize(("better", "worse", "probable"), [(4, 0, 0.125), (6, 0, 0.03125), (0, 6, 0.03125), (5, 5, 1)])
+def test_few_differing_images_show_no_difference(better: int, worse: int, probable: float) -> None:
+    assert by_chance(better, worse) == probable
 
 
 def test_an_int8_ensemble_needs_every_member(repository: Path, draw: Draw) -> None:

@@ -17,6 +17,7 @@ from models.repository import find, sha256, versions
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.evaluate.accuracy import predict
+from scripts.evaluate.unseen import images_left_out
 from scripts.prepare import calibrate as command
 from scripts.prepare import quantize
 from scripts.prepare.calibrate import Calibration, calibrate, check_same
@@ -155,6 +156,22 @@ def test_images_that_the_float_model_has_learnt_are_refused(
     else:
         assert calibrate(tmp_path, "m", None, settings).name == "3"
         assert "do not show" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("own", "begun", "left_out"), [("a", "b", 600), ("b", "a", 0), ("b", "c", None)])
+def test_of_the_runs_that_a_model_comes_from_those_with_these_images_count(
+    tmp_path: Path, data: Path, own: str, begun: str, left_out: int | None
+) -> None:
+    digests = {"a": sha256(data), "b": "b" * 64, "c": "c" * 64}
+    initial = {"recipe": {"hold_out": 0}, "data_sha256": digests[begun], "initial": None}
+    source = {"tool": "scripts.train", "recipe": {"hold_out": 600}, "sha256": digests[own], "initial": initial}
+    add(tmp_path, "m", brightness(), "FP16", source=source)
+    assert images_left_out(find(tmp_path, "m"), Dataset.open(data)) == left_out
+
+
+def test_a_source_that_is_a_text_says_nothing_of_training(tmp_path: Path, data: Path) -> None:
+    add(tmp_path, "m", brightness(), "FP16", source="https://example.com/m")
+    assert images_left_out(find(tmp_path, "m"), Dataset.open(data)) is None
 
 
 def test_without_the_float_version_it_is_unknown_what_was_learnt(

@@ -1,0 +1,48 @@
+"""Whether a model was trained on images that are to judge it, by its metadata."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from models.errors import ModelError
+from models.repository import Model, find, sha256
+from scripts.dataset import Dataset
+from scripts.errors import ScriptError
+
+# So few images tell too little of how sure a model should be.
+FEWEST = 500
+
+
+def check_unseen(model: Model, images: Dataset) -> None:
+    """Raise ScriptError if a model was trained on some of the images; print it if that is unknown."""
+    left_out = images_left_out(model, images)
+    if left_out is None:
+        print(
+            f"the metadata of {model.name!r} do not show whether it was trained on these images; it must not have been"
+        )
+    elif len(images) > left_out:
+        hint = f"name --hold-out {left_out}" if left_out >= FEWEST else "name other images, or train with --hold-out"
+        raise ScriptError(
+            f"{model.name!r} was trained on {images.path.name} with --hold-out {left_out}, so it has learnt some of "
+            f"these {len(images)} images, of which it is too sure; {hint}"
+        )
+
+
+def images_left_out(model: Model, images: Dataset) -> int | None:
+    """How many images of the data all training left out that used these; None if the metadata show no such training."""
+    source = model.source
+    while source.get("tool") == "scripts.quantize":
+        try:
+            source = find(model.folder.parents[1], model.name, source.get("version")).source
+        except ModelError:
+            return None
+    if source.get("tool") != "scripts.train" or not images.path.is_file():
+        return None
+    digest, left_out = sha256(images.path), list[int]()
+    run: dict[str, Any] | None = source
+    while run:
+        # Earlier releases recorded no digest of the data of a run that another began with: it had the same.
+        if run.get("data_sha256", source.get("sha256")) == digest:
+            left_out.append(run["recipe"].get("hold_out", 0))
+        run = run.get("initial")
+    return min(left_out, default=None)
