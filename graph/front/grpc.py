@@ -7,6 +7,7 @@ third of the time in which the interpreter computes.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,9 +31,9 @@ _, REQUEST_ID = REQUEST_IDS
 class GrpcListener:
     """Answers gRPC on a socket."""
 
-    def __init__(self, server: GrpcServer, most_bytes: int) -> None:
-        """Set what answers calls, and the most bytes of a request's images."""
-        self._server, self._most_bytes = server, most_bytes + BESIDES
+    def __init__(self, server: GrpcServer, most_bytes: Callable[[], int]) -> None:
+        """Set what answers calls, and the most bytes of a request's images, which may change."""
+        self._server, self._most_bytes = server, lambda: most_bytes() + BESIDES
         self._methods = {f"/{service.full_name}/{each.name}": each for service in SERVICES for each in service.methods}
         self._listening: asyncio.Server | None = None
         self._connections: set[GrpcConnection] = set()

@@ -25,7 +25,7 @@ class GrpcConnection(asyncio.Protocol):
         call: the one that is under way; None for none.
     """
 
-    def __init__(self, answer: Answer, most_bytes: int, connections: set[GrpcConnection]) -> None:
+    def __init__(self, answer: Answer, most_bytes: Callable[[], int], connections: set[GrpcConnection]) -> None:
         """Set what answers a call, the most bytes of a message, and the set that it is in while it lasts."""
         self._answer, self._most_bytes, self._connections = answer, most_bytes, connections
         self._parser = httptools.HttpRequestParser(self)
@@ -73,7 +73,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """The time of the call begins."""
-        self.call = call = GrpcCall(self._path.decode("latin-1"), self._metadata, self._most_bytes)
+        self.call = call = GrpcCall(self._path.decode("latin-1"), self._metadata, self._most_bytes())
         self._deadline = asyncio.get_running_loop().call_later(call.timeout_s, self._expire, call)
 
     def on_body(self, data: bytes) -> None:

@@ -112,7 +112,10 @@ class IngressReplica:
         self._by_handle = 0
         self._front: Front | None = None
         if (sockets_of_front := folder(application)) is not None:
-            listeners = HttpListener(self._http), GrpcListener(self.grpc, config.ingress.max_request_bytes)
+            listeners = (
+                HttpListener(self._http),
+                GrpcListener(self.grpc, lambda: self._ingress.settings.max_request_bytes),
+            )
             self._front = Front(sockets_of_front, *listeners)
         report_state(self._nodes, {name: each for name, each in edges.items() if isinstance(each, DirectEdge)})
         self._warm_up = asyncio.get_event_loop().create_task(self._warm_up_until_ready())

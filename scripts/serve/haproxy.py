@@ -25,7 +25,7 @@ DOWN = "the application is not there; try again later"
 # How much of a body must have come before it is handed on, and within how many seconds.
 BEGINNING_BYTES, BEGINNING_S = 8192, 10
 SLOW = f"of the body less than {BEGINNING_BYTES} bytes came in {BEGINNING_S} s; send it faster"
-TOO_LARGE = "a message of this method may have 256 KiB; only ModelInfer, Predict, Classify and SendFeedback take more"
+TOO_LARGE = "a message may have 256 KiB, and more only for ModelInfer, Predict, Classify and SendFeedback; send less"
 BUSY = "too many messages of this size are on their way; try again later"
 TLS = " ssl crt {} alpn {} ssl-min-ver TLSv1.2 no-tls-tickets"
 START_TIMEOUT_S = 30.0

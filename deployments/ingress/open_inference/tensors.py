@@ -53,7 +53,11 @@ def from_raw(name: str, datatype: str, shape: Sequence[Any], raw: bytes | memory
             f"the tensor {name!r} of {datatype} and shape {list(shape)} has {count * dtype.itemsize} bytes; "
             f"{len(raw)} came"
         )
-    return Tensor(name, datatype, list(shape), np.frombuffer(raw, dtype).reshape(list(shape)))
+    try:
+        return Tensor(name, datatype, list(shape), np.frombuffer(raw, dtype).reshape(list(shape)))
+    # Of no elements, in extents whose product NumPy can't count.
+    except ValueError as err:
+        raise InvalidParameter(f"the tensor {name!r} has the shape {list(shape)}: {err}") from err
 
 
 def from_list(name: str, datatype: str, shape: Sequence[Any], data: Sequence[Any]) -> Tensor:

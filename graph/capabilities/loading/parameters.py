@@ -36,7 +36,7 @@ def version_to_load(parameters: Mapping[str, Any]) -> int | None:
     if "version" in parameters:
         try:
             return msgspec.convert(parameters["version"], VersionNumber, strict=isinstance(parameters["version"], bool))
-        except msgspec.ValidationError as err:
+        except (msgspec.ValidationError, UnicodeError) as err:
             raise InvalidParameter(f"version: {err}") from err
     try:
         config = DECODER.decode(parameters.get("config") or "{}")

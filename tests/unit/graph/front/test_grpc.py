@@ -10,7 +10,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from deployments.protocol import inference_pb2 as pb
 from deployments.protocol.services import SERVICES
-from graph.front.grpc import GrpcListener
+from graph.front.grpc import BESIDES, GrpcListener
 from graph.front.grpc_call import GrpcCall
 from graph.front.reflection import ReflectionListener
 
@@ -25,7 +25,7 @@ async def answered(path, *bodies):
         got.append(body)
         return pb.ServerLiveResponse(live=True)
 
-    listener = GrpcListener(answer, 1000)
+    listener = GrpcListener(answer, lambda: 1000)
     await listener.open(path)
     reader, writer = await asyncio.open_unix_connection(path)
     heads = []
@@ -62,7 +62,7 @@ async def test_what_is_not_one_plain_message_is_refused(tmp_path, body, status):
 
 
 async def test_what_is_no_http_ends_the_connection(tmp_path):
-    listener = GrpcListener(None, 1000)
+    listener = GrpcListener(None, lambda: 1000)
     await listener.open(tmp_path / "s")
     reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
     writer.write(b"nothing\r\n\r\n")
@@ -75,7 +75,7 @@ CHUNKED = b"POST /inference.GRPCInferenceService/ServerLive HTTP/1.1\r\nmine: 1\
 
 
 @asynccontextmanager
-async def connected(path, answer, most=1000):
+async def connected(path, answer, most=lambda: 1000):
     """A connection to a listener."""
     listener = GrpcListener(answer, most)
     await listener.open(path)
@@ -106,6 +106,22 @@ async def test_more_than_a_message_declares_or_may_have_is_not_waited_for(tmp_pa
         writer.write(CHUNKED + b"10\r\n\0" + declared.to_bytes(4, "big") + bytes(11) + b"\r\n")
         assert b"grpc-status: %d\r\n" % status in await reader.read()
         assert listener.in_flight == 0
+
+
+async def test_the_most_that_a_message_may_have_changes_while_it_serves(tmp_path):
+    async def answer(name, body, call):
+        return pb.ServerLiveResponse(live=True)
+
+    most = [0]
+    async with connected(tmp_path / "s", answer, lambda: most[0]) as (_, _, writer):
+        size = BESIDES + 1
+        message = HEAD % (size + 5) + b"\0" + size.to_bytes(4, "big") + bytes(size)
+        for limit, status in ((0, 8), (1, 0)):
+            most[0] = limit
+            reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+            writer.write(message)
+            assert b"grpc-status: %d\r\n" % status in await reader.readuntil(b"grpc-status: %d\r\n" % status)
+            writer.close()
 
 
 async def test_a_call_that_has_expired_is_answered_once(tmp_path):

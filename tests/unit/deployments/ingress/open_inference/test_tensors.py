@@ -28,6 +28,11 @@ def test_what_is_no_shape_allocates_nothing(shape):
         tensors.from_raw("x", "FP32", shape, b"1234", 1)
 
 
+def test_a_shape_of_no_elements_that_numpy_cannot_count_is_refused():
+    with pytest.raises(InvalidParameter, match="array is too big"):
+        tensors.from_raw("x", "FP32", [0, *[2**31 - 1] * 3], b"", 1)
+
+
 @pytest.mark.parametrize(
     "data", [[1.5], ["1"], [-1], [256], [2**70], [None], [[1], [1, 2]], [True], [float("nan")], []]
 )

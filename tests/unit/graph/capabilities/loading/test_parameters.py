@@ -29,6 +29,7 @@ def test_the_version_that_is_wanted(parameters, version):
         ({"version": "latest"}, "version: "),
         ({"version": 2**31}, "version: "),
         ({"version": None}, "version: "),
+        ({"version": "\ud800"}, "version: "),
         ({"config": 1}, "config is the JSON"),
         ({"config": b"\xff"}, "config is the JSON"),
         ({"config": "no JSON"}, "config is the JSON"),
