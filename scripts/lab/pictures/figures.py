@@ -12,7 +12,7 @@ from scripts.shipped import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
 EPYC = "two virtual CPUs of an AMD EPYC"
-XEON = "two virtual CPUs of an Intel Xeon"
+MACHINE = "two virtual CPUs of an AMD EPYC (Zen 4)"
 # Characters of a label that its column has room for.
 LONGEST = 42
 SYSTEMS = {
@@ -30,11 +30,12 @@ SYSTEMS = {
 def charts() -> dict[str, Chart]:
     """Every chart by the name of its file in docs/images."""
     return {
-        "embedded": _requests("embedded", f"HTTP, int8, images of 15 KB; {XEON}, 2026-11-25"),
-        "imagenet": _requests("imagenet", f"HTTP, ResNet-50 and DenseNet-169, 224x224; {XEON}, November 2026"),
+        "embedded": _requests("embedded", f"HTTP, int8, images of 15 KB; {MACHINE}, 2026-11-25"),
+        "imagenet": _requests("imagenet", f"HTTP, ResNet-50 and DenseNet-169, 224x224; {MACHINE}, 2026-11-26"),
         "faults": _faults(),
         "accuracy": _accuracy(),
         "overload": _overload(),
+        "autoscaling": _autoscaling(),
         "zoo": _zoo(),
     }
 
@@ -107,6 +108,15 @@ def _overload() -> Chart:
     ours = [Bar(bar.label, bar.value, bar.text, bar.label != "both members") for bar in bars]
     note = f"1.5 times what both members can answer, for a minute; 32x32, {EPYC}, November 2026"
     return Chart("Refused images under too much load; less is better", note, [("", ours)], ascending=True)
+
+
+def _autoscaling() -> Chart:
+    groups: dict[str, list[Bar]] = {}
+    for trace, policy, _, _, late, _, _, share in table("cluster.md", "trace"):
+        text = f"{late} %, {share} % of replica-seconds"
+        groups.setdefault(trace, []).append(Bar(policy.strip("`"), _number(late), text, policy.startswith("`")))
+    note = f"Beside them the replica-seconds, of those of a fixed count for the peak. 32x32, {EPYC}, November 2026"
+    return Chart("Requests that took more than 50 ms; less is better", note, list(groups.items()), ascending=True)
 
 
 def _zoo() -> Chart:
