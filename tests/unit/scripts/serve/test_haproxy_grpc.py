@@ -40,7 +40,7 @@ async def serving(folder, handler=None):
     """HAProxy, and the listener behind it."""
     with Front(folder) as fronted:
         handler, place = handler or Answering(), slot.take(folder)
-        listener = GrpcListener(handler, MOST)
+        listener = GrpcListener(handler, lambda: MOST)
         await listener.open(place.path("grpc"))
         place.open()
         try:
