@@ -64,13 +64,15 @@ class Model:
     @property
     def input(self) -> dict[str, Any]:
         """The entry `input` of `metadata.json`, which describes the pixels: `height`, `crop_ratio` and so on."""
-        described = self.metadata.get("input", {})
-        return described if isinstance(described, dict) else {}
+        return self._entry("input")
 
     @property
     def source(self) -> dict[str, Any]:
         """The entry `source` of `metadata.json`: how `ensemble` made the model; empty for one from elsewhere."""
-        described = self.metadata.get("source", {})
+        return self._entry("source")
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        described = self.metadata.get(name, {})
         return described if isinstance(described, dict) else {}
 
     def verify(self) -> None:

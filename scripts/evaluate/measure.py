@@ -72,7 +72,7 @@ def repository(
         The models' scores, then the ensembles', and a sentence on each ensemble.
 
     Raises:
-        ScriptError: there are no models, or the classes of the dataset or of two models differ.
+        ScriptError: there are no models, classes of the dataset or of two models differ, or no weights can be fitted.
         ModelError: a model is unknown or damaged.
     """
     if not names and not root.is_dir():
@@ -98,7 +98,7 @@ def served(
         As `repository`, and sentences on sizes, confusions and disagreements.
 
     Raises:
-        ScriptError: the dataset has other classes than the members.
+        ScriptError: the dataset has other classes than the members, or no weights can be fitted.
         ConfigurationError: a member can't run.
     """
     together = Together.of(config, agreed, method, fits)

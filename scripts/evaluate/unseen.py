@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from models.errors import ModelError
-from models.repository import Model, find, sha256
+from models.repository import Model, find
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
+from scripts.evaluate.accuracy import provenance
 
-# So few images tell too little of how sure a model should be.
+# Fewer images tell too little of how sure a model should be.
 FEWEST = 500
 
 
@@ -36,9 +37,9 @@ def images_left_out(model: Model, images: Dataset) -> int | None:
             source = find(model.folder.parents[1], model.name, source.get("version")).source
         except ModelError:
             return None
-    if source.get("tool") != "scripts.train" or not images.path.is_file():
+    digest, left_out = provenance(images).get("sha256"), list[int]()
+    if source.get("tool") != "scripts.train" or digest is None:
         return None
-    digest, left_out = sha256(images.path), list[int]()
     run: dict[str, Any] | None = source
     while run:
         # Earlier releases recorded no digest of the data of a run that another began with: it had the same.

@@ -113,7 +113,7 @@ async def test_the_most_that_a_message_may_have_changes_while_it_serves(tmp_path
         return pb.ServerLiveResponse(live=True)
 
     most = [0]
-    async with connected(tmp_path / "s", answer, lambda: most[0]) as (_, _, writer):
+    async with connected(tmp_path / "s", answer, lambda: most[0]):
         size = BESIDES + 1
         message = HEAD % (size + 5) + b"\0" + size.to_bytes(4, "big") + bytes(size)
         for limit, status in ((0, 8), (1, 0)):
