@@ -54,8 +54,9 @@ class Pinning:
 
 
 def pinning(config: EnsembleConfig, name: str) -> Pinning | None:
-    """What the ingress or a member is pinned to, by its name; None for all CPUs."""
+    """What the ingress, a member or a member's canary is pinned to, by its name; None for all CPUs."""
     pinned = config.cpus_of
+    name = next((member for member, canary in config.canaries.items() if canary.name == name), name)
     if name not in pinned:
         return None
     automatic = [each for each, cpus in pinned.items() if cpus == "auto"]

@@ -123,7 +123,7 @@ class MemberConfig(Schema):
             "deployment": f"{self.deployment_name}{SUFFIX}",
             "canary": None,
         }
-        return type(self).model_validate({**self.model_dump(), **own})
+        return type(self).model_validate({**self.model_dump(exclude_unset=True), **own})
 
     @property
     def model_name(self) -> str:

@@ -75,7 +75,7 @@ class OnnxRuntime(TensorSettings, LocalMember):
 
     def identity(self, repository: RepositoryAddress) -> str:
         """The model's files and the tensor settings; see `MemberConfig.identity`."""
-        settings = self.model_dump_json(include=set(TensorSettings.model_fields))
+        settings = self.model_dump_json(include=set(TensorSettings.model_fields), exclude_unset=True)
         return f"{self.kind} {self.name} {settings} {self.file_digests(repository)}"
 
     def load(self, model: Model, interface: MemberInterface, max_batch_size: int) -> LoadedModel:

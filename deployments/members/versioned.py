@@ -110,7 +110,8 @@ class VersionedModel:
         self._first_version = self._serving.model.version
         # Loaded, and swapped in by the next batch, on the event loop.
         self._next: Version | None = None
-        if config.version_policy == "latest":
+        # A version that is wanted may be out of reach for a while.
+        if config.version_policy == "latest" or self._repository.is_atomic:
             _poll(self)
 
     def _first(self, repository: RepositoryAddress) -> Version:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from deployments.contract.batch import Batch
 from deployments.contract.member import NO_SCORES
-from deployments.contract.nodes import Node
+from deployments.contract.nodes import InParts, Node, Part
 from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
 from graph.flows.ballots import Outcome, collect
-from graph.flows.member import Member, Members, answered
+from graph.flows.member import Call, Member, MemberCaller, Members, answered
 from graph.flows.patience import AskingSettings
 
 
-class Ensemble:
+class Ensemble(InParts):
     """Asks every member. An image that fewer members than the quorum have answered has failed."""
 
     def __init__(
@@ -25,23 +26,47 @@ class Ensemble:
         """Set the members by name, what combines their predictions (None for nothing), and how they are asked."""
         self._members, self._combiner = Members(members, settings), combiner
 
-    async def __call__(self, batch: Batch[PixelSets]) -> Batch[Probabilities | MemberProbabilities]:
-        """Pixels by preprocessing to probabilities: combined, float32 [N,C], or without a combiner by member's name."""
-        ballots = collect(batch, await self._ask(batch), self._members.quorum)
+    async def parts(self, batch: Batch[PixelSets]) -> AsyncIterator[Part]:
+        """Pixels by preprocessing to probabilities: combined, float32 [N,C], or without a combiner by member's name.
+
+        Images that have less time than others of the batch are answered by the members that answer in it.
+        """
+        calls, began = self._ask(batch), time.monotonic()
+        waits = self._members.waits(batch)
+        outcomes: dict[str, Outcome] = {}
+        while waits:
+            wait, due = waits.pop(0)
+            left_s = None if wait is None else max(0.0, wait - (time.monotonic() - began))
+            await answered([call for call in calls.values() if call is not None], left_s)
+            if all(call is None or call.done() for call in calls.values()):
+                due, waits = sorted([*due, *(image for _, more in waits for image in more)]), []
+            for each, call in calls.items():
+                if each.name not in outcomes and (call is None or call.done() or not waits):
+                    outcomes[each.name] = each.outcome(call, wait)
+            so_far = {each.name: outcomes.get(each.name, each.unanswered) for each in calls}
+            yield due, await self._answer(batch, so_far, due)
+
+    def _ask(self, batch: Batch[PixelSets]) -> dict[MemberCaller, Call | None]:
+        """Every member's call; None where the member is late."""
+        members = self._members
+        # Nobody waits for a late member again, unless the others are too few.
+        skips_late = members.has_quorum()
+        calls = {each: None if skips_late and each.is_late else members.ask(each, batch) for each in members.callers}
+        for each, call in calls.items():
+            if call is None:
+                each.try_again(batch, members.patience_s(batch))
+        return calls
+
+    async def _answer(
+        self, batch: Batch[PixelSets], outcomes: Mapping[str, Outcome], due: Sequence[int]
+    ) -> Batch[Probabilities | MemberProbabilities]:
+        """The answer to some of the images, by position."""
+        if len(due) < len(batch.items):
+            batch = batch.split(due)
+            outcomes = {n: each.split(due) if isinstance(each, Batch) else each for n, each in outcomes.items()}
+        ballots = collect(batch, outcomes, self._members.quorum)
         if self._combiner is None:
             return ballots
         if not ballots.live:
             return Batch(NO_SCORES, ballots.items)
         return await self._combiner(ballots)
-
-    async def _ask(self, batch: Batch[PixelSets]) -> dict[str, Outcome]:
-        members = self._members
-        patience = members.patience_s(batch)
-        # Nobody waits for a late member again, unless the others are too few.
-        skips_late = members.has_quorum()
-        calls = {each: members.ask(each, batch) for each in members.callers if not (skips_late and each.is_late)}
-        for each in members.callers:
-            if each not in calls:
-                each.try_again(batch, patience)
-        await answered(list(calls.values()), patience)
-        return {each.name: each.outcome(calls.get(each), patience) for each in members.callers}

@@ -15,7 +15,7 @@ from deployments.contract.errors import DeadlineExceeded, EnsembleError, NoRepli
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Images, PixelSets, Probabilities
 from graph.flows.ballots import Outcome
-from graph.flows.patience import AskingSettings, patience_s
+from graph.flows.patience import AskingSettings, patience_s, waits
 
 logger = logging.getLogger("ray.serve")
 
@@ -49,8 +49,8 @@ class Members:
         self._patience_ms = patience_ms
 
     def has_quorum(self) -> bool:
-        """Whether the members that are not late are enough."""
-        return sum(not each.is_late for each in self.callers) >= self.quorum
+        """Whether the members that are neither late nor failing are enough."""
+        return sum(not (each.is_late or each.is_failing) for each in self.callers) >= self.quorum
 
     def ask(self, caller: MemberCaller, batch: Batch[PixelSets]) -> Call:
         """Send a member the batch, which goes on without the member if it has no replica and the others are enough."""
@@ -60,22 +60,29 @@ class Members:
         """How long a member may take, seconds, of so many that are asked in turn; None for as long as the batch."""
         return patience_s(batch, self._patience_ms, turns) if self.can_miss else None
 
+    def waits(self, batch: Batch[PixelSets]) -> list[tuple[float | None, list[int]]]:
+        """How long the members may take, seconds, and for which images, by position; see `patience_s`."""
+        return waits(batch, self._patience_ms) if self.can_miss else [(None, list(range(len(batch.items))))]
+
 
 class MemberCaller:
     """Calls a member. While the member is late, batches are not held up: they try it, and go on without it.
 
     Attributes:
         is_late: whether a call was given up, or found no replica, and none has succeeded since.
+        is_failing: whether it failed on every image of the last batch that it answered.
     """
 
     def __init__(self, name: str, member: Member, fair_s: float) -> None:
         """Set the member, and how many seconds it must have had before it counts as late."""
         self.name = name
-        self.is_late = False
+        self.is_late = self.is_failing = False
         self._member, self._fair_s = member, fair_s
         # Calls that nobody waits for; how they end shows whether the member is back.
         self._late: set[Call] = set()
         self._tried = 0.0
+        # The error of images whose time is over.
+        self.unanswered = DeadlineExceeded(f"member {name!r} did not answer in its time")
         self._slow = DeadlineExceeded(f"member {name!r} is late with earlier images")
         # The error of the images that it is left out for.
         self._reason: EnsembleError = self._slow
@@ -117,10 +124,12 @@ class MemberCaller:
             return self._reason
         if not call.done():
             self._give_up(call, self._fair_s - (waited_s or 0.0))
-            return DeadlineExceeded(f"member {self.name!r} did not answer in its time")
+            return self.unanswered
+        self.is_failing = True
         try:
             answer = call.result()
             self._set_back()
+            self.is_failing = not answer.live
             return answer
         except EnsembleError as err:
             return err.with_traceback(None)

@@ -37,3 +37,16 @@ def patience_s(batch: Batch[Any], patience_ms: int | None, turns: int = 1) -> fl
     if len(deadlines) == len(batch.items):
         bounds = [*bounds, PATIENT_SHARE / turns * (max(deadlines) - time.time())]
     return max(0.0, min(bounds)) if bounds else None
+
+
+def waits(batch: Batch[Any], patience_ms: int | None) -> list[tuple[float | None, list[int]]]:
+    """The images of a batch, by position, by how long a member may take for each, seconds; the shortest first.
+
+    The last ones may take as long as the whole batch, which is None for as long as the members do.
+    """
+    now, found = time.time(), dict[float, list[int]]()
+    longest = float("inf") if patience_ms is None else patience_ms / 1000
+    for position, item in enumerate(batch.items):
+        left = float("inf") if item.deadline is None else PATIENT_SHARE * (item.deadline - now)
+        found.setdefault(min(left, longest), []).append(position)
+    return [(None if wait == float("inf") else max(0.0, wait), found[wait]) for wait in sorted(found)]

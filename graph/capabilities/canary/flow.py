@@ -17,7 +17,7 @@ from deployments.contract.nodes import Node
 from deployments.contract.payload import Images, Probabilities
 from deployments.contract.rollout import SUFFIX
 from graph.capabilities.canary.trial import Trial
-from graph.flows.background import Background
+from graph.flows.background import Background, unhurried
 from graph.flows.member import Call, answered
 from graph.flows.patience import patience_s
 
@@ -73,7 +73,8 @@ class Canary:
         fair_s = self._fair_s()
         left_s = patience_s(batch, None, self._turns)
         waited_s = fair_s if left_s is None else min(fair_s, PATIENT_SHARE * left_s)
-        call = asyncio.ensure_future(self._canary(batch))
+        # It has its fair time, however little its images have left.
+        call = asyncio.ensure_future(self._canary(unhurried(batch)))
         await answered([call], waited_s)
         if not call.done() and waited_s < fair_s:
             return await self._go_on(batch, call, began, fair_s - waited_s)

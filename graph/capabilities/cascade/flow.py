@@ -120,9 +120,10 @@ class Cascade(InParts):
                 yield _named(positions, stage.part(range(len(positions)), asked, (), self._returns_combined))
                 return
             sure = stage.sure(exit_at[number])
-            eased = (
-                set(sure) - set(stage.sure(self._exit_at[number])) if exit_at[number] < self._exit_at[number] else ()
-            )
+            # All members would be asked about these, if the load were lower.
+            eased = {image for image in sure if batch.items[image].options.quality == "full"}
+            if exit_at[number] < self._exit_at[number]:
+                eased |= set(sure) - set(stage.sure(self._exit_at[number]))
             if self._audit is not None:
                 self._look_again(self._audit, number, batch, outcomes, stage)
             staying = sorted(set(stage.ballots.live) - set(sure))

@@ -85,6 +85,12 @@ def test_a_replica_is_pinned_to_its_own_part(cpus, name, rank, replicas, expecte
     assert got == [expected]
 
 
+def test_a_canary_is_pinned_as_its_member():
+    found = parse({"members": [{"name": "a", "cpus": [0], "canary": {"version": 1, "share": 0.1}}, {"name": "b"}]})
+    assert defaults.pinning(found, "a-canary") == defaults.pinning(found, "a") == defaults.Pinning((0,))
+    assert defaults.pinning(found, "b") is None
+
+
 def test_a_cpu_that_is_not_there_is_refused():
     with pytest.raises(ConfigurationError, match=r"cpus: \[8191\] can't be used; there are \["):
         defaults.Pinning((8191,)).pin(0, 1)

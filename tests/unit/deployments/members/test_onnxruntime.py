@@ -14,6 +14,7 @@ from deployments.members import local
 from deployments.members.onnxruntime import OnnxRuntime
 from deployments.members.openvino import OpenVino
 from deployments.members.versioned import VersionSettings
+from deployments.tensors import TensorSettings
 from models.writing import write_metadata
 from tests.batches import batch, errors, notes
 from tests.networks import brightness, store
@@ -231,10 +232,18 @@ async def test_an_image_of_no_numbers_fails_alone(tmp_path, monkeypatch):
     assert answer.payload.shape == (4, 10)
 
 
+def test_a_canary_leaves_open_what_its_member_leaves_open():
+    """Its metadata, too, say what pixels it takes."""
+    canary = member(color="RGB", canary={"version": 2, "share": 0.1}).trial()
+    assert canary.name == "m-canary"
+    assert canary.color == "RGB"
+    assert canary.model_fields_set & set(TensorSettings.model_fields) == {"color"}
+
+
 def test_what_decides_scores_is_in_the_identity(tmp_path):
     put(tmp_path)
     put(tmp_path, 2, seed=1)
-    configs = [member(), member(version=1), member(color="RGB"), member(scores="logits")]
+    configs = [member(), member(version=1), member(color="RGB"), member(color="BGR"), member(scores="logits")]
     identities = [config.identity(tmp_path) for config in configs]
     assert len(set(identities)) == len(configs)
     assert identities[0] == member().model_copy(update={"threads": 8}).identity(tmp_path)

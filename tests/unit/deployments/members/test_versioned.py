@@ -11,6 +11,7 @@ from deployments.contract.member import MemberInterface
 from deployments.contract.preprocessing import Preprocessing
 from deployments.members.openvino import OpenVino
 from deployments.members.versioned import VersionSettings
+from models.errors import Unreachable
 from models.repository import Folder
 from models.writing import write_metadata
 from tests import batches
@@ -165,6 +166,26 @@ async def test_the_settings_name_a_version(tmp_path, policy):
         assert await answer(node) == (expected, expected)
     with pytest.raises(ConfigurationError, match="has no version 7"):
         node.check(VersionSettings(version=7))
+
+
+async def test_a_wanted_version_that_can_not_be_fetched_is_tried_again(tmp_path, monkeypatch):
+    for version in (1, 2):
+        put(tmp_path, version)
+    # As a repository at an address.
+    monkeypatch.setattr(Folder, "poll_interval_s", 0.01)
+    monkeypatch.setattr(Folder, "is_atomic", True)
+    node, find, tries = member(tmp_path, "fixed"), Folder.find, []
+
+    def unreachable_at_first(self, name, version):
+        tries.append(version)
+        if len(tries) < 3:
+            raise Unreachable("no answer")
+        return find(self, name, version)
+
+    monkeypatch.setattr(Folder, "find", unreachable_at_first)
+    node.settings = VersionSettings(version=1)
+    assert eventually(lambda: node.version == 1)
+    assert tries == [1, 1, 1]
 
 
 async def test_without_the_policy_a_new_version_is_left_alone(tmp_path):

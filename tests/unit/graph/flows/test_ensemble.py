@@ -237,6 +237,40 @@ async def test_where_too_few_would_answer_the_late_are_asked_again():
     assert missing(answer) == [{"a": "deadline_exceeded"}]
 
 
+async def test_a_late_member_is_waited_for_while_another_fails_on_everything():
+    a, b = Hangs("a", [1, 0]), Says("b", [0, 1], fails=(1,))
+    flow, _ = ensemble(a, b, Says("c", [0, 1]), quorum=2, patience_ms=20)
+    assert missing(await flow(pixels(2))) == [{"a": "deadline_exceeded"}]
+    assert errors(await flow(pixels(1)))[0].code == "deadline_exceeded"
+    # Of a and b, which were the quorum's hope, one fails: the other is asked again.
+    a.gate.set()
+    assert missing(await flow(pixels(1))) == [{"b": "inference_failed"}]
+
+
+async def test_an_image_with_little_time_does_not_wait_for_those_with_much():
+    slower = Hangs("a", [1, 0])
+    flow, _ = ensemble(slower, Says("b", [0, 1]), quorum=1)
+    now, left = time.time(), []
+
+    async def take():
+        async for positions, part in flow.parts(replace_items(pixels(1, 2, 3), lambda i: now + (600, 0.02, 600)[i])):
+            left.append((list(positions), part))
+
+    passing = asyncio.create_task(take())
+    async with asyncio.timeout(5):
+        while not left:
+            await asyncio.sleep(0.001)
+    [(positions, part)] = left
+    assert (positions, missing(part)) == ([1], [{"a": "deadline_exceeded"}])
+    assert not passing.done()
+    slower.gate.set()
+    await passing
+    assert left[1][0] == [0, 2]
+    assert missing(left[1][1]) == [{}, {}]
+    np.testing.assert_allclose(left[1][1].payload, [[0.5, 0.5]] * 2)
+    assert slower.asked == 1
+
+
 async def test_patience_ends_before_the_deadline(monkeypatch):
     # A small share of what is left, so that a machine that stands still for a second is not too slow for the test.
     monkeypatch.setattr("graph.flows.patience.PATIENT_SHARE", 0.01)

@@ -161,6 +161,22 @@ async def test_a_canary_that_hangs_is_found_out_by_callers_with_short_deadlines_
     assert second.cancelled == 2
 
 
+async def test_a_canary_that_gives_up_at_its_images_deadline_is_found_out(monkeypatch):
+    monkeypatch.setattr("graph.capabilities.canary.flow.PATIENT_SHARE", 0.001)
+    given = []
+
+    async def remote(batch):
+        given.extend(item.deadline for item in batch.items)
+        await asyncio.Event().wait()
+
+    flow = canary(stable(), remote, patience_ms=200_000)
+    answer = await flow(pixels([2], {2}, deadline=time.time() + 30))
+    while flow._watched.is_busy:
+        await asyncio.sleep(0.001)
+    assert versions(answer) == [{"a": 1}]
+    assert (given, counted(flow, "canary")) == ([None], (1, 1))
+
+
 async def test_a_short_deadline_does_not_cut_off_the_canarys_other_images():
     second = Waits("a-canary", 2, 0.9)
     flow = canary(stable(), second, patience_ms=600_000)

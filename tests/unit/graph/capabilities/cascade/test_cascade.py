@@ -273,6 +273,16 @@ async def test_under_load_lower_thresholds_hold_and_what_they_shortened_says_so(
     np.testing.assert_allclose(answer.payload[1], UNSURE)
 
 
+async def test_under_load_a_refused_wish_for_every_member_is_called_eased():
+    load = LoadState(UnderLoadSettings(exit_at=(0.58,), full_share=0.0))
+    flow, _ = audited(Says("a", {1: SURE}), Says("b", {1: SURE}))
+    flow._load, load.is_on = load, True
+    full = Item(options=Options(quality="full"))
+    answer = await flow(pixels(1, 1, items=[full, Item()]))
+    assert asked(answer) == [("a",), ("a",)]
+    assert [item.load_shed for item in answer.items] == [True, False]
+
+
 async def test_under_load_nothing_is_audited():
     load = LoadState(UnderLoadSettings(exit_at=(0.5,)))
     flow, results = audited(Says("a", {1: SURE}), Says("b", {1: SURE}))
