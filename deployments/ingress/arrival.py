@@ -34,6 +34,7 @@ class Arrival:
         self._start = asyncio.get_running_loop().time()
         self._end = self._start + timeout_s
         self.error: EnsembleError = DeadlineExceeded("the request's body did not arrive in its time; send it faster")
+        self._gives_way = False
         self.limit = asyncio.timeout_at(self._due())
 
     def grow(self, size: int, whole: bool = False) -> None:
@@ -41,7 +42,7 @@ class Arrival:
         self._capacity.check_size(size, self._by)
         self._capacity.size += size
         self.size += size
-        if not whole:
+        if not whole and not self._gives_way:
             # To set a timer anew costs more than the rest of this, and most bodies come in one piece.
             self.limit.reschedule(self._due())
 
@@ -50,9 +51,12 @@ class Arrival:
         now = asyncio.get_running_loop().time()
         if now < self._start + YOUNG_S:
             return False
-        reason = "too many requests are arriving, of which this one is the oldest"
-        self.error = self._capacity.refusal(reason, self._by)
-        self.limit.reschedule(now)
+        self._gives_way = True
+        # Its own time may be over in this very turn of the loop.
+        if not self.limit.expired():
+            reason = "too many requests are arriving, of which this one is the oldest"
+            self.error = self._capacity.refusal(reason, self._by)
+            self.limit.reschedule(now)
         return True
 
     def _due(self) -> float:

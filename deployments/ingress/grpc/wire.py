@@ -93,7 +93,7 @@ def _check(body: bytes, descriptor: Any, fields: int) -> None:
         if varint_bytes > MOST_VARINT_BYTES:
             raise InvalidParameter(
                 f"packed integers have {varint_bytes} bytes; at most {MOST_VARINT_BYTES} are accepted: "
-                "send them raw, as raw_input_contents"
+                "send them raw, as raw_input_contents, or as tensor_content of a TensorProto"
             )
 
 

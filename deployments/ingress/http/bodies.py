@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import TypeVar
 
 import msgspec
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
@@ -42,6 +42,19 @@ class BoundedParser(MultiPartParser):
             max_part_size=4096,
         )
         self.spool_max_size = max_bytes
+        self._is_ended = False
+
+    def on_end(self) -> None:
+        """The closing boundary has come."""
+        self._is_ended = True
+
+    async def parse(self) -> FormData:
+        """The form; raises MultiPartException if it was cut off, which loses its last part."""
+        form = await super().parse()
+        if not self._is_ended:
+            await form.close()
+            raise MultiPartException("it does not end with its boundary")
+        return form
 
 
 def media_type(headers: Mapping[str, str]) -> str:

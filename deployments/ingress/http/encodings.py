@@ -16,6 +16,7 @@ MOST_AT_ONCE = 64 * 1024
 # How many times as large a body may become, or how many bytes where that is more. An image takes five times its bytes
 # until it is refused; these keep that below 8 bytes for each byte sent, and 64 MB.
 MOST_TIMES, FREE_BYTES = 3, 8 * MIB
+NOT_ALL = "the body is not what {} compressed, all of it and nothing else"
 
 
 async def decoded(request: Request) -> AsyncGenerator[bytes, None]:
@@ -39,6 +40,9 @@ async def decoded(request: Request) -> AsyncGenerator[bytes, None]:
         async for chunk in request.stream():
             came += len(chunk)
             rest = chunk
+            # zlib would keep what comes behind the end, and copy all of it with every chunk.
+            if chunk and decoder.eof:
+                raise InvalidParameter(NOT_ALL.format(encoding))
             while piece := decoder.decompress(rest, MOST_AT_ONCE):
                 if (became := became + len(piece)) > max(FREE_BYTES, MOST_TIMES * came):
                     raise ImageTooLarge(
@@ -50,4 +54,4 @@ async def decoded(request: Request) -> AsyncGenerator[bytes, None]:
     except zlib.error as err:
         raise InvalidParameter(f"the body is not compressed by {encoding}: {err}") from err
     if not decoder.eof or decoder.unused_data:
-        raise InvalidParameter(f"the body is not what {encoding} compressed, all of it and nothing else")
+        raise InvalidParameter(NOT_ALL.format(encoding))

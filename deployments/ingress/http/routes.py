@@ -137,7 +137,8 @@ def unlisted(routes: Routes) -> Routes:
 
 def pattern(path: str) -> re.Pattern[str]:
     """The regular expression of a path with names in braces, which finds these parts by name."""
-    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
+    names = re.split(r"\{(\w+)\}", path)
+    return re.compile("".join(f"(?P<{each}>[^/]+)" if at % 2 else re.escape(each) for at, each in enumerate(names)))
 
 
 def encoded(content: Any) -> Response:

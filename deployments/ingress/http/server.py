@@ -6,7 +6,6 @@ import logging
 import math
 import os
 import time
-from urllib.parse import unquote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -94,7 +93,7 @@ class HttpServer:
         """The template of a path with names in it, which are then in `request.path_params`; empty if there is none."""
         for known, template in self._patterns.items():
             if (found := known.fullmatch(path)) is not None:
-                request.scope["path_params"] = {name: unquote(part) for name, part in found.groupdict().items()}
+                request.scope["path_params"] = found.groupdict()
                 return template
         return ""
 

@@ -132,22 +132,24 @@ class Model(ABC):
 
         Raises:
             InvalidParameter: one is unknown or asked for twice, or its parameter `classification` is no number of
-                classes.
+                classes, or it has none.
         """
-        known = [output.name for output in self.metadata.outputs]
+        known = {output.name: output for output in self.metadata.outputs}
         # Each is answered whole: a name of ten bytes, repeated, would ask for megabytes.
         if len(outputs) > len(known):
-            raise InvalidParameter(f"{len(outputs)} outputs are asked for; there are {known}, name each once")
+            raise InvalidParameter(f"{len(outputs)} outputs are asked for; there are {list(known)}, name each once")
         asked: dict[str, Requested] = {}
         for output in outputs:
             name, parameters = output.name, values(output.parameters)
             if name not in known:
-                raise InvalidParameter(f"there is no output {name[:40]!r}; the outputs are {known}")
+                raise InvalidParameter(f"there is no output {name[:40]!r}; the outputs are {list(known)}")
             if name in asked:
                 raise InvalidParameter(f"the output {name!r} is asked for twice; name it once")
             classes = parameters.get("classification", 0)
             if type(classes) is not int or not 0 <= classes <= MAX_CLASSES:
                 raise InvalidParameter(f"classification must be a number of classes; got {repr(classes)[:40]}")
+            if classes and (known[name].datatype == "BYTES" or len(known[name].shape) != 2):
+                raise InvalidParameter(f"the output {name!r} has no classes; ask for those of 'probabilities'")
             asked[name] = Requested(name, classes, parameters)
         return list(asked.values()) or [Requested(name) for name in known]
 

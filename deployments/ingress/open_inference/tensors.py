@@ -129,13 +129,7 @@ def split(raw: bytes | memoryview, most: int) -> list[bytes]:
 
 
 def classified(tensor: Tensor, most: int, labels: Sequence[str]) -> Tensor:
-    """The most probable classes of each row as the classification extension has them: `value:index:label`.
-
-    Raises:
-        InvalidParameter: the tensor has no rows of classes.
-    """
-    if tensor.datatype == "BYTES" or len(tensor.shape) != 2:
-        raise InvalidParameter(f"the output {tensor.name!r} has no classes; ask for those of 'probabilities'")
+    """The most probable classes of each row as the classification extension has them: `value:index:label`."""
     order = np.argsort(-tensor.data, axis=1, kind="stable")[:, :most]
     elements = [
         f"{row[index]:.{PROBABILITY_DIGITS}f}:{index}:{labels[index]}".encode()

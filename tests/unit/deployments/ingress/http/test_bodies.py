@@ -12,6 +12,7 @@ LINES = st.one_of(
 )
 CONTENTS = st.binary(max_size=300)
 BOUNDARY = "a-boundary-of-its-own"
+DECLARED_FORM = f"multipart/form-data; boundary={BOUNDARY}".encode()
 DECLARED = st.one_of(
     st.just(f"multipart/form-data; boundary={BOUNDARY}".encode()),
     st.sampled_from([b"image/jpeg", b"text/html", b"multipart/form-data", b"multipart/form-data; boundary=", b"\xff"]),
@@ -77,3 +78,19 @@ def test_a_body_is_bounded_wherever_it_is_cut(body, limit, chunk):
     long = body + bytes(1024 + limit)
     status, _ = door.ask("/classify", long, chunk=chunk)
     assert (status, door.images) == ((200, [long]) if len(long) <= 1024 else (413, []))
+
+
+def test_a_form_that_was_cut_off_loses_no_image_silently():
+    parts, headers = part(b"image", b"one") + part(b"image", b"two"), [("Content-Type", DECLARED_FORM)]
+    for end in (b"--\r\n", b"--"):
+        door = Door()
+        status, told = door.ask("/classify", parts + b"--" + BOUNDARY.encode() + end, headers)
+        assert (status, len(told["results"]), door.images) == (200, 2, [b"one", b"two"])
+    for body in (parts, part(b"image", b"one"), parts + b"--" + BOUNDARY.encode()):
+        door = Door()
+        status, told = door.ask("/classify", body, headers)
+        assert (status, told["error"]["message"], door.images) == (
+            422,
+            "the form is malformed: it does not end with its boundary",
+            [],
+        )

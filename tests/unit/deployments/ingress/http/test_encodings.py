@@ -42,6 +42,21 @@ async def test_what_was_not_compressed_so_is_refused(body):
         [chunk async for chunk in decoded(Sent(body, "gzip"))]
 
 
+async def test_what_comes_behind_the_end_is_not_read():
+    came = []
+
+    class Endless(Sent):
+        async def stream(self):
+            yield gzip.compress(b"x")
+            while len(came) < 1000:
+                came.append(1)
+                yield b"behind"
+
+    with pytest.raises(InvalidParameter, match="nothing else"):
+        [chunk async for chunk in decoded(Endless(b"", "gzip"))]
+    assert len(came) == 1
+
+
 async def test_other_encodings_are_refused():
     with pytest.raises(UnsupportedMediaType):
         [chunk async for chunk in decoded(Sent(b"", "br"))]

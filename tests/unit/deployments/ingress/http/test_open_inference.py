@@ -88,3 +88,14 @@ def test_the_server_and_its_document_report_the_version_of_the_package():
     door = Door()
     server, document = (json.loads(door.answer(path, method="GET").body) for path in ("/v2", "/openapi.json"))
     assert server["version"] == document["info"]["version"] == metadata.version("ensemble-serving")
+
+
+def test_classes_of_an_output_without_classes_are_refused_before_the_work():
+    door = Door()
+    asked = {
+        "inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "data": ["eA=="], "parameters": {}}],
+        "outputs": [{"name": "label", "parameters": {"classification": 1}}],
+    }
+    status, told = door.ask(INFER, json.dumps(asked).encode())
+    assert (status, door.images) == (422, [])
+    assert "'label' has no classes" in told["error"]

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from deployments.contract.hosts import HOST_SETTING, RAY_METRICS_SETTING
+from deployments.ingress.http.routes import pattern
 from deployments.ingress.http.server import FORWARDED_PROTOCOL
 from deployments.ingress.refusals import Refusals
 from tests.door import OBSERVER, Door
@@ -112,3 +113,9 @@ def test_the_404_of_metrics_names_where_they_are(environment, told, monkeypatch)
     message = json.loads(response.body)["error"]["message"]
     assert told in message
     assert message.endswith(told) or not environment
+
+
+def test_a_name_in_a_path_is_that_name_and_no_pattern():
+    found = pattern("/v2/models/net.1/{rest}")
+    assert found.fullmatch("/v2/models/net.1/a%41").groupdict() == {"rest": "a%41"}
+    assert found.fullmatch("/v2/models/net-1/infer") is None
