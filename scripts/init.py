@@ -11,11 +11,13 @@ docs/configuration.md has every field.
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
+from models.errors import ModelError
 from scripts import configuration
-from scripts.errors import ScriptError, errors_in_one_line
+from scripts.errors import ScriptError, check_writable, errors_in_one_line
 from scripts.flags import described
 from scripts.prepare import __main__ as prepare
 from scripts.repository import add_repository
@@ -51,7 +53,7 @@ def write(file: Path, repository: Path, members: list[str]) -> None:
         file=file,
         import_path=configuration.IMPORT_PATH,
         repository=os.path.relpath(folder, target) if folder.is_relative_to(target) else folder,
-        members="\n".join(f"        - {{name: {name}, placement: inline}}" for name in members),
+        members="\n".join(f"        - {{name: {json.dumps(name)}, placement: inline}}" for name in members),
     )
     application = {"args": {"model_repository": str(folder), "members": [{"name": name} for name in members]}}
     config, agreed = configuration.check(application)
@@ -77,10 +79,25 @@ def prepared(member: str, repository: Path, data: Path | None) -> str:
     path = Path(member)
     if not path.is_file() and not (path / SAVED_MODEL).is_file():
         return member
-    name = path.stem
     flags = [] if data is None else ["--data", str(data)]
-    prepare.run(prepare.parser().parse_args([member, "--name", name, "--repository", str(repository), *flags]))
-    return name
+    arguments = [member, "--name", path.stem, "--repository", str(repository), *flags]
+    try:
+        prepare.run(prepare.parser().parse_args(arguments))
+    except (ScriptError, ModelError) as err:
+        raise ScriptError(
+            f"{err}; the flags are those of `ensemble prepare {member} --name {path.stem}`; then name {path.stem} by "
+            "--members"
+        ) from err
+    return path.stem
+
+
+def check(file: Path, members: list[str]) -> None:
+    """Raise ScriptError for what would be found out when models are prepared already."""
+    if file.exists():
+        raise ScriptError(f"{file} is there already; remove it, or name another file")
+    names = [Path(member).stem if Path(member).exists() else member for member in members]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ScriptError(f"two members would have the name {twice!r}; prepare one by `ensemble prepare --name`")
 
 
 def main() -> None:
@@ -91,8 +108,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="labelled images, <class>/*.jpg, to prepare files by")
     add_repository(parser)
     args = parser.parse_args()
+    check_writable(parser, args.file)
     with errors_in_one_line():
-        names = [prepared(member, args.repository, args.data) for member in dict.fromkeys(args.members)]
+        members = list(dict.fromkeys(args.members))
+        check(args.file, members)
+        names = [prepared(member, args.repository, args.data) for member in members]
         write(args.file, args.repository, names)
 
 

@@ -159,7 +159,7 @@ def main() -> None:
                     report(Report(args.url, spoken, rows, args.slo_ms, percentile, found, args.price_per_hour), args)
     except psutil.NoSuchProcess:
         parser.error(f"--pid: there is no process {args.pid}")
-    except ScriptError as err:
+    except (ScriptError, OSError) as err:
         parser.error(str(err))
     except KeyboardInterrupt:
         raise SystemExit(130) from None

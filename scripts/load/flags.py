@@ -15,6 +15,7 @@ from scripts.load.arrivals import Process
 from scripts.load.mlperf import SCENARIOS
 from scripts.load.protocols import NAMES
 
+FILES = ("json", "markdown", "csv", "html")
 LARGEST_BATCH, MOST_PROCESSES, MOST_CLIENTS = 64, 64, 10_000
 
 
@@ -130,7 +131,7 @@ def check(made: Parser, args: argparse.Namespace) -> None:
         if getattr(args, old):
             print(f"{made.prog}: name them by --{new}; a later version takes no {old}", file=sys.stderr)
             setattr(args, new, getattr(args, old))
-    for name in ("json", "markdown", "csv", "html"):
+    for name in FILES:
         if (file := getattr(args, name)) is not None and not file.parent.is_dir():
             made.error(f"--{name}: there is no folder {file.parent}")
     modes = [f"--{name}" for name in ("concurrency", "rate", "replay") if getattr(args, name) is not None]
@@ -138,7 +139,9 @@ def check(made: Parser, args: argparse.Namespace) -> None:
     wrong = {
         f"--slo-ms: searches the rate by itself, not together with {modes}": args.slo_ms and modes and not args.mlperf,
         "--replay: not together with --mlperf": args.replay and args.mlperf,
-        "--repeats: not together with --batch or --data": args.repeats is not None and (args.batch > 1 or args.data),
+        "--repeats: not together with --batch, --data or --mlperf": args.repeats is not None
+        and (args.batch > 1 or args.data or args.mlperf),
+        **{f"--{name}: not together with --mlperf": args.mlperf and getattr(args, name) for name in FILES},
         f"--rate: --mlperf {args.mlperf} needs it": args.mlperf in {"server", "offline"} and not args.rate,
         "--slo-ms: --mlperf server needs it": is_server and not args.slo_ms,
     }

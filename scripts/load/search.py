@@ -32,7 +32,9 @@ class Objective:
 
 
 def search(objective: Objective, arrivals: Arrivals, run: Callable[[Mode], Row]) -> Iterator[tuple[Row, bool]]:
-    """Find the highest rate that holds: by halves below what a closed loop reaches, and confirmed by one more run.
+    """Find the highest rate that holds, by halves, and confirm it by one more run.
+
+    It is below what a closed loop reaches, unless that holds the objective itself.
 
     Yields:
         Each row that was measured, and whether it is the result: the last one, unless no rate holds.
@@ -40,14 +42,17 @@ def search(objective: Objective, arrivals: Arrivals, run: Callable[[Mode], Row])
     peak = run(Closed(MOST_CLIENTS))
     yield peak, False
     low, high = 0.0, peak.requests_per_s
+    # Where so many clients are answered in time, they may not have filled the server.
+    is_bound = not objective.holds(peak)
     rate = 0.8 * high
     for _ in range(TRIES):
-        if high - low <= CLOSE * high or rate <= 0:
+        if (is_bound and high - low <= CLOSE * high) or rate <= 0:
             break
         tried = run(replace(arrivals, rate=rate))
         holds = objective.holds(tried)
         yield tried, False
-        low, high = (rate, high) if holds else (low, rate)
+        is_bound = is_bound or not holds
+        low, high = (rate, high if is_bound else max(high, 2 * rate)) if holds else (low, rate)
         rate = (low + high) / 2
     rate, again = low, 0
     while rate > 0 and again < TRIES:

@@ -129,11 +129,14 @@ class Server:
 
         request = pb.ModelStatisticsRequest(name=self._model)
         path = "/inference.GRPCInferenceService/ModelStatistics"
-        response = await self._transport.send(Request(path, request.SerializeToString()))
-        if not response.ok:
-            return {}
-        message = pb.ModelStatisticsResponse.FromString(response.body)
-        return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+        with suppress(NoResponse):
+            response = await self._transport.send(Request(path, request.SerializeToString()))
+            if response.ok:
+                message = pb.ModelStatisticsResponse.FromString(response.body)
+                return MessageToDict(
+                    message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+                )
+        return {}
 
     def moment(self) -> Moment:
         """What is so now."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from deployments.members.local import LocalMember
 from deployments.members.streams import folder
 from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line, fraction, positive
@@ -102,11 +103,13 @@ def profile_of(
 
 
 def _key(application: Mapping[str, Any], images: Sequence[bytes]) -> str:
-    """What a profile depends on besides the machine: the models, what runs them, and the images."""
+    """What a profile depends on besides the machine: the models' files, what runs them, and the images."""
     config = configuration.check_arguments(application)
     members = [member.model_dump(exclude={"placement", "threads", "weight", "deployment"}) for member in config.members]
+    local = [member for member in config.members if isinstance(member, LocalMember)]
+    files = [member.file_digests(config.model_repository) for member in local]
     sent = [hashlib.sha256(each).hexdigest() for each in images]
-    return hashlib.sha256(repr((str(config.model_repository), members, sent)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((files, members, sent)).encode()).hexdigest()[:16]
 
 
 def predictions(args: argparse.Namespace, config: Mapping[str, Any], profile: Profile) -> list[Prediction]:

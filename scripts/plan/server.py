@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import yaml
 
 from deployments.contract.hosts import LOOPBACK
 from deployments.cpus import usable
+from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.load.duration import Duration
 from scripts.load.load import Mode, Target
@@ -23,6 +25,7 @@ from scripts.load.row import Row
 from scripts.load.server import Server
 from scripts.process import says_ready, started
 from scripts.serve.ports import Port, check_ports
+from scripts.serve.tls import CERTIFICATE, KEY
 
 READY_TIMEOUT_S, WARM_UP_S = 240.0, 1.5
 # Serving takes as many ports in a row.
@@ -44,12 +47,24 @@ def serving(config: Mapping[str, Any], cores: int | None = None, traced_in: Path
     """
     with tempfile.TemporaryDirectory(prefix="ensemble-plan-") as folder, ExitStack() as stack:
         file, log, port = Path(folder) / "config.yaml", Path(folder) / "log", free_ports()
-        file.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
+        file.write_text(yaml.safe_dump(opened(config)), encoding="utf-8")
         command = [sys.executable, "-m", "scripts.serve", str(file), "--ports-from", str(port)]
-        environment = None if traced_in is None else {**os.environ, "OTEL_TRACES_EXPORTER": "file"}
+        environment = {name: value for name, value in os.environ.items() if name not in {CERTIFICATE, KEY}}
+        environment |= {} if traced_in is None else {"OTEL_TRACES_EXPORTER": "file"}
         with confined(cores):
             stack.enter_context(started(command, log, says_ready, READY_TIMEOUT_S, cwd=traced_in, env=environment))
         yield f"http://127.0.0.1:{port}"
+
+
+def opened(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A Serve config for clients of this machine without keys."""
+    made = deepcopy(dict(config))
+    made["http_options"] = {**(made.get("http_options") or {}), "host": LOOPBACK}
+    for application in configuration.ours(made):
+        arguments = application.get("args") or {}
+        arguments.pop("access", None)
+        (arguments.get("cache") or {}).pop("per_key", None)
+    return made
 
 
 @contextmanager

@@ -144,6 +144,8 @@ class Preparation:
         """What flags and weights say of the normalization; None if a part of it is not said."""
         own, args = self._source.normalization, self._args
         order: Color | None = args.channel_order or (own.order if own is not None else None)
+        if (args.mean or args.std) and (args.normalize or order is None):
+            raise ScriptError("--mean and --std are in the order that --channel-order names, and without --normalize")
         if order is None:
             return None
         if args.normalize:

@@ -214,11 +214,11 @@ def main() -> None:
             tried = searched(args, trial, measuring)
         shown = table(tried[:SHOWN], goal, max(0, len(tried) - SHOWN))
         shown.show()
-        write_files(args, shown, plot=lambda path: plot(tried, goal, path))
         chosen = tried[0]
         machine = profiles[AS_CONFIGURED.versions].machine
         written = text(chosen.candidate.config(config), chosen, goal, machine, cores)
         args.out.write_text(written, encoding="utf-8")
+        write_files(args, shown, plot=lambda path: plot(tried, goal, path))
     print(f"Wrote {args.out}, for {in_words(cores)}: ensemble serve {args.out}")
     if not goal.is_met(chosen):
         print(

@@ -157,7 +157,8 @@ class Forms:
         most = bound(lost)
         allowed = self.most_lost is not None and most <= self.most_lost
         verdict = "tried" if allowed else f"left out, because more than {self.most_lost:g} may be lost"
-        self.log(f"{form.name}: top-1 {_loss(lost)}; at most {max(0.0, most):.2f} points are lost: {verdict}.")
+        amount = f"at most {max(0.0, most):.2f} points are lost" if lost.any() else "no image of these is lost"
+        self.log(f"{form.name}: top-1 {_loss(lost)}; {amount}: {verdict}.")
         return allowed
 
 

@@ -23,10 +23,19 @@ def test_a_relative_repository_is_the_folders_of_the_file(tmp_path, repository):
         check(config(tmp_path / "models", "inline")["applications"][0])
 
 
-@pytest.mark.parametrize(("text", "told"), [("[", "not valid YAML"), ("- a list", "is a mapping")])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("[", "not valid YAML"), ("- a list", "is a mapping"), ("applications: {name: a}", "a list of applications")],
+)
 def test_a_file_that_is_no_configuration(tmp_path, text, told):
     (tmp_path / "bad.yaml").write_text(text)
     with pytest.raises(ScriptError, match=told):
+        read(tmp_path / "bad.yaml")
+
+
+def test_a_picture_is_no_configuration(tmp_path):
+    (tmp_path / "bad.yaml").write_bytes(b"\xff\xd8\xff")
+    with pytest.raises(ScriptError, match="not valid YAML"):
         read(tmp_path / "bad.yaml")
 
 

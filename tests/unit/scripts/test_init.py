@@ -43,11 +43,35 @@ def test_the_models_may_be_elsewhere(tmp_path, monkeypatch):
 def test_files_are_prepared_or_refused(tmp_path, monkeypatch, capsys):
     ov.save_model(constant([0.2, 0.3, 0.5]), tmp_path / "net.xml")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match=r"error: net\.xml takes uint8 pixels"):
+    with pytest.raises(
+        SystemExit,
+        match=r"error: net\.xml takes uint8 pixels.*flags are those of `ensemble prepare net.xml --name net`",
+    ):
         run(monkeypatch, "my.yaml", "--members", "net.xml")
     with pytest.raises(SystemExit, match=r"error: members: 'gone': there is no folder .*models"):
         run(monkeypatch, "my.yaml", "--members", "gone")
     assert not (tmp_path / "my.yaml").exists()
+
+
+def test_what_will_not_do_is_told_before_anything_is_prepared(tmp_path, monkeypatch):
+    monkeypatch.setattr(init, "prepared", None)
+    monkeypatch.chdir(tmp_path)
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "net.onnx").touch()
+    with pytest.raises(SystemExit, match="error: two members would have the name 'net'"):
+        run(monkeypatch, "my.yaml", "--members", "one/net.onnx", "two/net.onnx")
+    (tmp_path / "my.yaml").touch()
+    with pytest.raises(SystemExit, match=r"error: my\.yaml is there already"):
+        run(monkeypatch, "my.yaml", "--members", "one/net.onnx")
+
+
+def test_a_name_of_digits_is_a_name(tmp_path, monkeypatch):
+    store(tmp_path / "models", "50", brightness())
+    monkeypatch.chdir(tmp_path)
+    run(monkeypatch, "my.yaml", "--members", "50")
+    written, _ = check(read(tmp_path / "my.yaml")["applications"][0])
+    assert [member.name for member in written.members] == ["50"]
 
 
 @pytest.mark.slow

@@ -110,14 +110,15 @@ def test_windows_are_measured_until_they_agree_or_there_have_been_enough():
         assert (other.stable, other.seconds) == (False, pytest.approx(0.6))
 
 
-def holds_up_to(capacity, peak=200.0):
+def holds_up_to(capacity, peak=200.0, closed_s=0.16):
     """A server whose p99 is 40 ms up to a rate, and 400 ms above; each load that is measured."""
     loads = []
 
     def run(mode):
         loads.append(mode)
         if isinstance(mode, Closed):
-            found = made(*((n / peak, n / peak, n / peak + 1e-3, 200, 0) for n in range(int(peak))))
+            count = int(peak * (1 + closed_s))
+            found = made(*((n / peak, n / peak, n / peak + closed_s, 200, 0) for n in range(count)))
         else:
             took = 0.04 if mode.rate <= capacity else 0.4
             found = made(*((n / 100, n / 100, n / 100 + took, 200 if capacity else LOST, 0) for n in range(100)))
@@ -139,6 +140,13 @@ def test_the_search_finds_the_highest_rate_that_holds_and_confirms_it(capacity):
     assert loads[-1].seed != 7
     assert loads[-1].process == "constant"
     assert last.slo_percentile_ms <= 50
+
+
+def test_a_rate_above_what_a_closed_loop_reaches_in_time_is_found():
+    run, loads = holds_up_to(900.0, closed_s=0.04)
+    *_, (_, found) = search(Objective(50, 99), Arrivals(1.0), run)
+    assert found
+    assert loads[-1].rate == pytest.approx(900, rel=0.1)
 
 
 def test_where_nothing_holds_nothing_is_found():

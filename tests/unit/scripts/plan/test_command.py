@@ -10,7 +10,9 @@ import pytest
 from scripts.plan import __main__ as command
 from scripts.plan import profile as profiles
 from scripts.plan.measuring import asking_all
+from scripts.plan.server import opened
 from scripts.plan.variant import placed, tuned
+from tests.networks import brightness, store
 from tests.unit.scripts.plan.profiles import ROOT, application, profile
 
 
@@ -80,3 +82,30 @@ def test_settings_replace_those_that_were_there():
     assert changed["ingress"] == {"batch_wait_ms": 2, "max_batch_size": 4}
     assert [member["threads"] for member in changed["members"]] == [2, 2]
     assert "threads" not in config["applications"][0]["args"]["members"][0]
+
+
+def test_other_files_of_a_model_have_a_profile_of_their_own(tmp_path):
+    store(tmp_path, "one", brightness())
+    config = {"args": {"model_repository": str(tmp_path), "members": [{"name": "one"}]}}
+    first = command._key(config, [b"x"])
+    assert command._key(config, [b"x"]) == first
+    store(tmp_path, "one", brightness(), 2)
+    second = command._key(config, [b"x"])
+    assert second not in {first, command._key(config, [b"y"])}
+
+
+def test_a_server_to_measure_has_neither_keys_nor_an_address_outside():
+    config = {
+        "http_options": {"host": "0.0.0.0", "port": 1},
+        "applications": [
+            {
+                "import_path": "graph.app:build",
+                "args": {"access": {"keys": "k"}, "cache": {"per_key": True, "ttl_s": 1}},
+            }
+        ],
+    }
+    assert opened(config) == {
+        "http_options": {"host": "127.0.0.1", "port": 1},
+        "applications": [{"import_path": "graph.app:build", "args": {"cache": {"ttl_s": 1}}}],
+    }
+    assert "access" in config["applications"][0]["args"]

@@ -86,6 +86,14 @@ def test_labelled_images_show_what_a_model_wants(
     assert top1(outputs, truth(dataset, model)) > 95
 
 
+@pytest.mark.parametrize("more", [(), ("--channel-order", "RGB", "--normalize", "unit")])
+def test_a_mean_is_never_left_out_silently(images: Path, tmp_path: Path, more: tuple[str, ...]) -> None:
+    ov.save_model(nearest("NCHW", Normalization.usual("RGB", "unit")), tmp_path / "model.xml")
+    values = ("--mean", 0.4, 0.4, 0.4, "--std", 0.2, 0.2, 0.2)
+    with pytest.raises(ScriptError, match="the order that --channel-order names, and without --normalize"):
+        run(tmp_path / "model.xml", tmp_path, "--data", images, *values, *more)
+
+
 def test_images_that_do_not_decide_are_said_to(images: Path, tmp_path: Path) -> None:
     """A model of brightness alone is the same for both orders of channels; one that guesses has no right one."""
     grey = {name: (level,) * 3 for name, level in (("dark", 40), ("light", 210))}

@@ -112,6 +112,7 @@ def test_what_no_threshold_allows_is_told() -> None:
 def test_a_share_has_wilsons_interval_and_a_difference_the_normal_one() -> None:
     share = Interval.share(np.array([True] * 90 + [False] * 10))
     assert (share.mean, round(share.low, 2), round(share.high, 2)) == (90.0, 82.56, 94.48)
+    assert Interval.paired(np.zeros(100)) == Interval(0.0, -3.0, 3.0)
     paired = Interval.paired(np.array([1.0] * 5 + [0.0] * 90 + [-1.0] * 5))
     assert (paired.mean, round(paired.low, 2), round(paired.high, 2)) == (0.0, -6.2, 6.2)
 
