@@ -117,6 +117,16 @@ def test_images_that_do_not_decide_are_said_to(images: Path, tmp_path: Path) -> 
         run(tmp_path / "colours.xml", tmp_path, "--data", tmp_path / "greys.zip")
 
 
+def test_an_image_or_two_do_not_decide(images: Path, tmp_path: Path) -> None:
+    ov.save_model(nearest("NHWC", Normalization.usual("BGR", "none")), tmp_path / "model.xml", compress_to_fp16=False)
+    with zipfile.ZipFile(images) as archive, zipfile.ZipFile(tmp_path / "snow.zip", "w") as some:
+        for entry in [name for name in archive.namelist() if name.startswith("snow/")]:
+            some.writestr(entry, archive.read(entry))
+    (tmp_path / "labels.txt").write_text("\n".join(COLOURS))
+    with pytest.raises(ScriptError, match=r"these 12 images don't tell --channel-order"):
+        run(tmp_path / "model.xml", tmp_path, "--data", tmp_path / "snow.zip", "--labels", tmp_path / "labels.txt")
+
+
 def test_names_of_other_classes_are_refused(images: Path, tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("\n".join(f"class {number}" for number in range(7)))
     ov.save_model(nearest("NCHW", Normalization.usual("RGB", "unit")), tmp_path / "model.xml")
