@@ -10,7 +10,7 @@ with the activation after the convolution; whitening stem, Jordan 2024 (arXiv:24
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -100,13 +100,23 @@ def stem() -> list[nn.Module]:
     return [whitening, nn.SiLU()]
 
 
-def resnet(classes: int) -> nn.Sequential:
-    """Three stages of one residual block each: 120 MMAC at 32x32, 2.5 million parameters."""
+def residual(classes: int, stages: Sequence[tuple[int, int]]) -> nn.Sequential:
+    """Stages of so many channels and residual blocks, each at half of the resolution of the one before."""
     layers, channels = stem(), STEM_CHANNELS
-    for width in (64, 192, 256):
-        layers += [ConvBlock(channels, width, pool=True), ResidualBlock(width)]
+    for width, depth in stages:
+        layers += [ConvBlock(channels, width, pool=True), *(ResidualBlock(width) for _ in range(depth))]
         channels = width
     return nn.Sequential(*layers, Head(channels, classes))
+
+
+def resnet(classes: int) -> nn.Sequential:
+    """Three stages of one residual block each: 120 MMAC at 32x32, 2.5 million parameters."""
+    return residual(classes, ((64, 1), (192, 1), (256, 1)))
+
+
+def resnet13(classes: int) -> nn.Sequential:
+    """Three stages of one, two and one residual blocks: 125 MMAC at 32x32, 2.7 million parameters."""
+    return residual(classes, ((64, 1), (160, 2), (256, 1)))
 
 
 def densenet(classes: int) -> nn.Sequential:
@@ -140,6 +150,7 @@ def student(classes: int, width: float = 1.0) -> nn.Sequential:
 
 ARCHITECTURES: dict[str, Callable[[int], nn.Sequential]] = {
     "resnet": resnet,
+    "resnet13": resnet13,
     "densenet": densenet,
     "student": student,
 }
