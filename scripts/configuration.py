@@ -38,9 +38,11 @@ def read(file: Path) -> dict[str, Any]:
         config = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as err:
         raise ScriptError(f"it is not valid YAML: {err}") from err
-    applications = config.get("applications") or [] if isinstance(config, dict) else None
+    if not isinstance(config, dict):
+        raise ScriptError("a Serve config file is a mapping; see serve_config.yaml")
+    applications = config.get("applications") or []
     if not isinstance(applications, list) or not all(isinstance(each, dict) for each in applications):
-        raise ScriptError("a Serve config file is a mapping with a list of applications; see serve_config.yaml")
+        raise ScriptError("applications: it is a list of mappings; see serve_config.yaml")
     for application in applications:
         arguments = application.get("args")
         given = arguments.get(REPOSITORY) if isinstance(arguments, dict) else None

@@ -25,7 +25,7 @@ def test_a_relative_repository_is_the_folders_of_the_file(tmp_path, repository):
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("[", "not valid YAML"), ("- a list", "is a mapping"), ("applications: {name: a}", "a list of applications")],
+    [("[", "not valid YAML"), ("- a list", "is a mapping"), ("applications: {name: a}", "is a list of mappings")],
 )
 def test_a_file_that_is_no_configuration(tmp_path, text, told):
     (tmp_path / "bad.yaml").write_text(text)

@@ -117,8 +117,9 @@ def holds_up_to(capacity, peak=200.0, closed_s=0.16):
     def run(mode):
         loads.append(mode)
         if isinstance(mode, Closed):
-            count = int(peak * (1 + closed_s))
-            found = made(*((n / peak, n / peak, n / peak + closed_s, 200, 0) for n in range(count)))
+            # The first of them were due before the measurement began.
+            due = (n / peak for n in range(-int(peak * closed_s), int(peak)))
+            found = made(*((at, at, at + closed_s, 200, 0) for at in due))
         else:
             took = 0.04 if mode.rate <= capacity else 0.4
             found = made(*((n / 100, n / 100, n / 100 + took, 200 if capacity else LOST, 0) for n in range(100)))

@@ -357,7 +357,9 @@ def test_the_command_exports_a_finished_checkpoint(tmp_path: Path, draw: Draw, m
     assert versions(tmp_path / "repository", "mine") == [1]
 
 
-@pytest.mark.parametrize(("architecture", "most"), [("resnet", 120), ("resnet13", 125), ("densenet", 95), ("student", 15)])
+@pytest.mark.parametrize(
+    ("architecture", "most"), [("resnet", 120), ("resnet13", 125), ("densenet", 95), ("student", 15)]
+)
 def test_an_architecture_costs_what_it_says(architecture: str, most: int) -> None:
     """Multiplications of the convolutions and the head, in millions, of an image of 32x32."""
     assert most - 1.5 < multiplications(ARCHITECTURES[architecture](10), 32) <= most
@@ -378,7 +380,7 @@ def test_the_first_epochs_see_smaller_images(tmp_path: Path, draw: Draw, monkeyp
 
 
 @pytest.mark.parametrize("size", ["8", "33"])
-def test_an_early_size_that_no_network_takes_is_told(tmp_path: Path, size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_early_size_no_network_takes_is_told(tmp_path: Path, size: str, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = ["--data", tmp_path, "--checkpoint", tmp_path / "c.pt", "--early-epochs", "1", "--early-size", size]
     monkeypatch.setattr(sys, "argv", ["train", "resnet", *map(str, flags)])
     with pytest.raises(SystemExit):
