@@ -45,7 +45,7 @@ def write(file: Path, repository: Path, members: list[str]) -> None:
     """Write a configuration of some models of a repository, if they can be served together.
 
     Raises:
-        ScriptError: the file is there.
+        FileExistsError: the file is there.
         ConfigurationError: a model is missing, or the models don't fit together.
     """
     folder, target = repository.resolve(), file.resolve().parent
@@ -57,11 +57,8 @@ def write(file: Path, repository: Path, members: list[str]) -> None:
     )
     application = {"args": {"model_repository": str(folder), "members": [{"name": name} for name in members]}}
     config, agreed = configuration.check(application)
-    try:
-        with file.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError as err:
-        raise ScriptError(f"{file} is there already; remove it, or name another file") from err
+    with file.open("x", encoding="utf-8") as stream:
+        stream.write(text)
     for member in config.members:
         print(f"{member.name}: version {agreed.versions[member.name]}, {agreed.preprocessing[member.name].key} pixels")
     for doubt in configuration.doubts(config, agreed):
@@ -76,26 +73,32 @@ def prepared(member: str, repository: Path, data: Path | None) -> str:
         ModelError: the file can't become a member.
         ScriptError: the file does not say how, and there are no images that show it.
     """
-    path = Path(member)
-    if not path.is_file() and not (path / SAVED_MODEL).is_file():
+    if not is_file_of_model(member):
         return member
+    name = Path(member).stem
     flags = [] if data is None else ["--data", str(data)]
-    arguments = [member, "--name", path.stem, "--repository", str(repository), *flags]
+    arguments = [member, "--name", name, "--repository", str(repository), *flags]
     try:
         prepare.run(prepare.parser().parse_args(arguments))
     except (ScriptError, ModelError) as err:
         raise ScriptError(
-            f"{err}; the flags are those of `ensemble prepare {member} --name {path.stem}`; then name {path.stem} by "
-            "--members"
+            f"{err}; flags are those of `ensemble prepare {member} --name {name}`: run it with them, then name "
+            f"{name!r} by --members"
         ) from err
-    return path.stem
+    return name
+
+
+def is_file_of_model(member: str) -> bool:
+    """Whether a member is a file, or the folder of a SavedModel, and not a name in the repository."""
+    path = Path(member)
+    return path.is_file() or (path / SAVED_MODEL).is_file()
 
 
 def check(file: Path, members: list[str]) -> None:
-    """Raise ScriptError for what would be found out when models are prepared already."""
+    """Raise ScriptError for what would otherwise be found out after models were prepared."""
     if file.exists():
         raise ScriptError(f"{file} is there already; remove it, or name another file")
-    names = [Path(member).stem if Path(member).exists() else member for member in members]
+    names = [Path(member).stem if is_file_of_model(member) else member for member in members]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ScriptError(f"two members would have the name {twice!r}; prepare one by `ensemble prepare --name`")
 

@@ -26,7 +26,7 @@ class Interval:
 
     @classmethod
     def paired(cls, values: NDArray[np.float64]) -> Interval:
-        """The mean of a difference that is known for each image; where none differs, 3 may (rule of three)."""
+        """The mean of a difference that is known for each image; if no image differs, as wide as for 3 that do."""
         mean, half = 100 * values.mean(), 100 * Z * values.std() / np.sqrt(len(values))
         half = half if values.any() else 100 * 3 / len(values)
         return cls(float(mean), float(mean - half), float(mean + half))

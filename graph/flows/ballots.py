@@ -27,6 +27,11 @@ def collect(asked: Batch[PixelSets], outcomes: Mapping[str, Outcome], quorum: in
     return Batch({name: part for name, part in rows.items() if part is not None}, items)
 
 
+def split(outcomes: Mapping[str, Outcome], positions: Sequence[int]) -> dict[str, Outcome]:
+    """The members' answers to some of the images, by position; see `Batch.split`."""
+    return {name: each.split(positions) if isinstance(each, Batch) else each for name, each in outcomes.items()}
+
+
 def _merged(item: Item, position: int, outcomes: Mapping[str, Outcome], quorum: int) -> Item:
     """An image with what its copies, one from each member that answered the batch, have gained."""
     if item.error is not None:

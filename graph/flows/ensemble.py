@@ -9,7 +9,7 @@ from deployments.contract.batch import Batch
 from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import InParts, Node, Part
 from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
-from graph.flows.ballots import Outcome, collect
+from graph.flows.ballots import Outcome, collect, split
 from graph.flows.member import Call, Member, MemberCaller, Members, answered
 from graph.flows.patience import AskingSettings
 
@@ -31,14 +31,15 @@ class Ensemble(InParts):
 
         Images that have less time than others of the batch are answered by the members that answer in it.
         """
-        calls, began = self._ask(batch), time.monotonic()
         waits = self._members.waits(batch)
+        calls, began = self._ask(batch, waits[-1][0]), time.monotonic()
+        asked = [call for call in calls.values() if call is not None]
         outcomes: dict[str, Outcome] = {}
         while waits:
             wait, due = waits.pop(0)
             left_s = None if wait is None else max(0.0, wait - (time.monotonic() - began))
-            await answered([call for call in calls.values() if call is not None], left_s)
-            if all(call is None or call.done() for call in calls.values()):
+            await answered(asked, left_s)
+            if all(call.done() for call in asked):
                 due, waits = sorted([*due, *(image for _, more in waits for image in more)]), []
             for each, call in calls.items():
                 if each.name not in outcomes and (call is None or call.done() or not waits):
@@ -46,15 +47,15 @@ class Ensemble(InParts):
             so_far = {each.name: outcomes.get(each.name, each.unanswered) for each in calls}
             yield due, await self._answer(batch, so_far, due)
 
-    def _ask(self, batch: Batch[PixelSets]) -> dict[MemberCaller, Call | None]:
-        """Every member's call; None where the member is late."""
+    def _ask(self, batch: Batch[PixelSets], patience: float | None) -> dict[MemberCaller, Call | None]:
+        """Every member's call; None where the member is late, which is tried once in its patience, seconds."""
         members = self._members
         # Nobody waits for a late member again, unless the others are too few.
         skips_late = members.has_quorum()
         calls = {each: None if skips_late and each.is_late else members.ask(each, batch) for each in members.callers}
         for each, call in calls.items():
             if call is None:
-                each.try_again(batch, members.patience_s(batch))
+                each.try_again(batch, patience)
         return calls
 
     async def _answer(
@@ -62,8 +63,7 @@ class Ensemble(InParts):
     ) -> Batch[Probabilities | MemberProbabilities]:
         """The answer to some of the images, by position."""
         if len(due) < len(batch.items):
-            batch = batch.split(due)
-            outcomes = {n: each.split(due) if isinstance(each, Batch) else each for n, each in outcomes.items()}
+            batch, outcomes = batch.split(due), split(outcomes, due)
         ballots = collect(batch, outcomes, self._members.quorum)
         if self._combiner is None:
             return ballots

@@ -61,7 +61,7 @@ class Members:
         return patience_s(batch, self._patience_ms, turns) if self.can_miss else None
 
     def waits(self, batch: Batch[PixelSets]) -> list[tuple[float | None, list[int]]]:
-        """How long the members may take, seconds, and for which images, by position; see `patience_s`."""
+        """How long the members may take, seconds, and for which images, by position."""
         return waits(batch, self._patience_ms) if self.can_miss else [(None, list(range(len(batch.items))))]
 
 

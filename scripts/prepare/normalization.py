@@ -108,7 +108,7 @@ def choose(
                 "pass it, or leave out --data to keep what the flags say"
             )
         same = len(labels) >= ENOUGH and np.array_equal(outputs[row].argmax(1), outputs[kept].argmax(1))
-        if kept != row < len(allowed) and difference.high >= 0 and not same:
+        if row != kept and row < len(allowed) and difference.high >= 0 and not same:
             raise ScriptError(
                 f"these {len(labels)} images don't tell {every[kept].flags} from {every[row].flags}; pass the flags of "
                 "one of them, or more images by --data"

@@ -145,7 +145,7 @@ class Preparation:
         own, args = self._source.normalization, self._args
         order: Color | None = args.channel_order or (own.order if own is not None else None)
         if (args.mean or args.std) and (args.normalize or order is None):
-            raise ScriptError("--mean and --std are in the order that --channel-order names, and without --normalize")
+            raise ScriptError("pass --mean and --std in the order that --channel-order names, and without --normalize")
         if order is None:
             return None
         if args.normalize:

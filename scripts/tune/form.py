@@ -157,7 +157,7 @@ class Forms:
         most = bound(lost)
         allowed = self.most_lost is not None and most <= self.most_lost
         verdict = "tried" if allowed else f"left out, because more than {self.most_lost:g} may be lost"
-        amount = f"at most {max(0.0, most):.2f} points are lost" if lost.any() else "no image of these is lost"
+        amount = f"at most {max(0.0, most):.2f} points are lost" if lost.any() else "no answer becomes right or wrong"
         self.log(f"{form.name}: top-1 {_loss(lost)}; {amount}: {verdict}.")
         return allowed
 

@@ -131,8 +131,8 @@ class Model(ABC):
             values: makes Python's values of the parameters of one.
 
         Raises:
-            InvalidParameter: one is unknown or asked for twice, or its parameter `classification` is no number of
-                classes, or it has none.
+            InvalidParameter: one is unknown or asked for twice, its parameter `classification` is no number of classes,
+                or it is asked for classes and has none.
         """
         known = {output.name: output for output in self.metadata.outputs}
         # Each is answered whole: a name of ten bytes, repeated, would ask for megabytes.

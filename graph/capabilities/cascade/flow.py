@@ -21,7 +21,7 @@ from graph.capabilities.cascade.audit import Audit
 from graph.capabilities.cascade.load import LoadState
 from graph.capabilities.cascade.settings import CascadeSettings
 from graph.flows.background import PATIENCE_MS, Background, unhurried
-from graph.flows.ballots import Outcome, collect
+from graph.flows.ballots import Outcome, collect, split
 from graph.flows.member import Member, MemberCaller, Members, answered
 from graph.flows.patience import AskingSettings
 
@@ -130,8 +130,7 @@ class Cascade(InParts):
             if leaving := sorted(set(range(len(positions))) - set(staying)):
                 yield _named(positions, stage.part(leaving, asked, eased, self._returns_combined))
                 positions, full = [positions[i] for i in staying], [full[i] for i in staying]
-                batch = batch.split(staying)
-                outcomes = {n: each.split(staying) if isinstance(each, Batch) else each for n, each in outcomes.items()}
+                batch, outcomes = batch.split(staying), split(outcomes, staying)
             if not staying:
                 return
 

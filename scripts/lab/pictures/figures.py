@@ -12,7 +12,7 @@ from scripts.shipped import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
 EPYC = "two virtual CPUs of an AMD EPYC"
-MACHINE = "two virtual CPUs of an AMD EPYC (Zen 4)"
+MACHINE = f"{EPYC} (Zen 4)"
 # Characters of a label that its column has room for.
 LONGEST = 42
 SYSTEMS = {

@@ -64,40 +64,33 @@ async def test_when_too_many_arrive_the_oldest_gives_way(monkeypatch):
     tasks[1].cancel()
 
 
+async def standing(capacity):
+    """A body that has begun to arrive, and the task that waits for the rest of it."""
+    begun = asyncio.Event()
+    task = asyncio.create_task(stall(capacity, began=begun))
+    await begun.wait()
+    [body] = capacity._arriving
+    return body, task
+
+
 async def test_who_gives_way_does_not_stay_for_more_of_its_bytes(monkeypatch):
     monkeypatch.setattr(arrival, "YOUNG_S", 0.0)
-    capacity, inside = made(max_arriving=1), asyncio.Event()
-
-    async def trickle():
-        async with capacity.arriving() as body:
-            inside.body = body
-            inside.set()
-            await asyncio.sleep(60)
-
-    task = asyncio.create_task(trickle())
-    await inside.wait()
+    capacity = made(max_arriving=1)
+    body, task = await standing(capacity)
     async with capacity.arriving():
         # More of it was on its way when it gave way.
-        inside.body.grow(10)
+        body.grow(10)
         with pytest.raises(Overloaded, match="oldest"):
             await asyncio.wait_for(task, 5)
 
 
 async def test_who_gives_way_when_its_time_is_over_disturbs_nobody(monkeypatch):
     monkeypatch.setattr(arrival, "YOUNG_S", 0.0)
-    capacity, inside = made(max_arriving=1), asyncio.Event()
-
-    async def late():
-        async with capacity.arriving() as body:
-            inside.body = body
-            inside.set()
-            await asyncio.sleep(60)
-
-    task = asyncio.create_task(late())
-    await inside.wait()
-    inside.body.limit.reschedule(0)
+    capacity = made(max_arriving=1)
+    body, task = await standing(capacity)
+    body.limit.reschedule(0)
     # The loop has ended it, and its task has not run yet.
-    while not inside.body.limit.expired():
+    while not body.limit.expired():
         await asyncio.sleep(0)
     async with capacity.arriving():
         with pytest.raises(EnsembleError):
