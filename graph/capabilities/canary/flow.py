@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from deployments.contract.batch import Batch
-from deployments.contract.errors import DeadlineExceeded
 from deployments.contract.item import Item
 from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import Node
@@ -132,10 +131,9 @@ class Canary:
             return
         live = stable.result().live
         answer = self._answer(call, len(live))
-        # Images whose own deadline passed before the canary began with them say nothing about it.
-        judged = [i for i in live if answer is None or not isinstance(answer.items[i].error, DeadlineExceeded)]
-        if judged:
-            failed = [answer is None or answer.items[i].error is not None for i in judged]
+        if live:
+            # It was given no deadlines, so a deadline that has passed is its own.
+            failed = [answer is None or answer.items[position].error is not None for position in live]
             self._trial.note("canary", failed, seconds)
 
     def _renamed(self, batch: Batch[Probabilities]) -> Batch[Probabilities]:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from deployments.contract.batch import Work
-from deployments.contract.errors import InferenceFailed, InvalidImage, RemoteUnavailable
+from deployments.contract.errors import DeadlineExceeded, InferenceFailed, InvalidImage, RemoteUnavailable
 from deployments.contract.item import Item
 from deployments.contract.rollout import CanaryConfig
 from graph.capabilities.canary.flow import Canary
@@ -175,6 +175,23 @@ async def test_a_canary_that_gives_up_at_its_images_deadline_is_found_out(monkey
         await asyncio.sleep(0.001)
     assert versions(answer) == [{"a": 1}]
     assert (given, counted(flow, "canary")) == ([None], (1, 1))
+
+
+async def test_a_canary_that_gives_up_by_itself_is_found_out_by_callers_with_short_deadlines_alone(monkeypatch):
+    monkeypatch.setattr("graph.capabilities.canary.flow.PATIENT_SHARE", 0.001)
+    gives_up = asyncio.Event()
+
+    async def remote(batch):
+        await gives_up.wait()
+        return batch.fail(dict.fromkeys(range(len(batch.items)), DeadlineExceeded("timeout_ms")))
+
+    flow = canary(stable(), remote, patience_ms=600_000_000)
+    answer = await flow(pixels([2], {2}, deadline=time.time() + 30))
+    gives_up.set()
+    while flow._watched.is_busy:
+        await asyncio.sleep(0.001)
+    assert versions(answer) == [{"a": 1}]
+    assert counted(flow, "canary") == (1, 1)
 
 
 async def test_a_short_deadline_does_not_cut_off_the_canarys_other_images():
