@@ -163,5 +163,6 @@ class LocalMember(MemberConfig):
     def file_digests(self, repository: RepositoryAddress) -> str:
         """The name, the version and the SHA-256 of each file of the configured version, as text."""
         model = self.find(repository)
-        digests = {file.name: sha256(file) for file in sorted(model.folder.iterdir()) if file.is_file()}
+        files = sorted(file for file in model.folder.rglob("*") if file.is_file())
+        digests = {str(file.relative_to(model.folder)): sha256(file) for file in files}
         return f"{model.name} {model.version} {digests}"

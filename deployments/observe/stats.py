@@ -107,7 +107,8 @@ class Stats:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since = int(clock())
-        self._seconds: deque[Second] = deque(maxlen=WINDOW_S)
+        # The last minute, and the second that has not ended.
+        self._seconds: deque[Second] = deque(maxlen=WINDOW_S + 1)
         # Threads and streams by what a trace calls a member's work.
         self.execution: dict[str, tuple[AttributeValue, AttributeValue]] = {}
         self._past = Past()

@@ -231,7 +231,8 @@ def _is_intact(folder: Path, digests: Mapping[str, str]) -> bool:
     if not folder.is_dir():
         return False
     try:
-        Model("", 0, folder / METADATA, {"sha256": dict(digests)}).verify()
+        # The folder's name is the digest of what names the others.
+        Model("", 0, folder / METADATA, {"sha256": {METADATA: folder.name, **digests}}).verify()
     except ModelError as err:
         logger.warning("what was fetched is damaged and is fetched again: %s", err)
         return False

@@ -139,8 +139,9 @@ class Cache(InParts):
         with work.elsewhere():
             contents = await self._store.look_up([keys[p] for p in lookup.looked])
         # Nothing is awaited until `_in_flight` has the images that this batch asks about, so that no other asks, too.
-        for p, content in zip(lookup.looked, contents, strict=True):
-            if (entry := self._entry(content, items[p].trials)) is not None:
+        entries = [self._entry(content, items[p].trials) for p, content in zip(lookup.looked, contents, strict=True)]
+        for p, entry in zip(lookup.looked, entries, strict=True):
+            if entry is not None:
                 lookup.found[p] = entry
             elif keys[p] in self._in_flight:
                 lookup.followed[p] = self._in_flight[keys[p]]
@@ -163,7 +164,7 @@ class Cache(InParts):
             return None
         try:
             entry = DECODER.decode(content)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             return None
         whole = entry.scores and all(len(scores) == 4 * self._classes for scores in entry.scores.values())
         current = all(self._versions.get((name, name in trials), v) == v for name, v in entry.versions.items())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
 import random
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from graph.capabilities.proportion import Interval, wilson
 
@@ -59,7 +60,7 @@ class Audit:
         """Note the result of an exit, and how sure the members had been."""
         self._metrics.audits.add(self._members[stage], "differs" if differs else "agrees")
         # An image that would not leave any more says nothing about those that do.
-        if sure < self.exit_at[stage]:
+        if sure < np.float32(self.exit_at[stage]):
             return
         seen = self._seen[stage]
         seen.append((sure, differs))
@@ -75,9 +76,9 @@ class Audit:
             wrong += differs
             if wrong <= at_most * count:
                 kept = count
-        # Just above the surest exit that is not kept.
+        # Just above the surest exit that is not kept, in the precision of the scores.
         below = surest[kept][0] if kept < len(surest) else 0.0
-        threshold = min(1.0, math.nextafter(below, 2.0))
+        threshold = float(np.nextafter(np.float32(below), np.float32(2)))
         logger.warning(
             "cascade: %.2f %% (%.2f to %.2f) of the exits at %r differ from the answers of all members, more than "
             "%.2f %%; its threshold rises from %.4f to %.4f",

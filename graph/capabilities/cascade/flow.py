@@ -55,7 +55,7 @@ class Stage:
         """The images whose largest probability reaches the threshold, by position."""
         rows = zip(self.combined.live, self.combined.payload, strict=True)
         found = {self.judged[place]: (float(row.max()), int(row.argmax())) for place, row in rows}
-        return {image: each for image, each in found.items() if each[0] >= threshold}
+        return {image: found[image] for image in self.sure(threshold) if image in found}
 
     def part(self, leaving: Sequence[int], asked: tuple[str, ...], eased: Container[int], combined: bool) -> Part:
         """The images that leave, judged ones first; those that are `eased` would stay if the load were lower."""

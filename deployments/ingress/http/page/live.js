@@ -22,9 +22,9 @@ const part = (count, of) => (of ? `${percent(count / of)} of ${of}` : "–");
 const spread = (counts, text = String) => Object.entries(counts).map(([name, count]) =>
   [name, bar(count / Math.max(total(counts), 1e-9), text(count))]);
 
-/** Wilson's 95 % interval of a share, as text; several replicas' counts are added before. */
+/** Wilson's 95 % interval of a share, as text; the counts of several replicas, which may lack it, are added before. */
 function proportion(each) {
-  const { count, total: of } = add(each.map(({ count, total }) => ({ count, total })));
+  const { count, total: of } = add(each.filter(Boolean).map(({ count, total }) => ({ count, total })));
   if (!of) return "–";
   const z = 1.96, share = count / of, scale = 1 + z ** 2 / of;
   const middle = (share + z ** 2 / (2 * of)) / scale;
@@ -60,7 +60,7 @@ function cascade(all) {
     const audits = reports.map((each) => each[name]).filter(Boolean);
     const below = audits.length ? `${Math.max(...audits.map((each) => each.exit_at)).toFixed(3)}` : "–";
     return [name, bar((exits[name] ?? 0) / Math.max(total(exits), 1), String(exits[name] ?? 0)), below,
-      audits.length ? proportion(audits.map((each) => each.differs)) : "–"];
+      proportion(audits.map((each) => each.differs))];
   });
 }
 
@@ -87,7 +87,7 @@ function shadows(all) {
     return names(each.map((one) => one.agreed)).map((other) => {
       const pairs = add(each.map((one) => one.labelled[other]));
       const verdict = total(pairs) ? `it alone right ${pairs.shadow_only}, ${other} alone ${pairs.other_only}` : "no labels";
-      return [`${name} and ${other}`, proportion(each.map((one) => one.agreed[other]).filter(Boolean)), verdict,
+      return [`${name} and ${other}`, proportion(each.map((one) => one.agreed[other])), verdict,
         `${lost.failed} failed, ${lost.dropped} dropped`];
     });
   });
@@ -97,7 +97,7 @@ function feedback(all) {
   const reports = all.map((each) => each.rollout?.feedback).filter(Boolean);
   if (!reports.length) return [];
   const kinds = ["members", "exits", "shadows"].flatMap((kind) => names(reports.map((each) => each[kind])).map((name) =>
-    [`${kind.slice(0, -1)} ${name}`, proportion(reports.map((each) => each[kind][name]).filter(Boolean))]));
+    [`${kind.slice(0, -1)} ${name}`, proportion(reports.map((each) => each[kind][name]))]));
   return [["ensemble", proportion(reports.map((each) => each.ensemble))], ...kinds];
 }
 
@@ -135,7 +135,7 @@ async function poll() {
     if (!document.hidden) {
       const problem = byId("state");
       try {
-        const answer = await call("/stats");
+        const answer = await call("/stats").catch(() => { throw new Error("The server can't be reached; asking again."); });
         if (!answer.ok) throw new Error(`The server answers with status ${answer.status}.`);
         const stats = await answer.json(), now = Date.now();
         seen.delete(stats.replica);
@@ -144,7 +144,7 @@ async function poll() {
         draw([...seen.values()].map(([, each]) => each));
         problem.hidden = true;
       } catch (error) {
-        problem.textContent = error instanceof TypeError ? "The server can't be reached; asking again." : error.message;
+        problem.textContent = error.message;
         problem.hidden = false;
       }
     }

@@ -47,7 +47,9 @@ def test_what_is_kept_is_bounded():
     for _ in range(2 * MAX_DURATIONS):
         stats.request("ok", 1.0)
     clock.now += 1
+    stats.request("ok", 1.0)
     assert len(stats.recent()) == WINDOW_S
+    assert all(second.outcomes for second in stats.recent())
     assert stats.recent()[-1].outcomes["ok"] == 2 * MAX_DURATIONS + 1
     assert len(stats.recent()[-1].durations) == MAX_DURATIONS
 

@@ -268,12 +268,13 @@ def test_what_is_there_is_not_fetched_again_unless_it_is_damaged(website):
     assert website.site.asked.count(WEIGHTS) == 1
     assert Mirror(website.location).find("m") == model
     assert website.site.asked.count(WEIGHTS) == 1
-    weights = model.folder / "model.bin"
-    content = weights.read_bytes()
-    weights.write_bytes(b"damaged")
-    Mirror(website.location).find("m").verify()
-    assert weights.read_bytes() == content
-    assert website.site.asked.count(WEIGHTS) == 2
+    for number, name in enumerate(("model.bin", "metadata.json"), 2):
+        file = model.folder / name
+        content = file.read_bytes()
+        file.write_bytes(b"")
+        Mirror(website.location).find("m").verify()
+        assert file.read_bytes() == content
+        assert website.site.asked.count(WEIGHTS) == number
 
 
 def test_who_come_at_once_fetch_once(website):

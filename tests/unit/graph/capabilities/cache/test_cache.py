@@ -357,6 +357,24 @@ async def test_what_a_part_took_is_counted_without_what_others_did_meanwhile(mon
     assert took == [1.0, 1.0, 1.5, 1.5]
 
 
+async def test_an_entry_that_this_code_has_not_made_is_a_miss_and_holds_nobody_up():
+    made = []
+
+    class Foreign(Memory):
+        async def look_up(self, keys):
+            found = await super().look_up(keys)
+            made.extend(content for content in found if content is not None)
+            return [content and content.replace(b"\xa1b", b"\xa1\xff") for content in found]
+
+    members = Members()
+    flow = cache(members, store=Foreign(10**6, 100, 60))
+    await flow(asking(b"2"))
+    await flow(asking(b"1", b"2"))
+    await flow(asking(b"1"))
+    assert members.seen == [[b"2"], [b"1", b"2"], [b"1"]]
+    assert b"\xa1b" in made[0]
+
+
 async def test_what_was_remembered_counts_though_the_rest_of_the_batch_is_given_up():
     members = Members(waits=[b"1"])
     flow = cache(members)

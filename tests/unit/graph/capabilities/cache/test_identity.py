@@ -30,6 +30,10 @@ def test_what_decides_scores_decides_the_identity(root):
     store(root, "a", brightness(), version=2)
     assert digest(root) != own
     assert digest(root, members=[{"name": "a", "version": 1}, {"name": "b"}]) == own
+    # As the weights of a SavedModel are.
+    (root / "a/1/variables").mkdir()
+    (root / "a/1/variables/weights").write_bytes(b"1")
+    assert digest(root, members=[{"name": "a", "version": 1}, {"name": "b"}]) != own
 
 
 def test_what_decides_nothing_does_not(root):

@@ -1,11 +1,15 @@
 import logging
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from deployments.contract.item import Item
 from graph.capabilities.cascade.audit import FEWEST, WINDOW, Audit, interval
+from graph.capabilities.cascade.flow import Stage
 from graph.capabilities.cascade.metrics import AuditMetrics, exit_stats
 from graph.capabilities.cascade.settings import EnsembleSettings
+from tests.batches import batch
 
 
 def audit(exit_at=(0.5, 0.6), share=1.0, at_most=None, tighten=False):
@@ -72,6 +76,17 @@ def test_a_stage_that_is_never_right_ends_nothing_any_more():
     for _ in range(100):
         found.note(0, 0.9, True)
     assert found.exit_at[0] > 0.9
+
+
+@pytest.mark.parametrize("sure", [np.float32(0.7), np.float32(1)])
+def test_exits_that_are_equally_sure_leave_no_more_once_the_threshold_has_risen_above_them(sure):
+    found = audit(at_most=0.01, tighten=True)
+    scores = np.array([[sure, 0]], np.float32)
+    stage = Stage(batch({"a": scores}, Item()), [0], batch(scores, Item()))
+    for _ in range(3 * FEWEST):
+        found.note(0, float(sure), True)
+    assert (stage.sure(found.exit_at[0]), stage.exits(found.exit_at[0])) == ([], {})
+    assert found._metrics.tightened.counts["a",] == 1
 
 
 @pytest.mark.parametrize("at_most", [None, 0.05])
