@@ -120,7 +120,8 @@ class FileSpanExporter(SpanExporter):
         folder.mkdir(parents=True, exist_ok=True)
         # Another replica that starts may remove them at the same time.
         with suppress(FileNotFoundError):
-            for old in sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)[: -MAX_FILES + 1]:
+            ended = [path for path in folder.glob("*.jsonl") if not Path("/proc", path.name.partition(".")[0]).exists()]
+            for old in sorted(ended, key=lambda path: path.stat().st_mtime)[: -MAX_FILES + 1]:
                 old.unlink()
         self._path = (folder / f"{os.getpid()}.jsonl").resolve()
         self._max_bytes = max_bytes

@@ -60,7 +60,8 @@ class Metrics:
             tag_keys=tag_keys("protocol"),
         )
         self._refusals = Counter(
-            "ensemble_admission_refusals", description="Requests refused because the in-flight limit was reached."
+            "ensemble_admission_refusals",
+            description="Requests refused at the in-flight limit, or for want of memory to decode.",
         )
         self._queue_wait = Histogram(
             "ensemble_queue_wait_seconds",

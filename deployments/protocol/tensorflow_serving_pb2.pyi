@@ -42,22 +42,26 @@ class TensorShapeProto(_message.Message):
     def __init__(self, dim: _Optional[_Iterable[_Union[TensorShapeProto.Dim, _Mapping]]] = ..., unknown_rank: _Optional[bool] = ...) -> None: ...
 
 class TensorProto(_message.Message):
-    __slots__ = ("dtype", "tensor_shape", "version_number", "tensor_content", "float_val", "string_val", "int64_val")
+    __slots__ = ("dtype", "tensor_shape", "version_number", "tensor_content", "float_val", "double_val", "string_val", "int64_val", "half_val")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     TENSOR_SHAPE_FIELD_NUMBER: _ClassVar[int]
     VERSION_NUMBER_FIELD_NUMBER: _ClassVar[int]
     TENSOR_CONTENT_FIELD_NUMBER: _ClassVar[int]
     FLOAT_VAL_FIELD_NUMBER: _ClassVar[int]
+    DOUBLE_VAL_FIELD_NUMBER: _ClassVar[int]
     STRING_VAL_FIELD_NUMBER: _ClassVar[int]
     INT64_VAL_FIELD_NUMBER: _ClassVar[int]
+    HALF_VAL_FIELD_NUMBER: _ClassVar[int]
     dtype: DataType
     tensor_shape: TensorShapeProto
     version_number: int
     tensor_content: bytes
     float_val: _containers.RepeatedScalarFieldContainer[float]
+    double_val: _containers.RepeatedScalarFieldContainer[float]
     string_val: _containers.RepeatedScalarFieldContainer[bytes]
     int64_val: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, dtype: _Optional[_Union[DataType, str]] = ..., tensor_shape: _Optional[_Union[TensorShapeProto, _Mapping]] = ..., version_number: _Optional[int] = ..., tensor_content: _Optional[bytes] = ..., float_val: _Optional[_Iterable[float]] = ..., string_val: _Optional[_Iterable[bytes]] = ..., int64_val: _Optional[_Iterable[int]] = ...) -> None: ...
+    half_val: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, dtype: _Optional[_Union[DataType, str]] = ..., tensor_shape: _Optional[_Union[TensorShapeProto, _Mapping]] = ..., version_number: _Optional[int] = ..., tensor_content: _Optional[bytes] = ..., float_val: _Optional[_Iterable[float]] = ..., double_val: _Optional[_Iterable[float]] = ..., string_val: _Optional[_Iterable[bytes]] = ..., int64_val: _Optional[_Iterable[int]] = ..., half_val: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ModelSpec(_message.Message):
     __slots__ = ("name", "version", "signature_name", "version_label")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from deployments.remote.client import Client
 from deployments.remote.errors import CallError, TimedOut, Unavailable
-from deployments.tensors import Binding, IncompatibleModel
+from deployments.tensors import Binding
 
 if TYPE_CHECKING:
     from deployments.remote.config import RemoteConfig
@@ -51,12 +51,12 @@ class Endpoint:
         self.last_error: Exception = Unavailable("it was not probed yet")
         self.probed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._address, self._config, self._check = address, config, check
-        self._failures = 0
+        self._failures, self._is_closed = 0, False
         self._probing: asyncio.Task[None] | None = None
 
     def probe(self) -> None:
         """Ask it to describe its model, until it does."""
-        if self._probing is None or self._probing.done():
+        if not self._is_closed and (self._probing is None or self._probing.done()):
             self._probing = asyncio.get_running_loop().create_task(self._probe())
 
     async def _probe(self) -> None:
@@ -69,7 +69,8 @@ class Endpoint:
                 break
             except TimeoutError:
                 self.last_error = TimedOut(f"no response in {PROBE_TIMEOUT_S:.0f} s")
-            except (CallError, IncompatibleModel) as err:
+            except Exception as err:
+                # Whatever the server has sent, it is asked again.
                 self.last_error = err
             if self.in_flight == 0:
                 # The next probe needs another connection if this one hangs.
@@ -103,6 +104,7 @@ class Endpoint:
 
     async def close(self) -> None:
         """Probe it no more, let its calls end, and close the connections."""
+        self._is_closed = True
         if self._probing is not None:
             self._probing.cancel()
         if self.in_flight:

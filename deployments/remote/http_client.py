@@ -95,7 +95,7 @@ def parse(body: bytes, decode: Callable[[bytes], Any]) -> Any:
     """A body by a decoder of msgspec; raises InvalidResponse if the body is something else."""
     try:
         return decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as err:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as err:
         raise errors.InvalidResponse(f"the response is not the expected JSON: {err}") from err
 
 

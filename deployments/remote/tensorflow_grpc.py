@@ -104,6 +104,8 @@ def _values(tensor: pb.TensorProto) -> NDArray[Any]:
     try:
         if tensor.tensor_content:
             return np.frombuffer(tensor.tensor_content, PIXELS[datatype]).reshape(shape)
-        return np.array(tensor.float_val, np.float32).reshape(shape)
-    except ValueError as err:
+        if tensor.dtype == pb.DT_HALF:
+            return np.array(tensor.half_val, np.uint16).view(np.float16).reshape(shape)
+        return np.array(tensor.double_val or tensor.float_val, PIXELS[datatype]).reshape(shape)
+    except (ValueError, OverflowError) as err:
         raise InvalidResponse(f"the output does not have its declared shape {shape[:8]}") from err

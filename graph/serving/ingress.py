@@ -195,10 +195,12 @@ class IngressReplica:
 
         Raises:
             EnsembleError: as over HTTP and gRPC.
-            TypeError: the image is not bytes.
+            TypeError: the image is not bytes, or a header is not text.
         """
         if not isinstance(image, bytes):
             raise TypeError(f"image must be bytes, the content of an image file; got {type(image).__name__}")
+        if not all(isinstance(text, str) for pair in (headers or {}).items() for text in pair):
+            raise TypeError(f"headers must be text by name; got {headers!r:.200}")
         parent = {} if traceparent is None else {"traceparent": traceparent}
         given = ANYONE if not headers else Caller(headers={name.lower(): value for name, value in headers.items()})
         self._by_handle += 1

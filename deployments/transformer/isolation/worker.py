@@ -193,20 +193,25 @@ class Worker:
             logger.warning("a decoding process had ended by %s; another is started", self.end())
         if self._connection is not None:
             return self._connection
-        self._connection, theirs = socket.socketpair()
+        try:
+            self._connection = self._started()
+            receive(self._connection, STARTED)
+            self._clock_ns = self._cpu_clock_ns()
+        except (EOFError, OSError) as err:
+            raise EnsembleError(f"a decoding process did not start ({err!r}), and ended by {self.end()}") from err
+        return self._connection
+
+    def _started(self) -> socket.socket:
+        """The connection to a process that has just been started; raises OSError if the system has no room for one."""
+        ours, theirs = socket.socketpair()
+        ours.settimeout(START_TIMEOUT_S)
         with theirs:
             command = [sys.executable, "-P", "-m", "deployments.transformer.isolation.process", str(theirs.fileno())]
             path = os.pathsep.join(filter(None, sys.path))
             self._process = subprocess.Popen(  # noqa: S603
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path}
             )
-        try:
-            self._connection.settimeout(START_TIMEOUT_S)
-            receive(self._connection, STARTED)
-            self._clock_ns = self._cpu_clock_ns()
-        except (EOFError, OSError) as err:
-            raise EnsembleError(f"a decoding process did not start, and ended by {self.end()}") from err
-        return self._connection
+        return ours
 
     def end(self, at_once: bool = False) -> signal.Signals | int | None:
         """End the process, if there is one; returns the signal or the exit status that it ended by."""

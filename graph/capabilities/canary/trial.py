@@ -67,7 +67,7 @@ class Trial:
         if not 0 < share < 1:
             return share == 1
         key = None if self.header is None else by.headers.get(self.header)
-        value = b"image" + image if key is None else b"key" + key.encode("utf-8", "surrogateescape")
+        value = b"image" + image if key is None else b"key" + key.encode("utf-8", "surrogatepass")
         drawn = hashlib.blake2b(self._salt + value, digest_size=8).digest()
         return int.from_bytes(drawn) < share * ALL
 

@@ -1,5 +1,6 @@
 import base64
 import json
+import os
 
 import pytest
 from google.protobuf.json_format import MessageToDict
@@ -147,7 +148,11 @@ def test_a_burst_fits_the_queue(tmp_path, monkeypatch):
 
 
 def test_only_the_latest_files_of_earlier_processes_stay(tmp_path, spans):
+    running = tmp_path / f"{os.getppid()}.old.jsonl"
+    running.touch()
+    # The kernel numbers no process so high.
     for number in range(20):
-        (tmp_path / f"{number}.jsonl").touch()
+        (tmp_path / f"{2**22 + 1 + number}.jsonl").touch()
     FileSpanExporter(tmp_path).export(spans)
-    assert len(list(tmp_path.iterdir())) == exporters.MAX_FILES
+    assert len(list(tmp_path.iterdir())) == exporters.MAX_FILES + 1
+    assert running.exists()

@@ -31,7 +31,7 @@ class StandIn:
     def __init__(self, behave=None, shape=(-1, 8, 8, 3), classes=4):
         self.behave = behave or (lambda rows: np.tile(UNIFORM, (rows, 1)))
         self.shape, self.classes = shape, classes
-        self.output = "scores"
+        self.output, self.versions = "scores", ["9", "10"]
         self.headers, self.seconds_left, self.writers = [], [], set()
 
     async def start(self, way, port=0, host="127.0.0.1", key=None, certificate=None):
@@ -77,7 +77,7 @@ class StandIn:
         return pb.ModelReadyResponse(ready=True)
 
     async def ModelMetadata(self, request, context):  # noqa: N802
-        answer = pb.ModelMetadataResponse(name=request.name, versions=["9", "10"])
+        answer = pb.ModelMetadataResponse(name=request.name, versions=self.versions)
         answer.inputs.add(name="image", datatype="UINT8", shape=self.shape)
         answer.outputs.add(name="scores", datatype="FP32", shape=[-1, self.classes])
         return answer
@@ -117,7 +117,7 @@ class StandIn:
         if method == "GET":
             image = {"name": "image", "datatype": "UINT8", "shape": self.shape}
             output = {"name": "scores", "datatype": "FP32", "shape": [-1, self.classes]}
-            told = {"inputs": [image], "outputs": [output], "versions": ["9", "10"]}
+            told = {"inputs": [image], "outputs": [output], "versions": self.versions}
             return 200, json.dumps(told if path.endswith("/m") else {}).encode()
         self.headers.append(headers)
         try:

@@ -16,6 +16,7 @@ from deployments.contract.member import MemberInterface
 from deployments.contract.nodes import Remote
 from deployments.contract.preprocessing import Preprocessing
 from deployments.members.open_inference import OpenInference
+from deployments.remote.errors import TimedOut
 from tests.batches import batch, errors, notes
 from tests.server.server import free_ports
 from tests.unit.deployments.remote.stand_in import UNIFORM, Abort, StandIn, certificate
@@ -70,6 +71,26 @@ async def test_a_server_that_comes_goes_and_comes_back(way):
             assert {type(error) for error in errors(await node(batch(PIXELS))).values()} == {RemoteUnavailable}
         # It is left alone, so nobody waits for it.
         assert node.addresses() == (0, 1)
+
+
+async def test_a_server_that_described_nonsense_is_asked_again(stand_in):
+    server, node = stand_in
+    # More digits than Python reads as a number.
+    server.versions = ["1" * 5000]
+    assert {type(error) for error in errors(await node(batch(PIXELS))).values()} == {RemoteUnavailable}
+    server.versions = ["9", "10"]
+    assert not errors(await answered(node))
+
+
+async def test_an_address_that_is_closed_is_not_probed_though_its_last_calls_fail(stand_in):
+    _, node = stand_in
+    await answered(node)
+    [endpoint] = node._endpoints._known.values()
+    await endpoint.close()
+    probing = endpoint._probing
+    for _ in range(2 * node._config.break_after):
+        endpoint.failed(TimedOut("no answer in time"))
+    assert endpoint._probing is probing
 
 
 NONSENSE = {

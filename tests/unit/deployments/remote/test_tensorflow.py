@@ -19,7 +19,13 @@ from tests.unit.deployments.remote.stand_in import StandIn
 LABELS = tuple("abcd")
 SCORES = np.array([[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]], np.float32)
 PIXELS = np.arange(2 * 8 * 8 * 3, dtype=np.uint8).reshape(2, 8, 8, 3)
-STRING, UINT8, FLOAT = 7, 4, 1
+STRING, UINT8, FLOAT, DOUBLE, HALF = 7, 4, 1, 2, 19
+# The field of a tensor that has values of a type, as TensorFlow Serving sends them by default.
+VALUES = {
+    FLOAT: ("float_val", SCORES),
+    DOUBLE: ("double_val", SCORES.astype(np.float64)),
+    HALF: ("half_val", SCORES.astype(np.float16).view(np.uint16)),
+}
 
 
 class TensorFlow(StandIn):
@@ -28,6 +34,7 @@ class TensorFlow(StandIn):
     def __init__(self, takes=UINT8, output="scores"):
         super().__init__()
         self.takes, self.output, self.sent, self.version = takes, output, None, "5"
+        self.gives = FLOAT
 
     async def start(self, way):
         if way == "http":
@@ -54,7 +61,7 @@ class TensorFlow(StandIn):
         shape = (-1,) if self.takes == STRING else (-1, 8, 8, 3)
         for tensors, name, dtype, extents in (
             (signature.inputs, "x", self.takes, shape),
-            (signature.outputs, "scores", FLOAT, (-1, 4)),
+            (signature.outputs, "scores", self.gives, (-1, 4)),
         ):
             tensors[name].dtype = dtype
             for extent in extents:
@@ -69,10 +76,11 @@ class TensorFlow(StandIn):
         self.sent = list(tensor.string_val) or np.frombuffer(tensor.tensor_content, np.uint8).reshape(shape)
         answer = pb.PredictResponse()
         answer.model_spec.version.value = int(self.version)
-        answer.outputs[self.output].dtype = FLOAT
+        answer.outputs[self.output].dtype = self.gives
         for extent in SCORES.shape:
             answer.outputs[self.output].tensor_shape.dim.add(size=extent)
-        answer.outputs[self.output].float_val.extend(SCORES.ravel().tolist())
+        field, values = VALUES[self.gives]
+        getattr(answer.outputs[self.output], field).extend(values.ravel().tolist())
         return answer
 
     async def _answer(self, method, path, headers, body):
@@ -112,6 +120,16 @@ async def test_pixels_go_as_they_are_and_the_version_comes_back(way):
     np.testing.assert_array_equal(answer.payload, SCORES)
     np.testing.assert_array_equal(server.sent, PIXELS)
     assert answer.items[0].versions == {"m": "5"}
+    await server.stop()
+
+
+@pytest.mark.parametrize("gives", [DOUBLE, HALF])
+async def test_scores_of_another_precision(gives):
+    server = TensorFlow()
+    server.gives = gives
+    config = member("grpc", await server.start("grpc"))
+    answer = await config.make(None, MemberInterface(Preprocessing((8, 8)), LABELS), 8)(batch(PIXELS))
+    np.testing.assert_allclose(answer.payload, SCORES, rtol=1e-3)
     await server.stop()
 
 

@@ -81,6 +81,19 @@ def test_a_decoder_that_crashes_is_replaced(worker):
     assert worker.pid != before
 
 
+@pytest.mark.parametrize("name", ["socket.socketpair", "subprocess.Popen"])
+def test_where_no_process_can_be_started_the_image_is_not_blamed(worker, monkeypatch, name):
+    def full(*_, **__):
+        raise BlockingIOError("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(name, full)
+        with pytest.raises(EnsembleError, match="did not start") as raised:
+            decode(worker, GOOD)
+    assert type(raised.value) is EnsembleError
+    assert decode(worker, GOOD)[1] == (64, 64)
+
+
 def test_an_image_whose_process_was_killed_is_decoded_by_another(worker):
     decode(worker, GOOD)
     os.kill(worker.pid, signal.SIGKILL)
