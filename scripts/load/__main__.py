@@ -49,7 +49,7 @@ def described(target: Target) -> Target:
     async def describe() -> tuple[Target, Response]:
         transport = replace(target, timeout_s=FIRST_TIMEOUT_S).connect(1)
         try:
-            protocol = await target.protocol.described(transport, target.url, target.key)
+            protocol = await target.protocol.described(transport, target.url, target.key, target.ca_file)
             found = replace(target, protocol=protocol)
             return found, await transport.send(next(found.requests()))
         finally:

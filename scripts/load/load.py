@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, zip_longest
@@ -67,9 +68,7 @@ class Target:
     def turns(self, part: int, parts: int) -> Iterator[tuple[Request, str]]:
         """Requests without end, each with its image's label, or an empty one: one of several parts of all."""
         if self.repeats is not None:
-            yield from (
-                (self.protocol.request([each]), "") for each in partly_repeated(self.images, self.repeats, part)
-            )
+            yield from ((self.protocol.request([each]), "") for each in partly_repeated(self.images, self.repeats))
         pairs = list(zip_longest(self.requests(), self.labels, fillvalue=""))
         # Each part begins elsewhere.
         first = part * len(pairs) // parts
@@ -95,14 +94,14 @@ Mode = Closed | Arrivals
 
 
 def marked(image: bytes, number: int) -> bytes:
-    """A JPEG with a number in a comment behind its first marker: other bytes, the same picture."""
+    """A JPEG with a number of 64 bits in a comment behind its first marker: other bytes, the same picture."""
     return image[:2] + b"\xff\xfe\x00\x0a" + number.to_bytes(8, "big") + image[2:]
 
 
-def partly_repeated(images: Sequence[bytes], repeats: float, part: int = 0) -> Iterator[bytes]:
-    """JPEGs without end, none of them sent before except for that share of them; another part has other JPEGs."""
-    random, new = Random(part), 0
+def partly_repeated(images: Sequence[bytes], repeats: float) -> Iterator[bytes]:
+    """JPEGs without end, none of them sent before, by this load or another, except for that share of them."""
+    random, new, first = Random(0), 0, secrets.randbits(64)
     while True:
         number = random.randrange(new) if new and random.random() < repeats else new
         new = max(new, number + 1)
-        yield marked(images[number % len(images)], (part << 48) + number)
+        yield marked(images[number % len(images)], (first + number) % 2**64)

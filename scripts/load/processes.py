@@ -31,6 +31,8 @@ class Processes:
         except psutil.Error:
             return None
         pids = [each.pid for each in open_ones if each.status == psutil.CONN_LISTEN and each.laddr[1:] == (port,)]
+        # Another user's process has no id here, for which psutil would take this process.
+        pids = [pid for pid in pids if pid is not None]
         with suppress(psutil.Error, ValueError):
             process = psutil.Process(pids[0]) if pids else None
             if process is not None:

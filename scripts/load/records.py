@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 # A request that has no response: the connection failed or ended, or the time was over.
 LOST, LATE = -1, -2
 # Flags of a record. Of the response of this application: its label is right; it lacks a member; fewer members were used
-# because of the load. Of the request: it was sent again after a refusal, for the first time.
-RIGHT, DEGRADED, SHED, RETRY = 1, 2, 4, 8
+# because of the load; one of its images has failed. Of the request: it was sent again after a refusal, the first time.
+RIGHT, DEGRADED, SHED, RETRY, FAILED = 1, 2, 4, 8, 16
 FIELDS = [("due", "f8"), ("sent", "f8"), ("done", "f8"), ("status", "i2"), ("flags", "u1"), ("images", "u1")]
 DTYPE = np.dtype(FIELDS)
 # The same for one of them.
@@ -30,9 +30,9 @@ def records(parts: Iterable[bytes]) -> Records:
 
 
 def ok(found: Records) -> NDArray[np.bool_]:
-    """Which requests succeeded, [N]: 2xx over HTTP, OK over gRPC."""
+    """Which requests succeeded, [N]: 2xx over HTTP, OK over gRPC, and no image of a form has failed."""
     status = found["status"]
-    return np.asarray((status == 0) | ((status >= 200) & (status < 300)))
+    return np.asarray(((status == 0) | ((status >= 200) & (status < 300))) & (found["flags"] & FAILED == 0))
 
 
 def latency_ms(found: Records) -> Floats:

@@ -111,6 +111,9 @@ def row(
     """
     due = between(found, "due", begin, end)
     well = due[ok(due)]
+    # What was due before, and failed only then, is counted, too: a server that hangs has no other requests.
+    ended = between(found, "done", begin, np.inf)
+    due = np.concatenate([ended[(ended["due"] < begin) & ~ok(ended)], due])
     latencies, late = latency_ms(well), quantile(late_ms(due), 99)
     # An open loop's rate is what came back meanwhile; of what was due then, all comes back in the end.
     done = between(found, "done", begin, end)

@@ -6,8 +6,10 @@ import asyncio
 import gc
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
@@ -16,7 +18,7 @@ import uvloop
 from ensemble_serving.transports import NoResponse, Request, Response, ResponseTimeout
 from scripts.load.load import Closed, Mode, Target
 from scripts.load.loops import closed_loop, open_loop
-from scripts.load.records import LATE, LAYOUT, LOST
+from scripts.load.records import FAILED, LATE, LAYOUT, LOST
 
 # Between two reports.
 REPORT_S = 0.2
@@ -86,7 +88,8 @@ class Worker:
         gc.disable()
         self._pipe.send(None)
         begin: float = await asyncio.to_thread(self._pipe.recv)
-        loop.add_reader(self._pipe.fileno(), self._stop_requested)
+        # Not by `add_reader`, which would make the pipe non-blocking for what is sent, too.
+        threading.Thread(target=self._await_stop, args=(loop,), daemon=True).start()
         reporting = loop.create_task(self._report_regularly())
         if isinstance(job.mode, Closed):
             closed_loop(self, job.mode, turns, begin, len(range(job.part, job.mode.concurrency, job.parts)))
@@ -97,9 +100,12 @@ class Worker:
         await self._transport.close()
         self._report(ended=True)
 
-    def _stop_requested(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._pipe.fileno())
-        self.stop()
+    def _await_stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        with suppress(EOFError, OSError):
+            self._pipe.recv()
+        # It may be over already.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(self.stop)
 
     def stop(self) -> None:
         """Send no more; it is over when every response is there."""
@@ -148,7 +154,7 @@ class Worker:
             return
         if response.ok:
             flags |= self._job.target.protocol.seen(response.body, label)
-        else:
+        if not response.ok or flags & FAILED:
             self._first_error = self._first_error or f"{response.status} {response.body[:300].decode(errors='replace')}"
         self._records += PACK(due, response.sent, response.at, response.status, flags, batch)
         self._count += 1

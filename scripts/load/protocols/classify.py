@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import msgspec
 
 from ensemble_serving.transports import Request, Transport
-from scripts.load.records import DEGRADED, RIGHT, SHED
+from scripts.load.records import DEGRADED, FAILED, RIGHT, SHED
 
 BOUNDARY = "ensemble-load-boundary"
 MEDIA_TYPES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG": "image/png", b"RIFF": "image/webp"}
@@ -20,9 +21,15 @@ class _Answer(msgspec.Struct):
     label: str = ""
     missing: dict[str, str] | None = None
     eased: bool | None = None
+    error: Any = None
 
 
-_decoded = msgspec.json.Decoder(_Answer).decode
+class _Response(_Answer):
+    # Of each image of a form.
+    results: list[_Answer] = []
+
+
+_decoded = msgspec.json.Decoder(_Response).decode
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class Classify:
     headers: tuple[tuple[str, str], ...] | None = None
     body: str | None = None
 
-    async def described(self, transport: Transport, url: str, key: str) -> Classify:
+    async def described(self, transport: Transport, url: str, key: str, ca_file: Path | None = None) -> Classify:
         """Itself: there is nothing to learn."""
         return self
 
@@ -58,11 +65,14 @@ class Classify:
     def seen(self, body: bytes, label: str) -> int:
         """See `Protocol.seen`."""
         try:
-            answer = _decoded(body)
+            response = _decoded(body)
         except msgspec.MsgspecError:
             return 0
-        right = RIGHT if label and answer.label == label else 0
-        return right | (DEGRADED if answer.missing else 0) | (SHED if answer.eased else 0)
+        flags = RIGHT if label and response.label == label else 0
+        for answer in response.results or [response]:
+            flags |= (DEGRADED if answer.missing else 0) | (SHED if answer.eased else 0)
+            flags |= FAILED if answer.error is not None else 0
+        return flags
 
     def _form(self, images: Sequence[bytes]) -> Request:
         parts = [

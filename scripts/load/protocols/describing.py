@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from deployments.members.open_inference import OpenInference
@@ -37,14 +38,17 @@ class _TensorFlowServing(_Keyed, TensorFlowServing):
 KINDS: dict[str, type[_Keyed]] = {"open_inference": _OpenInference, "tensorflow_serving": _TensorFlowServing}
 
 
-async def inputs(kind: str, url: str, model: str, key: str) -> tuple[Input, ...]:
+async def inputs(kind: str, url: str, model: str, key: str, ca_file: Path | None) -> tuple[Input, ...]:
     """The inputs of a server's model, asked as a kind of remote member, one of `KINDS`; the URL's path does not matter.
 
     Raises:
         ScriptError: the server is not there, or has no such model.
     """
     parts = urlsplit(url)
-    config = KINDS[kind](kind=kind, name="model", url=f"{parts.scheme}://{parts.netloc}", model=model, key=key)
+    trusted = ca_file if parts.scheme in {"https", "grpcs"} else None
+    config = KINDS[kind](
+        kind=kind, name="model", url=f"{parts.scheme}://{parts.netloc}", model=model, key=key, ca_file=trusted
+    )
     try:
         where = (await resolve(config.host, config.port))[0]
         server = config.connect(where, MAX_SCORES)

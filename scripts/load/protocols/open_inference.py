@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -39,11 +40,11 @@ class OpenInference:
     binary: bool = False
     inputs: tuple[Input, ...] = ()
 
-    async def described(self, transport: Transport, url: str, key: str) -> OpenInference:
+    async def described(self, transport: Transport, url: str, key: str, ca_file: Path | None = None) -> OpenInference:
         """See `Protocol.described`."""
         from scripts.load.protocols.describing import inputs
 
-        described = await inputs("open_inference", url, self.model, key)
+        described = await inputs("open_inference", url, self.model, key, ca_file)
         binary = not self.is_grpc and BINARY in (await transport.send(Request("/v2", method="GET"))).body
         return replace(self, inputs=described, binary=binary)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Sequence
+from pathlib import Path
 
 from ensemble_serving.transports import Request, Transport
 
@@ -13,7 +14,7 @@ class Protocol(typing.Protocol):
 
     name: typing.ClassVar[str]
 
-    async def described(self, transport: Transport, url: str, key: str) -> Protocol:
+    async def described(self, transport: Transport, url: str, key: str, ca_file: Path | None = None) -> Protocol:
         """The same protocol, with what the server describes of its model.
 
         Raises:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -38,11 +39,13 @@ class TensorFlowServing:
     shapes: Mapping[str, tuple[int, ...]]
     inputs: tuple[Input, ...] = ()
 
-    async def described(self, transport: Transport, url: str, key: str) -> TensorFlowServing:
+    async def described(
+        self, transport: Transport, url: str, key: str, ca_file: Path | None = None
+    ) -> TensorFlowServing:
         """See `Protocol.described`."""
         from scripts.load.protocols.describing import inputs
 
-        return replace(self, inputs=await inputs("tensorflow_serving", url, self.model, key))
+        return replace(self, inputs=await inputs("tensorflow_serving", url, self.model, key, ca_file))
 
     def request(self, images: Sequence[bytes]) -> Request:
         """See `Protocol.request`."""

@@ -134,11 +134,12 @@ def remarks(report: Report) -> list[str]:
         if row.failed:
             counts = ", ".join(f"{count:,} {status}" for status, count in row.outcomes.items())
             lines.append(f"{row.name}: {counts}; the first failure: {row.first_error}")
-        if row.top1 is not None:
-            lines.append(
-                f"{row.name}: {row.top1:.2f} % of the answers are right; {row.degraded:.2%} lack a member, "
-                f"{row.shed:.2%} were made by fewer members because of the load"
-            )
+        if not row.requests:
+            lines.append(f"{row.name}: no request that was due in the time that was measured was answered")
+        told = [] if row.top1 is None else [f"{row.top1:.2f} % of the answers are right"]
+        if told or row.degraded or row.shed:
+            told += [f"{row.degraded:.2%} lack a member, {row.shed:.2%} were made by fewer members because of the load"]
+            lines.append(f"{row.name}: {'; '.join(told)}")
     last = report.rows[-1] if report.found is None else report.rows[report.found]
     joules = last.server.joules
     images = last.images_per_s * last.server.seconds

@@ -12,8 +12,10 @@ from scripts.errors import ScriptError
 from scripts.load import generator as module
 from scripts.load.arrivals import Arrivals
 from scripts.load.load import Closed, marked
+from scripts.load.loops import MOST_UNDER_WAY
 from scripts.load.records import (
     DEGRADED,
+    FAILED,
     LATE,
     LOST,
     RETRY,
@@ -156,6 +158,16 @@ def test_answers_show_what_is_right_missing_and_eased():
     assert found["flags"].tolist() == [RIGHT, DEGRADED, SHED]
 
 
+def test_a_form_with_an_image_that_failed_has_failed():
+    results = [{"label": "cat", "missing": {"a": "late"}}, {"error": {"code": "invalid_image"}}]
+    answers = [{"results": results}, {"results": [{"label": "cat"}] * 2}]
+    with HttpServer(lambda asked: Reply(body=json.dumps(answers[asked.number % 2]).encode())) as server:
+        load = sent(target(server.url, batch=2), Arrivals(1, times=(0.0, 0.1)), 5)
+    assert load.records()["flags"].tolist() == [DEGRADED | FAILED, 0]
+    assert ok(load.records()).tolist() == [False, True]
+    assert "invalid_image" in load.first_error
+
+
 def test_a_share_of_the_images_has_been_sent_before_and_every_other_is_new():
     with HttpServer() as server:
         sent(target(server.url, repeats=0.5), Closed(4), 0.5, processes=2)
@@ -163,9 +175,11 @@ def test_a_share_of_the_images_has_been_sent_before_and_every_other_is_new():
         assert 0.3 < len(set(bodies)) / len(bodies) < 0.7
         assert {body[:2] + body[14:] for body in bodies} == set(target("").images)
         server.asked.clear()
-        sent(target(server.url, repeats=0.0), Closed(4), 0.2, processes=2)
+        # Another load has other images.
+        for _ in range(2):
+            sent(target(server.url, repeats=0.0), Closed(4), 0.2, processes=2)
         bodies = [asked.body for asked in server.asked]
-    assert len(set(bodies)) == len(bodies) > 10
+    assert len(set(bodies)) == len(bodies) > 20
 
 
 def test_a_marked_photograph_is_the_same_picture():
@@ -184,6 +198,9 @@ def test_a_load_that_nobody_can_answer_ends_by_itself():
             load.run(20)
             assert load.ended
             assert time.perf_counter() - load.began < 20
+        # Many end at once, and none of them is lost.
+        assert outcomes(load.records()) == {"timeout": MOST_UNDER_WAY}
+        assert load.first_error
 
 
 def test_a_process_that_does_not_start_is_told(monkeypatch):

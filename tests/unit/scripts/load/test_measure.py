@@ -82,6 +82,13 @@ def test_a_row_counts_what_was_due_from_when_it_was_due():
     assert [second["requests"] for second in one.timeline] == [4]
 
 
+def test_requests_of_before_that_fail_only_now_are_failures():
+    found = made((0.5, 0.5, 0.9, 503, 0), (0.5, 0.5, 1.5, 200, 0), (0.5, 0.5, 3.0, -2, 0), (0.6, 0.6, 3.0, -2, 0))
+    one = row(found, 1.0, 2.0, TARGET, Closed(3), percentile=99, stable=None, first_error="no response")
+    assert (one.requests, one.failed, one.outcomes) == (0, 2, {"timeout": 2})
+    assert one.slo_percentile_ms == math.inf
+
+
 @pytest.mark.parametrize(
     ("late_s", "cpu_s", "verdict"), [(0, 0.5, "ok"), (0.005, 0.5, "ok"), (0.02, 0.5, "late"), (0, 1.8, "busy")]
 )

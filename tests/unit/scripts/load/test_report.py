@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -76,6 +77,10 @@ def test_what_is_said_below_the_table():
     assert "energy at 50/s: 0.152 J per image" in told
     assert "50.0 requests/s is the highest rate found at which p99 is at most 50 ms" in told
     assert "cost at 50/s: 1.01 per million images" in told
+    silent = replace(report().rows[0], requests=0, shed=0.5, top1=None)
+    told = "\n".join(remarks(Report("http://h", "classify", [silent])))
+    assert "no request that was due in the time that was measured was answered" in told
+    assert "0.00% lack a member, 50.00% were made by fewer members because of the load" in told
     told = "\n".join(remarks(report(slo_ms=5.0)))
     assert f"energy at 25/s: {NOT_MEASURED}" in told
     assert "no rate was found at which p99 is at most 5 ms" in told

@@ -73,6 +73,13 @@ def test_a_process_that_is_named_is_looked_at():
             Server(target(http.url), "m", 2**22 - 1)
 
 
+def test_a_server_of_another_user_is_not_taken_for_this_process(monkeypatch):
+    with HttpServer() as http:
+        [ours] = [each for each in psutil.net_connections("tcp") if each.laddr[1:] == (http.port,) and not each.raddr]
+        monkeypatch.setattr(psutil, "net_connections", lambda kind: [ours._replace(pid=None)])
+        assert Processes.of_port("127.0.0.1", http.port) is None
+
+
 def test_a_server_elsewhere_has_no_processes_here():
     assert Processes.of_port("192.0.2.1", 80) is None
     assert Processes.of_port("127.0.0.1", 9) is None
