@@ -16,6 +16,18 @@ pytestmark = pytest.mark.skipif(not (browser.PROGRAM and browser.DRIVER), reason
 
 HEIGHTS = "return [...document.querySelectorAll('#history rect')].map((bar) => bar.height.baseVal.value)"
 # What does not fit into the width of the window.
+WITHOUT_AUDIT = """
+const whole = window.fetch;
+window.looks = 0;
+window.fetch = async (...asked) => {
+  const answer = await whole(...asked);
+  if (asked[0] !== "/stats") return answer;
+  const stats = await answer.json();
+  for (const each of Object.values(stats.rollout.cascade)) delete each.differs;
+  window.looks += 1;
+  return new Response(JSON.stringify(stats));
+};
+"""
 WIDE = """
 const width = document.documentElement.clientWidth;
 return document.documentElement.scrollWidth <= width ? [] : [...document.querySelectorAll("body *")]
@@ -171,6 +183,12 @@ def test_six_members_on_a_telephone(six, scheme):
         assert browser.findings(page) == []
         ground = page.execute_script("return getComputedStyle(document.body).backgroundColor")
         assert ground == {"light": "rgb(246, 247, 248)", "dark": "rgb(17, 22, 27)"}[scheme]
+        # A server without an audit leaves its figures out.
+        page.execute_script(WITHOUT_AUDIT)
+        assert eventually(lambda: page.execute_script("return window.looks") > 1)
+        audited = "return [...document.querySelectorAll('#cascade tr td:last-child')].map((cell) => cell.textContent)"
+        assert set(page.execute_script(audited)) == {"\u2013"}
+        assert not page.find_element(By.ID, "state").is_displayed()
         assert browser.complaints(page) == []
 
 
