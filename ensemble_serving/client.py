@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -51,9 +52,9 @@ class Client:
             ca_file: certificates to trust, PEM; by default those of the system.
             concurrency: requests under way at most; further ones wait.
             timeout_s: of one request, seconds.
-            patience_s: how long a request is sent again that the server refuses for now, seconds.
-            reconnect_s: how long one is sent again that has no connection, or whose connection was lost, seconds; a
-                server that was never there is not waited for.
+            patience_s: how long a request is sent again that the server refuses, seconds from the first refusal.
+            reconnect_s: how long one is sent again that has no connection, or whose connection was lost, seconds from
+                the first time; a server that was never there is not waited for.
             model: its name, over gRPC.
 
         Raises:
@@ -69,6 +70,7 @@ class Client:
         self._free = asyncio.Semaphore(concurrency)
         self._concurrency = concurrency
         self._patience_s, self._reconnect_s = patience_s, reconnect_s
+        self._closed = asyncio.Event()
         # Whether there was ever a connection to the server.
         self.was_reached = False
 
@@ -81,7 +83,8 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection; what is under way or waits to be sent again fails."""
+        self._closed.set()
         await self._transport.close()
 
     async def classify(self, image: bytes, *, headers: Headers = (), **options: Option) -> Classification:
@@ -98,29 +101,39 @@ class Client:
             ResponseTimeout: no response came within the time-out.
         """
         request = self._messages.request(image, options, headers)
-        began, pause_s = time.monotonic(), FIRST_WAIT_S
+        refused_at = lost_at = None
+        pause_s = FIRST_WAIT_S
+        error: EnsembleError | NoResponse
+        wait_s: float | None
         while True:
-            error: EnsembleError | NoResponse
-            wait_s, patience_s = None, self._patience_s
             try:
                 async with self._free:
                     response = await self._transport.send(request)
             except ResponseTimeout:
                 raise
             except NoResponse as err:
-                error, wait_s, patience_s = err, pause_s, self._reconnect_s
                 if isinstance(err, NoConnection) and not self.was_reached:
                     raise
                 self.was_reached = True
+                lost_at = lost_at or time.monotonic()
+                error, wait_s, give_up = err, pause_s, lost_at + self._reconnect_s
                 pause_s = min(2 * pause_s, LONGEST_WAIT_S)
             else:
                 self.was_reached = True
                 if response.ok:
                     return self._answer(response)
-                error, wait_s = self._messages.error(response), response.retry_after_s
-            if wait_s is None or time.monotonic() - began + wait_s > patience_s:
+                refused_at = refused_at or time.monotonic()
+                error, give_up = self._messages.error(response), refused_at + self._patience_s
+                wait_s = response.retry_after_s
+            if wait_s is None or time.monotonic() + wait_s > give_up or await self._closes_within(wait_s):
                 raise error
-            await asyncio.sleep(wait_s)
+
+    async def _closes_within(self, seconds: float) -> bool:
+        """Wait, and give up waiting once the client is closed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                return await self._closed.wait()
+        return False
 
     def _answer(self, response: Response) -> Classification:
         try:

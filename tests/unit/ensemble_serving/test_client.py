@@ -85,6 +85,28 @@ async def test_patience_ends_with_the_servers_error():
     assert 2 <= len(server.asked) <= 4
 
 
+async def test_patience_begins_with_the_first_refusal_and_not_in_the_queue():
+    replies = [Reply(body=answer("cat"), delay_s=0.5), refusal(20), Reply(body=answer("dog"))]
+    with HttpServer(lambda asked: replies[asked.number]) as server:
+        async with Client(server.url, concurrency=1, patience_s=0.3) as client:
+            first, second = client.submit(b"x"), client.submit(b"x")
+            assert [(await first).label, (await second).label] == ["cat", "dog"]
+
+
+@pytest.mark.parametrize(("reply", "raised"), [(Reply(delay_s=60), NoResponse), (refusal(30_000), Overloaded)])
+async def test_what_is_under_way_when_the_client_is_closed_fails_at_once(reply, raised):
+    with HttpServer(lambda asked: reply) as server:
+        async with Client(server.url) as client:
+            future = client.submit(b"x")
+            while not server.asked:
+                await asyncio.sleep(0.01)
+            # The refusal arrives.
+            await asyncio.sleep(0.1)
+        async with asyncio.timeout(10):
+            with pytest.raises(raised):
+                await future
+
+
 async def test_a_mistake_is_raised_at_once_by_its_code():
     replies = [error(400, "invalid_image"), error(418, "unheard_of", "what"), Reply(502, b"<html>")]
     with HttpServer(lambda asked: replies[asked.number]) as server:
