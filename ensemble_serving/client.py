@@ -99,6 +99,7 @@ class Client:
             EnsembleError: the server's error, by its code.
             NoResponse: there is no connection, or it was lost, for longer than `reconnect_s`.
             ResponseTimeout: no response came within the time-out.
+            ValueError: a header can't be sent, because HTTP/1.1 has Latin-1 alone.
         """
         request = self._messages.request(image, options, headers)
         refused_at = lost_at = None

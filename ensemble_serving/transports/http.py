@@ -19,14 +19,23 @@ def http(url: SplitResult, connections: int, timeout_s: float, headers: Headers,
     """A transport; for the arguments see `connect`."""
     # IPv6 in brackets, and no user's name.
     host = url.netloc.rpartition("@")[2]
-    common = "".join(f"{name}: {value}\r\n" for name, value in (("host", host), *headers))
+    common = _head("", (("host", host), *headers))
     return Pool(url, connections, timeout_s, ca_file, "http/1.1", lambda pool: _Connection(pool, common))
+
+
+def _head(line: str, headers: Headers) -> bytes:
+    """A line and the headers below it; raises ValueError for what HTTP/1.1 can't have there."""
+    text = line + "".join(f"{name}: {value}\r\n" for name, value in headers)
+    try:
+        return text.encode("latin-1")
+    except UnicodeEncodeError as err:
+        raise ValueError(f"a path or a header has {text[err.start]!r}, and HTTP/1.1 only Latin-1; encode it") from err
 
 
 class _Connection(Connection):
     """One connection, with one request at a time."""
 
-    def __init__(self, pool: Pool, common: str) -> None:
+    def __init__(self, pool: Pool, common: bytes) -> None:
         self._pool, self._common = pool, common
         self._exchange: Exchange | None = None
         self._parser = httptools.HttpResponseParser(self)
@@ -41,12 +50,11 @@ class _Connection(Connection):
         return self._exchange is None
 
     def begin(self, exchange: Exchange) -> None:
-        self._exchange, request = exchange, exchange.request
-        own = "".join(f"{name}: {value}\r\n" for name, value in request.headers)
-        line = f"{request.method} {request.path} HTTP/1.1\r\n"
-        head = f"{line}{self._common}{own}content-length: {len(request.body)}\r\n\r\n"
-        content = b"".join((head.encode("latin-1"), request.body))
-        exchange.sent = time.perf_counter()
+        request = exchange.request
+        line = _head(f"{request.method} {request.path} HTTP/1.1\r\n", ())
+        own = _head("", (*request.headers, ("content-length", str(len(request.body)))))
+        content = b"".join((line, self._common, own, b"\r\n", request.body))
+        self._exchange, exchange.sent = exchange, time.perf_counter()
         self._transport.write(content)
 
     def abandon(self, exchange: Exchange) -> None:

@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol, ABC):
 
     @abstractmethod
     def begin(self, exchange: Exchange) -> None:
-        """Send a request."""
+        """Send a request; raises ValueError for one that can't be written."""
 
     @abstractmethod
     def abandon(self, exchange: Exchange) -> None:
@@ -121,7 +121,10 @@ class Pool:
 
     def _begin(self, connection: Connection, exchange: Exchange) -> None:
         exchange.connection = connection
-        connection.begin(exchange)
+        try:
+            connection.begin(exchange)
+        except ValueError as err:
+            exchange.set_exception(err)
         if not connection.has_room:
             self._free.pop(connection, None)
 
@@ -140,8 +143,13 @@ class Pool:
                     lambda: self._make(self), self._host, self._port, ssl=self._tls
                 )
         except OSError as err:
-            if exchange := self._next():
+            self._connecting.discard(cast(asyncio.Task[None], asyncio.current_task()))
+            # Who waits behind the first waits for another connection, if there is or will be one.
+            is_only = not self._all and not self._connecting
+            while exchange := self._next():
                 exchange.fail(NoConnection(f"no connection to {self._host}:{self._port}: {err or 'none in time'}"))
+                if not is_only:
+                    break
         else:
             self._all.add(connection)
             self.is_free(connection)

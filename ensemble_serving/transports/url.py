@@ -10,9 +10,17 @@ from deployments.contract.hosts import DEFAULT_PORTS
 def parsed(url: str) -> SplitResult:
     """The parts of a server's URL; raises ValueError if it is none, or of another scheme."""
     parts = urlsplit(url)
-    if parts.scheme not in DEFAULT_PORTS or not parts.hostname or parts.port == 0:
+    if parts.scheme not in DEFAULT_PORTS or not _is_host(parts.hostname or "") or parts.port == 0:
         raise ValueError(f"{url!r} is no URL of a server, such as http://127.0.0.1:8000 or grpc://127.0.0.1:9000")
     return parts
+
+
+def _is_host(name: str) -> bool:
+    """Whether a name can be looked up: not `a..b`."""
+    try:
+        return bool(name.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 def address(parts: SplitResult) -> tuple[str, int]:

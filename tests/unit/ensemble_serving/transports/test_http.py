@@ -3,7 +3,7 @@ import socket
 
 import pytest
 
-from ensemble_serving.transports import NoResponse, Request, ResponseTimeout, connect, is_ready, once
+from ensemble_serving.transports import NoConnection, NoResponse, Request, ResponseTimeout, connect, is_ready, once
 from tests.local_servers import HttpServer, Reply, refusal
 
 
@@ -120,6 +120,27 @@ async def test_nobody_there(transport):
     assert all(isinstance(each, NoResponse) for each in results)
 
 
+async def test_nobody_there_for_who_waits_for_a_connection_either(transport):
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    sender = transport(f"http://127.0.0.1:{port}", connections=2, timeout_s=5)
+    results = await asyncio.gather(*(sender.send(Request("/")) for _ in range(5)), return_exceptions=True)
+    assert {type(each) for each in results} == {NoConnection}
+
+
+@pytest.mark.parametrize("request_", [Request("/Ł"), Request("/", headers=(("x-user", "Łukasz"),))])
+async def test_what_http_cannot_write_is_refused_at_once(transport, request_):
+    with HttpServer() as server:
+        sender = transport(server.url, timeout_s=5)
+        with pytest.raises(ValueError, match=r"'Ł', and HTTP/1.1 only Latin-1"):
+            await sender.send(request_)
+        # The connection is as good as before.
+        assert (await sender.send(Request("/"))).ok
+        assert server.connections == 1
+        with pytest.raises(ValueError, match=r"'Ł', and HTTP/1.1 only Latin-1"):
+            transport(server.url, headers=(("x-user", "Łukasz"),))
+
+
 async def test_what_waits_when_it_is_closed_ends(transport):
     with HttpServer(lambda asked: Reply(delay_s=30)) as server:
         sender = transport(server.url, connections=1)
@@ -146,7 +167,7 @@ def test_whether_a_server_is_ready():
     assert not is_ready(url)
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://", "http://x:0"])
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://", "http://x:0", "http://a..b:8000"])
 def test_what_is_no_url_of_a_server_is_refused(url):
     with pytest.raises(ValueError, match=r"no URL of a server, such as http://"):
         connect(url)
