@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from graph.names import REFUSED
 from scripts import configuration
@@ -47,10 +49,10 @@ def deploy(file: Path) -> None:
             ) from err
     api, logs = ServeApi(os.environ[DASHBOARD]), Logs(Path(os.environ[SESSION]))
     # What was logged before is not about this configuration.
-    logs.new()
+    logs.skip()
     api.deploy(config)
     give_up = time.monotonic() + TIMEOUT_S
-    while any(application["status"] != "RUNNING" for application in api.applications()):
+    while not is_in_force(config, api.applications()):
         if failure := api.failure():
             raise ScriptError(failure)
         if time.monotonic() > give_up:
@@ -59,6 +61,12 @@ def deploy(file: Path) -> None:
     if refused := [record.message for record in logs.new() if record.message.startswith(REFUSED)]:
         raise ScriptError("; ".join(refused))
     print(f"{file} is in force.")
+
+
+def is_in_force(config: Mapping[str, Any], applications: list[dict[str, Any]]) -> bool:
+    """Whether Serve reports that all of a configuration runs; while it reports nothing, that is not known."""
+    known = bool(applications) or not config.get("applications")
+    return known and all(application["status"] == "RUNNING" for application in applications)
 
 
 def main() -> None:

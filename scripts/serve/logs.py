@@ -80,6 +80,12 @@ class Logs:
                     found.append(record)
         return found
 
+    def skip(self) -> None:
+        """Pass over what has been logged so far; what of it is logged again is new."""
+        for file in self.folder.glob("*.log"):
+            for _ in self._lines(file):
+                pass
+
     def print_new(self) -> None:
         """Print the first warnings and errors since the last call, and how many more there are."""
         found = self.new()

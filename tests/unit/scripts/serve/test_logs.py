@@ -101,6 +101,15 @@ def test_what_repeats_is_found_once_a_minute(tmp_path, as_json, monkeypatch):
     assert [record.replica for record in logs.new()] == ["def"]
 
 
+def test_what_was_passed_over_is_found_when_it_is_logged_again(tmp_path, as_json):
+    logs, replica = Logs(tmp_path), Replica(tmp_path, as_json)
+    replica.log.warning("refused")
+    logs.skip()
+    assert logs.new() == []
+    replica.log.warning("refused")
+    assert [record.message for record in logs.new()] == ["refused"]
+
+
 def test_a_line_that_is_being_written_is_read_later_and_a_rotated_file_anew(tmp_path):
     logs, replica = Logs(tmp_path), Replica(tmp_path, as_json=False)
     replica.log.warning("whole")
