@@ -83,9 +83,8 @@ def read_traces(folder: Path) -> list[Trace]:
     """
     spans: list[Span] = []
     for path in sorted(folder.glob("*.jsonl")):
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), 1):
-            if not line.endswith("\n"):
-                continue  # it is being written
+        # The last line is empty, or it is being written. JSON may have other ends of lines in its text.
+        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
             try:
                 spans += spans_in(json.loads(line))
             except (ValueError, KeyError, TypeError) as err:

@@ -52,6 +52,14 @@ def run(monkeypatch, folder, *flags):
     command.main()
 
 
+def test_a_name_may_have_what_python_takes_for_the_end_of_a_line(tmp_path, monkeypatch, capsys):
+    one = span("aa" * 16, "01" * 8, None, "a\u2028b\u0085c", "s", 1, 2)
+    line = json.dumps({"resourceSpans": [one]}, ensure_ascii=False)
+    (tmp_path / "1.jsonl").write_text(line + "\n", encoding="utf-8")
+    run(monkeypatch, tmp_path, "--json")
+    assert "01" * 8 in capsys.readouterr().out
+
+
 def test_the_newest_is_drawn_with_its_spans_below_their_parents(folder, monkeypatch, capsys):
     run(monkeypatch, folder)
     lines = capsys.readouterr().out.splitlines()
