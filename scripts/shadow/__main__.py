@@ -58,9 +58,16 @@ def counted(stats: Mapping[str, Any]) -> Counted:
 
 
 def since(now: Counted, before: Counted) -> Counted:
-    """What has been counted since then."""
+    """What has been counted since then.
+
+    Raises:
+        ScriptError: something was counted anew.
+    """
     nothing = [0] * (2 + len(PAIRS))
-    return {who: [a - b for a, b in zip(counts, before.get(who, nothing), strict=True)] for who, counts in now.items()}
+    found = {who: [a - b for a, b in zip(counts, before.get(who, nothing), strict=True)] for who, counts in now.items()}
+    if any(count < 0 for counts in found.values() for count in counts):
+        raise ScriptError("the server began to count anew meanwhile; send the images again")
+    return found
 
 
 def judged(found: Counted) -> list[dict[str, Any]]:
@@ -98,30 +105,40 @@ def sentences(judgement: Mapping[str, Any]) -> list[str]:
     ]
 
 
-async def stats(server: Transport) -> Counted:
-    """What the server has counted."""
+async def stats(server: Transport) -> tuple[str, Counted]:
+    """The id of the ingress replica that answers, and what it has counted."""
     response = await server.send(Request("/stats", method="GET"))
     if not response.ok:
         raise ScriptError(f"/stats answered {response.status}: {response.body[:200]!r}")
-    return counted(json.loads(response.body))
+    try:
+        found = json.loads(response.body)
+    except ValueError as err:
+        raise ScriptError(f"/stats answered {response.body[:200]!r}; is this the ensemble?") from err
+    return found.get("replica", ""), counted(found)
 
 
 async def send(server: Transport, dataset: Dataset, connections: int) -> None:
     """Send labelled images, then their labels, and wait until the shadows have answered what they have."""
     labels: list[dict[str, str]] = []
+    refused = 0
 
     async def one(image: tuple[bytes, str]) -> None:
+        nonlocal refused
         request = uuid4().hex
         response = await server.send(Request("/classify", image[0], (("x-request-id", request),)))
         if response.ok:
             labels.append({"request_id": request, "label": image[1]})
-        elif response.status != OVERLOADED:
+        elif response.status == OVERLOADED:
+            refused += 1
+        else:
             raise ScriptError(f"the server answered an image with {response.status}: {response.body[:200]!r}")
         if len(labels) >= LABELS_AT_ONCE:
             await send_labels(server, labels)
 
     await for_each(dataset.read(), one, connections, len(dataset))
     await send_labels(server, labels)
+    if refused:
+        print(f"{refused:,} of {len(dataset):,} images were refused ({OVERLOADED}) and left out; lower --connections")
     give_up = time.monotonic() + SETTLED_S
     before, now = None, await stats(server)
     while now != before and time.monotonic() < give_up:
@@ -147,7 +164,7 @@ async def ask(url: str, dataset: Dataset | None, connections: int) -> list[dict[
     """The judgements on a server's shadows, by all that they have seen, or by the images of a dataset.
 
     Raises:
-        ScriptError: it can't be reached, has no shadow, or takes no labels.
+        ScriptError: it can't be reached, has no shadow, takes no labels, or several replicas have counted.
     """
     key = os.environ.get(KEY)
     try:
@@ -155,11 +172,17 @@ async def ask(url: str, dataset: Dataset | None, connections: int) -> list[dict[
     except ValueError as err:
         raise ScriptError(f"{url}: {err}") from err
     try:
-        before = await stats(server)
+        replica, before = await stats(server)
         if dataset is None:
             return judged(before)
         await send(server, dataset, connections)
-        return judged(since(await stats(server), before))
+        another, now = await stats(server)
+        if another != replica:
+            raise ScriptError(
+                "/stats was answered by two replicas of the ingress, and each counts its own images; send them to a "
+                "server with one (num_replicas: 1 of Ingress)"
+            )
+        return judged(since(now, before))
     except NoResponse as err:
         raise no_answer(url, err) from err
     finally:

@@ -1,10 +1,13 @@
+import json
 import math
 
 import pytest
 
+from scripts.dataset import Dataset
 from scripts.errors import ScriptError
-from scripts.shadow.__main__ import counted, judged, sentences, since
+from scripts.shadow.__main__ import OVERLOADED, ask, counted, judged, sentences, since
 from scripts.shadow.verdict import chance, needed, verdict
+from tests.local_servers import HttpServer, Reply, refusal
 
 
 @pytest.mark.parametrize(
@@ -82,3 +85,48 @@ def test_it_is_told_in_words():
     assert "no label is known" in sentences(unlabelled)[1]
     [nothing] = judged(counted(stats(agreed=(0, 0))))
     assert sentences(nothing) == ["s and ensemble: nothing was compared yet"]
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    (tmp_path / "cat").mkdir()
+    for number in range(3):
+        (tmp_path / "cat" / f"{number}.jpg").write_bytes(b"image")
+    return Dataset.open(tmp_path)
+
+
+def server(replicas=("a",), totals=(100,), refuses=False):
+    """Answers `/stats` by one replica after the other, the last again and again, and takes images and labels."""
+    replicas, totals = list(replicas), list(totals)
+
+    def reply(asked):
+        if asked.path == "/stats":
+            replica = replicas.pop(0) if len(replicas) > 1 else replicas[0]
+            total = totals.pop(0) if len(totals) > 1 else totals[0]
+            return Reply(body=json.dumps({"replica": replica, **stats(agreed=(50, total))}).encode())
+        if asked.path == "/classify" and refuses:
+            return refusal(20)
+        return Reply(body=b'{"accepted": 1}')
+
+    return HttpServer(reply)
+
+
+async def test_what_was_counted_meanwhile_is_of_one_replica(dataset):
+    with server(totals=(100, 103)) as one:
+        [judgement] = await ask(one.url, dataset, 1)
+        assert judgement["compared"] == 3
+    with server(replicas=("a", "b")) as two, pytest.raises(ScriptError, match="two replicas of the ingress"):
+        await ask(two.url, dataset, 1)
+    with server(totals=(100, 90)) as anew, pytest.raises(ScriptError, match="count anew"):
+        await ask(anew.url, dataset, 1)
+
+
+async def test_images_that_are_refused_are_counted(dataset, capsys):
+    with server(refuses=True) as full:
+        await ask(full.url, dataset, 1)
+    assert capsys.readouterr().out.startswith(f"3 of 3 images were refused ({OVERLOADED})")
+
+
+async def test_a_page_is_no_statistics():
+    with HttpServer(lambda asked: Reply(body=b"<html>")) as page, pytest.raises(ScriptError, match="is this the ensem"):
+        await ask(page.url, None, 1)
