@@ -41,14 +41,25 @@ def read(file: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ScriptError("a Serve config file is a mapping; see serve_config.yaml")
     applications = config.get("applications") or []
-    if not isinstance(applications, list) or not all(isinstance(each, dict) for each in applications):
+    if not _is_list_of_mappings(applications):
         raise ScriptError("applications: it is a list of mappings; see serve_config.yaml")
+    for name in ("http_options", "grpc_options"):
+        if not isinstance(config.get(name) or {}, dict):
+            raise ScriptError(f"{name}: it is a mapping; see serve_config.yaml")
     for application in applications:
+        if not _is_list_of_mappings(application.get("deployments") or []):
+            raise ScriptError("deployments: it is a list of mappings, each with a `name`; see serve_config.yaml")
+        if not isinstance(application.get("args") or {}, dict):
+            raise ScriptError("args: it is a mapping; see serve_config.yaml")
         arguments = application.get("args")
         given = arguments.get(REPOSITORY) if isinstance(arguments, dict) else None
         if isinstance(given, str) and "://" not in given:
             arguments[REPOSITORY] = str(file.resolve().parent / given)
     return config
+
+
+def _is_list_of_mappings(given: Any) -> bool:
+    return isinstance(given, list) and all(isinstance(each, dict) for each in given)
 
 
 def log_json(config: dict[str, Any]) -> None:

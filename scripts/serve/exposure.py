@@ -31,7 +31,7 @@ def check_exposure(config: dict[str, Any], without_keys: bool, tls: bool) -> Non
     keys = has_keys(config)
     if keys:
         # Reflection is answered without a key.
-        config.setdefault("grpc_options", {})["enable_reflection"] = False
+        config["grpc_options"] = {**(config.get("grpc_options") or {}), "enable_reflection": False}
     host = config["http_options"]["host"]
     if is_loopback(host):
         return
@@ -52,4 +52,6 @@ def check_exposure(config: dict[str, Any], without_keys: bool, tls: bool) -> Non
 
 
 def _access(application: dict[str, Any]) -> dict[str, Any]:
-    return (application.get("args") or {}).get("access") or {}
+    access = (application.get("args") or {}).get("access")
+    # What is no mapping is refused with the other arguments.
+    return access if isinstance(access, dict) else {}

@@ -11,6 +11,7 @@ from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING
 from scripts.errors import ScriptError
 
 HTTP_PORT, GRPC_PORT, METRICS_PORT, RAY_METRICS_PORT = 8000, 9000, 9101, 9102
+LAST_PORT = 65535
 # The environment variable for the port of HAProxy's own metrics; `RAY_METRICS_SETTING` is for that of Ray's.
 METRICS_SETTING = "ENSEMBLE_HAPROXY_METRICS_PORT"
 
@@ -26,7 +27,7 @@ class Port:
 
 def wanted(config: dict[str, Any]) -> tuple[Port, Port, Port, Port]:
     """The ports of a Serve config: for HTTP, for gRPC, and on loopback for HAProxy's metrics and Ray's."""
-    http, grpc = config.get("http_options", {}), config.get("grpc_options") or {}
+    http, grpc = config.get("http_options") or {}, config.get("grpc_options") or {}
     host = http.get("host", LOOPBACK)
     return (
         Port(host, http.get("port", HTTP_PORT), "http_options.port"),
@@ -37,7 +38,13 @@ def wanted(config: dict[str, Any]) -> tuple[Port, Port, Port, Port]:
 
 
 def move(config: dict[str, Any], first: int) -> None:
-    """Have a Serve config take four ports in a row, from the first on, whatever it names."""
+    """Have a Serve config take four ports in a row, from the first on, whatever it names.
+
+    Raises:
+        ScriptError: there are no such ports.
+    """
+    if not 1 <= first <= LAST_PORT - 3:
+        raise ScriptError(f"--ports-from {first}: it takes four ports, and they are from 1 to {LAST_PORT}")
     config["http_options"] = {**(config.get("http_options") or {}), "port": first}
     config["grpc_options"] = {**(config.get("grpc_options") or {}), "port": first + 1}
     os.environ[METRICS_SETTING] = str(first + 2)
@@ -45,7 +52,10 @@ def move(config: dict[str, Any], first: int) -> None:
 
 
 def check_ports(*ports: Port) -> None:
-    """Raise ScriptError, which names every port that can't be listened on."""
+    """Raise ScriptError, which names every port that is none, or can't be listened on."""
+    if wrong := [port for port in ports if not isinstance(port.number, int) or not 0 <= port.number <= LAST_PORT]:
+        named = "; ".join(f"{port.setting or port.host} is {port.number!r}" for port in wrong)
+        raise ScriptError(f"{named}. A port is a number from 1 to {LAST_PORT}, without quotes")
     problems = []
     for port in ports:
         with socket.socket() as probe:

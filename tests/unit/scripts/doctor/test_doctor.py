@@ -116,7 +116,17 @@ def test_a_configuration_that_is_wrong(repository, tmp_path):
     assert " → " in line
 
 
-@pytest.mark.parametrize("text", ["[", "- a list"])
+WRONG = (
+    "[",
+    "- a list",
+    "http_options: 8000",
+    "applications: [{deployments: [Ingress]}]",
+    "applications: [{deployments: {name: Ingress}}]",
+    "applications: [{args: members}]",
+)
+
+
+@pytest.mark.parametrize("text", WRONG)
 def test_a_file_that_is_no_configuration(tmp_path, text):
     (tmp_path / "bad.yaml").write_text(text)
     command = [sys.executable, "-m", "scripts.doctor", tmp_path / "bad.yaml"]

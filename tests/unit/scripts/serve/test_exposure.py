@@ -45,3 +45,13 @@ def test_with_keys_grpc_does_not_describe_itself():
         check_exposure(each, without_keys=False, tls=False)
     assert closed["grpc_options"]["enable_reflection"] is False
     assert "grpc_options" not in without
+    empty = {**config("127.0.0.1", CLOSED), "grpc_options": None}
+    check_exposure(empty, without_keys=False, tls=False)
+    assert empty["grpc_options"]["enable_reflection"] is False
+
+
+def test_keys_that_are_named_in_the_wrong_place_are_none():
+    wrong = {"import_path": IMPORT_PATH, "args": {"access": "/etc/keys"}}
+    check_exposure(config("127.0.0.1", wrong), without_keys=False, tls=False)
+    with pytest.raises(ScriptError, match=r"\(access: \{keys: FILE\}\)"):
+        check_exposure(config("0.0.0.0", wrong), without_keys=False, tls=False)

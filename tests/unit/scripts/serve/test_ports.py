@@ -29,6 +29,18 @@ def test_four_ports_in_a_row(monkeypatch):
     assert config["grpc_options"]["grpc_servicer_functions"] == ["a"]
 
 
+@pytest.mark.parametrize("first", [0, 65533])
+def test_four_ports_that_there_are_not(first):
+    with pytest.raises(ScriptError, match=f"--ports-from {first}: "):
+        move({}, first)
+
+
+@pytest.mark.parametrize("number", ["8000", 65536, -1, None])
+def test_what_is_no_port(number):
+    with pytest.raises(ScriptError, match=rf"http_options\.port is {number!r}\. A port is a number"):
+        check_ports(Port("127.0.0.1", number, "http_options.port"))
+
+
 def test_the_ports_of_a_configuration(monkeypatch):
     monkeypatch.setenv(METRICS_SETTING, "7")
     monkeypatch.setenv(RAY_METRICS_SETTING, "8")
@@ -38,4 +50,4 @@ def test_the_ports_of_a_configuration(monkeypatch):
     assert [(port.host, port.number) for port in ports] == [("10.0.0.1", 5), ("10.0.0.1", 9000), *own]
     monkeypatch.delenv(METRICS_SETTING)
     monkeypatch.delenv(RAY_METRICS_SETTING)
-    assert [port.number for port in wanted({})] == [8000, 9000, 9101, 9102]
+    assert [port.number for port in wanted({"http_options": None})] == [8000, 9000, 9101, 9102]
