@@ -51,7 +51,10 @@ For `serve status`, `ensemble deploy` and handles in another shell:
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C, SIGTERM or a closed terminal sets; a second signal ends every process at once."""
+    """An event that Ctrl-C, SIGTERM or a closed terminal sets; a second signal ends every process at once.
+
+    A closed terminal does nothing to what `nohup` has started.
+    """
     stop = threading.Event()
 
     def handle(_signal: int, _frame: FrameType | None) -> None:
@@ -60,7 +63,10 @@ def stop_signals() -> Iterator[threading.Event]:
             os._exit(1)
         stop.set()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield stop
     finally:
