@@ -98,7 +98,9 @@ def token() -> Finding:
     """Ray's token on a machine that joins, which must be the head's."""
     path = Path(os.environ.get(TOKEN_PATH, TOKEN_FILE))
     if not path.exists():
-        return Finding("wrong", f"cluster: there is no {path}", f"copy the head's: scp HEAD:{TOKEN_FILE} {path}")
+        there = f".config/{TOKEN_FILE.parent.name}/{TOKEN_FILE.name}"
+        remedy = f"copy the head's: mkdir -p -m 700 {path.parent} && scp HEAD:{there} {path}"
+        return Finding("wrong", f"cluster: there is no {path}", remedy)
     return Finding("ok", f"cluster: the token is in {path}")
 
 

@@ -67,6 +67,6 @@ def check_ports(*ports: Port) -> None:
                 problems.append(f"{port.host}:{port.number}{setting} can't be listened on: {err.strerror}")
     if problems:
         raise ScriptError(
-            f"{'; '.join(problems)}. Stop what uses {'it' if len(problems) == 1 else 'them'}, or serve beside it by "
-            "--ports-from N, which takes the ports N to N + 3"
+            f"{'; '.join(problems)}. Stop what uses {'it' if len(problems) == 1 else 'them'}, or change what is in "
+            "brackets (in a cluster, `..._options` at its head); `ensemble serve --ports-from N` takes N to N + 3"
         )

@@ -1,5 +1,6 @@
 import os
 import socket
+import subprocess
 
 import pytest
 
@@ -88,9 +89,14 @@ def test_a_service_without_keys_is_wrong_and_the_port_of_the_head_must_be_free(e
 
 
 def test_a_machine_without_the_token_asks_nobody(entered, tmp_path):
-    os.environ[TOKEN_PATH] = str(tmp_path / "token")
+    os.environ[TOKEN_PATH] = str(tmp_path / "folder" / "token")
     [finding] = cluster.joining("192.0.2.1")
-    assert (finding.verdict, "scp" in finding.remedy) == ("wrong", True)
+    assert finding.verdict == "wrong"
+    # The remedy works where the folder is not there, and the home directory is another than the head's.
+    make, _, copy = finding.remedy.partition(": ")[2].partition(" && ")
+    subprocess.run(make.split(), check=True)
+    assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o700
+    assert copy == f"scp HEAD:.config/ensemble-serving/ray_token {tmp_path}/folder/token"
 
 
 def test_a_head_that_is_not_there_is_named(entered, tmp_path, monkeypatch):

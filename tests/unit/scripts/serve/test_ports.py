@@ -11,7 +11,7 @@ from scripts.serve.ports import METRICS_SETTING, Port, check_ports, move, wanted
 def test_every_port_in_use_is_named_with_what_moves_it():
     with socket.create_server(("127.0.0.1", 0)) as busy, socket.create_server(("127.0.0.1", 0)) as other:
         number, another = (each.getsockname()[1] for each in (busy, other))
-        named = rf"127\.0\.0\.1:{number} \(http_options\.port\) .*127\.0\.0\.1:{another} .*--ports-from"
+        named = rf"127\.0\.0\.1:{number} \(http_options\.port\) .*127\.0\.0\.1:{another} .*ensemble serve --ports-from"
         with pytest.raises(ScriptError, match=named):
             check_ports(Port("127.0.0.1", number, "http_options.port"), Port("127.0.0.1", another, "grpc"))
         # Who listens on one address is in the way of who listens on all.
