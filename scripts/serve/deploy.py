@@ -15,16 +15,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from deployments.contract.hosts import LOOPBACK
 from graph.names import REFUSED
 from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.flags import described
 from scripts.serve.api import ServeApi
 from scripts.serve.environment import clients_file, read_clients_file
+from scripts.serve.exposure import check_keys
 from scripts.serve.logs import Logs
 from scripts.serve.ports import wanted
 
 DASHBOARD, SESSION = "RAY_DASHBOARD_ADDRESS", "ENSEMBLE_RAY_SESSION"
+# Where the server listens, and whether it was started so that other machines need no key: empty if not.
+HOST, WITHOUT_KEYS = "ENSEMBLE_HOST", "ENSEMBLE_WITHOUT_KEYS"
 TIMEOUT_S, LOOK_EVERY_S = 300.0, 0.2
 
 
@@ -32,7 +36,8 @@ def deploy(file: Path) -> None:
     """Deploy a configuration, and wait until it is in force.
 
     Raises:
-        ScriptError: no server runs, Serve can't deploy it, or a replica refuses its `user_config`.
+        ScriptError: no server runs, Serve can't deploy it, a replica refuses its `user_config`, or other machines could
+            use the service without a key.
         ConfigurationError: the application can't be built.
     """
     config = configuration.read(file)
@@ -47,6 +52,7 @@ def deploy(file: Path) -> None:
             raise ScriptError(
                 f"no server of this user listens on port {port}: there is no {clients_file(port)}"
             ) from err
+    check_keys(config, os.environ.get(HOST, LOOPBACK), bool(os.environ.get(WITHOUT_KEYS)))
     api, logs = ServeApi(os.environ[DASHBOARD]), Logs(Path(os.environ[SESSION]))
     # What was logged before is not about this configuration.
     logs.skip()

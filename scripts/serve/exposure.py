@@ -28,27 +28,37 @@ def check_exposure(config: dict[str, Any], without_keys: bool, tls: bool) -> Non
     Raises:
         ScriptError: others can reach it, and an application requires no key, or lets anyone unload its members.
     """
-    keys = has_keys(config)
-    if keys:
+    if has_keys(config):
         # Reflection is answered without a key.
         config["grpc_options"] = {**(config.get("grpc_options") or {}), "enable_reflection": False}
     host = config["http_options"]["host"]
+    check_keys(config, host, without_keys)
     if is_loopback(host):
         return
-    if not keys and not without_keys:
+    print(OTHERS, flush=True)
+    if not tls:
+        print(UNENCRYPTED, flush=True)
+
+
+def check_keys(config: dict[str, Any], host: str, without_keys: bool) -> None:
+    """Check that a server which listens on a host may serve what a config has.
+
+    Raises:
+        ScriptError: others can reach it, and an application requires no key, or lets anyone unload its members.
+    """
+    if is_loopback(host):
+        return
+    if not has_keys(config) and not without_keys:
         raise ScriptError(
             f"http_options.host is {host}: other machines reach the service, and it requires no key. Make a key "
             "(ensemble keys add NAME --file FILE) and name the file in args (access: {keys: FILE}); or, if "
-            "anyone may use the service, pass --without-keys"
+            "anyone may use the service, start it by ensemble serve --without-keys"
         )
     if any(_access(application).get("operators") == "anyone" for application in config.get("applications") or []):
         raise ScriptError(
             f"http_options.host is {host}: other machines reach the service, and by access.operators anyone may load "
             "and unload members. Name a file of keys (access: {keys: FILE}), and in operators those keys that may"
         )
-    print(OTHERS, flush=True)
-    if not tls:
-        print(UNENCRYPTED, flush=True)
 
 
 def _access(application: dict[str, Any]) -> dict[str, Any]:

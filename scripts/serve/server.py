@@ -22,7 +22,7 @@ from scripts.errors import ScriptError
 from scripts.serve import machines, tls
 from scripts.serve.api import ServeApi
 from scripts.serve.cluster import Cluster, clear_leftovers, end_at_once
-from scripts.serve.deploy import DASHBOARD, SESSION
+from scripts.serve.deploy import DASHBOARD, HOST, SESSION, WITHOUT_KEYS
 from scripts.serve.environment import for_clients, set_up
 from scripts.serve.exposure import check_exposure, has_keys
 from scripts.serve.forks import fork_server
@@ -118,7 +118,7 @@ def serve(
         with (
             in_front(config, http, grpc, metrics, certificate) as haproxy,
             running(whole_dashboard, haproxy, forks) as cluster,
-            for_clients(http.number, variables(cluster)) as file,
+            for_clients(http.number, variables(cluster, http.host, without_keys)) as file,
         ):
             checks.wait()
             if is_in_cluster():
@@ -154,9 +154,10 @@ def say_stopping() -> None:
         print("Stopping.", flush=True)
 
 
-def variables(cluster: Cluster) -> dict[str, str]:
-    """The environment variables by which other processes find the cluster."""
-    return {"RAY_ADDRESS": cluster.address, DASHBOARD: cluster.dashboard, SESSION: str(cluster.session)}
+def variables(cluster: Cluster, host: str, without_keys: bool) -> dict[str, str]:
+    """The environment variables by which other processes find the cluster, and what `ensemble deploy` must not open."""
+    found = {"RAY_ADDRESS": cluster.address, DASHBOARD: cluster.dashboard, SESSION: str(cluster.session)}
+    return {**found, HOST: host, WITHOUT_KEYS: "yes" if without_keys else ""}
 
 
 @contextmanager

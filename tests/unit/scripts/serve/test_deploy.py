@@ -72,3 +72,13 @@ class NoChecks:
 def test_a_refusal_that_is_the_same_as_before_is_reported(server):
     with pytest.raises(ScriptError, match="why"):
         deploy(server)
+
+
+def test_what_other_machines_reach_keeps_its_keys(server, monkeypatch):
+    monkeypatch.setitem(os.environ, module.HOST, "0.0.0.0")
+    with pytest.raises(ScriptError, match="requires no key"):
+        deploy(server)
+    # It was started so.
+    monkeypatch.setitem(os.environ, module.WITHOUT_KEYS, "yes")
+    with pytest.raises(ScriptError, match="why"):
+        deploy(server)
