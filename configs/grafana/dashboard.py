@@ -46,7 +46,7 @@ def quantile(share: float, metric: str, by: str = "") -> str:
 
 def or_none(query: str) -> str:
     """The query, or nothing at all as a zero: what is counted only where it happens has no series before."""
-    return f"{query} or vector(0)"
+    return f"{query} or on() vector(0)"
 
 
 ROWS: dict[str, list[Panel]] = {

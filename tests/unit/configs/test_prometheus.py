@@ -1,6 +1,7 @@
 """The configurations of what runs beside the service, by the programs that read them."""
 
 import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -24,6 +25,22 @@ CONFIGS = ROOT / "configs"
 )
 def test_prometheus_takes_them(command):
     done = subprocess.run(["promtool", *command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool: Debian's package prometheus")
+def test_a_panel_has_a_line_of_zero_only_where_there_is_no_other(tmp_path):
+    query = runpy.run_path(str(CONFIGS / "grafana" / "dashboard.py"))["or_none"]("sum by (member) (images)")
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": 'images{member="resnet"}', "values": "_x5 7x5"}],
+        "promql_expr_test": [
+            {"expr": query, "eval_time": "3m", "exp_samples": [{"labels": "{}", "value": 0}]},
+            {"expr": query, "eval_time": "8m", "exp_samples": [{"labels": '{member="resnet"}', "value": 7}]},
+        ],
+    }
+    (file := tmp_path / "panel.yaml").write_text(yaml.safe_dump({"tests": [case]}))
+    done = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
