@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from deployments.contract.errors import EnsembleError
@@ -16,6 +17,7 @@ from deployments.contract.payload import Pixels
 from deployments.contract.preprocessing import Preprocessing
 from deployments.transformer import decoding
 from deployments.transformer.transformer import TransformerSettings
+from models.repository import sha256
 from scripts.errors import DatasetError, ScriptError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png"})
@@ -63,6 +65,20 @@ class Dataset:
     def classes(self) -> tuple[str, ...]:
         """The class names, sorted."""
         return tuple(sorted({label(name) for name in self.names}))
+
+    @cached_property
+    def sha256(self) -> str:
+        """The hexadecimal SHA-256 of the zip file; of a folder, that of its images' names and contents.
+
+        Raises:
+            DatasetError: see `read`.
+        """
+        if self.path.is_file():
+            return sha256(self.path)
+        every, digest = Dataset.open(self.path), hashlib.sha256()
+        for name, (encoded, _) in zip(every.names, every.read(), strict=True):
+            digest.update(f"{name}\0{hashlib.sha256(encoded).hexdigest()}\n".encode())
+        return digest.hexdigest()
 
     def hold_out(self, count: int) -> tuple[Dataset, Dataset | None]:
         """All images but `count` of them, and those, or None if `count` is 0.

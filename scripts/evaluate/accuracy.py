@@ -18,7 +18,7 @@ from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.preprocessing import AsSent, Preprocessing
-from models.repository import Model, sha256
+from models.repository import Model
 from scripts.dataset import Dataset, decode, label
 from scripts.errors import ScriptError
 from scripts.evaluate.candidates import Candidate, of_models
@@ -122,9 +122,8 @@ def without(dataset: Dataset, other: Dataset) -> Dataset:
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
-    """The name of the dataset, its part, and the SHA-256 of its zip file, for `metadata.json`."""
-    digest = {"sha256": sha256(dataset.path)} if dataset.path.is_file() else {}
-    return {"data": dataset.path.name, "part": dataset.part, **digest}
+    """The name of the dataset, its part, and its SHA-256, for `metadata.json`."""
+    return {"data": dataset.path.name, "part": dataset.part, "sha256": dataset.sha256}
 
 
 def computed_in() -> str:

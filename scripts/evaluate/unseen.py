@@ -8,7 +8,6 @@ from models.errors import ModelError
 from models.repository import Model, find
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
-from scripts.evaluate.accuracy import provenance
 
 # Fewer images tell too little of how sure a model should be.
 FEWEST = 500
@@ -37,13 +36,13 @@ def images_left_out(model: Model, images: Dataset) -> int | None:
             source = find(model.folder.parents[1], model.name, source.get("version")).source
         except ModelError:
             return None
-    digest, left_out = provenance(images).get("sha256"), list[int]()
-    if source.get("tool") != "scripts.train" or digest is None:
+    if source.get("tool") != "scripts.train":
         return None
+    left_out = list[int]()
     run: dict[str, Any] | None = source
     while run:
         # Earlier releases recorded no digest of the data of a run that another began with: it had the same.
-        if run.get("data_sha256", source.get("sha256")) == digest:
+        if run.get("data_sha256", source.get("sha256")) == images.sha256:
             left_out.append(run["recipe"].get("hold_out", 0))
         run = run.get("initial")
     return min(left_out, default=None)

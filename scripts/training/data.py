@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.repository import DEFAULT_ROOT, sha256
+from models.repository import DEFAULT_ROOT
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.training.batches import Draw, Lesson, as_they_are
@@ -96,7 +96,7 @@ class TrainingData:
         self.begun: dict[str, Any] = {
             "classes": list(self._dataset.classes),
             "size": size,
-            "data_sha256": sha256(data) if data.is_file() else None,
+            "data_sha256": self._dataset.sha256,
             "teachers": [] if self.teachers is None else self.teachers.provenance(),
         }
 

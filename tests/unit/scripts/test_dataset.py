@@ -33,6 +33,19 @@ def test_a_zip_file_reads_like_its_folder(tmp_path: Path) -> None:
     assert list(Dataset.open(tmp_path / "images.zip").read()) == list(Dataset.open(folder).read())
 
 
+def test_a_folder_s_digest_is_that_of_all_its_images(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "folder")
+    before = Dataset.open(folder).sha256
+    (folder / "cat" / "notes.txt").write_text("of no image")
+    held = Dataset.open(folder).hold_out(1)[1]
+    assert held is not None
+    assert held.sha256 == Dataset.open(write_folder(tmp_path / "copy")).sha256 == before
+    (folder / "cat" / "0.png").write_bytes(b"another image")
+    changed = Dataset.open(folder).sha256
+    (folder / "cat" / "0.png").rename(folder / "cat" / "2.png")
+    assert len({before, changed, Dataset.open(folder).sha256}) == 3
+
+
 def test_the_class_is_the_innermost_folder(tmp_path: Path) -> None:
     (tmp_path / "train" / "cat").mkdir(parents=True)
     (tmp_path / "train" / "cat" / "1.jpg").touch()

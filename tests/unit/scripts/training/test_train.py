@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -115,6 +116,17 @@ def test_training_resumes_with_the_epoch_after(
     monkeypatch.setitem(ARCHITECTURES, "resnet", ARCHITECTURES["densenet"])
     with pytest.raises(ScriptError, match="another architecture's weights"):
         train(recipe(2), data, None, 32, checkpoint)
+
+
+def test_a_run_does_not_go_on_with_other_images_of_a_folder(tmp_path: Path, draw: Draw) -> None:
+    data, checkpoint = tmp_path / "images", tmp_path / "checkpoint.pt"
+    with zipfile.ZipFile(draw(COUNTS, (32, 32))) as archive:
+        archive.extractall(data)
+    train(recipe(1), data, None, 32, checkpoint)
+    first, second, *_ = sorted(data.rglob("*.png"))
+    first.write_bytes(second.read_bytes())
+    with pytest.raises(ScriptError, match="another data sha256"):
+        run(recipe(1), data, None, 32, checkpoint)
 
 
 def test_strange_validation_images_are_told_before_training(tmp_path: Path, draw: Draw) -> None:
