@@ -14,13 +14,15 @@ FEWEST = 500
 
 
 def check_unseen(model: Model, images: Dataset) -> None:
-    """Raise ScriptError if a model was trained on some of the images; print it if that is unknown."""
+    """Raise ScriptError if a model was trained on some of the images; print a line if that is unknown."""
     left_out = images_left_out(model, images)
     if left_out is None:
         print(
             f"the metadata of {model.name!r} do not show whether it was trained on these images; it must not have been"
         )
-    elif len(images) > left_out:
+        return
+    learnt, _ = Dataset.open(images.path).hold_out(left_out)
+    if not set(learnt.names).isdisjoint(images.names):
         hint = f"name --hold-out {left_out}" if left_out >= FEWEST else "name other images, or train with --hold-out"
         raise ScriptError(
             f"{model.name!r} was trained on {images.path.name} with --hold-out {left_out}, so it has learnt some of "

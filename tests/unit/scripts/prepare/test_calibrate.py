@@ -16,8 +16,8 @@ from models.network import TEMPERATURE
 from models.repository import find, sha256, versions
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
-from scripts.evaluate.accuracy import predict
-from scripts.evaluate.unseen import images_left_out
+from scripts.evaluate.accuracy import predict, sample
+from scripts.evaluate.unseen import check_unseen, images_left_out
 from scripts.prepare import calibrate as command
 from scripts.prepare import quantize
 from scripts.prepare.calibrate import Calibration, calibrate, check_same
@@ -156,6 +156,16 @@ def test_images_that_the_float_model_has_learnt_are_refused(
     else:
         assert calibrate(tmp_path, "m", None, settings).name == "3"
         assert "do not show" not in capsys.readouterr().out
+
+
+def test_few_of_the_images_may_be_learnt_ones(tmp_path: Path, data: Path) -> None:
+    add(tmp_path, "m", brightness(), "FP16", **trained(data, 600))
+    every = Dataset.open(data)
+    left_out = every.hold_out(600)[1]
+    assert left_out is not None
+    check_unseen(find(tmp_path, "m"), sample(left_out, 500))
+    with pytest.raises(ScriptError, match="has learnt some of these 500 images"):
+        check_unseen(find(tmp_path, "m"), sample(every, 500))
 
 
 @pytest.mark.parametrize(("own", "begun", "left_out"), [("a", "b", 600), ("b", "a", 0), ("b", "c", None)])
