@@ -20,7 +20,7 @@ from scripts.evaluate.ensembles import Members
 from scripts.evaluate.measure import Together, selections
 from scripts.evaluate.report import paired
 from scripts.interval import Interval
-from scripts.tune_cascade.search import bound, choose, halves
+from scripts.tune_cascade.search import bound, check_enough, choose, halves
 
 # The size of the batches whose CPU time is a member's cost.
 BATCH = 8
@@ -101,6 +101,8 @@ class Forms:
         every = of_configuration(self.config, self.agreed)
         if self.most_lost is None:
             every = [each for each in every if each.is_served]
+        else:
+            check_enough(len(self.dataset), self.most_lost)
         together = Together.of(self.config, self.agreed)
         labels, outputs = indices(self.dataset, self.agreed.labels, "the models"), predictions(every, self.dataset)
         forms, reference = list[Form](), np.zeros(0)
@@ -139,6 +141,7 @@ class Forms:
         choosing = halves(self.dataset)
         costly = replace(members, costs=self.costs(form.versions))
         try:
+            check_enough(int(choosing.sum()), self.most_lost)
             choice = choose(costly.part(choosing), self.most_lost, cascade.order)
         except ScriptError as err:
             self.log(f"{form.name}, other thresholds: {err}")

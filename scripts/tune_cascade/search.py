@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -84,6 +85,15 @@ def orders(members: Members) -> Iterator[tuple[str, ...]]:
 def lost(hits: NDArray[np.bool_], full: NDArray[np.bool_]) -> float:
     """The most top-1 that a cascade loses, points, at 95 %: on images that all members together answer right."""
     return bound((full & ~hits).astype(float))
+
+
+def check_enough(images: int, most_lost: float) -> None:
+    """Raise ScriptError if one image is more than a loss, points, so that the images can't show it; none can show 0."""
+    if 0 < most_lost < 100 / images:
+        raise ScriptError(
+            f"{images:,} images can't show a loss of {most_lost:g} points: one of them is {100 / images:.2g}; give "
+            f"{math.ceil(100 / most_lost):,} of them or more, or allow a larger loss"
+        )
 
 
 def bound(values: NDArray[np.float64]) -> float:

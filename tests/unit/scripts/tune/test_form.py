@@ -7,6 +7,7 @@ import pytest
 
 from scripts.configuration import check_arguments
 from scripts.dataset import Dataset
+from scripts.errors import ScriptError
 from scripts.tune import form as forms
 from scripts.tune.form import AS_CONFIGURED, Form, Forms
 from tests.unit.scripts.tiny import LABELS, add, constant
@@ -48,7 +49,7 @@ def test_without_a_bound_answers_stay_what_they_are(found):
 
 def test_another_version_is_tried_if_it_loses_no_more(found):
     versions = {"a": [("FP16", SURE), ("INT8", SURE)], "b": [("FP16", SURE), ("INT8", SURE)]}
-    [own, other], [line], config = found(versions, 0.1)
+    [own, other], [line], config = found(versions, 5)
     assert own.name == "as configured"
     assert other.versions == (("a", 2), ("b", 2))
     assert "INT8" in other.name
@@ -59,33 +60,43 @@ def test_another_version_is_tried_if_it_loses_no_more(found):
 
 
 def test_where_there_is_nothing_else_that_is_said(found):
-    [own], [line], _ = found({"a": [("FP16", SURE)], "b": [("FP16", SURE)]}, 0.1)
+    [own], [line], _ = found({"a": [("FP16", SURE)], "b": [("FP16", SURE)]}, 5)
     assert (own.name, own.loss) == ("as configured", "")
     assert "no other version of the models and no cascade" in line
 
 
 def test_a_version_that_loses_more_is_left_out_and_said(found):
     versions = {"a": [("FP16", SURE), ("INT8", WRONG)], "b": [("FP16", SURE), ("INT8", WRONG)]}
-    [own], [line], _ = found(versions, 0.1)
+    [own], [line], _ = found(versions, 5)
     assert own.versions == ()
     assert "-100.00 points" in line
-    assert "left out, because more than 0.1 may be lost" in line
+    assert "left out, because more than 5 may be lost" in line
 
 
 def test_the_cheapest_thresholds_that_lose_no_more(found):
     versions = {"a": [("FP16", UNSURE)], "b": [("FP16", SURE)]}
     cascade = {"cascade": {"order": ["a", "b"], "exit_at": [0.8]}}
-    [own, cheaper], _, config = found(versions, 0.1, cascade)
+    [own, cheaper], _, config = found(versions, 5, cascade)
     assert own.exits == (0.0,)
     assert cheaper.exits == (1.0,)
     assert cheaper.exit_at[0] <= 0.5
     assert cheaper.config(config)["applications"][0]["args"]["ensemble"]["cascade"]["exit_at"] == list(cheaper.exit_at)
 
 
+def test_too_few_images_allow_no_other_form(found):
+    versions = {"a": [("FP16", SURE), ("INT8", SURE)], "b": [("FP16", SURE)]}
+    with pytest.raises(ScriptError, match=r"40 images can't show a loss of 2 points: one of them is 2\.5; give 50"):
+        found(versions, 2)
+    # Half of the images choose.
+    every, said, _ = found(versions, 4, {"cascade": {"order": ["a", "b"], "exit_at": [0.8]}})
+    assert len(every) == 2
+    assert "as configured, other thresholds: 20 images can't show a loss of 4 points" in said[0]
+
+
 def test_thresholds_that_lose_too_much_are_not_tried(found):
     # The first member is always wrong, and the two together are right.
     versions = {"a": [("FP16", [0.5, 0.4, 0.1])], "b": [("FP16", SURE)]}
-    every, _, _ = found(versions, 0.1, {"cascade": {"order": ["a", "b"], "exit_at": [0.8]}})
+    every, _, _ = found(versions, 5, {"cascade": {"order": ["a", "b"], "exit_at": [0.8]}})
     assert {each.exits for each in every} == {(0.0,)}
 
 

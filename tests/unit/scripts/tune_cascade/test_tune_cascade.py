@@ -126,6 +126,9 @@ def test_the_command_chooses_on_one_half_and_judges_on_the_other(
     told = tmp_path / "told.json"
     flags = ["--data", str(draw({"cat": 40})), "--repository", str(tmp_path / "models"), "--members", "a", "b"]
     monkeypatch.setattr(sys, "argv", ["tune_cascade", *flags, "--json", str(told)])
+    with pytest.raises(SystemExit, match=r"20 images can't show a loss of 0\.1 points: one of them is 5; give 1,000"):
+        main()
+    monkeypatch.setattr(sys, "argv", ["tune_cascade", *flags, "--json", str(told), "--loss", "5"])
     main()
     written = json.loads(told.read_text())
     first = written["order"][0]
@@ -139,10 +142,10 @@ def test_the_command_chooses_on_one_half_and_judges_on_the_other(
 def test_a_wrong_gate_is_errors_in_one_line(tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
     add(tmp_path / "models", "a", constant([0.05, 0.9, 0.05]), "FP16")
     flags = ["--data", str(draw({"cat": 4})), "--repository", str(tmp_path / "models"), "--members", "a"]
-    monkeypatch.setattr(sys, "argv", ["tune_cascade", *flags, "--gates", "c"])
+    monkeypatch.setattr(sys, "argv", ["tune_cascade", *flags, "--gates", "c", "--loss", "50"])
     with pytest.raises(SystemExit, match="error: --gates: 'c' is none of the members"):
         main()
-    monkeypatch.setattr(sys, "argv", ["tune_cascade", *flags, "--gates", "a"])
+    monkeypatch.setattr(sys, "argv", ["tune_cascade", *flags, "--gates", "a", "--loss", "50"])
     with pytest.raises(SystemExit, match="error: --gates: a member that is no gate is needed"):
         main()
 
