@@ -16,6 +16,8 @@ OPENVINO = "openvino"
 MOST_CALLS = 1000
 # Of a core, per replica: a reservation, and no limit.
 RESERVED = 0.05
+# What a deployment has for another number of replicas, or for several machines.
+DROPPED = {"autoscaling_config", "num_replicas", "max_replicas_per_node"}
 
 
 def placed(config: Mapping[str, Any], placement: Placement, ingresses: int = 1, nodes: int = 1) -> dict[str, Any]:
@@ -57,7 +59,7 @@ def _fixed(name: str, before: Mapping[str, Mapping[str, Any]], replicas: int) ->
 
 
 def _kept(entry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    return ((key, value) for key, value in entry.items() if key not in {"autoscaling_config", "num_replicas"})
+    return ((key, value) for key, value in entry.items() if key not in DROPPED)
 
 
 def tuned(

@@ -15,6 +15,7 @@ the goal, and writes the nearest. See docs/planning.md.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -57,14 +58,25 @@ def held(pairs: Sequence[str]) -> dict[str, Any]:
     found = {}
     for pair in pairs:
         name, _, given = pair.partition("=")
-        value = yaml.safe_load(given) if given else None
         if name not in HELD:
             raise ScriptError(f"--hold: there is no {name!r}; there are {', '.join(HELD)}")
-        is_right = value in {"inline", "separate"} if name == "placement" else isinstance(value, int | float)
-        if not is_right and not (name in {"threads", "streams"} and given == "null"):
+        try:
+            value = yaml.safe_load(given)
+        except yaml.YAMLError:
+            value = given
+        if not _can_be(name, value, given):
             raise ScriptError(f"--hold: {name} can't be {given!r}")
         found[name] = value
     return found
+
+
+def _can_be(name: str, value: Any, given: str) -> bool:
+    """Whether a field of a candidate can have a value, which the user gave as a text."""
+    if name == "placement":
+        return value in get_args(Placement)
+    if name == "batch_wait_ms":
+        return type(value) in {int, float} and 0 <= value < math.inf
+    return (type(value) is int and value > 0) or (name in {"threads", "streams"} and given == "null")
 
 
 def table(tried: Sequence[Tried], goal: Goal, left: int) -> Table:

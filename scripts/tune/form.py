@@ -57,7 +57,11 @@ class Form:
                 # The next version would not have been measured.
                 member.pop("version_policy", None)
         if self.exit_at is not None:
-            arguments["ensemble"]["cascade"]["exit_at"] = list(self.exit_at)
+            ensemble = arguments["ensemble"]
+            ensemble["cascade"]["exit_at"] = list(self.exit_at)
+            if (under_load := ensemble.get("under_load")) is not None:
+                # None of them may be above the usual ones.
+                under_load["exit_at"] = list(map(min, under_load["exit_at"], self.exit_at))
         return changed
 
 

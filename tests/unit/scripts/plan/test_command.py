@@ -70,6 +70,13 @@ def test_a_placement_is_a_whole_configuration():
     assert back["args"]["members"] == config["applications"][0]["args"]["members"]
 
 
+def test_replicas_for_several_machines_fit_on_one():
+    config = placed({"applications": [application("configs/cluster.yaml")]}, "separate", ingresses=2, nodes=2)
+    deployments = config["applications"][0]["deployments"]
+    assert {each["num_replicas"] for each in deployments} == {1, 2}
+    assert not any("max_replicas_per_node" in each for each in deployments)
+
+
 def test_a_cascade_is_profiled_with_every_member_for_every_image():
     config = asking_all(placed({"applications": [application("configs/cascade.yaml")]}, "inline"))
     assert config["applications"][0]["args"]["ensemble"]["cascade"]["exit_at"] == [1.0]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import yaml
 
 from scripts.configuration import check_arguments
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.tune import form as forms
 from scripts.tune.form import AS_CONFIGURED, Form, Forms
+from tests.conftest import ROOT
 from tests.unit.scripts.tiny import LABELS, add, constant
 
 SURE, UNSURE, WRONG = [0.05, 0.9, 0.05], [0.25, 0.5, 0.25], [0.9, 0.05, 0.05]
@@ -81,6 +83,13 @@ def test_the_cheapest_thresholds_that_lose_no_more(found):
     assert cheaper.exits == (1.0,)
     assert cheaper.exit_at[0] <= 0.5
     assert cheaper.config(config)["applications"][0]["args"]["ensemble"]["cascade"]["exit_at"] == list(cheaper.exit_at)
+
+
+def test_thresholds_under_load_are_never_above_the_usual_ones():
+    config = yaml.safe_load((ROOT / "configs/student.yaml").read_text())
+    changed = Form("other", exit_at=(0.55, 0.7)).config(config)
+    ensemble = check_arguments(changed["applications"][0]).ensemble
+    assert (ensemble.cascade.exit_at, ensemble.under_load.exit_at) == ((0.55, 0.7), (0.55, 0.0))
 
 
 def test_too_few_images_allow_no_other_form(found):

@@ -157,7 +157,10 @@ def test_what_was_measured_corrects_what_is_measured_next(tried):
     assert ranked([tried, near], Goal(100), {"inline": 0.6}) == [near, tried]
 
 
-@pytest.mark.parametrize("pair", ["speed=1", "placement=here", "max_batch_size=", "threads=many"])
+UNKNOWN = ["speed=1", "placement=here", "placement=[a]", "max_batch_size=", "max_batch_size=true", "threads=many"]
+
+
+@pytest.mark.parametrize("pair", [*UNKNOWN, "threads=[", "ingresses=1.5", "ingresses=0", "batch_wait_ms=.nan"])
 def test_what_can_not_be_held_is_said(pair):
     with pytest.raises(ScriptError, match="--hold"):
         command.held([pair])
