@@ -46,6 +46,7 @@ class LatencyTarget:
         self._target_s, self._keep_s, self._at_a_time = p99_ms / 1000, keep_s, int(at_a_time)
         # What was needed, by time; of those that a later one reaches, none is kept.
         self._needed: deque[tuple[float, int]] = deque()
+        self._held: int | None = None
         self._said: set[str] = set()
         self._decisions: TaggedCounter | None = None
 
@@ -60,8 +61,10 @@ class LatencyTarget:
         load = replace(arriving, rate=arriving.rate + piled_up / CATCH_UP_S)
         most = max(1, ctx.capacity_adjusted_max_replicas)
         wanted = needed(load, self._target_s, LATE, self._at_a_time, most)
-        held = self._most_of_late(ctx.current_time or 0.0, wanted)
-        if held != ctx.target_num_replicas:
+        held = self._most_of_late(ctx.current_time or 0.0, max(wanted, ctx.capacity_adjusted_min_replicas))
+        # Serve may follow later, or not at all.
+        is_known, self._held = held == self._held, held
+        if held != ctx.target_num_replicas and not is_known:
             grows = held > ctx.target_num_replicas
             by_rate = needed(arriving, self._target_s, LATE, self._at_a_time, most)
             self._count(name, "shrink" if not grows else "rate" if by_rate == wanted else "backlog")

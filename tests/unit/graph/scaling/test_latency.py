@@ -39,6 +39,8 @@ class Deployment:
     policy: LatencyTarget = field(default_factory=lambda: LatencyTarget(50, keep_s=60))
     now: float = 0.0
     replicas: int = 1
+    least: int = 1
+    follows: bool = True
 
     def tick(self, seconds, reported):
         self.now += seconds
@@ -46,11 +48,13 @@ class Deployment:
             deployment_name="Ingress",
             raw_metrics=reported,
             target_num_replicas=self.replicas,
+            capacity_adjusted_min_replicas=self.least,
             capacity_adjusted_max_replicas=10,
             current_time=self.now,
         )
-        self.replicas, _ = self.policy(seen)
-        return self.replicas
+        wanted, _ = self.policy(seen)
+        self.replicas = wanted if self.follows else self.replicas
+        return wanted
 
 
 def simulated_late(rate, service_s, servers, wait_s, exponential, calls=200_000):
@@ -128,10 +132,28 @@ def test_it_grows_at_once_and_shrinks_to_what_the_last_while_needed():
     assert deployment.tick(60, metrics(1)) == 1
 
 
-def test_each_decision_is_counted_with_its_reason(monkeypatch):
-    counted = []
-    counter = SimpleNamespace(add=lambda *values: counted.append(values))
+@pytest.fixture
+def counted(monkeypatch):
+    """Decisions, each by its labels."""
+    found = []
+    counter = SimpleNamespace(add=lambda *values: found.append(values))
     monkeypatch.setattr("graph.scaling.latency.TaggedCounter", lambda *_: counter)
+    return found
+
+
+def test_as_many_as_there_are_at_least_are_no_decision(counted):
+    deployment = Deployment(replicas=3, least=3)
+    assert [deployment.tick(1, metrics(1)) for _ in range(3)] == [3, 3, 3]
+    assert not counted
+
+
+def test_a_decision_that_is_not_yet_followed_is_counted_once(counted):
+    deployment = Deployment(replicas=3, follows=False)
+    assert [deployment.tick(1, metrics(1)) for _ in range(3)] == [1, 1, 1]
+    assert counted == [("Ingress", "shrink")]
+
+
+def test_each_decision_is_counted_with_its_reason(counted):
     deployment = Deployment()
     for seconds, reported in [
         (1, {}),
