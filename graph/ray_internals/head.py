@@ -43,9 +43,10 @@ def start(whole_dashboard: bool, forks: str = "") -> dict[str, Any]:
         forks: the socket of a fork server, which starts Ray's Python processes; empty for none.
 
     Returns:
-        The addresses of the cluster and of its dashboard, the folder of its session, and a command that the caller has
-        to keep running: Serve's REST interface, in place of the dashboard. It writes the file `INTERFACE_ADDRESS` of
-        the session once it listens. With the whole dashboard the command is empty.
+        The addresses of the cluster and of its dashboard, the folder of its session, a command that the caller has to
+        keep running, and a problem to warn of, if any. The command is Serve's REST interface, in place of the
+        dashboard. It writes the file `INTERFACE_ADDRESS` of the session once it listens. With the whole dashboard it is
+        empty.
     """
     from ray._private import node, parameter, ray_constants, services
 
@@ -79,15 +80,26 @@ def start(whole_dashboard: bool, forks: str = "") -> dict[str, Any]:
     head = cast(Any, node.Node)(
         parameters, head=True, shutdown_at_exit=False, spawn_reaper=False, ray_init_cluster=True
     )
-    # The whole dashboard would write this file for Prometheus.
-    targets = [{"labels": {"job": "ray"}, "targets": [f"{host_address()}:{exported}"]}]
-    (Path(head.get_temp_dir_path()) / DISCOVERY).write_text(json.dumps(targets), encoding="utf-8")
     return {
         "address": head.gcs_address,
         "dashboard": f"http://{head.webui_url}",
         "session": head.get_session_dir_path(),
         "interface": [] if whole_dashboard else interface(head, forks),
+        "problem": announce(Path(head.get_temp_dir_path()), f"{host_address()}:{exported}"),
     }
+
+
+def announce(folder: Path, exported: str) -> str:
+    """Write for Prometheus, as the whole dashboard would, where this machine's metrics are; the problem, if any."""
+    file = folder / DISCOVERY
+    written = file.with_name(f"{DISCOVERY}.{os.getpid()}")
+    try:
+        written.write_text(json.dumps([{"labels": {"job": "ray"}, "targets": [exported]}]), encoding="utf-8")
+        # Another user's file can be replaced, but not written.
+        written.replace(file)
+    except OSError as err:
+        return f"Prometheus does not find the metrics at {exported}: {err}"
+    return ""
 
 
 def waiting_for(get_node: Any) -> Any:

@@ -49,6 +49,8 @@ class Cluster:
         self._interface: subprocess.Popen[bytes] | None = None
         options = ["--whole-dashboard"] if whole_dashboard else []
         printed = start_ray("graph.ray_internals.head", f"--forks={forks}", *options)
+        if printed["problem"]:
+            print(f"warning: {printed['problem']}", file=sys.stderr, flush=True)
         self.address: str = printed["address"]
         self.session = Path(printed["session"])
         self._interface_command: list[str] = printed["interface"]

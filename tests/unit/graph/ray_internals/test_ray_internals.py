@@ -173,6 +173,17 @@ def test_a_head_is_started_with_parameters_that_ray_takes(whole, tmp_path, monke
     )
 
 
+def test_the_metrics_addresses_of_another_user_give_way_and_a_folder_of_theirs_is_no_reason_to_end(tmp_path):
+    (file := tmp_path / head.DISCOVERY).write_text("another user's")
+    another = file.stat().st_ino
+    assert head.announce(tmp_path, "here:7") == ""
+    # Not written, which its owner alone may, but replaced.
+    assert file.stat().st_ino != another
+    assert json.loads(file.read_text())[0]["targets"] == ["here:7"]
+    assert list(tmp_path.iterdir()) == [file]
+    assert "Prometheus does not find the metrics at here:7" in head.announce(tmp_path / "none", "here:7")
+
+
 def test_serves_interface_has_the_dashboards_paths_and_asks_for_its_token():
     made = serve_interface.application(object.__new__(serve_interface.ServeHead))
     paths = {(route.method, route.resource.canonical) for route in made.router.routes()}
