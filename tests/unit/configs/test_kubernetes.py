@@ -12,6 +12,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from graph.config import parse
 from scripts import keys
+from scripts.serve.server import READY_TIMEOUT_S
 from tests.conftest import ROOT
 from tests.unit.configs.kubernetes_schemas import MANIFESTS, SCHEMAS, documents
 
@@ -75,6 +76,14 @@ def test_the_application_is_one_that_this_version_builds(service, tmp_path):
         assert ports["serve"] == served["http_options"]["port"]
         assert ports["serve-grpc"] == served["grpc_options"]["port"]
         assert ports["metrics"] == int(pods["rayStartParams"]["metrics-export-port"])
+
+
+def test_a_server_in_one_container_may_start_as_long_as_it_allows_itself():
+    [runtime] = yaml.safe_load_all((FOLDER / "serving-runtime.yaml").read_text())
+    [container] = runtime["spec"]["containers"]
+    probe = container["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= READY_TIMEOUT_S
+    assert probe["httpGet"] == container["livenessProbe"]["httpGet"]
 
 
 def test_the_switches_are_those_of_the_server():
