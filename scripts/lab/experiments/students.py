@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from deployments.contract.payload import Probabilities
-from models.repository import Model, find
+from models.repository import DEFAULT_ROOT, Model, find, sha256
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError, positive
 from scripts.evaluate.accuracy import predict
@@ -72,6 +72,16 @@ class School:
     def _images(self) -> int:
         return len(Dataset.open(self.data))
 
+    @cached_property
+    def _data_sha256(self) -> str:
+        return Dataset.open(self.data).sha256
+
+    @cached_property
+    def _teachers(self) -> list[Any]:
+        """Name, version and SHA-256 of each."""
+        models = [find(DEFAULT_ROOT, name) for name in MEMBERS]
+        return [(model.name, model.version, sha256(model.path.with_suffix(".bin"))) for model in models]
+
     def students(self) -> list[Student]:
         """All of them; those of a size are together, because they share its images."""
         return [
@@ -116,9 +126,10 @@ class School:
         return held
 
     def answers_of(self, student: Student) -> Path:
-        """Where a finished student's probabilities are kept; another recipe or another data file has another name."""
-        told = json.dumps([self.recipe(student).to_json(), self.data.name, self.data.stat().st_size])
-        return self.folder / f"{hashlib.sha256(told.encode()).hexdigest()[:16]}-{student.size}.npy"
+        """Where a finished student's probabilities are kept; what they depend on decides the name."""
+        recipe = self.recipe(student)
+        given = [recipe.to_json(), self.hold_out, self._data_sha256, self._teachers if recipe.teachers else None]
+        return self.folder / f"{_digest(given)}-{student.size}.npy"
 
     def model_of(self, student: Student) -> Model:
         """A finished student as a model."""
@@ -156,7 +167,8 @@ class School:
         from scripts.training.loop import Run
 
         recipe = self.recipe(student)
-        outputs = self.folder / f"teachers-{recipe.hold_out}-{self.mixtures}.npz"
+        taught = _digest([recipe.hold_out, self.mixtures, self._data_sha256, self._teachers])
+        outputs = self.folder / f"teachers-{taught}.npz"
         key = student.size, bool(recipe.mixtures)
         if key not in shared:
             kept = outputs if recipe.mixtures else None
@@ -165,3 +177,8 @@ class School:
         checkpoint = self.folder / f"{name}.pt"
         Run(recipe, shared[key], checkpoint).finish()
         export(checkpoint, self.folder / "models", name, data=self.data, replace=True)
+
+
+def _digest(of: Any) -> str:
+    """A short name of what can be written as JSON."""
+    return hashlib.sha256(json.dumps(of).encode()).hexdigest()[:16]

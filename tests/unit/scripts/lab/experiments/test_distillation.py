@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,9 +7,10 @@ import pytest
 from scripts.errors import ScriptError
 from scripts.lab import reported
 from scripts.lab.experiments import __main__ as command
-from scripts.lab.experiments import distillation
+from scripts.lab.experiments import distillation, students
 from scripts.lab.experiments.distillation import Judge, compare, picture, table
 from scripts.lab.experiments.students import DIST, HINTON, LABELS, MIXED, WAYS, School, Student
+from tests.unit.scripts.tiny import add, constant
 
 COUNT = 400
 TRUTH = np.arange(COUNT) % 2
@@ -59,6 +61,24 @@ def test_students_differ_in_what_is_compared_and_in_nothing_else(school):
     # Of 60 images 40 are learnt, and 10 of the others judge.
     assert {each["hold_out"] for each in recipes.values()} == {20}
     assert len(school.judging()) == 10
+
+
+def test_kept_answers_are_of_these_images_and_these_teachers(school, tmp_path, draw, monkeypatch):
+    alone, taught = Student(32, 0.5, LABELS, 1), Student(32, 0.5, DIST, 1)
+    before = [school.answers_of(each) for each in (alone, taught)]
+
+    def changed(**fields):
+        other = replace(school, **fields)
+        return [other.answers_of(each) != kept for each, kept in zip((alone, taught), before, strict=True)]
+
+    assert changed() == [False, False]
+    # As many are learnt, and others judge.
+    assert changed(hold_out=20) == [True, True]
+    assert changed(data=draw({"cat": 29, "dog": 31}, (32, 32), "other.zip")) == [True, True]
+    for name in students.MEMBERS:
+        add(tmp_path / "models", name, constant([0.1, 0.9]), "FP16")
+    monkeypatch.setattr(students, "DEFAULT_ROOT", tmp_path / "models")
+    assert changed() == [False, True]
 
 
 def test_a_way_is_compared_with_labels_image_by_image(rows):
