@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graph.names import INGRESS
 from scripts.load.load import Closed, Mode
@@ -90,7 +91,7 @@ def predict(
     now = simulation.machine.now
     rate = len(latencies) / max(now - begin, 1e-9)
     used = simulation.used_s / now
-    left = max(simulation.under_way, len(counted) - len(latencies))
+    left = max(more_under_way(latencies, rate), len(counted) - len(latencies))
     falls_behind = not isinstance(load, Closed) and left > len(counted) * (1 - KEEPS_UP)
     replicas = simulation.replicas
     return Prediction(
@@ -104,6 +105,17 @@ def predict(
         1 - len(latencies) / len(counted),
         _limit(simulation, usable, used),
     )
+
+
+def more_under_way(latencies: NDArray[np.float64], rate: float) -> float:
+    """How many more requests are under way at the end than at the beginning, by Little's law.
+
+    Counted they would differ by chance, as arrivals do; a fifth of the requests tells how long they take.
+    """
+    if not latencies.size:
+        return 0.0
+    fifth = -(-len(latencies) // 5)
+    return rate * float(latencies[-fifth:].mean() - latencies[:fifth].mean()) / 1000
 
 
 def _limit(simulation: Simulation, cores: int, used: float) -> str:

@@ -243,11 +243,6 @@ class Simulation:
         """Cores that the clients use, on average."""
         return self._client.used_s / self.machine.now
 
-    @property
-    def under_way(self) -> int:
-        """Requests that were sent and are not answered."""
-        return self._turn - len(self.requests)
-
     def busy(self) -> dict[str, float]:
         """The share of the time in which each of the threads computed that all requests must pass."""
         loops = [replica.loop.busy(self.machine.now) for replica in self.replicas]

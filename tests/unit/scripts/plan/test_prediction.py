@@ -46,6 +46,18 @@ def test_an_open_loop_waits_as_long_as_a_queue_with_one_server():
     assert found.images == 1
 
 
+@pytest.mark.parametrize("requests", [400, 3000])
+def test_requests_on_their_way_are_none_that_it_falls_behind_with(requests):
+    # 40 ms of waiting elsewhere: of 1,000 requests per second 40 are under way.
+    far = Served(Overhead(0.0, 0.01), Overhead(), 0.0, 0.0, 0.0, (40.0,) * len(NONE), 500.0, 200.0, 400.0)
+    costly = profile(served={"inline": far, "separate": far})
+    found = predict(setting(application(), cores=16), costly, Arrivals(1000), 16, requests=requests)
+    assert found.p50_ms == pytest.approx(42, rel=0.05)
+    assert found.p99_ms < 50
+    too_many = predict(setting(application(max_batch_size=1)), profile(), Arrivals(1300), requests=requests)
+    assert math.isinf(too_many.p99_ms)
+
+
 def test_more_than_it_answers_has_no_latency_and_is_refused():
     found = predict(setting(application(max_in_flight=64, **ALONE)), profile(), Arrivals(3000))
     assert math.isinf(found.p99_ms)
