@@ -69,8 +69,8 @@ def head_address(given: str) -> str:
 
 def common(config: Mapping[str, Any]) -> dict[str, str]:
     """By its name, a digest of each thing that every machine must have alike to serve the applications of a config."""
-    # What reading the models loads would stay in this process.
-    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+    # What reading the models loads would stay in this process; a fork of it would hang where a thread holds a lock.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         models = pool.submit(_models, config).result()
     versions = {name: metadata.version(name) for name in ("ray", "openvino")}
     return {"Python": platform.python_version(), **versions, "this project's code": _code(), **models}
