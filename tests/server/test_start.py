@@ -180,6 +180,6 @@ def test_beyond_loopback_it_starts_only_with_keys_or_a_word(repository, without_
     content["http_options"]["host"] = "0.0.0.0"
     server = Server(content, flags=["--without-keys"] if without_keys else [])
     # With the word it gets as far as the model that there is not.
-    told = "no model 'none'" if without_keys else "pass --without-keys"
+    told = "no model 'none'" if without_keys else "start it by ensemble serve --without-keys"
     with pytest.raises(AssertionError, match=told):
         server.__enter__()
