@@ -75,6 +75,10 @@ class Model:
         described = self.metadata.get(name, {})
         return described if isinstance(described, dict) else {}
 
+    def provenance(self) -> dict[str, Any]:
+        """Name, version and SHA-256 of the weights, for the metadata of what is made with this model."""
+        return {"name": self.name, "version": self.version, "sha256": sha256(self.path.with_suffix(".bin"))}
+
     def verify(self) -> None:
         """Compare each file with its SHA-256 in `metadata.json`, if there is one.
 
@@ -96,6 +100,12 @@ def sha256(file: Path) -> str:
     """The hexadecimal SHA-256 of a file."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """The hexadecimal SHA-256 of each file in a folder, by its path from there, sorted."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return {file.relative_to(folder).as_posix(): sha256(file) for file in files}
 
 
 def versions(root: Path, name: str) -> list[int]:

@@ -7,13 +7,13 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import openvino as ov
 
 from models.errors import ModelError
-from models.repository import MAX_NAME_LENGTH, METADATA, NAME, Model, find, sha256, versions
+from models.repository import MAX_NAME_LENGTH, METADATA, NAME, Model, digests, find, versions
 
 MODEL = "model.xml"
 WEIGHTS = "model.bin"
@@ -21,12 +21,8 @@ WEIGHTS = "model.bin"
 
 def write_metadata(folder: Path, metadata: dict[str, Any]) -> None:
     """Write `metadata.json` with the SHA-256 of every other file in the folder."""
-    digests = {
-        file.relative_to(folder).as_posix(): sha256(file)
-        for file in sorted(folder.rglob("*"))
-        if file.is_file() and file.name != METADATA
-    }
-    text = json.dumps({**metadata, "sha256": digests}, indent=2, ensure_ascii=False)
+    others = {path: digest for path, digest in digests(folder).items() if PurePosixPath(path).name != METADATA}
+    text = json.dumps({**metadata, "sha256": others}, indent=2, ensure_ascii=False)
     (folder / METADATA).write_text(text + "\n", encoding="utf-8")
 
 

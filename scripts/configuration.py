@@ -49,10 +49,10 @@ def read(file: Path) -> dict[str, Any]:
     for application in applications:
         if not _is_list_of_mappings(application.get("deployments") or []):
             raise ScriptError("deployments: it is a list of mappings, each with a `name`; see serve_config.yaml")
-        if not isinstance(application.get("args") or {}, dict):
+        arguments = application.get("args") or {}
+        if not isinstance(arguments, dict):
             raise ScriptError("args: it is a mapping; see serve_config.yaml")
-        arguments = application.get("args")
-        given = arguments.get(REPOSITORY) if isinstance(arguments, dict) else None
+        given = arguments.get(REPOSITORY)
         if isinstance(given, str) and "://" not in given:
             arguments[REPOSITORY] = str(file.resolve().parent / given)
     return config

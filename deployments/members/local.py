@@ -16,7 +16,7 @@ from deployments.contract.nodes import Node
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.settings import Cpus
 from models.errors import ModelError
-from models.repository import Model, sha256
+from models.repository import Model, digests
 from models.sources import Repository, RepositoryAddress, open_repository
 from models.sources.location import checked, split_model
 
@@ -163,6 +163,4 @@ class LocalMember(MemberConfig):
     def file_digests(self, repository: RepositoryAddress) -> str:
         """The name, the version and the SHA-256 of each file of the configured version, as text."""
         model = self.find(repository)
-        files = sorted(file for file in model.folder.rglob("*") if file.is_file())
-        digests = {str(file.relative_to(model.folder)): sha256(file) for file in files}
-        return f"{model.name} {model.version} {digests}"
+        return f"{model.name} {model.version} {digests(model.folder)}"

@@ -19,7 +19,7 @@ from torch import Tensor
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.cpus import available_cpus
 from models.network import input_size, load
-from models.repository import Model, find, sha256
+from models.repository import find
 from scripts.errors import ScriptError
 
 # What a probability of 0 becomes, so that its logarithm is finite.
@@ -59,7 +59,7 @@ class Teachers:
 
     def provenance(self) -> list[dict[str, Any]]:
         """Name, version and SHA-256 of each, for the metadata of their student."""
-        return [_provenance(model) for model in self._models]
+        return [model.provenance() for model in self._models]
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """The mean of the teachers' probabilities, float [N,classes].
@@ -73,10 +73,6 @@ class Teachers:
     def _ask(self, rows: Pixels) -> Probabilities:
         answers: Probabilities = np.mean([model(rows)[0] for model in self._compiled], axis=0)
         return answers
-
-
-def _provenance(model: Model) -> dict[str, Any]:
-    return {"name": model.name, "version": model.version, "sha256": sha256(model.path.with_suffix(".bin"))}
 
 
 def distillation(logits: Tensor, probabilities: Tensor, temperature: float) -> Tensor:

@@ -88,7 +88,10 @@ def lost(hits: NDArray[np.bool_], full: NDArray[np.bool_]) -> float:
 
 
 def check_enough(images: int, most_lost: float) -> None:
-    """Raise ScriptError if one image is more than a loss, points, so that the images can't show it; none can show 0."""
+    """Raise ScriptError if one image is more than a loss, points, so that the images can't show it.
+
+    A loss of 0 is let through, because no number of images is enough to show it.
+    """
     if 0 < most_lost < 100 / images:
         raise ScriptError(
             f"{images:,} images can't show a loss of {most_lost:g} points: one of them is {100 / images:.2g}; give "

@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from deployments.contract.payload import Probabilities
-from models.repository import DEFAULT_ROOT, Model, find, sha256
+from models.repository import DEFAULT_ROOT, Model, find
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError, positive
 from scripts.evaluate.accuracy import predict
@@ -69,18 +69,12 @@ class School:
     mixtures: int = flag(2, "of each image beforehand, for the teachers; default: %(default)s", type=positive)
 
     @cached_property
-    def _images(self) -> int:
-        return len(Dataset.open(self.data))
+    def _dataset(self) -> Dataset:
+        return Dataset.open(self.data)
 
     @cached_property
-    def _data_sha256(self) -> str:
-        return Dataset.open(self.data).sha256
-
-    @cached_property
-    def _teachers(self) -> list[Any]:
-        """Name, version and SHA-256 of each."""
-        models = [find(DEFAULT_ROOT, name) for name in MEMBERS]
-        return [(model.name, model.version, sha256(model.path.with_suffix(".bin"))) for model in models]
+    def _teachers(self) -> list[dict[str, Any]]:
+        return [find(DEFAULT_ROOT, name).provenance() for name in MEMBERS]
 
     def students(self) -> list[Student]:
         """All of them; those of a size are together, because they share its images."""
@@ -106,7 +100,7 @@ class School:
             epochs=self.epochs,
             seed=student.seed,
             width=student.width,
-            hold_out=max(self.hold_out, self._images - self.learn),
+            hold_out=max(self.hold_out, len(self._dataset) - self.learn),
             batch_size=500,
             learning_rate=0.12,
             head_learning_rate=0.335,
@@ -128,7 +122,7 @@ class School:
     def answers_of(self, student: Student) -> Path:
         """Where a finished student's probabilities are kept; what they depend on decides the name."""
         recipe = self.recipe(student)
-        given = [recipe.to_json(), self.hold_out, self._data_sha256, self._teachers if recipe.teachers else None]
+        given = [recipe.to_json(), self.hold_out, self._dataset.sha256, self._teachers if recipe.teachers else None]
         return self.folder / f"{_digest(given)}-{student.size}.npy"
 
     def model_of(self, student: Student) -> Model:
@@ -167,7 +161,7 @@ class School:
         from scripts.training.loop import Run
 
         recipe = self.recipe(student)
-        taught = _digest([recipe.hold_out, self.mixtures, self._data_sha256, self._teachers])
+        taught = _digest([recipe.hold_out, self.mixtures, self._dataset.sha256, self._teachers])
         outputs = self.folder / f"teachers-{taught}.npz"
         key = student.size, bool(recipe.mixtures)
         if key not in shared:
