@@ -110,6 +110,11 @@ class Regions:
             raise InvalidParameter(f"the object of the region {name[:80]!r} has become shorter")
         return content
 
+    def check(self, name: str, size: int, offset: int) -> None:
+        """Raise as `write` does if there is no such part of a region, or it can't be opened to be written."""
+        with self._part(name, size, offset, os.O_RDWR):
+            pass
+
     def write(self, name: str, content: bytes, size: int, offset: int) -> None:
         """Write into the `size` bytes of a region from an offset in it.
 

@@ -16,7 +16,7 @@ from deployments.ingress.http import bodies
 from deployments.ingress.http.routes import plain
 from deployments.ingress.open_inference import tensors
 from deployments.ingress.open_inference.model import Inferred, Model, Requested
-from deployments.ingress.open_inference.regions import place, put, taken
+from deployments.ingress.open_inference.regions import check, place, put, taken
 from deployments.ingress.open_inference.tensors import Tensor
 from deployments.ingress.settings import IngressSettings
 from deployments.ingress.shared_memory import Regions
@@ -91,7 +91,10 @@ def read(model: Model, body: bytes, header: str | None, settings: IngressSetting
         return Asked(_whole(model, body), model.requested([]), request)
     request = bodies.parsed(body[:length], InferRequest)
     tensor = _tensor(model, request.inputs, memoryview(body)[length:], settings, regions)
-    return Asked(tensor, model.requested(request.outputs), request)
+    asked = Asked(tensor, model.requested(request.outputs), request)
+    for output in asked.requested:
+        check(regions, output.parameters)
+    return asked
 
 
 def write(model: Model, asked: Asked, inferred: Inferred, regions: Regions) -> Response:

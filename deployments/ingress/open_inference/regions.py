@@ -41,6 +41,12 @@ def taken(regions: Regions, where: Place, limit: int) -> bytes:
     return regions.read(where.region, where.size, where.offset)
 
 
+def check(regions: Regions, parameters: Mapping[str, Any]) -> None:
+    """Raise as `put` does if the place that an output's parameters name can't be written; before there is an output."""
+    if (where := place(parameters)) is not None:
+        regions.check(where.region, where.size, where.offset)
+
+
 def put(regions: Regions, where: Place, raw: bytes) -> dict[str, Any]:
     """Write a tensor into shared memory; the parameters that name its place. Raises as `Regions.write`."""
     regions.write(where.region, raw, where.size, where.offset)

@@ -120,3 +120,12 @@ def test_messages_reach_the_servicer_as_bytes(service):
 
     services._add(service, Mock(), Server())
     assert all(handler.request_deserializer is None for handler in handlers[service.full_name].values())
+
+
+async def test_a_place_for_an_output_that_is_not_there_is_refused_before_the_work():
+    door, asked = Door(), infer(b"a")
+    place = asked.outputs.add(name="probabilities").parameters
+    place["shared_memory_region"].string_param = "nowhere"
+    place["shared_memory_byte_size"].int64_param = 40
+    assert await status(GrpcServer(door.service), asked) == (grpc.StatusCode.NOT_FOUND, "not_found")
+    assert door.images == []

@@ -99,3 +99,13 @@ def test_classes_of_an_output_without_classes_are_refused_before_the_work():
     status, told = door.ask(INFER, json.dumps(asked).encode())
     assert (status, door.images) == (422, [])
     assert "'label' has no classes" in told["error"]
+
+
+def test_a_place_for_an_output_that_is_not_there_is_refused_before_the_work():
+    door = Door()
+    place = {"shared_memory_region": "nowhere", "shared_memory_byte_size": 40}
+    asked = {
+        "inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "data": ["eA=="]}],
+        "outputs": [{"name": "probabilities", "parameters": place}],
+    }
+    assert (door.ask(INFER, json.dumps(asked).encode())[0], door.images) == (404, [])
