@@ -178,10 +178,32 @@ async def test_a_deadline_that_two_readers_would_read_otherwise_is_replaced(fold
         assert handler.seconds == 100
 
 
+async def begin(there, method, message):
+    """What is answered to a stream that its client does not end; it may be refused before anything was sent."""
+    call = there.stream_stream(method)(timeout=60, wait_for_ready=True)
+    await call.write(message)
+    return await call.read()
+
+
+async def test_a_stream_is_refused_at_once(folder):
+    async with serving(folder) as (fronted, handler), channel(fronted) as there:
+        with pytest.raises(grpc.aio.AioRpcError, match="call ModelInfer") as caught:
+            await begin(there, "/inference.GRPCInferenceService/ModelStreamInfer", bytes(20_000))
+        assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+        assert handler.count == 0
+
+
+async def test_a_refusal_has_the_type_without_which_clients_read_nothing_else(folder):
+    async with serving(folder) as (fronted, _), beginning(fronted, 3, 3, encoding="gzip", ends=True) as reader:
+        async with asyncio.timeout(60):
+            assert b"application/grpc" in await end(reader)
+
+
 async def test_a_message_that_hardly_begins_does_not_reach_the_application(folder):
-    async with serving(folder) as (fronted, handler), beginning(fronted, 10**6, 10) as reader:
-        async with asyncio.timeout(30):
-            assert b"slow_body" in await end(reader)
+    async with serving(folder) as (fronted, handler), channel(fronted) as there:
+        with pytest.raises(grpc.aio.AioRpcError, match="slow_body") as caught:
+            await begin(there, METHOD, b"a beginning")
+        assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
         assert handler.count == 0
 
 
