@@ -42,8 +42,10 @@ class Capacity:
 
     def check_count(self, images: int) -> None:
         """Raise InvalidParameter if a request can't hold so many images."""
-        if not 1 <= images <= self.settings.max_parts:
-            raise InvalidParameter(f"a request holds 1 to {self.settings.max_parts} images; this one has {images}")
+        # More than may be in flight would never be admitted, however often the client tries again.
+        most = min(self.settings.max_parts, self.settings.max_in_flight)
+        if not 1 <= images <= most:
+            raise InvalidParameter(f"a request holds 1 to {most} images; this one has {images}")
 
     async def admit(self, by: Caller = ANYONE) -> None:
         """Raise unless one more image would be admitted; called as a request comes, and nothing is counted yet.

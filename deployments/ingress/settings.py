@@ -42,7 +42,7 @@ class IngressSettings(Schema):
         description="whose shares the in-flight limit has, when most of it is taken: of API keys, addresses or nobody",
     )
     timeout_ms: int = Field(30_000, ge=1, le=3_600_000, description="deadline of a request that sets none")
-    max_parts: int = Field(64, ge=1, le=10_000, description="images in one request")
+    max_parts: int = Field(64, ge=1, le=10_000, description="images in one request, at most `max_in_flight`")
     max_elements: int = Field(
         MOST_ELEMENTS,
         ge=1024,

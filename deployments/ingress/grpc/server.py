@@ -82,6 +82,8 @@ class GrpcServer:
         call.caller = caller(metadata, key, settings.fair_by, self._headers)
         if rpc.observed and len(body) <= MOST_HELD:
             await self._ingress.capacity.admit(call.caller)
+        elif rpc.observed:
+            self._ingress.capacity.check(by=call.caller)
         request, _ = self._types[name]
         return await rpc.handler(decoded(body, request, settings.max_request_bytes, rpc.fields(settings)), call)
 

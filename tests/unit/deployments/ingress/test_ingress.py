@@ -128,8 +128,9 @@ async def test_more_classes_than_there_are_cannot_be_listed():
         await door.classify([b"a"], Options(top_k=6))
 
 
-async def test_the_number_of_images_is_bounded():
-    door, _ = ingress(max_parts=2)
+@pytest.mark.parametrize("limit", ["max_parts", "max_in_flight"])
+async def test_the_number_of_images_is_bounded(limit):
+    door, _ = ingress(**{limit: 2})
     for count in (0, 3):
         with pytest.raises(InvalidParameter, match="1 to 2 images"):
             await door.classify([b"a"] * count)

@@ -72,6 +72,10 @@ async def test_a_call_takes_the_place_that_becomes_free_while_its_refusal_waits(
             await asyncio.sleep(0)
     # What is large would be in memory meanwhile.
     assert await status(server, infer(bytes(MOST_HELD))) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "overloaded")
+    context = Context()
+    # Nor is it decoded: these bytes are no message.
+    await server("ModelInfer", b"\xff" * (MOST_HELD + 1), context)
+    assert context.details.startswith("overloaded")
     assert refusals.held == 1
     freed.set()
     assert await waiting == (grpc.StatusCode.OK, "")
