@@ -16,7 +16,6 @@ from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidPar
 from deployments.ingress.arrival import Arrival
 from deployments.ingress.capacity import Capacity
 from deployments.ingress.http.encodings import decoded
-from deployments.ingress.settings import IngressSettings
 
 # Many clients send "application/octet-stream" for a file of unknown type, and curl declares every body a form.
 UNDECLARED = frozenset({"", "application/octet-stream", "application/x-www-form-urlencoded"})
@@ -31,18 +30,18 @@ WHOLE = "ensemble.body.whole"
 class BoundedParser(MultiPartParser):
     """Starlette's parser for forms, with a limit on the whole body and every part kept in memory."""
 
-    def __init__(self, request: Request, max_parts: int, max_bytes: int, arrival: Arrival) -> None:
-        """Bound the number of parts and the bytes of the body."""
-        # One file more than allowed passes, so that the ingress refuses it with the error of its own limit.
-        super().__init__(
-            request.headers,
-            bounded(request, max_bytes, arrival),
-            max_files=max_parts + 1,
-            max_fields=16,
-            max_part_size=4096,
-        )
+    def __init__(self, request: Request, capacity: Capacity, max_bytes: int, arrival: Arrival) -> None:
+        """Set what bounds the number of parts, and the most bytes of the body."""
+        most, content = capacity.settings.max_parts, bounded(request, max_bytes, arrival)
+        super().__init__(request.headers, content, max_files=most, max_fields=most, max_part_size=4096)
         self.spool_max_size = max_bytes
-        self._is_ended = False
+        self._capacity, self._parts, self._is_ended = capacity, 0, False
+
+    def on_part_begin(self) -> None:
+        """A part begins, whatever it is; raises InvalidParameter if it is one image too many."""
+        super().on_part_begin()
+        self._parts += 1
+        self._capacity.check_count(self._parts)
 
     def on_end(self) -> None:
         """The closing boundary has come."""
@@ -79,8 +78,7 @@ async def bounded(request: Request, limit: int, arrival: Arrival) -> AsyncGenera
         UnsupportedMediaType: its encoding is unknown.
         InvalidParameter: it is not compressed as it declares.
     """
-    received, declared = 0, request.headers.get("content-length", "")
-    expected = int(declared) if declared.isdecimal() else -1
+    received, expected = 0, _declared(request)
     async for chunk in decoded(request):
         received += len(chunk)
         if received > limit:
@@ -145,23 +143,23 @@ def check_elements(chunk: bytes, most: int, before: int = 0) -> int:
     return elements
 
 
-async def images(request: Request, settings: IngressSettings, arrival: Arrival) -> list[bytes | EnsembleError]:
+async def images(request: Request, capacity: Capacity, arrival: Arrival) -> list[bytes | EnsembleError]:
     """The images of a body, which is one, or a form; or for a part that declares another type, its error.
 
     Raises:
         UnsupportedMediaType: the body declares another type.
-        InvalidParameter: the form is malformed, or has other parts.
+        InvalidParameter: the form is malformed, or has other parts, or too many.
         ImageTooLarge: it exceeds the limits.
         Overloaded: it exceeds what is admitted.
     """
-    declared = media_type(request.headers)
+    declared, limit = media_type(request.headers), capacity.settings.max_request_bytes
     if declared != "multipart/form-data":
         check_image_type(declared)
-        return [await body(request, settings.max_request_bytes, arrival)]
-    limit = settings.max_request_bytes + FORM_OVERHEAD_BYTES
+        return [await body(request, limit, arrival)]
+    limit += FORM_OVERHEAD_BYTES
     _check_declared_length(request, limit)
     try:
-        form = await BoundedParser(request, settings.max_parts, limit, arrival).parse()
+        form = await BoundedParser(request, capacity, limit, arrival).parse()
     except (MultiPartException, KeyError, UnicodeError) as err:
         raise InvalidParameter(f"the form is malformed: {getattr(err, 'message', err)}") from err
     try:
@@ -194,11 +192,16 @@ def has_large_rest(request: Request) -> bool:
     """Whether a request that was not read to its end declares more than `LARGE_BYTES`, or no length."""
     if is_whole(request):
         return False
-    declared = request.headers.get("content-length", "0")
-    return "transfer-encoding" in request.headers or (declared.isdecimal() and int(declared) > LARGE_BYTES)
+    return "transfer-encoding" in request.headers or _declared(request) > LARGE_BYTES
 
 
 def _check_declared_length(request: Request, limit: int) -> None:
-    declared = request.headers.get("content-length", "0")
-    if declared.isdecimal() and int(declared) > limit:
+    if (declared := _declared(request)) > limit:
         raise ImageTooLarge(f"the request declares {declared} bytes; at most {limit} are accepted")
+
+
+def _declared(request: Request) -> int:
+    """The bytes that a request declares; -1 if it declares none."""
+    declared = request.headers.get("content-length", "")
+    # Thousands of zeros may stand before them, and Python reads no number of so many digits.
+    return int(declared.lstrip("0") or "0") if declared.isdecimal() else -1

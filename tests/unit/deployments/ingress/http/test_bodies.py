@@ -94,3 +94,11 @@ def test_a_form_that_was_cut_off_loses_no_image_silently():
             "the form is malformed: it does not end with its boundary",
             [],
         )
+
+
+def test_a_form_of_too_many_parts_is_told_how_many_there_may_be():
+    for count in (3, 4, 100):
+        for filename in (b'; filename="x"', b""):
+            body = part(b"image", b"abc", filename=filename) * count + f"--{BOUNDARY}--\r\n".encode()
+            status, told = Door(max_parts=2).ask("/classify", body, [("Content-Type", DECLARED_FORM)])
+            assert (status, "1 to 2 images" in told["error"]["message"]) == (422, True)
