@@ -142,7 +142,7 @@ class Capacity:
                 f"images of {self.pixels} pixels wait to be decoded; at most {limits.max_in_flight_pixels} are "
                 f"admitted, not counting JPEGs of up to {PLAIN_PIXELS}"
             )
-        if (pace := self._drain.proven_pace) and self.images / pace > left_s:
+        if (pace := self._drain.proven_pace) and 0 < left_s < self.images / pace:
             raise self.refusal(f"{counted}, at {pace:.3g} a second; this request has {left_s:.3f} s left")
 
     def check_size(self, size: int, by: Caller = ANYONE) -> None:
