@@ -68,7 +68,6 @@ GROUPS = {
     "Laboratory (in a checkout)": {
         "benchmark": Command("scripts.lab.benchmark.__main__", "Compares this application with other servers."),
         "limit": Command("scripts.lab.benchmark.limit", "Measures what the models allow, unserved."),
-        "levers": Command("scripts.lab.benchmark.levers", "Measures the effect of single settings."),
         "experiments": Command("scripts.lab.experiments.__main__", "Repeats an experiment of docs/experiments."),
         "faults": Command("scripts.lab.faults.__main__", "Injects faults into running servers under load."),
         "harder": Command("scripts.lab.harder", "Makes labelled images harder to recognize."),

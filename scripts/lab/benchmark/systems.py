@@ -217,7 +217,7 @@ def running(
     Args:
         system: the server.
         workload: what it serves.
-        edit: changes our configuration, for trying levers.
+        edit: changes our configuration.
         environment: more of it.
         machine: where ours runs, and listens for anyone; None for here.
 

@@ -73,7 +73,7 @@ def test_an_unknown_command_is_told_what_there_is():
         cli.main(["serv"])
 
 
-@pytest.mark.parametrize(("name", "room"), [("train", "scripts.training"), ("levers", "scripts.lab")])
+@pytest.mark.parametrize(("name", "room"), [("train", "scripts.training"), ("limit", "scripts.lab")])
 def test_what_the_wheel_leaves_out_is_named_in_one_line(name, room, monkeypatch):
     for module in [each for each in sys.modules if each.startswith(room)]:
         monkeypatch.delitem(sys.modules, module)
