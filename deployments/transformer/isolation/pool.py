@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from deployments.contract.errors import DeadlineExceeded, EnsembleError
+from deployments.contract.errors import EnsembleError
 from deployments.contract.preprocessing import Preprocessing
 from deployments.transformer.isolation.messages import Decoded
 from deployments.transformer.isolation.worker import MemoryBudget, Worker
@@ -73,8 +73,6 @@ class IsolatedPool:
         deadline: float,
         cpu_ns: list[int],
     ) -> Decoded | EnsembleError:
-        if time.monotonic() >= deadline:
-            return DeadlineExceeded("the deadline passed before the image was decoded; allow more time")
         worker: Worker | None = getattr(self._own, "worker", None)
         if worker is None:
             self._own.worker = worker = Worker(self._memory)

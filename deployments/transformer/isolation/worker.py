@@ -147,6 +147,9 @@ class Worker:
         self, encoded: bytes, wanted: Sequence[Preprocessing], settings: TransformerSettings, deadline: float
     ) -> Decoded:
         connection, began = self._connected(), time.monotonic()
+        if began >= deadline:
+            # The process, which takes longer to start than some images have, is there for the next one.
+            raise DeadlineExceeded("the deadline passed before the image was decoded; allow more time")
         limit, timeout_s = max(settings.max_decoding_bytes, FREE_BYTES), settings.decode_timeout_ms / 1000
         request = Request(
             wanted=list(wanted),

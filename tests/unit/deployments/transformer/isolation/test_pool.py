@@ -72,6 +72,14 @@ def test_a_decoder_that_hangs_is_ended_and_replaced(worker):
         decode(worker, decoders.that("hang"), seconds=0.5)
 
 
+def test_a_process_that_starts_too_late_for_an_image_is_kept_for_the_next(worker):
+    with pytest.raises(DeadlineExceeded, match="before the image was decoded"):
+        decode(worker, GOOD, seconds=0.01)
+    started = worker.pid
+    decode(worker, GOOD)
+    assert worker.pid == started is not None
+
+
 def test_a_decoder_that_crashes_is_replaced(worker):
     decode(worker, GOOD)
     before = worker.pid
@@ -162,10 +170,10 @@ def test_a_jpeg_in_several_scans_may_take_more_where_it_is_large_itself(worker, 
 def test_a_large_image_waits_for_room_within_its_deadline(worker):
     memory = worker._memory
     assert memory.take(LIMITS.max_decoding_bytes, LIMITS.max_decoding_bytes, time.monotonic())
-    with pytest.raises(Overloaded, match="large images"):
-        decode(worker, large(), seconds=3.0)
     # A small one takes none.
     decode(worker, GOOD)
+    with pytest.raises(Overloaded, match="large images"):
+        decode(worker, large(), seconds=3.0)
     answers = []
     waits = threading.Thread(target=lambda: answers.append(decode(worker, large())[1]))
     waits.start()
