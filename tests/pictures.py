@@ -40,12 +40,12 @@ def progressive(width, height, mode="RGB", **options):
     return out.getvalue()
 
 
-def with_orientation(pixels, orientation):
-    """A JPEG whose EXIF tag 274 says how to turn it."""
+def with_orientation(pixels, orientation, kind="JPEG"):
+    """An image whose EXIF tag 274 says how to turn it."""
     exif = Image.Exif()
     exif[274] = orientation
     out = io.BytesIO()
-    Image.fromarray(pixels[:, :, ::-1]).save(out, "JPEG", exif=exif, quality=95)
+    Image.fromarray(pixels[:, :, ::-1]).save(out, kind, exif=exif, quality=95)
     return out.getvalue()
 
 

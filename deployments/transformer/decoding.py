@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from deployments.contract.declared import read_jpeg
 from deployments.contract.errors import ImageTooLarge, InvalidImage
@@ -35,7 +35,13 @@ BYTES_PER_PIXEL = {"JPEG": 6, "PNG": 6, "WEBP": 6, "JPEG2000": 20, "AVIF": 21}
 # The marker that begins a scan of a JPEG, and how many scans an image of the largest size may have; encoders write ten.
 START_OF_SCAN, MAX_SCANS = b"\xff\xda", 20
 REDUCED_JPEG = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2}
-INTERPOLATIONS = {"linear": cv2.INTER_LINEAR, "cubic": cv2.INTER_CUBIC, "nearest": cv2.INTER_NEAREST}
+# `area` is linear where the image grows.
+INTERPOLATIONS = {
+    "area": cv2.INTER_LINEAR,
+    "linear": cv2.INTER_LINEAR,
+    "cubic": cv2.INTER_CUBIC,
+    "nearest": cv2.INTER_NEAREST,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,23 +142,26 @@ def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> l
         InvalidImage: the image is damaged or truncated.
     """
     flags = REDUCED_JPEG.get(header.scale(wanted), cv2.IMREAD_COLOR)
+    # OpenCV 5.0 does not turn an AVIF as the file says, and fails on a GIF whose code table is full.
+    is_avif = encoded[4:8] == b"ftyp"
     try:
-        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
+        image = None if is_avif else cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
     except cv2.error as err:
         raise InvalidImage("the image can't be decoded; send it in another format") from err
-    if image is None and encoded.startswith(b"GIF8"):
-        image = _gif(encoded)
+    if is_avif or (image is None and encoded.startswith(b"GIF8")):
+        image = _by_pillow(encoded)
     if image is None:
         raise InvalidImage("the image is truncated or damaged; send the whole file")
     pixels = image.astype(np.uint8, copy=False)
     return [resize(pixels, preprocessing) for preprocessing in wanted]
 
 
-def _gif(encoded: bytes) -> Pixels | None:
-    """Decode a GIF by Pillow, because OpenCV 5.0 fails on one whose code table is full; None if it is damaged."""
+def _by_pillow(encoded: bytes) -> Pixels | None:
+    """Decode an AVIF or a GIF by Pillow; None if it is damaged."""
     try:
-        with Image.open(io.BytesIO(encoded), formats=("GIF",)) as image:
-            return cv2.cvtColor(np.asarray(image.convert("RGB")), cv2.COLOR_RGB2BGR).astype(np.uint8, copy=False)
+        with Image.open(io.BytesIO(encoded), formats=("AVIF", "GIF")) as image:
+            upright = ImageOps.exif_transpose(image).convert("RGB")
+            return cv2.cvtColor(np.asarray(upright), cv2.COLOR_RGB2BGR).astype(np.uint8, copy=False)
     # Pillow's parsers raise errors of many types.
     except Exception:
         return None
@@ -184,11 +193,16 @@ def _letterboxed(image: Pixels, wanted: Preprocessing) -> Pixels:
 
 
 def _scaled(image: Pixels, size: Size, wanted: Preprocessing) -> Pixels:
+    if wanted.interpolation == "area":
+        # OpenCV averages only where neither side grows.
+        smaller = min(image.shape[0], size[0]), min(image.shape[1], size[1])
+        image = _resized(image, smaller, cv2.INTER_AREA)
+    return np.ascontiguousarray(_resized(image, size, INTERPOLATIONS[wanted.interpolation]))
+
+
+def _resized(image: Pixels, size: Size, interpolation: int) -> Pixels:
     if image.shape[:2] == size:
-        return np.ascontiguousarray(image)
-    shrinks = image.shape[0] > size[0]
-    averaging = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-    interpolation = INTERPOLATIONS.get(wanted.interpolation, averaging)
+        return image
     return cv2.resize(image, (size[1], size[0]), interpolation=interpolation).astype(np.uint8, copy=False)
 
 

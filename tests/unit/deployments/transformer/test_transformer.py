@@ -69,8 +69,8 @@ def test_reduced_decoding_answers_what_full_decoding_does(factor):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("side", [40, 800])
-def test_exif_orientation_is_honoured(orientation, side):
+@pytest.mark.parametrize(("kind", "side"), [("JPEG", 40), ("JPEG", 800), ("PNG", 40), ("WEBP", 40), ("AVIF", 40)])
+def test_orientation_is_honoured(orientation, kind, side):
     """A picture brighter at its left, stored turned so that the tag turns it back."""
     upright = np.repeat(np.linspace(255, 0, side).astype(np.uint8)[None, :, None], side, 0).repeat(3, 2)
     stored = {
@@ -83,7 +83,7 @@ def test_exif_orientation_is_honoured(orientation, side):
         7: upright[::-1, ::-1].transpose(1, 0, 2),
         8: np.rot90(upright, -1),
     }[orientation]
-    result = decoded(pictures.with_orientation(np.ascontiguousarray(stored), orientation))
+    result = decoded(pictures.with_orientation(np.ascontiguousarray(stored), orientation, kind))
     assert result[:, :8].mean() > 200
     assert result[:, -8:].mean() < 55
 
@@ -226,6 +226,14 @@ def test_stretching_keeps_everything_and_letterboxing_the_aspect_too():
     assert boxed[:8].reshape(-1, 3).tolist() == [[1, 2, 3]] * 8 * 32
     assert boxed[24:].reshape(-1, 3).tolist() == [[1, 2, 3]] * 8 * 32
     assert (boxed[8:24, :6].max(), boxed[8:24, 10:22].min()) == (0, 255)
+
+
+@pytest.mark.parametrize("turn", [0, 1])
+def test_the_side_that_shrinks_is_averaged_where_the_other_grows(turn):
+    lines = np.zeros((16, 320, 3), np.uint8)
+    lines[:, ::10] = 250
+    pixels = resized(pictures.encode(np.rot90(lines, turn), ".png"), size=(32, 32), resize="stretch")
+    assert (pixels.min(), pixels.max()) == (25, 25)
 
 
 @pytest.mark.parametrize(("interpolation", "method"), [("linear", 1), ("cubic", 2), ("nearest", 0), ("area", 3)])
