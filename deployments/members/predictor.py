@@ -165,7 +165,7 @@ class Predictor:
         count = len(rows)
         if self._batch_limit:
             return [rows[first : first + self._batch_limit] for first in range(0, count, self._batch_limit)]
-        parts = min(-(-count // self._least_at_once), max(len(self._requests), -(-count // MOST_AT_ONCE)))
+        parts = max(-(-count // MOST_AT_ONCE), min(len(self._requests), count // self._least_at_once))
         return [rows[count * i // parts : count * (i + 1) // parts] for i in range(parts)]
 
     async def _infer(self, work: Work[Pixels], pixels: Pixels) -> tuple[Probabilities, int]:

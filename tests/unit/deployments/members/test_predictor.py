@@ -77,7 +77,7 @@ def test_a_batch_is_not_split_below_the_least_at_once(repository):
     alone._requests = together._requests = alone._requests[:1] * 4
     counts = (1, 2, 3, 4, 7, 12, 64)
     assert [len(alone._split(range(count))) for count in counts] == [1, 2, 3, 4, 4, 4, 8]
-    assert [len(together._split(range(count))) for count in counts] == [1, 1, 1, 2, 3, 4, 8]
+    assert [len(together._split(range(count))) for count in counts] == [1, 1, 1, 1, 2, 4, 8]
 
 
 async def test_a_cancelled_caller_gives_its_infer_request_back(repository):
