@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
+CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 SYSTEM = Path("/sys/devices/system")
-CGROUP_V1 = (Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
 
 
 def available_cpus() -> int:
-    """The container's CPU quota, rounded down, or the process' affinity if that is less; at least 1.
+    """The CPU quota of the container or service, rounded down, or the process' affinity if that is less; at least 1.
 
     `os.cpu_count()` counts the cores of the host, of which a container may use only two. Rounded up, a
     quota would be used up before its period ends, and all threads would stand still until the next one.
@@ -25,14 +24,22 @@ def available_cpus() -> int:
 
 
 def _quota() -> float | None:
-    try:
-        if CGROUP_V2.is_file():
-            quota, period = CGROUP_V2.read_text().split()
-        else:
-            quota, period = (file.read_text().strip() for file in CGROUP_V1)
-        return None if quota in {"max", "-1"} else float(quota) / float(period)
-    except (OSError, ValueError):
-        return None
+    """The least quota of this process' cgroup and of those above it, CPUs; None where none has one."""
+    quotas = []
+    for limit in _limits():
+        with suppress(OSError, ValueError):
+            quota, period = " ".join(file.read_text() for file in limit).split()
+            if quota not in {"max", "-1"}:
+                quotas.append(float(quota) / float(period))
+    return min(quotas, default=None)
+
+
+def _limits() -> Iterator[tuple[Path, ...]]:
+    """The files that may have a quota and its period: of version 2 one in each cgroup, of version 1 the container's."""
+    yield CGROUPS / "cpu/cpu.cfs_quota_us", CGROUPS / "cpu/cpu.cfs_period_us"
+    with suppress(OSError):
+        own = CGROUPS / OWN_CGROUP.read_text().partition("0::/")[2].strip()
+        yield from ((folder / "cpu.max",) for folder in (own, *own.parents))
 
 
 def usable() -> tuple[int, ...]:

@@ -22,12 +22,35 @@ def machine(folder, siblings, nodes):
     return folder
 
 
-@pytest.mark.parametrize(("quota", "expected"), [("max 100000", 2), ("150000 100000", 1), ("50000 100000", 1)])
-def test_a_quota_is_rounded_down_to_at_least_one(quota, expected, tmp_path, monkeypatch):
-    (tmp_path / "cpu.max").write_text(quota)
-    monkeypatch.setattr(cpus, "CGROUP_V2", tmp_path / "cpu.max")
+@pytest.fixture
+def cgroups(tmp_path, monkeypatch):
+    """The folder of the cgroups of a machine with two cores, on which this process is in a service's."""
+    (own := tmp_path / "own").write_text("1:name=systemd:/\n0::/system.slice/ensemble.service\n")
+    monkeypatch.setattr(cpus, "OWN_CGROUP", own)
+    monkeypatch.setattr(cpus, "CGROUPS", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    (tmp_path / "system.slice/ensemble.service").mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("folder", [".", "system.slice", "system.slice/ensemble.service"])
+@pytest.mark.parametrize(("quota", "expected"), [("max 100000", 2), ("150000 100000", 1), ("50000 100000", 1)])
+def test_a_quota_is_rounded_down_to_at_least_one(quota, expected, folder, cgroups):
+    (cgroups / folder / "cpu.max").write_text(quota + "\n")
     assert cpus.available_cpus() == expected
+
+
+@pytest.mark.parametrize(("quota", "expected"), [("-1", 2), ("150000", 1)])
+def test_a_quota_of_the_first_version(quota, expected, cgroups):
+    (cgroups / "cpu").mkdir()
+    (cgroups / "cpu/cpu.cfs_quota_us").write_text(quota + "\n")
+    (cgroups / "cpu/cpu.cfs_period_us").write_text("100000\n")
+    assert cpus.available_cpus() == expected
+
+
+def test_without_cgroups_all_cores_may_be_used(cgroups):
+    (cgroups / "own").unlink()
+    assert cpus.available_cpus() == 2
 
 
 def test_hyper_threads_are_one_core_and_numa_nodes_come_one_after_the_other(tmp_path):
