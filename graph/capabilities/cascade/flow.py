@@ -154,15 +154,15 @@ class Cascade(InParts):
         await answered([call], patience)
         return True, member.outcome(call, patience)
 
-    async def _stage(
-        self, batch: Batch[PixelSets], outcomes: Mapping[str, Outcome], full: Sequence[bool] | None
-    ) -> Stage:
+    async def _stage(self, batch: Batch[PixelSets], outcomes: dict[str, Outcome], full: Sequence[bool] | None) -> Stage:
         """The predictions so far; `full` says which images every member is asked about, None after the last member."""
         # An image may still fail on as many members as the quorum can do without.
         ballots = collect(batch, outcomes, len(outcomes) - (len(self._members.callers) - self._members.quorum))
         judged = ballots.live
         if full is not None:
-            judged = [i for i in judged if len(ballots.items[i].missing) < len(outcomes) and not full[i]]
+            # The threshold is that of the newest member, and says nothing of the others alone.
+            newest = next(reversed(outcomes))
+            judged = [i for i in judged if newest not in ballots.items[i].missing and not full[i]]
         if not judged:
             return Stage(ballots, judged, Batch(NO_SCORES, ()))
         all_judged = len(judged) == len(ballots.items)

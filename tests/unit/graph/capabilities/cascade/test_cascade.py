@@ -131,6 +131,14 @@ async def test_with_a_quorum_a_member_that_fails_is_missing_and_the_image_goes_o
     np.testing.assert_allclose(answer.payload, [SURE, OTHER])
 
 
+async def test_where_a_member_fails_the_ones_before_are_not_judged_by_its_lower_threshold():
+    a, b = Says("a", {1: [0.7, 0.3], 2: [0.7, 0.3]}), Says("b", {2: [0.7, 0.3]})
+    c = Says("c", {1: OTHER})
+    answer = await cascade(a, b, c, exit_at=(0.9, 0.6), quorum=1)(pixels(1, 2))
+    assert (c.seen, asked(answer)) == ([[1]], [("a", "b", "c"), ("a", "b")])
+    assert [dict(item.missing) for item in answer.items] == [{"b": "inference_failed"}, {}]
+
+
 async def test_without_a_quorum_an_image_fails_with_the_first_member_that_fails_on_it():
     a, b = Says("a", {1: SURE, 3: UNSURE}), Says("b", {2: SURE})
     answer = await cascade(a, b)(pixels(1, 2, 3))
