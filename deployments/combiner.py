@@ -30,7 +30,9 @@ class CombinerSettings(Schema):
     """How the members' probabilities are combined."""
 
     method: Method = Field("mean", description="how probabilities are combined; see `combine`")
-    weights: dict[str, Weight] = Field(default={}, description="by member name; default: the members' own weights")
+    weights: dict[str, Weight] = Field(
+        default={}, description="by member name, 0 for members left out; default: the members' own weights"
+    )
 
 
 class CombinerConfig(CombinerSettings):
