@@ -110,9 +110,8 @@ class VersionedModel:
         self._first_version = self._serving.model.version
         # Loaded, and swapped in by the next batch, on the event loop.
         self._next: Version | None = None
-        # A version that is wanted may be out of reach for a while.
-        if config.version_policy == "latest" or self._repository.is_atomic:
-            _poll(self)
+        # Whatever the policy, a version that is wanted may be refused until it is mended, or out of reach for a while.
+        _poll(self)
 
     def _first(self, repository: RepositoryAddress) -> Version:
         if self._config.version_policy != "latest":

@@ -137,6 +137,20 @@ async def test_a_refused_version_that_is_mended_is_taken(tmp_path):
     assert await answer(node) == (2, 2)
 
 
+@pytest.mark.parametrize("policy", ["latest", "fixed"])
+async def test_a_refused_version_that_the_settings_name_is_taken_once_it_is_mended(tmp_path, monkeypatch, policy):
+    monkeypatch.setattr(Folder, "poll_interval_s", 0.01)
+    put(tmp_path, 1)
+    node = member(tmp_path, policy)
+    folder = put(tmp_path, 2)
+    content = (folder / "model.bin").read_bytes()
+    (folder / "model.bin").write_bytes(b"torn")
+    node.settings = VersionSettings(version=2)
+    assert eventually(lambda: node.refused)
+    (folder / "model.bin").write_bytes(content)
+    assert eventually(lambda: node.version == 2)
+
+
 async def test_a_bad_highest_version_does_not_keep_a_new_replica_from_starting(tmp_path):
     put(tmp_path, 1)
     BAD["damage"](tmp_path)
