@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 IMPORT_PATH = "graph.app:build"
 REPOSITORY = "model_repository"
+# Serve's own `max_replicas` where `num_replicas` is `auto`.
+MOST_OF_AUTO = 100
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -125,10 +127,12 @@ def check_arguments(application: Mapping[str, Any]) -> EnsembleConfig:
             meant = did_you_mean(name, names)
             raise ConfigurationError(f"deployments: no deployment is called {name!r}{meant}; there are {names}")
     owners = {INGRESS: INGRESS, **{member.deployment_name: member.name for member in config.members}}
+    owners |= {canary.deployment_name: name for name, canary in config.canaries.items()}
     for entry in application.get("deployments") or []:
-        counts = (entry.get("num_replicas"), (entry.get("autoscaling_config") or {}).get("max_replicas"))
-        most = max([1, *(count for count in counts if isinstance(count, int))])
-        if most > 1 and config.cpus_of.get(owners.get(str(entry.get("name")), ""), "auto") != "auto":
+        fixed, scaling = entry.get("num_replicas"), entry.get("autoscaling_config") or {}
+        most = scaling.get("max_replicas", MOST_OF_AUTO if fixed == "auto" else fixed)
+        is_named = config.cpus_of.get(owners.get(str(entry.get("name")), ""), "auto") != "auto"
+        if is_named and isinstance(most, int) and most > 1:
             raise ConfigurationError(
                 f"deployments: {entry['name']!r} may have {most} replicas, which would all compute on the same `cpus`; "
                 "set `cpus: auto`, and each has its own, or one replica"

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from deployments.contract.errors import ConfigurationError
-from scripts.configuration import check, check_import_paths, check_names, doubts, log_json, read
+from scripts.configuration import check, check_arguments, check_import_paths, check_names, doubts, log_json, read
 from scripts.errors import ScriptError
 from tests.networks import brightness, store
 from tests.server.server import config
@@ -141,8 +141,23 @@ def test_replicas_that_would_share_named_cpus_are_refused(repository):
     application = config(repository, "inline")["applications"][0]
     application["args"]["cpus"] = [0]
     check(application)
-    application["deployments"][0] = {"name": "Ingress", "autoscaling_config": {"min_replicas": 1, "max_replicas": 2}}
-    with pytest.raises(ConfigurationError, match="may have 2 replicas"):
-        check(application)
+    for most, scaling in (
+        (2, {"autoscaling_config": {"min_replicas": 1, "max_replicas": 2}}),
+        (3, {"num_replicas": 3}),
+        (100, {"num_replicas": "auto"}),
+    ):
+        application["deployments"][0] = {"name": "Ingress", **scaling}
+        with pytest.raises(ConfigurationError, match=f"may have {most} replicas"):
+            check(application)
     application["args"]["cpus"] = "auto"
     check(application)
+
+
+def test_replicas_of_a_canary_would_share_named_cpus_too(repository):
+    application = config(repository, "separate")["applications"][0]
+    member = application["args"]["members"][0]
+    member |= {"placement": "separate", "cpus": [0], "version": 1, "canary": {"version": 2, "share": 0.1}}
+    name = f"{member.get('deployment', member['name'])}-canary"
+    application["deployments"] = [{"name": name, "num_replicas": 2}]
+    with pytest.raises(ConfigurationError, match=f"'{name}' may have 2 replicas"):
+        check_arguments(application)
