@@ -35,17 +35,23 @@ class Ensemble(InParts):
         calls, began = self._ask(batch, waits[-1][0]), time.monotonic()
         asked = [call for call in calls.values() if call is not None]
         outcomes: dict[str, Outcome] = {}
-        while waits:
-            wait, due = waits.pop(0)
-            left_s = None if wait is None else max(0.0, wait - (time.monotonic() - began))
-            await answered(asked, left_s)
-            if all(call.done() for call in asked):
-                due, waits = sorted([*due, *(image for _, more in waits for image in more)]), []
+        try:
+            while waits:
+                wait, due = waits.pop(0)
+                left_s = None if wait is None else max(0.0, wait - (time.monotonic() - began))
+                await answered(asked, left_s)
+                if all(call.done() for call in asked):
+                    due, waits = sorted([*due, *(image for _, more in waits for image in more)]), []
+                for each, call in calls.items():
+                    if each.name not in outcomes and (call is None or call.done() or not waits):
+                        outcomes[each.name] = each.outcome(call, wait)
+                so_far = {each.name: outcomes.get(each.name, each.unanswered) for each in calls}
+                yield due, await self._answer(batch, so_far, due)
+        finally:
+            # Where the batch is over before, by its deadline or its end, nobody waits for these.
             for each, call in calls.items():
-                if each.name not in outcomes and (call is None or call.done() or not waits):
-                    outcomes[each.name] = each.outcome(call, wait)
-            so_far = {each.name: outcomes.get(each.name, each.unanswered) for each in calls}
-            yield due, await self._answer(batch, so_far, due)
+                if call is not None and each.name not in outcomes:
+                    call.cancel()
 
     def _ask(self, batch: Batch[PixelSets], patience: float | None) -> dict[MemberCaller, Call | None]:
         """Every member's call; None where the member is late, which is tried once in its patience, seconds."""

@@ -294,6 +294,17 @@ async def test_who_asks_no_more_is_worked_for_no_more():
     assert late.cancelled == 1
 
 
+async def test_a_batch_that_ends_between_two_parts_leaves_no_call_behind():
+    a, hangs = Says("a", [0.5, 0.5]), Hangs("b", [0.5, 0.5])
+    flow, _ = ensemble(a, hangs, quorum=1)
+    now = time.time()
+    parts = flow.parts(replace_items(pixels(1, 2), lambda i: now + (0.01, 600)[i]))
+    assert (await anext(parts))[0] == [0]
+    await parts.aclose()
+    await asyncio.sleep(0)
+    assert (hangs.asked, hangs.cancelled) == (1, 1)
+
+
 def replace_items(asked, deadline):
     items = tuple(replace(item, deadline=deadline(i)) for i, item in enumerate(asked.items))
     return Batch(asked.payload, items)
