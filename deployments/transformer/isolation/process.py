@@ -37,8 +37,8 @@ PAGE = resource.getpagesize()
 def limit_memory(max_bytes: int) -> None:
     """Refuse this process more memory than it has now and so much besides."""
     used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * PAGE
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (used + max_bytes + SPARE_BYTES, hard))
+    limit, (_, hard) = used + max_bytes + SPARE_BYTES, resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
 def work(connection: socket.socket) -> None:

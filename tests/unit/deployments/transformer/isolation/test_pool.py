@@ -1,6 +1,7 @@
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -139,6 +140,19 @@ def test_memory_is_bounded_by_the_system(worker):
     with pytest.raises(InvalidImage, match="can't be decoded"):
         decode(worker, decoders.that("fill"))
     decode(worker, GOOD)
+
+
+def test_where_the_system_gives_less_memory_images_are_decoded_in_that():
+    bounded = """
+import resource
+from tests.unit.deployments.transformer.isolation import test_pool as tests
+resource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30))
+worker = tests.Worker(tests.MemoryBudget())
+print(tests.decode(worker, tests.GOOD, tests.TransformerSettings(max_decoding_bytes=2**31)).size)
+worker.end(at_once=True)
+"""
+    done = subprocess.run([sys.executable, "-c", bounded], capture_output=True, text=True)
+    assert done.stdout == "(64, 64)\n", done.stderr
 
 
 def large(than=FREE_BYTES):
