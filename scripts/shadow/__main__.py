@@ -3,10 +3,10 @@
     ensemble shadow http://127.0.0.1:8000
     ensemble shadow http://127.0.0.1:8000 --data test.zip --limit 2000
 
-It reads what `/stats` has counted since the start. With --data it first sends labelled images and then their labels,
-and reports on these alone; the configuration needs `feedback` for that. "promote" and "don't" are the verdict of
-McNemar's exact test, at 5 %, on the images of which the label is known; where they don't decide, "need N more" says how
-many labelled images would.
+It reads what `/stats` has counted since the start; of several replicas of the ingress one answers. With --data it first
+sends labelled images and then their labels, and reports on these alone; the configuration needs `feedback` and one
+replica of the ingress for that. "promote" and "don't" are the verdict of McNemar's exact test, at 5 %, on the images of
+which the label is known; where they don't decide, "need N more" says how many labelled images would.
 
 The API key is read from the environment variable ENSEMBLE_API_KEY.
 """
@@ -24,6 +24,7 @@ from uuid import uuid4
 
 from ensemble_serving.transports import NoResponse, Request, Transport, connect
 from graph.capabilities.proportion import wilson
+from graph.names import INGRESS
 from scripts.client import KEY, for_each, no_answer
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError, errors_in_one_line, positive
@@ -35,6 +36,10 @@ NOT_FOUND, OVERLOADED = 404, 503
 # Labels in a request, and how long a shadow may take for the images that it has.
 LABELS_AT_ONCE = 500
 SETTLED_S = 10.0
+SEVERAL = (
+    "the server has several replicas of the ingress, and each counts its own images; send them to a server with one "
+    "(num_replicas: 1 of Ingress)"
+)
 PAIRS = ("both", "shadow_only", "other_only", "neither")
 
 # By the shadow and what it is compared with: agreed, compared, and the four counts of `PAIRS`.
@@ -105,8 +110,8 @@ def sentences(judgement: Mapping[str, Any]) -> list[str]:
     ]
 
 
-async def stats(server: Transport) -> tuple[str, Counted]:
-    """The id of the ingress replica that answers, and what it has counted."""
+async def stats(server: Transport) -> tuple[str, int, Counted]:
+    """The id of the ingress replica that answers, how many run, and what this one has counted."""
     response = await server.send(Request("/stats", method="GET"))
     if not response.ok:
         raise ScriptError(f"/stats answered {response.status}: {response.body[:200]!r}")
@@ -114,7 +119,8 @@ async def stats(server: Transport) -> tuple[str, Counted]:
         found = json.loads(response.body)
     except ValueError as err:
         raise ScriptError(f"/stats answered {response.body[:200]!r}; is this the ensemble?") from err
-    return found.get("replica", ""), counted(found)
+    running = (found.get("replicas") or {}).get(INGRESS, {}).get("RUNNING", 1)
+    return found.get("replica", ""), running, counted(found)
 
 
 async def send(server: Transport, dataset: Dataset, connections: int) -> None:
@@ -172,16 +178,17 @@ async def ask(url: str, dataset: Dataset | None, connections: int) -> list[dict[
     except ValueError as err:
         raise ScriptError(f"{url}: {err}") from err
     try:
-        replica, before = await stats(server)
+        replica, running, before = await stats(server)
         if dataset is None:
+            if running > 1:
+                print(f"of the images of one of {running} replicas of the ingress; each counts its own")
             return judged(before)
+        if running > 1:
+            raise ScriptError(SEVERAL)
         await send(server, dataset, connections)
-        another, now = await stats(server)
+        another, _, now = await stats(server)
         if another != replica:
-            raise ScriptError(
-                "/stats was answered by two replicas of the ingress, and each counts its own images; send them to a "
-                "server with one (num_replicas: 1 of Ingress)"
-            )
+            raise ScriptError(SEVERAL)
         return judged(since(now, before))
     except NoResponse as err:
         raise no_answer(url, err) from err
@@ -199,6 +206,8 @@ def main() -> None:
     add_files(parser, "json")
     args = parser.parse_args()
     check_files(parser, args)
+    if args.limit is not None and args.data is None:
+        parser.error("--limit is for --data")
     with errors_in_one_line():
         dataset = None if args.data is None else Dataset.open(args.data)
         if dataset is not None and args.limit is not None and args.limit < len(dataset):

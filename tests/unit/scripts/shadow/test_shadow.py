@@ -95,15 +95,16 @@ def dataset(tmp_path):
     return Dataset.open(tmp_path)
 
 
-def server(replicas=("a",), totals=(100,), refuses=False):
+def server(replicas=("a",), totals=(100,), refuses=False, running=1):
     """Answers `/stats` by one replica after the other, the last again and again, and takes images and labels."""
     replicas, totals = list(replicas), list(totals)
+    counts = {"replicas": {"Ingress": {"RUNNING": running, "STARTING": 1}}}
 
     def reply(asked):
         if asked.path == "/stats":
             replica = replicas.pop(0) if len(replicas) > 1 else replicas[0]
             total = totals.pop(0) if len(totals) > 1 else totals[0]
-            return Reply(body=json.dumps({"replica": replica, **stats(agreed=(50, total))}).encode())
+            return Reply(body=json.dumps({"replica": replica, **counts, **stats(agreed=(50, total))}).encode())
         if asked.path == "/classify" and refuses:
             return refusal(20)
         return Reply(body=b'{"accepted": 1}')
@@ -115,10 +116,21 @@ async def test_what_was_counted_meanwhile_is_of_one_replica(dataset):
     with server(totals=(100, 103)) as one:
         [judgement] = await ask(one.url, dataset, 1)
         assert judgement["compared"] == 3
-    with server(replicas=("a", "b")) as two, pytest.raises(ScriptError, match="two replicas of the ingress"):
+    with server(replicas=("a", "b")) as two, pytest.raises(ScriptError, match="several replicas of the ingress"):
         await ask(two.url, dataset, 1)
     with server(totals=(100, 90)) as anew, pytest.raises(ScriptError, match="count anew"):
         await ask(anew.url, dataset, 1)
+
+
+async def test_of_several_replicas_one_answers(dataset, capsys):
+    with server(running=2) as two:
+        [judgement] = await ask(two.url, None, 1)
+        assert (judgement["compared"], "one of 2 replicas" in capsys.readouterr().out) == (100, True)
+        with pytest.raises(ScriptError, match="several replicas of the ingress"):
+            await ask(two.url, dataset, 1)
+    with server() as one:
+        await ask(one.url, None, 1)
+    assert not capsys.readouterr().out
 
 
 async def test_images_that_are_refused_are_counted(dataset, capsys):
