@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.settings import did_you_mean
+from deployments.contract.hosts import LOOPBACK
+from deployments.contract.settings import describe, did_you_mean
 from graph.ray_internals.import_path import append_working_directory
 from scripts.errors import ScriptError
 
@@ -48,9 +49,13 @@ def read(file: Path) -> dict[str, Any]:
     for name in ("http_options", "grpc_options"):
         if not isinstance(config.get(name) or {}, dict):
             raise ScriptError(f"{name}: it is a mapping; see serve_config.yaml")
+    if not isinstance(host := (config.get("http_options") or {}).get("host", LOOPBACK), str):
+        raise ScriptError(f"http_options.host is {host!r}; write an address, such as {LOOPBACK}, or leave it out")
     for application in applications:
         if not _is_list_of_mappings(application.get("deployments") or []):
             raise ScriptError("deployments: it is a list of mappings, each with a `name`; see serve_config.yaml")
+        for deployment in application.get("deployments") or []:
+            _check_numbers(deployment)
         arguments = application.get("args") or {}
         if not isinstance(arguments, dict):
             raise ScriptError("args: it is a mapping; see serve_config.yaml")
@@ -58,6 +63,16 @@ def read(file: Path) -> dict[str, Any]:
         if isinstance(given, str) and "://" not in given:
             arguments[REPOSITORY] = str(file.resolve().parent / given)
     return config
+
+
+def _check_numbers(deployment: dict[str, Any]) -> None:
+    """Raise ScriptError where replicas and what they reserve can't be counted."""
+    count = deployment.get("num_replicas")
+    if count is not None and count != "auto" and not isinstance(count, int):
+        raise ScriptError(f"num_replicas: it is a number or `auto`, and not {count!r}")
+    for name in ("autoscaling_config", "ray_actor_options"):
+        if not isinstance(deployment.get(name) or {}, dict):
+            raise ScriptError(f"{name}: it is a mapping; see serve_config.yaml")
 
 
 def _is_list_of_mappings(given: Any) -> bool:
@@ -234,6 +249,7 @@ def _received(pipe: Connection) -> Any:
 
 def _names(config: Mapping[str, Any]) -> Iterator[None]:
     check_names(config)
+    check_schema(config)
     yield None
 
 
@@ -246,6 +262,18 @@ def _applications(config: Mapping[str, Any]) -> Iterator[Any]:
         check_arguments(application)
     yield None
     yield [doubt for application in ours(config) for doubt in doubts(*check(application))]
+
+
+def check_schema(config: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError for what Serve refuses once it runs, as a text where a number is due."""
+    from ray.serve.schema import ServeDeploySchema
+
+    try:
+        ServeDeploySchema.model_validate(config)
+    except ValidationError as err:
+        raise ConfigurationError(describe(err)) from err
+    except (ImportError, AttributeError) as err:
+        raise ConfigurationError(f"a function that it names can't be imported: {err}") from err
 
 
 def check_names(config: Mapping[str, Any]) -> None:

@@ -30,7 +30,8 @@ COLOURS = {"ok": "green", "look": "yellow", "wrong": "bold red"}
 
 def examine(config: dict[str, Any]) -> Iterator[Finding]:
     """Everything about this machine and a Serve config."""
-    from scripts.configuration import ours
+    from deployments.contract.errors import ConfigurationError
+    from scripts.configuration import check_schema, ours
     from scripts.doctor import machine, software
     from scripts.serve.environment import switches
     from scripts.serve.ports import wanted
@@ -38,6 +39,11 @@ def examine(config: dict[str, Any]) -> Iterator[Finding]:
     yield software.versions()
     yield software.folder(os.getcwd())
     yield software.haproxy()
+    try:
+        check_schema(config)
+    except ConfigurationError as err:
+        yield Finding("wrong", f"configuration: {err}", "Serve refuses it: correct what it names")
+        return
     needed = machine.reserved(config)
     yield machine.cores(needed["num_cpus"])
     yield machine.instructions()
@@ -87,6 +93,8 @@ def main() -> None:
     parser.add_argument("--join", metavar="HEAD", help="check whether this machine can join the head with this address")
     parser.add_argument("--host-address", metavar="IP", help="this machine's address in its cluster")
     args = parser.parse_args()
+    if args.host_address and not (args.cluster or args.join):
+        parser.error("--host-address is for --cluster and --join")
 
     from scripts import configuration
     from scripts.errors import errors_in_one_line

@@ -36,13 +36,16 @@ def enter(address: str | None, port: int | None = None) -> None:
     The address under which the other machines reach it, and the port of the head, are else what the environment says.
 
     Raises:
-        ScriptError: the address is none by which other machines could reach this one, or Ray's token is off.
+        ScriptError: the address is none by which other machines could reach this one, the port is no number, or is
+            given without an address, or Ray's token is off.
     """
     if address is not None:
         os.environ[HOST_ADDRESS] = address
     if port is not None:
         os.environ[CLUSTER_PORT] = str(port)
     if not is_in_cluster():
+        if port is not None:
+            raise ScriptError("--cluster-port is for a cluster: name this machine's address, too, by --host-address")
         return
     given = os.environ[HOST_ADDRESS]
     try:
@@ -51,6 +54,8 @@ def enter(address: str | None, port: int | None = None) -> None:
         raise ScriptError(f"--host-address: {given!r} is no IP address; `ip address` lists this machine's") from err
     if found.is_loopback or found.is_unspecified:
         raise ScriptError(f"--host-address: other machines can't reach this one at {given}; `ip address` lists others")
+    if not (port_given := os.environ.get(CLUSTER_PORT, str(DEFAULT_CLUSTER_PORT))).isdecimal():
+        raise ScriptError(f"{CLUSTER_PORT} is {port_given!r}; it is the number of a port")
     if os.environ.get("RAY_AUTH_MODE", "token") != "token":
         raise ScriptError("a cluster of several machines needs Ray's token; unset RAY_AUTH_MODE")
 

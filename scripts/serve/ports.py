@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from dataclasses import dataclass
@@ -32,9 +33,15 @@ def wanted(config: dict[str, Any]) -> tuple[Port, Port, Port, Port]:
     return (
         Port(host, http.get("port", HTTP_PORT), "http_options.port"),
         Port(host, grpc.get("port", GRPC_PORT), "grpc_options.port"),
-        Port(LOOPBACK, int(os.environ.get(METRICS_SETTING, METRICS_PORT)), METRICS_SETTING),
-        Port(LOOPBACK, int(os.environ.get(RAY_METRICS_SETTING, RAY_METRICS_PORT)), RAY_METRICS_SETTING),
+        Port(LOOPBACK, _named(METRICS_SETTING, METRICS_PORT), METRICS_SETTING),
+        Port(LOOPBACK, _named(RAY_METRICS_SETTING, RAY_METRICS_PORT), RAY_METRICS_SETTING),
     )
+
+
+def _named(setting: str, default: int) -> Any:
+    """The port that an environment variable names; what is no number stays a text, which `check_ports` refuses."""
+    given = os.environ.get(setting, default)
+    return int(given) if str(given).isdecimal() else given
 
 
 def move(config: dict[str, Any], first: int) -> None:
@@ -55,7 +62,7 @@ def check_ports(*ports: Port) -> None:
     """Raise ScriptError, which names every port that is none, or can't be listened on."""
     if wrong := [port for port in ports if not isinstance(port.number, int) or not 0 <= port.number <= LAST_PORT]:
         named = "; ".join(f"{port.setting or port.host} is {port.number!r}" for port in wrong)
-        raise ScriptError(f"{named}. A port is a number from 1 to {LAST_PORT}, without quotes")
+        raise ScriptError(f"{named}. A port is a number from 1 to {LAST_PORT}, in YAML without quotes")
     problems = []
     for port in ports:
         with socket.socket() as probe:
@@ -63,6 +70,9 @@ def check_ports(*ports: Port) -> None:
             try:
                 probe.bind((port.host, port.number))
             except OSError as err:
+                if isinstance(err, socket.gaierror) or err.errno == errno.EADDRNOTAVAIL:
+                    why = f"{port.host} is no address of this machine: {err.strerror}"
+                    raise ScriptError(f"{why}. Correct http_options.host; `ip address` lists addresses") from err
                 setting = f" ({port.setting})" if port.setting else ""
                 problems.append(f"{port.host}:{port.number}{setting} can't be listened on: {err.strerror}")
     if problems:

@@ -6,7 +6,16 @@ import pytest
 import yaml
 
 from deployments.contract.errors import ConfigurationError
-from scripts.configuration import check, check_arguments, check_import_paths, check_names, doubts, log_json, read
+from scripts.configuration import (
+    check,
+    check_arguments,
+    check_import_paths,
+    check_names,
+    check_schema,
+    doubts,
+    log_json,
+    read,
+)
 from scripts.errors import ScriptError
 from tests.networks import brightness, store
 from tests.server.server import config
@@ -25,7 +34,14 @@ def test_a_relative_repository_is_the_folders_of_the_file(tmp_path, repository):
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("[", "not valid YAML"), ("- a list", "is a mapping"), ("applications: {name: a}", "is a list of mappings")],
+    [
+        ("[", "not valid YAML"),
+        ("- a list", "is a mapping"),
+        ("applications: {name: a}", "is a list of mappings"),
+        ("applications: [{deployments: [{num_replicas: [2]}]}]", "num_replicas: it is a number or `auto`"),
+        ("applications: [{deployments: [{autoscaling_config: true}]}]", "autoscaling_config: it is a mapping"),
+        ("http_options: {host: }", r"http_options\.host is None; write an address, such as 127\.0\.0\.1"),
+    ],
 )
 def test_a_file_that_is_no_configuration(tmp_path, text, told):
     (tmp_path / "bad.yaml").write_text(text)
@@ -51,6 +67,25 @@ def test_entries_of_deployments_must_belong_to_one(repository, name, told):
     check(application)
     application["deployments"].append({"name": name})
     with pytest.raises(ConfigurationError, match=told):
+        check(application)
+
+
+def test_what_serve_refuses_is_named_before_it_runs(repository):
+    content = config(repository, "inline")
+    check_schema(content)
+    content["applications"][0]["deployments"].append({"name": "Combiner", "ray_actor_options": {"num_cpus": "much"}})
+    with pytest.raises(ConfigurationError, match=r"ray_actor_options\.num_cpus: Input should be a valid number"):
+        check_schema(content)
+    policy = {"max_replicas": 2, "policy": {"policy_function": "nowhere.policies:Policy"}}
+    content["applications"][0]["deployments"][-1] = {"name": "Combiner", "autoscaling_config": policy}
+    with pytest.raises(ConfigurationError, match="can't be imported: No module named 'nowhere'"):
+        check_schema(content)
+
+
+def test_what_should_be_a_list_is_called_so(repository):
+    application = config(repository, "inline")["applications"][0]
+    application["args"]["members"] = None
+    with pytest.raises(ConfigurationError, match="members: Input should be a list"):
         check(application)
 
 

@@ -116,6 +116,12 @@ def test_a_configuration_that_is_wrong(repository, tmp_path):
     assert " → " in line
 
 
+def test_what_serve_refuses_is_named(repository, tmp_path):
+    done = run(config(repository, "inline") | {"logging_config": {"enable_access_log": "maybe"}}, tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "wrong configuration: logging_config.enable_access_log: " in done.stdout.splitlines()[-1]
+
+
 WRONG = (
     "[",
     "- a list",

@@ -45,6 +45,17 @@ def test_an_address_that_other_machines_can_not_use_is_refused(address, why):
         machines.enter(address)
 
 
+def test_a_port_of_a_cluster_needs_its_address():
+    with pytest.raises(ScriptError, match="--cluster-port is for a cluster"):
+        machines.enter(None, 6380)
+
+
+def test_a_port_of_the_cluster_that_is_no_number_is_refused():
+    os.environ[CLUSTER_PORT] = "many"
+    with pytest.raises(ScriptError, match="ENSEMBLE_CLUSTER_PORT is 'many'"):
+        machines.enter("10.0.0.1")
+
+
 def test_a_cluster_needs_the_token():
     os.environ["RAY_AUTH_MODE"] = "disabled"
     with pytest.raises(ScriptError, match="token"):

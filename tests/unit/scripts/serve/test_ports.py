@@ -20,6 +20,12 @@ def test_every_port_in_use_is_named_with_what_moves_it():
     check_ports(Port("127.0.0.1", number))
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
+def test_a_host_that_is_not_here_is_named(host):
+    with pytest.raises(ScriptError, match=rf"^{host} is no address of this machine: .*\. Correct http_options\.host"):
+        check_ports(Port(host, 0, "http_options.port"))
+
+
 def test_four_ports_in_a_row(monkeypatch):
     monkeypatch.setattr(os, "environ", {METRICS_SETTING: "7", RAY_METRICS_SETTING: "8"})
     config = {"http_options": {"host": "10.0.0.1", "port": 5}, "grpc_options": {"grpc_servicer_functions": ["a"]}}
@@ -51,3 +57,10 @@ def test_the_ports_of_a_configuration(monkeypatch):
     monkeypatch.delenv(METRICS_SETTING)
     monkeypatch.delenv(RAY_METRICS_SETTING)
     assert [port.number for port in wanted({"http_options": None})] == [8000, 9000, 9101, 9102]
+
+
+@pytest.mark.parametrize("setting", [METRICS_SETTING, RAY_METRICS_SETTING])
+def test_a_variable_that_is_no_port_is_named(monkeypatch, setting):
+    monkeypatch.setenv(setting, "many")
+    with pytest.raises(ScriptError, match=f"^{setting} is 'many'. A port is a number"):
+        check_ports(*wanted({"http_options": {"port": 0}, "grpc_options": {"port": 0}}))
