@@ -27,4 +27,6 @@ async def main(url: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3 or not Path(sys.argv[2]).is_dir():
+        sys.exit(__doc__)
     asyncio.run(main(sys.argv[1], Path(sys.argv[2])))

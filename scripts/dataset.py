@@ -131,6 +131,14 @@ def label(name: str) -> str:
     return PurePosixPath(name).parent.name
 
 
+def check_image(name: str, encoded: bytes) -> None:
+    """Raise ScriptError, with its name, for what the server would not take for an image."""
+    try:
+        decoding.read_header(encoded, LIMITS)
+    except EnsembleError as err:
+        raise ScriptError(f"{name}: {err}") from err
+
+
 def decode(name: str, encoded: bytes, wanted: Preprocessing) -> Pixels:
     """An image's pixels, uint8 BGR [height,width,3], as the server makes them; raises ScriptError, with its name."""
     try:

@@ -81,6 +81,9 @@ def prepared(member: str, repository: Path, data: Path | None) -> str:
     try:
         prepare.run(prepare.parser().parse_args(arguments))
     except (ScriptError, ModelError) as err:
+        # What no flag would change is reported as it is.
+        if "--" not in str(err):
+            raise
         raise ScriptError(
             f"{err}; flags are those of `ensemble prepare {member} --name {name}`: run it with them, then name "
             f"{name!r} by --members"
@@ -98,6 +101,8 @@ def check(file: Path, members: list[str]) -> None:
     """Raise ScriptError for what would otherwise be found out after models were prepared."""
     if file.exists():
         raise ScriptError(f"{file} is there already; remove it, or name another file")
+    if missing := next((each for each in members if "/" in each and not is_file_of_model(each)), None):
+        raise ScriptError(f"{missing} is neither a file nor the folder of a SavedModel")
     names = [Path(member).stem if is_file_of_model(member) else member for member in members]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ScriptError(f"two members would have the name {twice!r}; prepare one by `ensemble prepare --name`")

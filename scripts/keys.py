@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from deployments.ingress.keys import Key, digest, parse, read
-from scripts.errors import ScriptError, errors_in_one_line
+from scripts.errors import ScriptError, check_writable, errors_in_one_line
 from scripts.flags import described
 
 # By which a key is recognized wherever it turns up.
@@ -87,6 +87,7 @@ def main() -> None:
         if command == "add":
             each.add_argument("--rate", type=float, help="requests per second, for each replica of the ingress")
     args = parser.parse_args()
+    check_writable(parser, args.file)
     with errors_in_one_line():
         if args.command == "add":
             print(add(args.file, args.name, args.rate))

@@ -90,11 +90,18 @@ class Pool:
             ca_file: certificates to trust, PEM.
             protocol: what TLS negotiates (ALPN).
             make: makes a connection of this pool.
+
+        Raises:
+            OSError: the file of certificates can't be read.
         """
         self._host, self._port = address(url)
         self._tls = None
         if url.scheme.endswith("s"):
-            self._tls = ssl.create_default_context(cafile=ca_file)
+            try:
+                self._tls = ssl.create_default_context(cafile=ca_file)
+            except OSError as err:
+                # Its message does not name the file.
+                raise OSError(f"{ca_file} can't be read as certificates: {err}") from err
             self._tls.set_alpn_protocols([protocol])
         self._most, self._timeout_s, self._make = most, timeout_s, make
         # Those with room, of which the one that was used last is used first.

@@ -66,7 +66,7 @@ def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = described(__doc__)
     parser.add_argument(
-        "config", type=Path, nargs="?", default=shipped("serve_config.yaml"), help="a Serve config file (default: ours)"
+        "config", type=Path, nargs="?", help="a Serve config file (default: ours); it names its members itself"
     )
     parser.add_argument(
         "--data",
@@ -98,6 +98,11 @@ def parse() -> argparse.Namespace:
         parser.error("--members, --against, --method and --fit-weights are the server's with --url")
     if args.against and (not args.members or args.method or args.fit_weights):
         parser.error("--against compares --members, each by itself")
+    if args.config and (args.members or (args.repository and not args.url)):
+        parser.error(
+            f"{args.config} names its members and their repository; leave it out, or --members and --repository"
+        )
+    args.config = args.config or shipped("serve_config.yaml")
     check_files(parser, args)
     return args
 

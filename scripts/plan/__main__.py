@@ -21,6 +21,7 @@ import msgspec
 from deployments.members.local import LocalMember
 from deployments.members.streams import folder
 from scripts import configuration
+from scripts.dataset import check_image
 from scripts.errors import ScriptError, errors_in_one_line, fraction, positive
 from scripts.flags import described
 from scripts.load.arrivals import Arrivals
@@ -49,8 +50,16 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
 
 
 def photographs(args: argparse.Namespace) -> list[bytes]:
-    """The images to measure with."""
-    return [file.read_bytes() for file in args.images or [shipped("tests/cat.jpg")]]
+    """The images to measure with.
+
+    Raises:
+        ScriptError: a file is no image.
+    """
+    files = args.images or [shipped("tests/cat.jpg")]
+    images = [file.read_bytes() for file in files]
+    for file, encoded in zip(files, images, strict=True):
+        check_image(str(file), encoded)
+    return images
 
 
 def only_application(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -75,6 +75,8 @@ def setting(application: Mapping[str, Any], exits: Sequence[float] | None = None
                 f"--exits: name {len(names) - 1}, the share of the images it gets that each member of the cascade but "
                 "the last answers; `ensemble evaluate` and /stats report it"
             )
+    elif exits:
+        raise ScriptError("--exits is for a cascade, and this configuration has none")
     replicas = configuration.replicas_of(application, config)
     threads = {}
     for member in config.members:

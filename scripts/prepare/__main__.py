@@ -19,6 +19,7 @@ must say the order and the normalization. What was decided is printed, with the 
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
@@ -92,6 +93,9 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise ScriptError(f"--crop-ratio is for --resize crop; --resize {args.resize} cuts nothing away")
     if border and (args.resize != "letterbox" or not all(0 <= value <= WHITE for value in border)):
         raise ScriptError("--border is for --resize letterbox: blue, green and red, each from 0 to 255")
+    settings = [each for each in fields(quantize.Quantization) if each.metadata]
+    if not args.int8 and (given := [each.name for each in settings if getattr(args, each.name) != each.default]):
+        raise ScriptError(f"--{given[0].replace('_', '-')} is for --int8")
     if args.int8 and args.data is None:
         raise ScriptError("--int8 needs images to calibrate on: name them by --data")
 

@@ -106,7 +106,7 @@ class Forms:
         if self.most_lost is None:
             every = [each for each in every if each.is_served]
         else:
-            check_enough(len(self.dataset), self.most_lost)
+            check_enough(len(self.dataset), self.most_lost, "images")
         together = Together.of(self.config, self.agreed)
         labels, outputs = indices(self.dataset, self.agreed.labels, "the models"), predictions(every, self.dataset)
         forms, reference = list[Form](), np.zeros(0)

@@ -36,7 +36,7 @@ from scripts.flags import described
 from scripts.interval import Interval
 from scripts.repository import add_repository
 from scripts.results import add_files, check_files, write_files
-from scripts.tune_cascade.search import Choice, check_enough, choose, halves
+from scripts.tune_cascade.search import Choice, check_count, check_enough, choose, halves
 
 BATCH, TIMED = 8, 15
 
@@ -128,6 +128,7 @@ def main() -> None:
     with errors_in_one_line():
         dataset = Dataset.open(args.data)
         choosing = halves(dataset)
+        check_count(len(set(args.members)))
         check_enough(int(choosing.sum()), args.loss)
         models = [find(args.repository, name) for name in dict.fromkeys(args.members)]
         members = members_of(models, args.gates, dataset, args.method)

@@ -21,6 +21,7 @@ NEARLY = 1.05
 # Thresholds tried for each member but the last, by the number of those: together ten thousand at most.
 TRIED = {1: 201, 2: 81, 3: 21}
 MOST_MEMBERS = len(TRIED) + 1
+CHOOSING = "images that choose, half of all,"
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,7 @@ def choose(members: Members, most_lost: float, order: Sequence[str] | None = Non
     Raises:
         ScriptError: there are too many members, or too few images to tell.
     """
-    if not 2 <= len(members.scores) <= MOST_MEMBERS:
-        raise ScriptError(f"a cascade is chosen for 2 to {MOST_MEMBERS} members; name them by --members")
+    check_count(len(members.scores))
     full, labels = members.full(), members.labels
     found: list[tuple[float, int, Choice]] = []
     grid = np.linspace(0, 1, TRIED[len(members.scores) - 1])
@@ -87,15 +87,21 @@ def lost(hits: NDArray[np.bool_], full: NDArray[np.bool_]) -> float:
     return bound((full & ~hits).astype(float))
 
 
-def check_enough(images: int, most_lost: float) -> None:
-    """Raise ScriptError if one image is more than a loss, points, so that the images can't show it.
+def check_count(members: int) -> None:
+    """Raise ScriptError if a cascade can't be chosen for so many members."""
+    if not 2 <= members <= MOST_MEMBERS:
+        raise ScriptError(f"a cascade is chosen for 2 to {MOST_MEMBERS} members; name them by --members")
+
+
+def check_enough(images: int, most_lost: float, what: str = CHOOSING) -> None:
+    """Raise ScriptError if one image is more than a loss, points, so that so many images can't show it.
 
     A loss of 0 is let through, because no number of images is enough to show it.
     """
     if 0 < most_lost < 100 / images:
         raise ScriptError(
-            f"{images:,} images can't show a loss of {most_lost:g} points: one of them is {100 / images:.2g}; give "
-            f"{math.ceil(100 / most_lost):,} of them or more, or allow a larger loss"
+            f"{images:,} {what} can't show a loss of {most_lost:g} points: one of them is {100 / images:.3g} points; "
+            f"give {math.ceil(100 / most_lost):,} of them or more, or allow a larger loss"
         )
 
 

@@ -78,6 +78,14 @@ def test_an_asynchronous_client(served, tmp_path):
     assert "not an image" in words
 
 
+@pytest.mark.parametrize("call", [["handle_client.py"], ["async_client.py"], ["async_client.py", "http://a", "none"]])
+def test_a_wrong_call_shows_a_right_one(call):
+    command = [sys.executable, EXAMPLES / call[0], *call[1:]]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, f"python examples/{call[0]}" in done.stderr) == (1, True)
+    assert "Traceback" not in done.stderr
+
+
 def test_a_build_of_ones_own(served):
     """`own_build.py`, by `own_build.yaml`: what the members don't agree on is an error of its own."""
     server = served("own_build.yaml")

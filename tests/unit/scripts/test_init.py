@@ -48,6 +48,9 @@ def test_files_are_prepared_or_refused(tmp_path, monkeypatch, capsys):
         match=r"error: net\.xml takes uint8 pixels.*flags are those of `ensemble prepare net.xml --name net`",
     ):
         run(monkeypatch, "my.yaml", "--members", "net.xml")
+    (tmp_path / "no.onnx").touch()
+    with pytest.raises(SystemExit, match=r"error: OpenVINO can't read no\.onnx[^;]*;[^;]*$"):
+        run(monkeypatch, "my.yaml", "--members", "no.onnx")
     with pytest.raises(SystemExit, match=r"error: members: 'gone': there is no folder .*models"):
         run(monkeypatch, "my.yaml", "--members", "gone")
     assert not (tmp_path / "my.yaml").exists()
@@ -61,6 +64,8 @@ def test_what_will_not_do_is_told_before_anything_is_prepared(tmp_path, monkeypa
         (tmp_path / folder / "net.onnx").touch()
     with pytest.raises(SystemExit, match="error: two members would have the name 'net'"):
         run(monkeypatch, "my.yaml", "--members", "one/net.onnx", "two/net.onnx")
+    with pytest.raises(SystemExit, match="error: one/none is neither a file nor the folder of a SavedModel"):
+        run(monkeypatch, "my.yaml", "--members", "one/none")
     (tmp_path / "my.yaml").touch()
     with pytest.raises(SystemExit, match=r"error: my\.yaml is there already"):
         run(monkeypatch, "my.yaml", "--members", "one/net.onnx")

@@ -52,6 +52,13 @@ def test_what_cannot_be_is_told_and_changes_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["keys"]
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["keys", "add", "mobile", "--file", str(tmp_path / "none" / "keys")])
+    with pytest.raises(SystemExit):
+        keys.main()
+    assert f"there is no folder {tmp_path / 'none'} to write keys to" in capsys.readouterr().err
+
+
 def test_the_command_shows_a_key_once(tmp_path):
     def run(*arguments):
         command = [sys.executable, "-m", "scripts.keys", *arguments, "--file", tmp_path / "keys"]

@@ -152,6 +152,11 @@ async def test_what_waits_when_it_is_closed_ends(transport):
         assert [type(each) for each in results] == [NoResponse] * 4
 
 
+def test_certificates_that_are_not_there_are_named(tmp_path):
+    with pytest.raises(OSError, match=r"nowhere\.pem can't be read as certificates: .*No such file"):
+        connect("https://127.0.0.1:1", ca_file=tmp_path / "nowhere.pem")
+
+
 def test_when_to_come_again_is_read_to_the_millisecond():
     replies = [refusal(20), Reply(429, b"full", {"Retry-After": "3"}), Reply(503, b"no"), Reply()]
     replies.append(Reply(503, b"", {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}))

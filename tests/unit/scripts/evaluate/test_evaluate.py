@@ -324,6 +324,8 @@ def test_mistakes_end_in_one_line(
     for flags, message in (
         (["--url", "http://127.0.0.1:9", "--method", "mean"], "are the server's"),
         (["--json", tmp_path / "missing" / "t.json"], "no folder"),
+        (["my.yaml", "--members", "a"], "names its members"),
+        (["my.yaml", "--repository", tmp_path], "names its members"),
     ):
         with pytest.raises(SystemExit):
             run(monkeypatch, "--data", tmp_path, *flags)

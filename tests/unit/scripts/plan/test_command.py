@@ -52,6 +52,17 @@ def test_bad_input_is_a_usage_error(plan, arguments):
     assert raised.value.code == 2
 
 
+def test_what_is_no_image_is_not_measured(plan, tmp_path):
+    (tmp_path / "words.jpg").write_text("no image")
+    with pytest.raises(SystemExit, match=r"words\.jpg: the body is not an image"):
+        plan("--images", str(tmp_path / "words.jpg"))
+
+
+def test_exits_are_those_of_a_cascade(plan):
+    with pytest.raises(SystemExit, match="--exits is for a cascade"):
+        plan("--exits", "0.5")
+
+
 def test_one_application_is_planned(plan, tmp_path, monkeypatch):
     (tmp_path / "none.yaml").write_text("applications: []")
     monkeypatch.setattr(sys, "argv", ["ensemble plan", str(tmp_path / "none.yaml")])

@@ -242,6 +242,7 @@ def test_a_changed_file_is_not_loaded(source: Path, tmp_path: Path) -> None:
         (["--std", "0", "1", "1"], "divide values"),
         (["--crop-ratio", "0"], "--crop-ratio"),
         (["--int8"], "--data"),
+        (["--max-drop", "1"], "--max-drop is for --int8"),
         (["--weights", "random"], "--weights is for torchvision's and timm's"),
         (["--labels", "{two}"], "3 classes, but there are 2 labels"),
         (["--labels", "missing.txt"], "can't read the labels"),
