@@ -5,6 +5,7 @@ python examples/handle_client.py image.jpg ...
 First read the file that `make serve` names, by `source`.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from graph.errors import EnsembleError
 
 def main(paths: list[str]) -> None:
     """Send all images at once, and print the answers in order."""
-    ray.init("auto", logging_level="ERROR", log_to_driver=False)
+    ray.init(logging_level="ERROR", log_to_driver=False)
     handle = serve.get_app_handle("ensemble")
     answers = [handle.classify.remote(Path(path).read_bytes(), top_k=2, members=True) for path in paths]
     for path, answer in zip(paths, answers, strict=True):
@@ -30,6 +31,6 @@ def main(paths: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    if not sys.argv[1:]:
+    if not sys.argv[1:] or "RAY_ADDRESS" not in os.environ:
         sys.exit(__doc__)
     main(sys.argv[1:])

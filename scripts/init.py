@@ -15,6 +15,8 @@ import json
 import os
 from pathlib import Path
 
+import yaml
+
 from models.errors import ModelError
 from scripts import configuration
 from scripts.errors import ScriptError, check_writable, errors_in_one_line
@@ -53,7 +55,7 @@ def write(file: Path, repository: Path, members: list[str]) -> None:
         file=file,
         import_path=configuration.IMPORT_PATH,
         repository=os.path.relpath(folder, target) if folder.is_relative_to(target) else folder,
-        members="\n".join(f"        - {{name: {json.dumps(name)}, placement: inline}}" for name in members),
+        members="\n".join(f"        - {{name: {_in_yaml(name)}, placement: inline}}" for name in members),
     )
     application = {"args": {"model_repository": str(folder), "members": [{"name": name} for name in members]}}
     config, agreed = configuration.check(application)
@@ -64,6 +66,11 @@ def write(file: Path, repository: Path, members: list[str]) -> None:
     for doubt in configuration.doubts(config, agreed):
         print(f"warning: {doubt}")
     print(f"wrote {file}, with {len(agreed.labels)} classes; serve it: ensemble serve {file}")
+
+
+def _in_yaml(name: str) -> str:
+    """A name as YAML has it: in quotes only where YAML would read something else, as a number."""
+    return name if yaml.safe_load(name) == name else json.dumps(name)
 
 
 def prepared(member: str, repository: Path, data: Path | None) -> str:

@@ -41,7 +41,8 @@ def sizes(config: EnsembleConfig, agreed: Agreement, dataset: Dataset) -> Iterat
             continue
         own = member.signature(config.model_repository)
         height, width = wanted.size
-        cut = f"the centre, {wanted.crop_ratio:g} of the shorter side" if wanted.resize == "crop" else wanted.resize
+        centre = f"the centre crop of {wanted.crop_ratio:g} of the shorter side"
+        cut = centre if wanted.resize == "crop" else wanted.resize
         differs = own.crop_ratio not in {None, wanted.crop_ratio}
         other = f"; its model was prepared for {own.crop_ratio:g}" if differs else ""
         yield f"{member.name} gets {height} x {width} pixels ({cut}{other})."

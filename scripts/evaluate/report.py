@@ -65,7 +65,7 @@ def gain(ensemble: Score, members: Sequence[Score], difference: Interval | None 
     if best.top1 == 100:
         return sentence
     share = points / (100 - best.top1)
-    return f"{sentence}; it {'removes' if share >= 0 else 'adds'} {abs(share):.1%} of that member's errors"
+    return f"{sentence}; it makes {abs(share):.1%} {'fewer' if share >= 0 else 'more'} errors than that member"
 
 
 def paired(difference: Interval) -> str:

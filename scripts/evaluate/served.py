@@ -51,7 +51,10 @@ class Answers:
             raise ScriptError("the load left members of the cascade out of an answer; lower --connections")
         # A cascade asks some members about some of the images only.
         if any(self.versions.get(name, version) != version for name, version in versions.items()):
-            raise ScriptError(f"the served versions changed from {self.versions} to {versions}; start again")
+            raise ScriptError(
+                f"the served versions changed from {self.versions} to {versions}; load no other version meanwhile, and "
+                "set the share of a canary to 0"
+            )
         self.versions |= versions
         self.images += 1
         for name, vote in {None: answer, **members}.items():

@@ -181,7 +181,7 @@ async def ask(url: str, dataset: Dataset | None, connections: int) -> list[dict[
         replica, running, before = await stats(server)
         if dataset is None:
             if running > 1:
-                print(f"of the images of one of {running} replicas of the ingress; each counts its own")
+                print(f"/stats was answered by one of {running} replicas of the ingress, each with counts of its own:")
             return judged(before)
         if running > 1:
             raise ScriptError(SEVERAL)

@@ -62,7 +62,7 @@ def members_of(models: Sequence[Model], gates: Sequence[str], dataset: Dataset, 
     """The models' predictions for a dataset, and what an inference costs.
 
     Raises:
-        ScriptError: labels differ, a gate is no member, or every member is a gate.
+        ScriptError: labels differ, a gate is no member, every member is a gate, or there are too few or too many.
     """
     labels = truth_of(models, dataset)
     names = [model.name for model in models]
@@ -70,6 +70,7 @@ def members_of(models: Sequence[Model], gates: Sequence[str], dataset: Dataset, 
         raise ScriptError(f"--gates: {unknown[0]!r} is none of the members {names}")
     if set(gates) == set(names):
         raise ScriptError("--gates: a member that is no gate is needed to answer")
+    check_count(len(models))
     scores = dict(zip(names, predict(models, dataset), strict=True))
     weights = {name: 0.0 if name in gates else 1.0 for name in names}
     return Members(scores, labels, weights, {model.name: cost_ms(model) for model in models}, method)
@@ -128,7 +129,6 @@ def main() -> None:
     with errors_in_one_line():
         dataset = Dataset.open(args.data)
         choosing = halves(dataset)
-        check_count(len(set(args.members)))
         check_enough(int(choosing.sum()), args.loss)
         models = [find(args.repository, name) for name in dict.fromkeys(args.members)]
         members = members_of(models, args.gates, dataset, args.method)

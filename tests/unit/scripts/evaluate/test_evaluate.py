@@ -53,7 +53,7 @@ def test_members_and_ensemble_are_measured_exactly(repository: Path, draw: Draw)
     assert sentences[:1] == [
         # Right of five cats that b is wrong of, wrong of three dogs that it is right of.
         "FP16 ensemble: +20.00 points of top-1 against its best member, b (paired 95 % interval -34.03 to +74.03); "
-        "it removes 28.6% of that member's errors"
+        "it makes 28.6% fewer errors than that member"
     ]
     assert scores[0].cells == ("a", "1", "FP16", "20.00", "5.67 to 50.98", "40.01", "10")
 
@@ -95,7 +95,7 @@ def test_a_configuration_is_measured_as_it_is_served(repository: Path, draw: Dra
         Score("ensemble", "FP16", 20.0, 10, None, 40.01),
     ]
     text = "\n".join(sentences)
-    size = "8 x 8 pixels (the centre, 0.5 of the shorter side; its model was prepared for 1)"
+    size = "8 x 8 pixels (the centre crop of 0.5 of the shorter side; its model was prepared for 1)"
     assert sentences[0] == f"a gets {size}."
     assert "The images have 8 x 8 pixels (medians)." in text
     assert "The configuration serves the FP16+INT8 ensemble: a 1, b 2." in text
