@@ -26,10 +26,10 @@ class Interval:
 
     @classmethod
     def paired(cls, values: NDArray[np.float64]) -> Interval:
-        """The mean of a difference that is known for each image; if no image differs, as wide as for 3 that do."""
+        """The mean of a difference of -1 to 1 for each image; as wide as for 3 others if all are the same."""
         mean, half = 100 * values.mean(), 100 * Z * values.std() / np.sqrt(len(values))
-        half = half if values.any() else 100 * 3 / len(values)
-        return cls(float(mean), float(mean - half), float(mean + half))
+        half = half if values.std() else 100 * 3 / len(values)
+        return cls(float(mean), float(max(mean - half, -100)), float(min(mean + half, 100)))
 
     def __str__(self) -> str:
         return f"{self.mean:.2f} % ({self.low:.2f} to {self.high:.2f})"
