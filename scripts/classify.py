@@ -27,7 +27,6 @@ from scripts.errors import check_writable, errors_in_one_line, positive
 from scripts.flags import described
 
 Result = tuple[Path, dict[str, Any]]
-HTTP, GRPC = "http://127.0.0.1:8000", "127.0.0.1:9000"
 # Characters of a path in the table.
 LONGEST_PATH = 48
 
@@ -36,9 +35,7 @@ async def classify(
     args: argparse.Namespace, paths: Sequence[Path], note: Callable[[Path, dict[str, Any]], None]
 ) -> None:
     """Send each image, and note its answer or its error as it comes."""
-    url = args.url or HTTP
-    if args.protocol == "grpc":
-        url = f"{'grpcs' if args.ca else 'grpc'}://{args.grpc or GRPC}"
+    url = args.url if args.protocol == "http" else f"{'grpcs' if args.ca else 'grpc'}://{args.grpc}"
     async with Client(url, args.workers, args.ca) as client:
 
         async def one(path: Path) -> None:
@@ -91,8 +88,8 @@ def parse() -> argparse.Namespace:
     parser = described(__doc__)
     parser.add_argument("images", nargs="+", type=Path, help="image files, and folders of them")
     parser.add_argument("--protocol", choices=("http", "grpc"), default="http")
-    parser.add_argument("--url", help=f"of the HTTP server (default: {HTTP})")
-    parser.add_argument("--grpc", help=f"host:port of the gRPC server (default: {GRPC})")
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="of the HTTP server")
+    parser.add_argument("--grpc", default="127.0.0.1:9000", help="host:port of the gRPC server")
     parser.add_argument("--ca", type=Path, help="certificate to trust, PEM; gRPC then uses TLS")
     parser.add_argument("--top-k", type=positive, default=1, help="classes for each image")
     parser.add_argument("--members", action="store_true", help="print each member's own answer too")
@@ -103,8 +100,6 @@ def parse() -> argparse.Namespace:
     check_writable(parser, args.output)
     if args.output is not None and (args.json or args.members or args.top_k > 1):
         parser.error("--output writes one class for each image: leave out --json, --members and --top-k")
-    if (args.url if args.protocol == "grpc" else args.grpc) is not None:
-        parser.error("--url is for --protocol http, and --grpc for --protocol grpc")
     return args
 
 

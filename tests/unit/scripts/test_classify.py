@@ -127,9 +127,7 @@ def test_a_line_that_was_being_written_is_written_again(folder, tmp_path, monkey
     assert sorted(output.read_bytes().splitlines()) == sorted(whole.splitlines())
 
 
-@pytest.mark.parametrize(
-    "flags", [("--output", "a.csv", "--json"), ("--output", "a.csv", "--top-k", 2), ("--grpc", "a:1")]
-)
+@pytest.mark.parametrize("flags", [("--output", "a.csv", "--json"), ("--output", "a.csv", "--top-k", 2)])
 def test_a_flag_that_would_do_nothing_is_refused(folder, monkeypatch, capsys, flags):
     assert run(monkeypatch, capsys, folder, *flags)[1] == 2
 
