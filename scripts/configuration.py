@@ -273,7 +273,7 @@ def check_schema(config: Mapping[str, Any]) -> None:
     except ValidationError as err:
         raise ConfigurationError(describe(err)) from err
     except (ImportError, AttributeError) as err:
-        raise ConfigurationError(f"a function that it names can't be imported: {err}") from err
+        raise ConfigurationError(f"a function that the configuration names can't be imported: {err}") from err
 
 
 def check_names(config: Mapping[str, Any]) -> None:

@@ -26,9 +26,13 @@ class Interval:
 
     @classmethod
     def paired(cls, values: NDArray[np.float64]) -> Interval:
-        """The mean of a difference of -1 to 1 for each image; as wide as for 3 others if all are the same."""
-        mean, half = 100 * values.mean(), 100 * Z * values.std() / np.sqrt(len(values))
-        half = half if values.std() else 100 * 3 / len(values)
+        """The mean of the differences, one of -1 to 1 for each image.
+
+        If all images differ alike, or none does, the interval reaches as far as 3 of them could move the mean (the rule
+        of three).
+        """
+        mean, spread = 100 * values.mean(), values.std()
+        half = 100 * (Z * spread / np.sqrt(len(values)) if spread else 3 / len(values))
         return cls(float(mean), float(max(mean - half, -100)), float(min(mean + half, 100)))
 
     def __str__(self) -> str:

@@ -60,6 +60,7 @@ def describe(error: ValidationError, hidden: frozenset[str] = frozenset()) -> st
             continue
         path = ".".join(str(part) for part in loc if part not in hidden) or "configuration"
         given = "" if detail["type"] in {"missing", "value_error"} else f" (got {_short(detail['input'])})"
+        # Some of our lists are tuples, which YAML does not have.
         message = detail["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
         lines.append(f"{path}: {message}{given}")
     return "; ".join(lines)

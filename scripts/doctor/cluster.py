@@ -28,7 +28,8 @@ def address(given: str | None) -> Finding:
     try:
         machines.enter(given)
     except ScriptError as err:
-        return Finding("wrong", f"cluster: {err}", "do what it says")
+        what, _, remedy = str(err).partition("; ")
+        return Finding("wrong", f"cluster: {what}", remedy)
     own = os.environ.get(HOST_ADDRESS)
     if own is None:
         what = "cluster: without an address this machine serves on loopback, where no other machine reaches it"

@@ -55,7 +55,7 @@ def enter(address: str | None, port: int | None = None) -> None:
     if found.is_loopback or found.is_unspecified:
         raise ScriptError(f"--host-address: other machines can't reach this one at {given}; `ip address` lists others")
     if not (port_given := os.environ.get(CLUSTER_PORT, str(DEFAULT_CLUSTER_PORT))).isdecimal():
-        raise ScriptError(f"{CLUSTER_PORT} is {port_given!r}; it is the number of a port")
+        raise ScriptError(f"{CLUSTER_PORT} is {port_given!r}; set it to the number of a port")
     if os.environ.get("RAY_AUTH_MODE", "token") != "token":
         raise ScriptError("a cluster of several machines needs Ray's token; unset RAY_AUTH_MODE")
 

@@ -87,8 +87,7 @@ class OpenInference:
         model = self._catalog.find(request.model_name, request.model_version)
         tensor = self._tensor(request, model)
         requested = model.requested(request.outputs, parameters)
-        for each in requested:
-            regions.check(self._service.regions, each.parameters)
+        regions.check(self._service.regions, requested)
         given = parameters(request.parameters)
         names = [each.name for each in requested]
         inferred = await model.infer(tensor, names, options.from_parameters(given), call)

@@ -91,10 +91,9 @@ def read(model: Model, body: bytes, header: str | None, settings: IngressSetting
         return Asked(_whole(model, body), model.requested([]), request)
     request = bodies.parsed(body[:length], InferRequest)
     tensor = _tensor(model, request.inputs, memoryview(body)[length:], settings, regions)
-    asked = Asked(tensor, model.requested(request.outputs), request)
-    for output in asked.requested:
-        check(regions, output.parameters)
-    return asked
+    requested = model.requested(request.outputs)
+    check(regions, requested)
+    return Asked(tensor, requested, request)
 
 
 def write(model: Model, asked: Asked, inferred: Inferred, regions: Regions) -> Response:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from deployments.contract.errors import ImageTooLarge, InvalidParameter
+from deployments.ingress.open_inference.model import Requested
 from deployments.ingress.shared_memory import Regions
 
 REGION, SIZE, OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
@@ -41,10 +42,11 @@ def taken(regions: Regions, where: Place, limit: int) -> bytes:
     return regions.read(where.region, where.size, where.offset)
 
 
-def check(regions: Regions, parameters: Mapping[str, Any]) -> None:
-    """Raise as `put` does if the place that an output's parameters name can't be written; before there is an output."""
-    if (where := place(parameters)) is not None:
-        regions.check(where.region, where.size, where.offset)
+def check(regions: Regions, outputs: Iterable[Requested]) -> None:
+    """Raise as `put` does if a place for one of the outputs can't be written; called before there are any outputs."""
+    for output in outputs:
+        if (where := place(output.parameters)) is not None:
+            regions.check(where.region, where.size, where.offset)
 
 
 def put(regions: Regions, where: Place, raw: bytes) -> dict[str, Any]:
