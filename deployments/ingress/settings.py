@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from deployments.contract.caller import FairBy
 from deployments.contract.settings import MIB, Schema
@@ -61,6 +61,16 @@ class IngressSettings(Schema):
         "`*` for any; default: any if it listens beyond loopback, none otherwise. Their pages may change things",
     )
     max_request_bytes: int = Field(32 * MIB, ge=1024, le=1024 * MIB, description="body of one request, bytes")
+
+    @model_validator(mode="after")
+    def _any_request_may_be_in_flight(self) -> Self:
+        # A larger body would be told to come again, and would never be admitted.
+        if self.max_request_bytes > self.max_in_flight_bytes:
+            raise ValueError(
+                f"max_request_bytes is {self.max_request_bytes}, more than the {self.max_in_flight_bytes} of "
+                "max_in_flight_bytes; lower it, or raise the other"
+            )
+        return self
 
 
 class PageConfig(Schema):

@@ -146,6 +146,12 @@ def test_a_gate_comes_first():
         parse(cascade(members=[{"name": "a"}, {"name": "b", "weight": 0}]))
 
 
+def test_no_request_is_allowed_that_could_never_be_in_flight():
+    parse({**TWO, "ingress": {"max_in_flight_bytes": 2**20, "max_request_bytes": 2**20}})
+    with pytest.raises(ConfigurationError, match="more than the 1048576 of max_in_flight_bytes; lower it"):
+        parse({**TWO, "ingress": {"max_in_flight_bytes": 2**20}})
+
+
 def test_a_cache_tells_what_is_wrong_with_it():
     parse({**TWO, "cache": {"max_bytes": "1GiB", "redis": "redis://localhost:6379/0"}})
     with pytest.raises(ConfigurationError, match=r"cache\.redis: a URL begins with one of redis://"):

@@ -180,7 +180,7 @@ async def test_a_node_call_that_is_cancelled_is_an_error_and_not_silence():
 
 
 async def test_admission_counts_bytes_too():
-    door, _ = ingress(delay=0.2, max_in_flight_bytes=1024)
+    door, _ = ingress(delay=0.2, max_in_flight_bytes=1024, max_request_bytes=1024)
     admitted = asyncio.create_task(door.classify([b"a" * 1000]))
     await asyncio.sleep(0.05)
     with pytest.raises(Overloaded, match="1000 bytes are in flight; at most 1024"):
@@ -190,7 +190,7 @@ async def test_admission_counts_bytes_too():
 
 
 async def test_what_arrives_takes_room_for_its_bytes_and_none_of_an_image():
-    door, _ = ingress(max_in_flight=1, max_in_flight_bytes=1024)
+    door, _ = ingress(max_in_flight=1, max_in_flight_bytes=1024, max_request_bytes=1024)
     async with door.capacity.arriving() as arrival:
         arrival.grow(1000)
         with pytest.raises(Overloaded, match="1000 bytes"):

@@ -47,6 +47,7 @@ def observed(monkeypatch):
 
 
 LARGE = 2**21
+FULL = {"max_in_flight_bytes": LARGE, "max_request_bytes": LARGE}
 
 
 @pytest.fixture
@@ -75,14 +76,17 @@ def held(monkeypatch):
         # What was read to its end leaves nothing.
         ("/v2/models/ensemble/infer", LARGE, b" " * LARGE, {}, 422, None),
         # One that is to come again keeps its connection.
-        ("/classify", LARGE, bytes(LARGE), {"max_in_flight_bytes": 2**20}, 503, None),
+        ("/classify", LARGE, bytes(LARGE), FULL, 503, None),
     ],
 )
 @pytest.mark.parametrize("alone", [False, True])
 def test_the_rest_of_a_large_body_that_is_refused_for_good_is_not_read_and_refusals_of_it_leave_at_a_pace(
     path, size, body, settings, status, connection, alone, held
 ):
-    response = Door(**settings).answer(path, body, [("Content-Length", str(size).encode())], chunk=2**16, alone=alone)
+    door = Door(**settings)
+    # Of another request, as far as these settings notice it.
+    door.service.ingress.capacity.size = 1
+    response = door.answer(path, body, [("Content-Length", str(size).encode())], chunk=2**16, alone=alone)
     assert (response.status_code, response.headers.get("Connection")) == (status, connection)
     # Where Serve takes in all of it, it would come while the refusal waits.
     assert len(held) == (connection == "close" and alone)
