@@ -51,6 +51,8 @@ class Header:
     Attributes:
         bytes_per_pixel: the memory that decoding takes for each pixel of the scale that it is decoded at.
         kept: the memory that decoding takes besides, at every scale, bytes.
+        is_pillows: whether Pillow decodes it, because OpenCV 5.0 does not turn an AVIF as the file says, and darkens a
+            TIFF by its alpha.
     """
 
     width: int
@@ -58,6 +60,7 @@ class Header:
     is_jpeg: bool
     bytes_per_pixel: int = USUAL_BYTES_PER_PIXEL
     kept: int = 0
+    is_pillows: bool = False
 
     def scale(self, wanted: Sequence[Preprocessing]) -> int:
         """By how much it is decoded smaller than it is: 1, 2, 4 or 8."""
@@ -118,10 +121,14 @@ def _header(encoded: bytes) -> Header:
             weight = BYTES_PER_PIXEL.get(image.format or "", USUAL_BYTES_PER_PIXEL)
             if getattr(image, "is_animated", False):
                 weight = max(weight, USUAL_BYTES_PER_PIXEL)
-            return Header(*image.size, False, weight)
+            is_pillows = image.format == "AVIF" or (image.format == "TIFF" and "A" in image.getbands())
+            header, mode = Header(*image.size, False, weight, is_pillows=is_pillows), image.mode
     # Pillow's parsers raise errors of many types.
     except Exception as err:
         raise InvalidImage("the body is not an image; send a JPEG, PNG, WebP, BMP, GIF or TIFF file") from err
+    if mode == "F":
+        raise InvalidImage("the image's pixels are floating-point numbers; save it with 8 or 16 bits for each colour")
+    return header
 
 
 def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> list[Pixels]:
@@ -142,13 +149,12 @@ def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> l
         InvalidImage: the image is damaged or truncated.
     """
     flags = REDUCED_JPEG.get(header.scale(wanted), cv2.IMREAD_COLOR)
-    # OpenCV 5.0 does not turn an AVIF as the file says, and fails on a GIF whose code table is full.
-    is_avif = encoded[4:8] == b"ftyp"
     try:
-        image = None if is_avif else cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
+        image = None if header.is_pillows else cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
     except cv2.error as err:
         raise InvalidImage("the image can't be decoded; send it in another format") from err
-    if is_avif or (image is None and encoded.startswith(b"GIF8")):
+    # OpenCV 5.0 fails on a GIF whose code table is full.
+    if header.is_pillows or (image is None and encoded.startswith(b"GIF8")):
         image = _by_pillow(encoded)
     if image is None:
         raise InvalidImage("the image is truncated or damaged; send the whole file")
@@ -157,9 +163,9 @@ def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> l
 
 
 def _by_pillow(encoded: bytes) -> Pixels | None:
-    """Decode an AVIF or a GIF by Pillow; None if it is damaged."""
+    """Decode an AVIF, a GIF or a TIFF by Pillow; None if it is damaged."""
     try:
-        with Image.open(io.BytesIO(encoded), formats=("AVIF", "GIF")) as image:
+        with Image.open(io.BytesIO(encoded), formats=("AVIF", "GIF", "TIFF")) as image:
             upright = ImageOps.exif_transpose(image).convert("RGB")
             return cv2.cvtColor(np.asarray(upright), cv2.COLOR_RGB2BGR).astype(np.uint8, copy=False)
     # Pillow's parsers raise errors of many types.

@@ -1,8 +1,10 @@
+import io
 import time
 
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from deployments.contract.errors import DeadlineExceeded, ImageTooLarge, InvalidImage
 from deployments.contract.item import Item
@@ -94,9 +96,17 @@ def test_grey_becomes_colour():
     assert np.ptp(result.astype(int), axis=2).max() == 0
 
 
-def test_alpha_is_dropped():
+@pytest.mark.parametrize("suffix", [".png", ".tiff"])
+def test_alpha_is_dropped(suffix):
     pixels = np.dstack([pictures.grey(90), np.full((64, 64), 10, np.uint8)])
-    assert decoded(pictures.encode(pixels, ".png")).tolist() == pictures.grey(90, 32, 32).tolist()
+    assert decoded(pictures.encode(pixels, suffix)).tolist() == pictures.grey(90, 32, 32).tolist()
+
+
+def test_pixels_of_floating_point_numbers_are_refused_as_such():
+    file = io.BytesIO()
+    Image.fromarray(np.full((8, 8), 0.5, np.float32)).save(file, "TIFF")
+    with pytest.raises(InvalidImage, match="floating-point numbers; save it with 8 or 16 bits"):
+        decoded(file.getvalue())
 
 
 def test_sixteen_bits_become_eight():
