@@ -1,9 +1,10 @@
-"""Classifies a folder of images over HTTP, many at a time, and waits before it repeats a request that was refused.
+"""Classifies a folder of images, many at a time, and retries requests that the server refused because of its load.
 
 python examples/async_client.py http://127.0.0.1:8000 images/
 
-The client needs neither Ray nor OpenVINO. A request that the server refuses for now is sent again after the
-time in the refusal; every other error is raised, as the class of its code. `grpc://127.0.0.1:9000` is a URL of gRPC.
+The client needs neither Ray nor OpenVINO. A request that the server refuses because of its load is sent again after the
+time that the refusal names; every other error is raised, as the class of its code. For gRPC the URL is
+`grpc://127.0.0.1:9000`.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 python examples/handle_client.py image.jpg ...
 
-First read the file that `make serve` names, by `source`.
+First run `source` on the file that `make serve` names: it has the variables by which Ray finds the cluster.
 """
 
 import os
@@ -26,8 +26,8 @@ def main(paths: list[str]) -> None:
         except EnsembleError as error:
             print(f"{path}: {error.code}: {error.message}")
             continue
-        votes = ", ".join(f"{name} says {vote.label}" for name, vote in classification.members.items())
-        print(f"{path}: {classification.label} ({classification.probability:.3f}); {votes}")
+        members = ", ".join(f"{name}: {member.label}" for name, member in classification.members.items())
+        print(f"{path}: {classification.label} ({classification.probability:.3f}); {members}")
 
 
 if __name__ == "__main__":

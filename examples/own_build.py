@@ -2,11 +2,11 @@
 
     make serve CONFIG=examples/own_build.yaml
 
-Two things differ: how the nodes are joined, and an error of its own, which every protocol answers with the status of
-its class. `members`, `transformer`, `combiner`, `labeler`, `ingress`, `edges`, `access`, `page` and `feedback` of the
-configuration hold as ever. `ensemble`, `cache`, canaries and shadows are part of how `graph.composition.ensemble` joins
-the nodes, which `compose` replaces: here they do nothing. `make serve` can't know what a `build` of your own does with
-keys, so to listen beyond loopback it needs its flag for a server without them.
+Two things differ from the default graph: how the nodes are joined, and an error of its own, which every protocol
+answers with the status of its class. `members`, `transformer`, `combiner`, `labeler`, `ingress`, `edges`, `access`,
+`page` and `feedback` of the configuration work as usual. `ensemble`, `cache`, canaries and shadows do nothing here,
+because `graph.composition.ensemble` joins them to the nodes, and `compose` replaces it. `make serve` can't know whether
+a `build` of your own checks keys, so to listen beyond loopback it needs `--without-keys`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -64,7 +64,7 @@ def test_a_handle_client(served, tmp_path):
     (tmp_path / "words.txt").write_text("no image")
     cat, words = run(served("third_member.yaml"), "handle_client.py", CAT, tmp_path / "words.txt")
     assert "cat.jpg: cat" in cat
-    assert "float says cat" in cat
+    assert "float: cat" in cat
     assert "words.txt: invalid_image" in words
 
 
