@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from deployments.observe.exporters import FOLDER
-from scripts.errors import ScriptError, errors_in_one_line
+from scripts.errors import ScriptError, errors_in_one_line, positive
 from scripts.flags import described
 from scripts.trace import jaeger
 from scripts.trace.spans import Trace, read_traces
@@ -32,7 +32,7 @@ def choose(traces: list[Trace], beginning: str | None, slowest: bool, last: int)
         ScriptError: no trace's id begins so, or several do.
     """
     if beginning is not None:
-        found = [trace for trace in traces if trace.trace_id.startswith(beginning.lower())]
+        found = [trace for trace in traces if trace.trace_id.startswith(beginning)]
         if len(found) != 1:
             raise ScriptError(f"{len(found)} traces have an id that begins with {beginning!r}")
         return found
@@ -44,19 +44,22 @@ def choose(traces: list[Trace], beginning: str | None, slowest: bool, last: int)
 def main() -> None:
     """Parse the command line and draw."""
     parser = described(__doc__)
-    parser.add_argument("trace", nargs="?", metavar="TRACE_ID", help="the beginning of its id; default: the newest")
+    parser.add_argument(
+        "trace", nargs="?", type=str.lower, metavar="TRACE_ID", help="the beginning of its id; default: the newest"
+    )
     parser.add_argument("--slowest", action="store_true", help="the slowest instead of the newest")
-    parser.add_argument("--last", type=int, default=1, metavar="N", help="so many, the newest (or slowest) first")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the traces are (default: traces)")
-    parser.add_argument("--jaeger", metavar="URL", help="read from this Jaeger instead of a folder")
+    parser.add_argument("--last", type=positive, metavar="N", help="so many, the newest (or slowest) first; default: 1")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--folder", type=Path, default=FOLDER, help="where the traces are (default: traces)")
+    where.add_argument("--jaeger", metavar="URL", help="read from this Jaeger instead of a folder")
     parser.add_argument("--json", action="store_true", help="print JSON instead of drawing")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the first one's waterfall as an SVG")
     args = parser.parse_args()
-    if args.last < 1:
-        parser.error("--last must be at least 1")
+    if args.trace is not None and (args.slowest or args.last):
+        parser.error("--slowest and --last choose among all traces; leave out TRACE_ID, or them")
     with errors_in_one_line():
         found = read_traces(args.folder) if args.jaeger is None else jaeger.read_traces(args.jaeger, args.trace)
-        traces = choose(found, args.trace, args.slowest, args.last)
+        traces = choose(found, args.trace, args.slowest, args.last or 1)
         if args.svg is not None:
             args.svg.write_text(svg(traces[0]), encoding="utf-8")
         if args.json:

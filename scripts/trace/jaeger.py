@@ -39,9 +39,10 @@ def read_traces(url: str, trace_id: str | None = None) -> list[Trace]:
         answer = httpx.get(f"{url.rstrip('/')}{path}", params={} if complete else query, timeout=30, trust_env=False)
     except (httpx.HTTPError, httpx.InvalidURL) as err:
         raise ScriptError(f"there is no Jaeger at {url}: {err}; make jaeger says how to start one") from err
-    if answer.status_code == httpx.codes.NOT_FOUND:
-        raise ScriptError(f"{url} has no such trace; serve with OTEL_TRACES_EXPORTER=otlp and send a request")
     try:
-        return traces(spans_in(answer.json()["result"]))
+        found = [] if answer.status_code == httpx.codes.NOT_FOUND else traces(spans_in(answer.json()["result"]))
     except (ValueError, KeyError, TypeError) as err:
         raise ScriptError(f"what {url} answers, status {answer.status_code}, is not Jaeger's: {err!r}") from err
+    if not found:
+        raise ScriptError(f"{url} has no such trace; serve with OTEL_TRACES_EXPORTER=otlp and send a request")
+    return found

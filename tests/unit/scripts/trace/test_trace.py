@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from scripts.trace import __main__ as command
+from tests.local_servers import HttpServer, Reply
 
 US = 1000
 
@@ -137,6 +138,30 @@ def test_a_file_of_something_else_is_named(tmp_path, monkeypatch, line):
         run(monkeypatch, tmp_path)
 
 
-def test_no_jaeger_says_how_to_get_one(tmp_path, monkeypatch):
+def test_no_jaeger_says_how_to_get_one(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["trace", "--jaeger", "http://127.0.0.1:1"])
     with pytest.raises(SystemExit, match="make jaeger"):
-        run(monkeypatch, tmp_path, "--jaeger", "http://127.0.0.1:1")
+        command.main()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["aa", "--slowest"], "--slowest and --last choose among all traces"),
+        (["aa", "--last", 2], "--slowest and --last choose among all traces"),
+        (["--jaeger", "http://127.0.0.1:1"], "not allowed with argument --folder"),
+    ],
+)
+def test_flags_of_which_one_would_be_ignored_are_refused(folder, monkeypatch, capsys, flags, said):
+    with pytest.raises(SystemExit) as end:
+        run(monkeypatch, folder, *flags)
+    assert end.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("reply", [Reply(404), Reply(body=b'{"result": {"resourceSpans": []}}')])
+def test_a_jaeger_without_such_a_trace_says_how_to_get_one(reply, tmp_path, monkeypatch):
+    with HttpServer(lambda asked: reply) as server:
+        monkeypatch.setattr(sys, "argv", ["trace", "--jaeger", server.url, "--svg", str(tmp_path / "w.svg")])
+        with pytest.raises(SystemExit, match="OTEL_TRACES_EXPORTER=otlp"):
+            command.main()
