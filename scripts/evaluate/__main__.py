@@ -35,6 +35,9 @@ from scripts.repository import VARIABLE, default_repository
 from scripts.results import add_files, check_files, write_files
 from scripts.shipped import shipped
 
+# Requests in flight.
+AT_ONCE = 16
+
 
 def results(args: argparse.Namespace) -> measure.Results:
     """Measure what the command line asks for."""
@@ -53,11 +56,13 @@ def results(args: argparse.Namespace) -> measure.Results:
         raise ScriptError(
             f"{args.config} has {len(found)} applications of {configuration.IMPORT_PATH}; one is measured"
         )
-    config, agreed = configuration.check(found[0])
-    if args.repository:
-        config = config.model_copy(update={"model_repository": args.repository})
     if args.url:
-        return measure.running(args.url, config, dataset, args.connections)
+        # Its models may be there alone.
+        config = configuration.check_arguments(found[0])
+        if args.repository:
+            config = config.model_copy(update={"model_repository": args.repository})
+        return measure.running(args.url, config, dataset, args.connections or AT_ONCE)
+    config, agreed = configuration.check(found[0])
     scores, sentences = measure.served(config, agreed, dataset, args.method, args.fit_weights)
     return scores, [*configuration.doubts(config, agreed), *sentences]
 
@@ -89,13 +94,15 @@ def parse() -> argparse.Namespace:
         "--fit-weights", action="store_true", help="fit members' weights to the images, which none may have learnt"
     )
     parser.add_argument("--url", help="measure this server instead, as http://127.0.0.1:8000")
-    parser.add_argument("--connections", type=positive, default=16, help="requests in flight, with --url (default: 16)")
+    parser.add_argument("--connections", type=positive, help=f"requests in flight, with --url (default: {AT_ONCE})")
     add_files(parser)
     args = parser.parse_args()
     if args.data is None:
         parser.error("--data is required where ENSEMBLE_DATA is not set")
     if args.url and (args.members or args.method or args.against or args.fit_weights):
         parser.error("--members, --against, --method and --fit-weights are the server's with --url")
+    if args.connections and not args.url:
+        parser.error("--connections is for --url")
     if args.against and (not args.members or args.method or args.fit_weights):
         parser.error("--against compares --members, each by itself")
     if args.config and (args.members or (args.repository and not args.url)):

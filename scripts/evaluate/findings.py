@@ -6,7 +6,6 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +23,11 @@ from scripts.evaluate.calibration import log_loss, mixture_weights
 from scripts.evaluate.ensembles import Members
 from scripts.evaluate.report import paired
 from scripts.interval import Interval
+from scripts.shadow.verdict import LEVEL, chance
 
 MOST_CONFUSIONS, MOST_IMAGES = 5, 5
 # Images whose headers are read.
 MEASURED = 200
-# A difference is real if chance alone makes it so seldom.
-MOST_BY_CHANCE = 0.05
 
 
 def sizes(config: EnsembleConfig, agreed: Agreement, dataset: Dataset) -> Iterator[str]:
@@ -86,14 +84,6 @@ def disagreements(members: Members, answers: Truth, names: Sequence[str], datase
         yield f"  {dataset.names[row]} ({votes})"
 
 
-def by_chance(better: int, worse: int) -> float:
-    """How probable it is that so many images or more differ in one direction, if both are as probable (McNemar)."""
-    differ = better + worse
-    as_rare: int = sum(comb(differ, count) for count in range(min(better, worse) + 1))
-    probable: float = 2 * as_rare / 2**differ
-    return min(1.0, probable)
-
-
 def fitted(members: Members) -> str:
     """The weights of the mean that fit images best, and whether they or equal ones are to be set.
 
@@ -114,7 +104,7 @@ def fitted(members: Members) -> str:
     difference = Interval.paired(changes)
     losses = log_loss(combined(weights), labels), log_loss(equal, labels)
     shown = ", ".join(f"{name}: {weight:.2f}" for name, weight in zip(names, weights, strict=True))
-    if by_chance(int((changes > 0).sum()), int((changes < 0).sum())) >= MOST_BY_CHANCE:
+    if chance(int((changes > 0).sum()), int((changes < 0).sum())) >= LEVEL:
         verdict = "equal weights are as good"
     elif difference.mean > 0:
         verdict = f"set `combiner: {{weights: {{{shown}}}}}`"

@@ -115,14 +115,15 @@ def measured(candidates: Sequence[Candidate], together: Together, dataset: Datas
     scores, ensembles = _scores(candidates, outputs, labels), list[Score]()
     sentences, findings = list[str](), list[str]()
     for rows in selections(candidates, list(together.weights)):
-        chosen = {name: outputs[row] for name, row in rows.items()}
+        parts, chosen = [scores[row] for row in rows.values()], {name: outputs[row] for name, row in rows.items()}
         members = Members(chosen, labels, together.weights, dict.fromkeys(rows, 1.0), together.method)
         combined = members.combined(list(chosen))
         answers, sure = combined.argmax(axis=1), combined.max(axis=1)
         if (cascade := together.cascade) is not None:
             walk = members.walk(cascade.order, cascade.exit_at)
             answers, sure = walk.answers, walk.sure
-            sentences.append(f"The cascade answers {walk.stops[0]:.1%} of the images by {cascade.order[0]} alone.")
+            alone = f"answers {walk.stops[0]:.1%} of the images by {cascade.order[0]} alone"
+            sentences.append(f"{joined(parts)} ensemble: the cascade {alone}.")
         if not findings:
             findings = [
                 *confusions(answers, labels, together.labels),
@@ -130,7 +131,7 @@ def measured(candidates: Sequence[Candidate], together: Together, dataset: Datas
             ]
         if len(rows) < 2:
             continue
-        parts, best = [scores[row] for row in rows.values()], max(rows.values(), key=lambda row: scores[row].top1)
+        best = max(rows.values(), key=lambda row: scores[row].top1)
         ensembles.append(_score(ENSEMBLE, joined(parts), sure, answers == labels))
         difference = Interval.paired((answers == labels) - hits(outputs[best], labels))
         if all(candidates[row].is_served for row in rows.values()):

@@ -33,6 +33,8 @@ from scripts.results import add_files, check_files, write_files
 from scripts.shadow.verdict import verdict
 
 NOT_FOUND, OVERLOADED = 404, 503
+# Requests in flight.
+AT_ONCE = 4
 # Labels in a request, and how long a shadow may take for the images that it has.
 LABELS_AT_ONCE = 500
 SETTLED_S = 10.0
@@ -173,6 +175,8 @@ async def ask(url: str, dataset: Dataset | None, connections: int) -> list[dict[
         ScriptError: it can't be reached, has no shadow, takes no labels, or several replicas have counted.
     """
     key = os.environ.get(KEY)
+    if url.startswith("grpc"):
+        raise ScriptError(f"{url}: /stats is answered over HTTP alone; name the server's http:// or https:// address")
     try:
         server = connect(url, headers=(("authorization", f"Bearer {key}"),) if key else ())
     except ValueError as err:
@@ -202,18 +206,18 @@ def main() -> None:
     parser.add_argument("url", help="the server's root")
     parser.add_argument("--data", type=Path, metavar="PATH", help="zip file or folder of <class>/*.jpg to send")
     parser.add_argument("--limit", type=positive, metavar="N", help="images of it; default: all")
-    parser.add_argument("--connections", type=positive, default=4, help="requests in flight, with --data; default: 4")
+    parser.add_argument("--connections", type=positive, metavar="N", help="requests in flight, with --data; default: 4")
     add_files(parser, "json")
     args = parser.parse_args()
     check_files(parser, args)
-    if args.limit is not None and args.data is None:
-        parser.error("--limit is for --data")
+    if args.data is None and (args.limit or args.connections):
+        parser.error("--limit and --connections are for --data")
     with errors_in_one_line():
         dataset = None if args.data is None else Dataset.open(args.data)
         if dataset is not None and args.limit is not None and args.limit < len(dataset):
             # Of every class, and the same ones each time.
             dataset = dataset.hold_out(args.limit)[1]
-        judgements = asyncio.run(ask(args.url, dataset, args.connections))
+        judgements = asyncio.run(ask(args.url, dataset, args.connections or AT_ONCE))
         print("\n".join(line for each in judgements for line in sentences(each)))
         write_files(args, None, judgements)
 

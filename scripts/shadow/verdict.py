@@ -41,8 +41,7 @@ def chance(first_only: int, second_only: int) -> float:
     for k in range(1, fewer + 1):
         term = term * (pairs - k + 1) // k
         total += term
-    # In whole numbers, because a float has no power of two as large as this.
-    return min(1.0, 2 * total / 2**pairs) if pairs < 1000 else min(1.0, float(2 * total * 10**18 >> pairs) / 10**18)
+    return min(1.0, 2 * total / (1 << pairs))
 
 
 def verdict(both: int, shadow_only: int, other_only: int, neither: int) -> Verdict:

@@ -8,15 +8,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import yaml
 
 from graph.agreement import agree
 from graph.config import EnsembleConfig, parse
 from models.errors import ModelError
 from models.repository import sha256
+from scripts.configuration import IMPORT_PATH
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.evaluate import __main__ as command
-from scripts.evaluate.findings import by_chance
 from scripts.evaluate.measure import compare, running, served
 from scripts.evaluate.measure import repository as evaluate
 from scripts.evaluate.report import Score
@@ -109,7 +110,11 @@ def test_a_cascade_is_measured_as_it_is_served(repository: Path, draw: Draw) -> 
     scores, sentences = served(content, agree(content), Dataset.open(draw(COUNTS)))
     # The first one is sure enough of its bird.
     assert scores[3] == Score("ensemble", "FP16+INT8", 20.0, 10, None, 40.01)
-    assert "The cascade answers 100.0% of the images by a alone." in sentences
+    # Each ensemble has a sentence of its own.
+    told = [sentence for sentence in sentences if "the cascade" in sentence]
+    assert told == [
+        f"{kind} ensemble: the cascade answers 100.0% of the images by a alone." for kind in ("FP16+INT8", "FP16")
+    ]
 
 
 def test_the_weights_of_a_configuration_are_fitted_and_compared_with_equal_ones(
@@ -137,11 +142,6 @@ def test_weights_are_not_fitted_to_images_that_a_member_has_learnt(repository: P
     add(repository, "c", constant(DOGS), "FP16", source=source)
     with pytest.raises(ScriptError, match=r"'c' was trained on .* with --hold-out 5, so it has learnt some"):
         evaluate(repository, ["b", "c"], Dataset.open(data), fits=True)
-
-
-@pytest.mark.parametrize(("better", "worse", "probable"), [(4, 0, 0.125), (6, 0, 0.03125), (0, 6, 0.03125), (5, 5, 1)])
-def test_few_differing_images_show_no_difference(better: int, worse: int, probable: float) -> None:
-    assert by_chance(better, worse) == probable
 
 
 def test_an_int8_ensemble_needs_every_member(repository: Path, draw: Draw) -> None:
@@ -263,6 +263,17 @@ def test_a_server_is_measured_and_asked_again_when_full(
     assert "+0.00 points" in sentences[0]
 
 
+def test_a_server_is_measured_where_its_models_are_not(
+    server: tuple[str, type[Server]], tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = {"model_repository": "nowhere", "members": [{"name": "a"}, {"name": "b"}]}
+    application = {"import_path": IMPORT_PATH, "args": arguments}
+    (tmp_path / "my.yaml").write_text(yaml.safe_dump({"applications": [application]}))
+    flags = ["--data", draw(COUNTS), "--url", server[0], "--connections", 4, "--json", tmp_path / "t.json"]
+    run(monkeypatch, tmp_path / "my.yaml", *flags)
+    assert [each["precision"] for each in json.loads((tmp_path / "t.json").read_text())][:2] == ["unknown", "unknown"]
+
+
 def test_of_a_cascade_only_the_members_that_saw_every_image_are_measured(
     server: tuple[str, type[Server]], repository: Path, draw: Draw
 ) -> None:
@@ -323,6 +334,7 @@ def test_mistakes_end_in_one_line(
         run(monkeypatch, "--data", tmp_path / "missing.zip")
     for flags, message in (
         (["--url", "http://127.0.0.1:9", "--method", "mean"], "are the server's"),
+        (["--connections", 4], "--connections is for --url"),
         (["--json", tmp_path / "missing" / "t.json"], "no folder"),
         (["my.yaml", "--members", "a"], "names its members"),
         (["my.yaml", "--repository", tmp_path], "names its members"),

@@ -1,11 +1,12 @@
 import json
 import math
+import sys
 
 import pytest
 
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
-from scripts.shadow.__main__ import OVERLOADED, ask, counted, judged, sentences, since
+from scripts.shadow.__main__ import OVERLOADED, ask, counted, judged, main, sentences, since
 from scripts.shadow.verdict import chance, needed, verdict
 from tests.local_servers import HttpServer, Reply, refusal
 
@@ -142,3 +143,17 @@ async def test_images_that_are_refused_are_counted(dataset, capsys):
 async def test_a_page_is_no_statistics():
     with HttpServer(lambda asked: Reply(body=b"<html>")) as page, pytest.raises(ScriptError, match="is this the ensem"):
         await ask(page.url, None, 1)
+
+
+async def test_an_address_for_grpc_is_refused():
+    with pytest.raises(ScriptError, match="over HTTP alone"):
+        await ask("grpc://127.0.0.1:9", None, 1)
+
+
+@pytest.mark.parametrize("flag", ["--limit", "--connections"])
+def test_what_is_for_images_is_refused_without_them(flag, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["shadow", "http://127.0.0.1:9", flag, "2"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert flag in capsys.readouterr().err
