@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import math
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from deployments.contract.errors import ConfigurationError, EnsembleError
 from models.errors import ModelError
+
+T = TypeVar("T")
 
 
 class ScriptError(ValueError):
@@ -36,22 +40,28 @@ def check_writable(parser: argparse.ArgumentParser, *files: Path | None) -> None
             parser.error(f"there is no folder {file.parent} to write {file.name} to")
 
 
-def positive(text: str) -> int:
-    """The type of a flag that is 1 or more."""
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
+def _type(read: Callable[[str], T], is_right: Callable[[T], bool], wanted: str) -> Callable[[str], T]:
+    """The type of a flag, of which a wrong value is told what is wanted."""
+
+    def parse(text: str) -> T:
+        try:
+            value = read(text)
+        except ValueError:
+            value = None
+        if value is None or not is_right(value):
+            raise argparse.ArgumentTypeError(f"must be {wanted}")
+        return value
+
+    return parse
 
 
-def at_least_zero(text: str) -> int:
-    """The type of a flag that is 0 or more."""
-    if (value := int(text)) < 0:
-        raise argparse.ArgumentTypeError("must be 0 or more")
-    return value
+def number(above: float, below: float = math.inf) -> Callable[[str], float]:
+    """The type of a flag that is a number between two others."""
+    upper = f" and below {below:g}" if below < math.inf else ""
+    return _type(float, lambda value: above < value < below, f"a number above {above:g}{upper}")
 
 
-def fraction(text: str) -> float:
-    """The type of a flag from 0 to 1."""
-    if not 0 <= (value := float(text)) <= 1:
-        raise argparse.ArgumentTypeError("must be from 0 to 1")
-    return value
+positive = _type(int, lambda value: value >= 1, "a whole number, 1 or more")
+at_least_zero = _type(int, lambda value: value >= 0, "a whole number, 0 or more")
+zero_or_more = _type(float, lambda value: 0 <= value < math.inf, "a number, 0 or more")
+fraction = _type(float, lambda value: 0 <= value <= 1, "from 0 to 1")

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, get_args
 
 from scripts.client import KEY
-from scripts.errors import fraction, positive
+from scripts.errors import fraction, number, positive, zero_or_more
 from scripts.load.arrivals import Process
-from scripts.load.mlperf import SCENARIOS
 from scripts.load.protocols import NAMES
 
 FILES = ("json", "markdown", "csv", "html")
+# What a scenario of MLPerf's takes of the flags of a load.
+USED = {
+    "server": ("rate", "slo_ms", "percentile"),
+    "singlestream": ("percentile",),
+    "multistream": ("percentile",),
+    "offline": ("rate", "concurrency"),
+}
 LARGEST_BATCH, MOST_PROCESSES, MOST_CLIENTS = 64, 64, 10_000
 
 
@@ -25,19 +30,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """See `argparse.ArgumentParser.error`."""
         self.exit(2, f"{self.prog}: {' '.join(message.split())}\n")
-
-
-def number(above: float, below: float = math.inf) -> Callable[[str], float]:
-    """The type of a flag that is a number between two others."""
-
-    def parse(text: str) -> float:
-        value = float(text)
-        if not above < value < below:
-            upper = f" and below {below:g}" if below < math.inf else ""
-            raise argparse.ArgumentTypeError(f"must be a number above {above:g}{upper}")
-        return value
-
-    return parse
 
 
 def count(most: int) -> Callable[[str], int]:
@@ -97,11 +89,11 @@ def _when(add: Add, add_one: Add) -> None:
     add_one("--concurrency", type=clients, nargs="+", metavar="N", help="a closed loop of clients; default: 8")
     add_one("--rate", type=number(0), nargs="+", metavar="R", help="an open loop, requests per second")
     add_one("--replay", type=Path, metavar="FILE", help="an open loop at recorded times, seconds, one per line")
-    add("--arrivals", choices=get_args(Process), default="poisson", help="of --rate; default: poisson")
+    add("--arrivals", choices=get_args(Process), default="poisson", help="of --rate and --slo-ms; default: poisson")
     add("--cv", type=number(0), default=2.0, help="of gamma: how bursty; 1 is poisson; default: 2")
     add("--slo-ms", type=number(0), metavar="MS", help="search the highest rate at which the percentile is below")
     add("--percentile", type=number(0, 100), help="of the latency that is judged; default: 99")
-    add("--mlperf", choices=tuple(SCENARIOS), help="let MLPerf's load generator decide; unofficial")
+    add("--mlperf", choices=tuple(USED), help="let MLPerf's load generator decide; unofficial")
     add("--seed", type=int, default=0, help="of the arrivals; default: 0")
 
 
@@ -110,7 +102,7 @@ def _how(add: Add) -> None:
     add("--window", type=number(0), default=5.0, metavar="S", help="length of a window; default: 5 s")
     add("--stability", type=number(0), default=10.0, metavar="%", help="windows agree by so much; default: 10")
     add("--trials", type=positive, default=10, help="windows at most; default: 10")
-    add("--warm-up", type=number(-1e-9), default=1.0, metavar="S", help="before, not counted; default: 1 s")
+    add("--warm-up", type=zero_or_more, default=1.0, metavar="S", help="before, not counted; default: 1 s")
     add("--timeout", type=number(0), default=60.0, metavar="S", help="of a request; default: 60 s")
     add("--processes", type=count(MOST_PROCESSES), default=1, help="that send; default: 1")
     add("--connections", type=positive, help="at most; default: 1,000, of gRPC up to 8")
@@ -135,16 +127,32 @@ def check(made: Parser, args: argparse.Namespace) -> None:
         if (file := getattr(args, name)) is not None and not file.parent.is_dir():
             made.error(f"--{name}: there is no folder {file.parent}")
     modes = [f"--{name}" for name in ("concurrency", "rate", "replay") if getattr(args, name) is not None]
-    is_server = args.mlperf == "server"
     wrong = {
         f"--slo-ms: searches the rate by itself, not together with {modes}": args.slo_ms and modes and not args.mlperf,
-        "--replay: not together with --mlperf": args.replay and args.mlperf,
-        "--repeats: not together with --batch, --data or --mlperf": args.repeats is not None
-        and (args.batch > 1 or args.data or args.mlperf),
-        **{f"--{name}: not together with --mlperf": args.mlperf and getattr(args, name) for name in FILES},
+        "--repeats: not together with --batch or --data": args.repeats is not None and (args.batch > 1 or args.data),
         f"--rate: --mlperf {args.mlperf} needs it": args.mlperf in {"server", "offline"} and not args.rate,
-        "--slo-ms: --mlperf server needs it": is_server and not args.slo_ms,
+        "--slo-ms: --mlperf server needs it": args.mlperf == "server" and not args.slo_ms,
+        "--rate, --concurrency: --mlperf takes one": args.mlperf and len(args.rate or args.concurrency or ()) > 1,
     }
     for message, is_wrong in wrong.items():
         if is_wrong:
             made.error(message)
+    for where, names in _ignored(args).items():
+        for name in names:
+            if getattr(args, name) not in (None, made.get_default(name)):
+                made.error(f"--{name.replace('_', '-')}: {where}")
+
+
+def _ignored(args: argparse.Namespace) -> dict[str, Sequence[str]]:
+    """The flags of which nothing would come beside the others, by why."""
+    windows, arrivals = ("window", "stability", "trials"), ("arrivals", "cv", "seed")
+    if args.mlperf:
+        ours = ("replay", "repeats", "warm_up", "processes", "pid", "price_per_hour", *windows, *arrivals, *FILES)
+        theirs = [name for name in ("rate", "slo_ms", "percentile", "concurrency") if name not in USED[args.mlperf]]
+        return {"not together with --mlperf": ours, f"--mlperf {args.mlperf} does not use it": theirs}
+    return {
+        "is for --rate or --slo-ms": () if args.rate or args.slo_ms else arrivals,
+        "is for --arrivals gamma": () if args.arrivals == "gamma" else ("cv",),
+        "not together with --replay, which lasts as long as its times": ("seconds", "warm_up") if args.replay else (),
+        "not together with --seconds or --replay, whose time is fixed": windows if args.seconds or args.replay else (),
+    }

@@ -33,6 +33,10 @@ def target(args: argparse.Namespace) -> Target:
         protocol = chosen(url, args.protocol, args.model, dict(args.shape))
     except ValueError as err:
         raise ScriptError(f"{'URL' if args.protocol is None else '--protocol'}: {err}") from err
+    if args.shape and isinstance(protocol, Classify):
+        raise ScriptError(f"--shape: {protocol.path} takes images as they are; it is for models with tensors")
+    if args.ca is not None and url.scheme in {"http", "grpc"}:
+        raise ScriptError(f"--ca: {url.scheme}:// has no certificate; it is for https:// and grpcs://")
     images, labels = _labelled(args.data) if args.data is not None else (_images(args.images), ())
     judged = isinstance(protocol, Classify) and args.batch == 1
     if args.repeats is not None and not all(image.startswith(b"\xff\xd8") for image in images):

@@ -22,7 +22,7 @@ from deployments.members.local import LocalMember
 from deployments.members.streams import folder
 from scripts import configuration
 from scripts.dataset import check_image
-from scripts.errors import ScriptError, errors_in_one_line, fraction, positive
+from scripts.errors import ScriptError, errors_in_one_line, fraction, number, positive
 from scripts.flags import described
 from scripts.load.arrivals import Arrivals
 from scripts.load.load import Closed
@@ -143,11 +143,9 @@ def main() -> None:
     parser = described(__doc__)
     add_profile(parser)
     parser.add_argument("--concurrency", type=positive, nargs="+", metavar="N", help="clients of a closed loop")
-    parser.add_argument("--rate", type=float, nargs="+", metavar="R", help="requests per second of an open loop")
+    parser.add_argument("--rate", type=number(0), nargs="+", metavar="R", help="requests per second of an open loop")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args()
-    if any(rate <= 0 for rate in args.rate or ()):
-        parser.error("--rate: must be above 0")
     with errors_in_one_line():
         config = configuration.read(args.config)
         profile = profile_of(args, config, photographs(args), args.exits)

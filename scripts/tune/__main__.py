@@ -29,7 +29,7 @@ from deployments.cpus import available_cpus
 from graph.names import TRANSFORMER
 from scripts import configuration
 from scripts.dataset import Dataset
-from scripts.errors import ScriptError, check_writable, errors_in_one_line
+from scripts.errors import ScriptError, check_writable, errors_in_one_line, number, zero_or_more
 from scripts.evaluate.accuracy import sample
 from scripts.flags import described
 from scripts.plan.__main__ import add_profile, only_application, photographs, profile_of
@@ -168,11 +168,11 @@ def parsed() -> argparse.Namespace:
     """The command line; ends with a usage error if it is wrong."""
     parser = described(__doc__)
     add_profile(parser)
-    wanted = parser.add_mutually_exclusive_group()
-    wanted.add_argument("--maximize", choices=["throughput"], default="throughput", help="requests per second")
-    wanted.add_argument("--minimize", choices=["cores"], help="that answer the requests per second of --rate")
-    parser.add_argument("--p99-ms", type=float, required=True, metavar="MS", help="that must hold")
-    parser.add_argument("--rate", type=float, metavar="R", help="requests per second that must be answered, at least")
+    parser.add_argument("--minimize", choices=["cores"], help="that answer the requests per second of --rate")
+    parser.add_argument("--p99-ms", type=number(0), required=True, metavar="MS", help="that must hold")
+    parser.add_argument(
+        "--rate", type=number(0), metavar="R", help="requests per second that must be answered, at least"
+    )
     names = ", ".join(HELD)
     parser.add_argument(
         "--hold", nargs="+", default=[], metavar="NAME=VALUE", help=f"settings that are not searched: {names}"
@@ -182,7 +182,7 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument(
         "--max-accuracy-loss",
-        type=float,
+        type=zero_or_more,
         metavar="POINTS",
         help="of top-1 on --data, at 95 %%: also try other versions and thresholds; default: the answers stay",
     )
@@ -193,12 +193,10 @@ def parsed() -> argparse.Namespace:
     args = parser.parse_args()
     check_writable(parser, args.out)
     check_files(parser, args)
-    if args.p99_ms <= 0 or (args.rate is not None and args.rate <= 0):
-        parser.error("--p99-ms, --rate: must be above 0")
     if args.minimize and args.rate is None:
         parser.error("--minimize cores: name the requests per second by --rate")
-    if args.max_accuracy_loss is not None and (args.data is None or args.max_accuracy_loss < 0):
-        parser.error("--max-accuracy-loss: must be 0 or more, and is measured on the images of --data")
+    if args.max_accuracy_loss is not None and args.data is None:
+        parser.error("--max-accuracy-loss: is measured on the images of --data")
     if args.cores not in {None, available_cpus()} and not args.no_measurement:
         parser.error("--cores: another machine can't be measured here; add --no-measurement")
     return args

@@ -27,7 +27,7 @@ from deployments.members.openvino import OpenVino
 from deployments.members.predictor import Predictor
 from models.repository import Model, find
 from scripts.dataset import Dataset, default_data
-from scripts.errors import ScriptError, errors_in_one_line
+from scripts.errors import ScriptError, errors_in_one_line, zero_or_more
 from scripts.evaluate.accuracy import predict
 from scripts.evaluate.candidates import preprocessing
 from scripts.evaluate.ensembles import Members
@@ -116,15 +116,15 @@ def main() -> None:
     parser.add_argument(
         "--gates", nargs="+", default=[], metavar="NAME", help="members of weight 0: asked first, not combined"
     )
-    parser.add_argument("--loss", type=float, default=0.1, metavar="POINTS", help="of top-1, at most; default: 0.1")
+    parser.add_argument(
+        "--loss", type=zero_or_more, default=0.1, metavar="POINTS", help="of top-1, at most; default: 0.1"
+    )
     parser.add_argument("--method", choices=[m for m in get_args(Method) if m != "majority_vote"], default="mean")
     add_repository(parser)
     add_files(parser, "json")
     args = parser.parse_args()
     if args.data is None:
         parser.error("name the images by --data")
-    if args.loss < 0:
-        parser.error("--loss must be 0 or more")
     check_files(parser, args)
     with errors_in_one_line():
         dataset = Dataset.open(args.data)

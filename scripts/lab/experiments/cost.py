@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.errors import ScriptError, errors_in_one_line
+from scripts.errors import ScriptError, errors_in_one_line, number
 from scripts.flags import described
 from scripts.load.energy import Energy
-from scripts.load.flags import number
 from scripts.results import Table, add_files, check_files, write_files
 from scripts.shipped import CHECKOUT
 
