@@ -34,8 +34,10 @@ def errors_in_one_line() -> Iterator[None]:
 
 
 def check_writable(parser: argparse.ArgumentParser, *files: Path | None) -> None:
-    """End with a usage error, before the work, if a file that is written after it has no folder."""
+    """End with a usage error, before the work, if a file that is written after it is a folder, or has none."""
     for file in files:
+        if file is not None and file.is_dir():
+            parser.error(f"{file} is a folder; name a file")
         if file is not None and not file.parent.is_dir():
             parser.error(f"there is no folder {file.parent} to write {file.name} to")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn, get_args
 
 from scripts.client import KEY
-from scripts.errors import fraction, number, positive, zero_or_more
+from scripts.errors import check_writable, fraction, number, positive, zero_or_more
 from scripts.load.arrivals import Process
 from scripts.load.protocols import NAMES
 
@@ -123,9 +123,7 @@ def check(made: Parser, args: argparse.Namespace) -> None:
         if getattr(args, old):
             print(f"{made.prog}: name them by --{new}; a later version takes no {old}", file=sys.stderr)
             setattr(args, new, getattr(args, old))
-    for name in FILES:
-        if (file := getattr(args, name)) is not None and not file.parent.is_dir():
-            made.error(f"--{name}: there is no folder {file.parent}")
+    check_writable(made, *(getattr(args, name) for name in FILES))
     modes = [f"--{name}" for name in ("concurrency", "rate", "replay") if getattr(args, name) is not None]
     wrong = {
         f"--slo-ms: searches the rate by itself, not together with {modes}": args.slo_ms and modes and not args.mlperf,

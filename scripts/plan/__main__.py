@@ -123,10 +123,11 @@ def _key(application: Mapping[str, Any], images: Sequence[bytes]) -> str:
 
 def predictions(args: argparse.Namespace, config: Mapping[str, Any], profile: Profile) -> list[Prediction]:
     """A prediction of each load."""
-    given = setting(only_application(config), args.exits, args.cores)
+    cores = args.cores or profile.cores
+    given = setting(only_application(config), args.exits, cores)
     loads = [Arrivals(rate) for rate in args.rate or ()] + [Closed(clients) for clients in args.concurrency or ()]
     loads = loads or [Closed(clients) for clients in (1, 8, 32)]
-    return [predict(given, profile, load, args.cores, clients_here=args.clients_here) for load in loads]
+    return [predict(given, profile, load, cores, clients_here=args.clients_here) for load in loads]
 
 
 def table(found: Sequence[Prediction], profile: Profile, cores: int | None) -> Table:

@@ -51,13 +51,17 @@ class Prediction:
     @property
     def cells(self) -> list[str]:
         """Its line in a table."""
-        p99 = "without end" if math.isinf(self.p99_ms) else f"{self.p99_ms:.1f}"
-        numbers = [f"{self.requests_per_s:,.0f}", f"{self.p50_ms:.1f}", p99, f"{self.cpu:.2f}"]
+        numbers = [f"{self.requests_per_s:,.0f}", in_ms(self.p50_ms), in_ms(self.p99_ms), f"{self.cpu:.2f}"]
         return [self.load, *numbers, f"{self.memory_mb:,.0f}", f"{self.images:.1f}", f"{self.refused:.1%}", self.limit]
 
     def json(self) -> dict[str, Any]:
         """The same for a file; what is infinite is null."""
         return {name: None if value == math.inf else value for name, value in asdict(self).items()}
+
+
+def in_ms(latency_ms: float) -> str:
+    """A latency in a table; that of requests that fail, or are more than are answered, has no end."""
+    return "without end" if math.isinf(latency_ms) else f"{latency_ms:.1f}"
 
 
 HEADINGS = ("load", "requests/s", "p50, ms", "p99, ms", "cores used", "memory, MB", "images/batch", "refused", "full")

@@ -33,6 +33,7 @@ from scripts.errors import ScriptError, check_writable, errors_in_one_line, numb
 from scripts.evaluate.accuracy import sample
 from scripts.flags import described
 from scripts.plan.__main__ import add_profile, only_application, photographs, profile_of
+from scripts.plan.prediction import in_ms
 from scripts.plan.profile import Placement, Profile
 from scripts.results import Table, add_files, check_files, drawing, write_files
 from scripts.tune.candidate import HELD, candidates
@@ -40,13 +41,13 @@ from scripts.tune.form import AS_CONFIGURED, BATCH, Form, Forms, Versions
 from scripts.tune.kept import read
 from scripts.tune.measuring import LONGEST_S, MEASURED, Measuring
 from scripts.tune.search import Goal, Trial, Tried
-from scripts.tune.writing import in_minutes, in_words, text
+from scripts.tune.writing import in_minutes, in_p99, in_words, text
 
 SHOWN = 15
 # Images of `--data` that are sent.
 SENT = 32
 NOT_REACHED = 3
-HEADINGS = ("settings", "rate", "predicted p99, ms", "memory, MB", "answered, 1/s", "measured p99, ms", "goal")
+HEADINGS = ("settings", "rate, 1/s", "predicted p99, ms", "memory, MB", "answered, 1/s", "measured p99, ms", "goal")
 
 
 def held(pairs: Sequence[str]) -> dict[str, Any]:
@@ -85,8 +86,8 @@ def table(tried: Sequence[Tried], goal: Goal, left: int) -> Table:
     for each in tried:
         seen = ["", ""]
         if each.measured_rate is not None:
-            seen = [f"{each.measured_rate:.0f}", f"{each.measured_p99_ms:.1f}"]
-        predicted = [f"{each.rate:.0f}", f"{each.predicted.p99_ms:.1f}", f"{each.predicted.memory_mb:.0f}"]
+            seen = [f"{each.measured_rate:.0f}", in_ms(each.p99_ms)]
+        predicted = [f"{each.rate:.0f}", in_ms(each.predicted.p99_ms), f"{each.predicted.memory_mb:.0f}"]
         lines.append([str(each.candidate), *predicted, *seen, "yes" if goal.is_met(each) else "no"])
     notes = [f"{left} more candidates were simulated."] if left else []
     return Table(HEADINGS, lines, words=(0, 6), notes=notes)
@@ -160,7 +161,7 @@ def fewest(args: argparse.Namespace, trial: Trial, measuring: Measuring) -> tupl
         tried = searched(args, replace(trial, cores=count), replace(measuring, cores=count))
         if trial.goal.is_met(tried[0]):
             return count, tried
-        print(f"Not reached: a p99 of {tried[0].p99_ms:.1f} ms at {tried[0].rate:.0f} requests/s", flush=True)
+        print(f"Not reached: {in_p99(tried[0].p99_ms)} at {tried[0].rate:.0f} requests/s", flush=True)
     return trial.cores, searched(args, trial, measuring)
 
 
@@ -232,7 +233,7 @@ def main() -> None:
     print(f"Wrote {args.out}, for {in_words(cores)}: ensemble serve {args.out}")
     if not goal.is_met(chosen):
         print(
-            f"The goal is not reached: the nearest has a p99 of {chosen.p99_ms:.1f} ms at {chosen.rate:.0f} requests/s",
+            f"The goal is not reached: the nearest has {in_p99(chosen.p99_ms)} at {chosen.rate:.0f} requests/s",
             file=sys.stderr,
         )
         sys.exit(NOT_REACHED)

@@ -92,12 +92,13 @@ class Measuring:
     def measured(self, tried: Sequence[Tried]) -> list[Tried]:
         """The candidates, the best first; some are measured, and the best of these is, in a fresh server, once more."""
         left, found, speed = list(tried), list[Tried](), dict[str, float]()
-        for number in range(1, min(MEASURED, len(left)) + 1):
+        count = min(MEASURED, len(left))
+        for number in range(1, count + 1):
             each = ranked(left, self.goal, speed)[0]
             left.remove(each)
             placement = each.candidate.placement
             first = each.rate * speed.get(placement, 1.0)
-            title = f"Measuring {number} of {MEASURED}: {each.candidate}"
+            title = f"Measuring {number} of {count}: {each.candidate}"
             with self._measurements(each.candidate, title) as at:
                 found.append(confirmed(each, self.goal, at, first, self.enough))
             held = found[-1].p99_ms <= self.goal.p99_ms

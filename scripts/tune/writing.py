@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -32,6 +33,11 @@ def in_minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
 
 
+def in_p99(p99_ms: float) -> str:
+    """`a p99 of 43.9 ms`, or what it is where requests failed, or more are sent than are answered."""
+    return "a p99 without end" if math.isinf(p99_ms) else f"a p99 of {p99_ms:.1f} ms"
+
+
 def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, machine: Mapping[str, str], cores: int) -> str:
     """The file: what it is for, what was measured of it, and the configuration, commented once per field.
 
@@ -42,7 +48,7 @@ def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, machine: Mapping[
         machine: the profile's facts.
         cores: that it is for; where the machine has more, confine the server to them.
     """
-    said = f"{chosen.predicted.requests_per_s:.0f} requests/s at a p99 of {chosen.predicted.p99_ms:.1f} ms"
+    said = f"{chosen.predicted.requests_per_s:.0f} requests/s at {in_p99(chosen.predicted.p99_ms)}"
     lines = [
         f"# Chosen by `ensemble tune` for a p99 of at most {goal.p99_ms:g} ms.",
         f"# {chosen.candidate}.",
@@ -51,7 +57,7 @@ def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, machine: Mapping[
     if chosen.candidate.form.loss:
         lines.append(f"# Top-1 against the configuration that was tuned: {chosen.candidate.form.loss}.")
     if chosen.measured_rate is not None:
-        seen = f"{chosen.measured_rate:.0f} requests/s at a p99 of {chosen.measured_p99_ms:.1f} ms"
+        seen = f"{chosen.measured_rate:.0f} requests/s at {in_p99(chosen.p99_ms)}"
         lines.append(f"# Measured with Poisson arrivals of {chosen.rate:.0f}/s: {seen}.")
     lines.append(f"# For {in_words(cores)}; where there are more: taskset -c 0-{cores - 1} ensemble serve FILE")
     lines.append(f"# Profile: {machine['cpu']}, {machine['cores']} cores, {machine['date']}.")

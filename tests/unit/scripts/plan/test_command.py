@@ -45,7 +45,13 @@ def test_it_prints_json(plan):
     assert found["predicted"][0]["requests_per_s"] == pytest.approx(1000, rel=0.01)
 
 
-@pytest.mark.parametrize("arguments", [["--rate", "0"], ["--concurrency", "0"], ["--exits", "2"]])
+def test_a_profile_of_another_machine_is_about_its_cores(plan, monkeypatch):
+    here = plan("--json", "--cores", "2")
+    monkeypatch.setattr("scripts.plan.setting.available_cpus", lambda: 1)
+    assert json.loads(plan("--json")) == json.loads(here)
+
+
+@pytest.mark.parametrize("arguments", [["--rate", "0"], ["--rate", "nan"], ["--concurrency", "0"], ["--exits", "2"]])
 def test_bad_input_is_a_usage_error(plan, arguments):
     with pytest.raises(SystemExit) as raised:
         plan(*arguments)

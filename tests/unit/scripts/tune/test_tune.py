@@ -188,7 +188,7 @@ def tune(tmp_path, monkeypatch, capsys):
             run.loaded += 1
             # As numbers are that NumPy gives.
             rate = np.float64(load.rate)
-            return SimpleNamespace(requests_per_s=rate, requests=10, failed=0, percentiles_ms={"p99": p99_ms})
+            return SimpleNamespace(requests_per_s=rate, requests=10, failed=run.failed, percentiles_ms={"p99": p99_ms})
 
         for name, value in {"ROUGH": (100, 1), "EXACT": (200, 1), "FINALISTS": 3}.items():
             monkeypatch.setattr(search, name, value)
@@ -201,6 +201,7 @@ def tune(tmp_path, monkeypatch, capsys):
         command.main()
         return capsys.readouterr().out, out
 
+    run.failed = 0
     return run
 
 
@@ -220,6 +221,20 @@ def test_a_goal_that_is_not_reached_exits_by_3_with_the_nearest(tune, capsys):
         tune(45.0, "--p99-ms", "30")
     assert raised.value.code == 3
     assert "the nearest has a p99 of 45.0 ms" in capsys.readouterr().err
+
+
+def test_a_p99_of_requests_that_failed_is_no_number(tune, tmp_path, capsys):
+    tune.failed = 1
+    all_held = ["threads=1", "nodes=1", "max_concurrent_batches=1", "batch_wait_ms=0", "streams=1"]
+    all_held += ["placement=inline", "ingresses=1", "max_batch_size=8"]
+    with pytest.raises(SystemExit):
+        tune(45.0, "--p99-ms", "30", "--hold", *all_held, "--markdown", str(tmp_path / "tried.md"))
+    told = capsys.readouterr()
+    assert "the nearest has a p99 without end" in told.err
+    assert "Measuring 1 of 1: " in told.out
+    for text in (told.out, (tmp_path / "tuned.yaml").read_text(), (tmp_path / "tried.md").read_text()):
+        assert "without end" in text
+        assert " inf" not in text
 
 
 def test_too_low_a_rate_is_not_the_goal(tune):
@@ -272,6 +287,8 @@ def test_what_was_measured_is_not_measured_again(tune, tmp_path):
     "arguments",
     [
         ["--p99-ms", "0"],
+        ["--p99-ms", "nan"],
+        ["--p99-ms", "5", "--out", "."],
         ["--p99-ms", "5", "--max-accuracy-loss", "1"],
         ["--p99-ms", "5", "--minimize", "cores"],
         ["--p99-ms", "5", "--cores", "1024"],
