@@ -156,7 +156,7 @@ def check_arguments(application: Mapping[str, Any]) -> EnsembleConfig:
 
 
 def replicas_of(application: Mapping[str, Any], config: EnsembleConfig) -> dict[str, int]:
-    """How many replicas of the ingress and of each node there are at the start, by the names of the nodes."""
+    """How many replicas of the ingress and of each node a machine has at the start, by the names of the nodes."""
     nodes = {member.deployment_name: member.name for member in config.members}
     found = {}
     for entry in application.get("deployments") or []:
@@ -165,10 +165,10 @@ def replicas_of(application: Mapping[str, Any], config: EnsembleConfig) -> dict[
 
 
 def replicas_at_start(deployment: Mapping[str, Any]) -> int:
-    """How many replicas an entry of `deployments` has at the start."""
+    """How many replicas an entry of `deployments` has at the start, on one machine."""
     scaling, fixed = deployment.get("autoscaling_config") or {}, deployment.get("num_replicas")
     count: int = scaling.get("initial_replicas") or scaling.get("min_replicas", 1) if fixed in {None, "auto"} else fixed
-    return count
+    return min(count, deployment.get("max_replicas_per_node") or count)
 
 
 def doubts(config: EnsembleConfig, agreed: Agreement) -> Iterator[str]:

@@ -34,16 +34,17 @@ def examine(config: dict[str, Any]) -> Iterator[Finding]:
     from scripts.configuration import check_schema, ours
     from scripts.doctor import machine, software
     from scripts.serve.environment import switches
-    from scripts.serve.ports import wanted
+    from scripts.serve.front import needed_ports, why_serve
 
     yield software.versions()
     yield software.folder(os.getcwd())
-    yield software.haproxy()
     try:
         check_schema(config)
     except ConfigurationError as err:
         yield Finding("wrong", f"configuration: {err}", "Serve refuses it: correct what it names")
         return
+    if why_serve(config) is None:
+        yield software.haproxy()
     needed = machine.reserved(config)
     yield machine.cores(needed["num_cpus"])
     yield machine.instructions()
@@ -51,59 +52,55 @@ def examine(config: dict[str, Any]) -> Iterator[Finding]:
     yield machine.token()
     for name, value in switches().items():
         os.environ.setdefault(name, value)
-    yield from machine.ports(wanted(config))
+    yield from machine.ports(needed_ports(config))
     yield software.names(config)
     for application in ours(config):
         yield from software.application(application)
 
 
-def examine_machine(
-    config: dict[str, Any] | None, host_address: str | None, head_address: str | None
-) -> Iterator[Finding]:
-    """Everything about this machine as one of a cluster: its head, or one that joins the head with an address.
+def examine_machine(host_address: str | None, role: dict[str, Any] | str) -> Iterator[Finding]:
+    """Everything about this machine in a cluster: as the head that serves a config, or to join the head at an address.
 
-    Without a config, the head's is asked for; without a host address, the environment has it.
+    Without a host address, the environment has it.
     """
     from scripts.doctor import cluster
 
     yield (own := cluster.address(host_address))
     if own.verdict == "wrong":
         return
-    if head_address is not None:
-        config = None
-        for found in cluster.joining(head_address):
-            if isinstance(found, Finding):
-                yield found
-            else:
-                config = found
-    elif config is not None:
-        yield from cluster.head(config)
-    if config is not None:
-        yield from examine(config)
+    if isinstance(role, str):
+        for found in cluster.joining(role):
+            yield from [found] if isinstance(found, Finding) else examine(found)
+        return
+    yield from cluster.head(role)
+    yield from examine(role)
 
 
 def main() -> None:
     """Parse the command line and check."""
     parser = described(__doc__)
     parser.add_argument(
-        "config", type=Path, nargs="?", default=shipped("serve_config.yaml"), help="a Serve config file (default: ours)"
+        "config", type=Path, nargs="?", help="a Serve config file (default: ours); with --join it is the head's"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--cluster", action="store_true", help="check it as the head of a cluster of several machines")
-    parser.add_argument("--join", metavar="HEAD", help="check whether this machine can join the head with this address")
+    role = parser.add_mutually_exclusive_group()
+    role.add_argument("--cluster", action="store_true", help="check it as the head of a cluster of several machines")
+    role.add_argument("--join", metavar="HEAD", help="check whether this machine can join the head with this address")
     parser.add_argument("--host-address", metavar="IP", help="this machine's address in its cluster")
     args = parser.parse_args()
     if args.host_address and not (args.cluster or args.join):
         parser.error("--host-address is for --cluster and --join")
+    if args.join and args.config:
+        parser.error(f"--join checks the configuration that the head publishes; leave out {args.config}")
 
     from scripts import configuration
     from scripts.errors import errors_in_one_line
 
     found, console = [], Console(soft_wrap=True)
     with errors_in_one_line():
-        config = configuration.read(args.config)
+        given = args.join or configuration.read(args.config or shipped("serve_config.yaml"))
         in_cluster = args.cluster or args.join
-        for finding in examine_machine(config, args.host_address, args.join) if in_cluster else examine(config):
+        for finding in examine_machine(args.host_address, given) if in_cluster else examine(given):
             found.append(finding)
             if not args.json:
                 line = Text(f"{finding.verdict:6}", COLOURS[finding.verdict]) + Text(finding.what)

@@ -68,7 +68,8 @@ def exposure(config: Mapping[str, Any]) -> Finding:
         with redirect_stdout(io.StringIO()):
             check_exposure(copy.deepcopy(dict(config)), False, certificate is not None)
     except ScriptError as err:
-        return Finding("wrong", f"cluster: {err}", "do what it says")
+        what, _, remedy = str(err).partition(". ")
+        return Finding("wrong", f"cluster: {what}", remedy or "docs/security.md has the settings of TLS")
     if certificate is None:
         remedy = f"{tls.CERTIFICATE} and {tls.KEY} in the environment of each machine (docs/security.md)"
         return Finding("look", "cluster: clients need a key, which travels unencrypted", remedy)
@@ -98,6 +99,8 @@ def placement(config: Mapping[str, Any]) -> Iterator[Finding]:
 def token() -> Finding:
     """Ray's token on a machine that joins, which must be the head's."""
     path = Path(os.environ.get(TOKEN_PATH, TOKEN_FILE))
+    if "RAY_AUTH_TOKEN" in os.environ:
+        return Finding("ok", "cluster: the token is in RAY_AUTH_TOKEN")
     if not path.exists():
         there = f".config/{TOKEN_FILE.parent.name}/{TOKEN_FILE.name}"
         remedy = f"copy the head's: mkdir -p -m 700 {path.parent} && scp HEAD:{there} {path}"

@@ -31,7 +31,7 @@ BF16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512"}
 
 
 def reserved(config: Mapping[str, Any]) -> dict[str, float]:
-    """What all replicas of a Serve config reserve at the start, by resource: `num_cpus`, and `memory` in bytes."""
+    """What a machine's replicas of a Serve config reserve at the start: `num_cpus`, and `memory` in bytes."""
     total = {"num_cpus": 0.0, "memory": 0.0, "replicas": 0.0}
     for application in config.get("applications") or []:
         for deployment in application.get("deployments") or []:

@@ -13,7 +13,7 @@ from scripts.configuration import IMPORT_PATH
 from scripts.errors import ScriptError
 from scripts.serve.folder import private_folder
 from scripts.serve.haproxy import HAProxy, Listening
-from scripts.serve.ports import Port
+from scripts.serve.ports import Port, wanted
 
 BY_SERVE = "Serve's own proxy takes requests: {why}; docs/operations.md says what it lacks"
 
@@ -62,3 +62,9 @@ def why_serve(config: dict[str, Any]) -> str | None:
     if application.get("route_prefix", "/") != "/":
         return "the application's route_prefix is not /"
     return None
+
+
+def needed_ports(config: dict[str, Any]) -> list[Port]:
+    """The ports of a Serve config that must be free; that of HAProxy's metrics only where HAProxy is in front."""
+    http, grpc, metrics, ray_metrics = wanted(config)
+    return [http, grpc, ray_metrics, *([metrics] if why_serve(config) is None else [])]

@@ -27,7 +27,7 @@ from scripts.serve import machines, tls
 from scripts.serve.cluster import below, clear_leftovers, end_all_below, ended, start_ray
 from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH, set_up
 from scripts.serve.exposure import check_exposure
-from scripts.serve.front import in_front, why_serve
+from scripts.serve.front import in_front, needed_ports
 from scripts.serve.haproxy import HAProxy
 from scripts.serve.ports import check_ports, wanted
 from scripts.serve.server import LOOK_EVERY_S, health, say_stopping, stop_signals
@@ -86,7 +86,7 @@ def join(address: str) -> None:
     url = f"http{'s' if certificate else ''}://{http.host}:{http.number}"
     with stop_signals() as stop:
         clear_leftovers()
-        check_ports(http, grpc, ray_metrics, *([metrics] if why_serve(config) is None else []))
+        check_ports(*needed_ports(config))
         with in_front(config, http, grpc, metrics, certificate) as haproxy, joined(address, haproxy) as node:
             print(JOINED.format(address=address, host=os.environ[HOST_ADDRESS], metrics=node.metrics), flush=True)
             watch(node, haproxy, url, stop)

@@ -26,7 +26,7 @@ from scripts.serve.deploy import DASHBOARD, HOST, SESSION, WITHOUT_KEYS
 from scripts.serve.environment import for_clients, set_up
 from scripts.serve.exposure import check_exposure, has_keys
 from scripts.serve.forks import fork_server
-from scripts.serve.front import in_front, why_serve
+from scripts.serve.front import in_front, needed_ports
 from scripts.serve.haproxy import HAProxy
 from scripts.serve.logs import Logs
 from scripts.serve.ports import check_ports, move, wanted
@@ -113,7 +113,7 @@ def serve(
         if stop.is_set():
             return
         clear_leftovers()
-        check_ports(http, grpc, ray_metrics, *([metrics] if why_serve(config) is None else []))
+        check_ports(*needed_ports(config))
         url = f"http{'s' if certificate else ''}://{http.host}:{http.number}"
         with (
             in_front(config, http, grpc, metrics, certificate) as haproxy,

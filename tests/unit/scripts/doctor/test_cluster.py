@@ -1,13 +1,14 @@
 import os
 import socket
 import subprocess
+import sys
 
 import pytest
 
 import scripts.keys
 from graph.ray_internals.address import CLUSTER_PORT
 from scripts.doctor import cluster
-from scripts.doctor.__main__ import examine_machine
+from scripts.doctor.__main__ import examine_machine, main
 from scripts.serve.environment import TOKEN_PATH
 from tests.server.server import config
 
@@ -33,7 +34,7 @@ def verdicts(findings):
 
 
 def test_without_an_address_it_goes_no_further():
-    [finding] = examine_machine({}, None, None)
+    [finding] = examine_machine(None, {})
     assert (finding.verdict, "loopback" in finding.what, "--host-address" in finding.remedy) == ("wrong", True, True)
 
 
@@ -85,7 +86,8 @@ def test_a_service_without_keys_is_wrong_and_the_port_of_the_head_must_be_free(e
         found = list(cluster.head(content))
     assert [finding.verdict for finding in found] == ["wrong", "wrong", "ok"]
     assert "--cluster-port" in found[0].remedy
-    assert "requires no key" in found[1].what
+    assert found[1].what.endswith("requires no key")
+    assert found[1].remedy.startswith("Make a key (ensemble keys add NAME --file FILE)")
 
 
 def test_a_machine_without_the_token_asks_nobody(entered, tmp_path):
@@ -105,3 +107,23 @@ def test_a_head_that_is_not_there_is_named(entered, tmp_path, monkeypatch):
     monkeypatch.setattr(cluster.machines, "ASK_S", 0.5)
     found = list(cluster.joining("127.0.0.1:9"))
     assert [finding.verdict for finding in found] == ["ok", "wrong"]
+
+
+def test_a_token_in_the_environment_is_one(monkeypatch):
+    monkeypatch.setitem(os.environ, "RAY_AUTH_TOKEN", "0" * 64)
+    assert cluster.token().verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--join", "10.0.0.1", "my.yaml"], "the configuration that the head publishes; leave out my.yaml"),
+        (["--join", "10.0.0.1", "--cluster"], "not allowed with argument"),
+    ],
+)
+def test_a_machine_joins_or_is_the_head(flags, said, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["doctor", *flags])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert said in capsys.readouterr().err

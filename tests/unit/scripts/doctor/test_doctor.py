@@ -8,8 +8,10 @@ import yaml
 
 from graph.config import parse
 from scripts.doctor import machine, software
+from scripts.doctor.__main__ import examine
+from scripts.doctor.finding import Finding
 from scripts.serve.environment import TOKEN_PATH
-from scripts.serve.ports import Port
+from scripts.serve.ports import METRICS_SETTING, Port
 from tests.conftest import ROOT
 from tests.server.server import config
 
@@ -29,9 +31,11 @@ def test_what_replicas_reserve_is_added_up():
         {"name": "a", "autoscaling_config": {"min_replicas": 2}, "ray_actor_options": {"num_cpus": 0.5}},
         {"name": "b", "num_replicas": 3, "ray_actor_options": {"num_cpus": 1, "memory": 100}},
         {"name": "c"},
+        # Of the three, this machine has one.
+        {"name": "d", "num_replicas": 3, "max_replicas_per_node": 1, "ray_actor_options": {"num_cpus": 0.5}},
     ]
     needed = machine.reserved({"applications": [{"deployments": deployments}]})
-    assert needed == {"num_cpus": 4.0, "memory": 300.0, "replicas": 6.0}
+    assert needed == {"num_cpus": 4.5, "memory": 300.0, "replicas": 7.0}
 
 
 def test_more_cores_than_there_are():
@@ -89,6 +93,16 @@ def test_versions():
 
 def test_haproxy_is_run():
     assert software.haproxy().verdict == "ok"
+
+
+def test_without_haproxy_in_front_it_and_its_port_are_not_looked_at(repository, monkeypatch):
+    monkeypatch.setattr(software, "application", lambda given: [])
+    monkeypatch.setattr(software, "haproxy", lambda: Finding("wrong", "HAProxy can't be run"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv(METRICS_SETTING, str(taken.getsockname()[1]))
+        content = config(repository, "inline", front="serve")
+        wrong = [found.what for found in examine(content) if found.verdict == "wrong"]
+    assert not any("HAProxy" in what or METRICS_SETTING in what for what in wrong)
 
 
 def run(content, folder, *flags):
