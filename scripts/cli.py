@@ -121,7 +121,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(f"ensemble {name}: this installation has no {err.name}; run it in a checkout of the project")
         # What argparse calls the program.
         sys.argv = [f"ensemble {name}", *rest]
-        module.main()
+        try:
+            module.main()
+        except KeyboardInterrupt:
+            sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def described(target: Target) -> Target:
     try:
         found, response = asyncio.run(describe())
     except ResponseTimeout as err:
-        raise ScriptError(f"URL: {target.url} responds nothing: {err}") from err
+        raise ScriptError(f"URL: {target.url} does not answer: {err}") from err
     except NoResponse as err:
         raise ScriptError(f"URL: {err}; is it serving?") from err
     # A server that is full for now is there.
@@ -161,8 +161,6 @@ def main() -> None:
         parser.error(f"--pid: there is no process {args.pid}")
     except (ScriptError, OSError) as err:
         parser.error(str(err))
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ class ServeApi:
         """Deploy a Serve config; not if `stop` is set before the dashboard answers.
 
         Raises:
-            ScriptError: Serve refuses it.
+            ScriptError: Serve refuses it, or does not answer.
         """
         give_up = time.monotonic() + START_TIMEOUT_S
         while stop is None or not stop.is_set():
@@ -34,12 +34,13 @@ class ServeApi:
                 answer = self._client.put(APPLICATIONS, json=config)
                 if answer.status_code == httpx.codes.OK:
                     return
-                problem, is_final = answer.text, answer.status_code == httpx.codes.BAD_REQUEST
+                problem = f"Serve refuses the configuration: {answer.text[:2000]}"
+                is_final = answer.status_code == httpx.codes.BAD_REQUEST
             except httpx.TransportError as err:
-                problem, is_final = str(err), False
+                problem, is_final = f"no server answers at {self._client.base_url}: {err}; is it running?", False
             # The dashboard listens before it can answer.
             if is_final or time.monotonic() > give_up:
-                raise ScriptError(f"Serve refuses the configuration: {problem[:2000]}")
+                raise ScriptError(problem)
             time.sleep(0.1)
 
     def failure(self) -> str | None:

@@ -60,7 +60,7 @@ def move(config: dict[str, Any], first: int) -> None:
 
 def check_ports(*ports: Port) -> None:
     """Raise ScriptError, which names every port that is none, or can't be listened on."""
-    if wrong := [port for port in ports if not isinstance(port.number, int) or not 0 <= port.number <= LAST_PORT]:
+    if wrong := [port for port in ports if not isinstance(port.number, int) or not 1 <= port.number <= LAST_PORT]:
         named = "; ".join(f"{port.setting or port.host} is {port.number!r}" for port in wrong)
         raise ScriptError(f"{named}. A port is a number from 1 to {LAST_PORT}, in YAML without quotes")
     problems = []

@@ -68,6 +68,16 @@ def test_an_old_name_of_a_command_says_the_new_one(capsys):
     assert told.err == "ensemble overload is now ensemble load: see its --help\n"
 
 
+def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("scripts.keys.main", interrupted)
+    with pytest.raises(SystemExit) as end:
+        cli.main(["keys"])
+    assert end.value.code == 130
+
+
 def test_an_unknown_command_is_told_what_there_is():
     with pytest.raises(SystemExit, match=r"no command 'serv'(.|\n)*doctor"):
         cli.main(["serv"])

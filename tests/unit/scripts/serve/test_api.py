@@ -1,6 +1,11 @@
 """What is told of an application that can't be served."""
 
-from scripts.serve.api import explain
+import pytest
+
+from scripts.errors import ScriptError
+from scripts.serve import api
+from scripts.serve.api import ServeApi, explain
+from tests.local_servers import HttpServer, Reply
 
 TRACEBACK = """Traceback (most recent call last):
   File "replica.py", line 1, in build
@@ -23,3 +28,12 @@ def test_a_failure_is_told_without_its_traceback():
     assert explain(["A replica's constructor failed.", "it is unhealthy"]) == (
         "A replica's constructor failed.\nit is unhealthy"
     )
+
+
+def test_who_does_not_answer_has_refused_nothing(monkeypatch):
+    refuses = r"^Serve refuses the configuration: a bad field"
+    with HttpServer(lambda asked: Reply(400, b"a bad field")) as server, pytest.raises(ScriptError, match=refuses):
+        ServeApi(server.url).deploy({})
+    monkeypatch.setattr(api, "START_TIMEOUT_S", 0.0)
+    with pytest.raises(ScriptError, match=r"^no server answers at http://127\.0\.0\.1:9/?: .*; is it running"):
+        ServeApi("http://127.0.0.1:9").deploy({})
