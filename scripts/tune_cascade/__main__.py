@@ -95,6 +95,9 @@ def report(members: Members, choosing: NDArray[np.bool_], choice: Choice) -> dic
     print(f"the last one asked: {shares}")
     print(f"chosen on {choosing.sum():,} images, judged on {(~choosing).sum():,} others; intervals are of 95 %\n")
     print(f"ensemble: {{cascade: {{order: [{', '.join(choice.order)}], exit_at: {list(choice.exit_at)}}}}}")
+    if not all(members.weights.values()) or members.method != "mean":
+        weights = ", ".join(f"{name}: {weight:g}" for name, weight in members.weights.items())
+        print(f"combiner: {{method: {members.method}, weights: {{{weights}}}}}")
     return {
         **asdict(choice),
         "top1": asdict(hits),

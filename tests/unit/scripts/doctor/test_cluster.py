@@ -109,7 +109,8 @@ def test_a_head_that_is_not_there_is_named(entered, tmp_path, monkeypatch):
     assert [finding.verdict for finding in found] == ["ok", "wrong"]
 
 
-def test_a_token_in_the_environment_is_one(monkeypatch):
+def test_a_token_in_the_environment_is_one(tmp_path, monkeypatch):
+    monkeypatch.setitem(os.environ, TOKEN_PATH, str(tmp_path / "token"))
     monkeypatch.setitem(os.environ, "RAY_AUTH_TOKEN", "0" * 64)
     assert cluster.token().verdict == "ok"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from deployments.combiner import Combiner, CombinerSettings
 from deployments.contract.batch import Batch
@@ -18,7 +19,7 @@ from graph.flows.member import Member
 from scripts.errors import ScriptError
 from scripts.evaluate.ensembles import Members
 from scripts.interval import Interval
-from scripts.tune_cascade.__main__ import main
+from scripts.tune_cascade.__main__ import main, report
 from scripts.tune_cascade.search import Choice, choose, orders
 from tests.unit.scripts.tiny import Draw, add, constant
 
@@ -137,6 +138,15 @@ def test_the_command_chooses_on_one_half_and_judges_on_the_other(
     assert (written["top1"]["mean"], written["difference"]["mean"]) == (100.0, 0.0)
     printed = capsys.readouterr().out
     assert f"ensemble: {{cascade: {{order: [{', '.join(written['order'])}], exit_at: [0.0]}}}}" in printed
+
+
+def test_what_is_printed_is_the_whole_of_what_was_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    scores = {name: np.array([[0.9, 0.1]] * 4, np.float32) for name in ("gate", "one")}
+    members = Members(scores, np.zeros(4, np.int64), {"gate": 0.0, "one": 1.0}, {"gate": 1.0, "one": 2.0})
+    report(members, np.array([True, False] * 2), Choice(("gate", "one"), (0.5,)))
+    *_, ensemble, combiner = capsys.readouterr().out.splitlines()
+    assert yaml.safe_load(ensemble) == {"ensemble": {"cascade": {"order": ["gate", "one"], "exit_at": [0.5]}}}
+    assert yaml.safe_load(combiner) == {"combiner": {"method": "mean", "weights": {"gate": 0, "one": 1}}}
 
 
 def test_a_wrong_gate_is_errors_in_one_line(tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
