@@ -21,6 +21,11 @@ WIDTH = 150
 FILES = {"json": None, "markdown": None, "plot": "PNG or SVG; needs the `plot` extra"}
 
 
+def console() -> Console:
+    """What tables are printed on: as wide as the terminal, if there is one."""
+    return Console(width=None if sys.stdout.isatty() else WIDTH)
+
+
 @dataclass(frozen=True)
 class Table:
     """Lines of text under headings.
@@ -44,10 +49,9 @@ class Table:
             drawn.add_column(heading, justify="left" if position in self.words else "right")
         for line in self.lines:
             drawn.add_row(*line)
-        console = Console(width=None if sys.stdout.isatty() else WIDTH)
-        console.print(drawn)
+        (out := console()).print(drawn)
         for note in self.notes:
-            console.print(note, highlight=False, markup=False, soft_wrap=True)
+            out.print(note, highlight=False, markup=False, soft_wrap=True)
 
     def markdown(self) -> str:
         """The table in Markdown."""

@@ -147,6 +147,8 @@ def main() -> None:
     parser.add_argument("--rate", type=number(0), nargs="+", metavar="R", help="requests per second of an open loop")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args()
+    if args.images and args.profile is not None and args.profile.exists() and not args.measure:
+        parser.error(f"--images: {args.profile} is measured already; add --measure, or name another --profile")
     with errors_in_one_line():
         config = configuration.read(args.config)
         profile = profile_of(args, config, photographs(args), args.exits)

@@ -19,6 +19,7 @@ from graph.ray_internals.address import CLUSTER_PORT, DEFAULT_CLUSTER_PORT, HOST
 from scripts.configuration import ours
 from scripts.errors import ScriptError
 from scripts.serve.cluster import marked
+from scripts.serve.ports import LAST_PORT
 from scripts.shipped import CHECKOUT
 
 # A host of `http_options` that is every address of a machine, and so right for each machine.
@@ -54,7 +55,8 @@ def enter(address: str | None, port: int | None = None) -> None:
         raise ScriptError(f"--host-address: {given!r} is no IP address; `ip address` lists this machine's") from err
     if found.is_loopback or found.is_unspecified:
         raise ScriptError(f"--host-address: other machines can't reach this one at {given}; `ip address` lists others")
-    if not (port_given := os.environ.get(CLUSTER_PORT, str(DEFAULT_CLUSTER_PORT))).isdecimal():
+    port_given = os.environ.get(CLUSTER_PORT, str(DEFAULT_CLUSTER_PORT))
+    if not port_given.isdecimal() or not 1 <= int(port_given) <= LAST_PORT:
         raise ScriptError(f"{CLUSTER_PORT} is {port_given!r}; set it to the number of a port")
     if os.environ.get("RAY_AUTH_MODE", "token") != "token":
         raise ScriptError("a cluster of several machines needs Ray's token; unset RAY_AUTH_MODE")

@@ -13,16 +13,13 @@ import json
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
 from deployments.observe.exporters import FOLDER
 from scripts.errors import ScriptError, errors_in_one_line, positive
 from scripts.flags import described
+from scripts.results import console
 from scripts.trace import jaeger
 from scripts.trace.spans import Trace, read_traces
 from scripts.trace.waterfall import draw, svg
-
-WIDTH_WITHOUT_TERMINAL = 150
 
 
 def choose(traces: list[Trace], beginning: str | None, slowest: bool, last: int) -> list[Trace]:
@@ -66,10 +63,10 @@ def main() -> None:
             json.dump([trace.to_dict() for trace in traces], sys.stdout)
             print()
             return
-        console = Console(width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL)
+        out = console()
         for trace in traces:
-            draw(trace, console)
-            console.print()
+            draw(trace, out)
+            out.print()
 
 
 if __name__ == "__main__":

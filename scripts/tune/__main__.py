@@ -198,6 +198,10 @@ def parsed() -> argparse.Namespace:
         parser.error("--minimize cores: name the requests per second by --rate")
     if args.max_accuracy_loss is not None and args.data is None:
         parser.error("--max-accuracy-loss: is measured on the images of --data")
+    if args.max_accuracy_loss is not None and args.exits is not None:
+        parser.error("--exits: with --max-accuracy-loss the images of --data show them")
+    if args.again and args.no_measurement:
+        parser.error("--again: nothing is measured with --no-measurement")
     if args.cores not in {None, available_cpus()} and not args.no_measurement:
         parser.error("--cores: another machine can't be measured here; add --no-measurement")
     return args

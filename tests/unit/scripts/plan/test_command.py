@@ -51,7 +51,9 @@ def test_a_profile_of_another_machine_is_about_its_cores(plan, monkeypatch):
     assert json.loads(plan("--json")) == json.loads(here)
 
 
-@pytest.mark.parametrize("arguments", [["--rate", "0"], ["--rate", "nan"], ["--concurrency", "0"], ["--exits", "2"]])
+@pytest.mark.parametrize(
+    "arguments", [["--rate", "0"], ["--rate", "nan"], ["--concurrency", "0"], ["--exits", "2"], ["--images", "cat.jpg"]]
+)
 def test_bad_input_is_a_usage_error(plan, arguments):
     with pytest.raises(SystemExit) as raised:
         plan(*arguments)
@@ -61,7 +63,7 @@ def test_bad_input_is_a_usage_error(plan, arguments):
 def test_what_is_no_image_is_not_measured(plan, tmp_path):
     (tmp_path / "words.jpg").write_text("no image")
     with pytest.raises(SystemExit, match=r"words\.jpg: the body is not an image"):
-        plan("--images", str(tmp_path / "words.jpg"))
+        plan("--images", str(tmp_path / "words.jpg"), "--measure")
 
 
 def test_exits_are_those_of_a_cascade(plan):

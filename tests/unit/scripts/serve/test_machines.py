@@ -50,9 +50,10 @@ def test_a_port_of_a_cluster_needs_its_address():
         machines.enter(None, 6380)
 
 
-def test_a_port_of_the_cluster_that_is_no_number_is_refused():
-    os.environ[CLUSTER_PORT] = "many"
-    with pytest.raises(ScriptError, match="ENSEMBLE_CLUSTER_PORT is 'many'"):
+@pytest.mark.parametrize("port", ["many", "0", "65536"])
+def test_a_port_of_the_cluster_that_is_none_is_refused(port):
+    os.environ[CLUSTER_PORT] = port
+    with pytest.raises(ScriptError, match=f"ENSEMBLE_CLUSTER_PORT is '{port}'"):
         machines.enter("10.0.0.1")
 
 

@@ -289,6 +289,8 @@ def test_what_was_measured_is_not_measured_again(tune, tmp_path):
         ["--p99-ms", "0"],
         ["--p99-ms", "nan"],
         ["--p99-ms", "5", "--out", "."],
+        ["--p99-ms", "5", "--again", "--no-measurement"],
+        ["--p99-ms", "5", "--max-accuracy-loss", "1", "--data", ".", "--exits", "0.5"],
         ["--p99-ms", "5", "--max-accuracy-loss", "1"],
         ["--p99-ms", "5", "--minimize", "cores"],
         ["--p99-ms", "5", "--cores", "1024"],
