@@ -13,7 +13,7 @@ from typing import Any
 
 from deployments.contract.hosts import LOOPBACK
 from graph.names import INGRESS
-from graph.ray_internals.address import HOST_ADDRESS, cluster_port
+from graph.ray_internals.address import CLUSTER_PORT, HOST_ADDRESS, cluster_port
 from scripts.doctor.finding import Finding
 from scripts.errors import ScriptError
 from scripts.serve import machines, tls
@@ -46,7 +46,7 @@ def head(config: dict[str, Any]) -> Iterator[Finding]:
     """What the head of a cluster needs; its configuration is changed as `ensemble serve` does."""
     config["http_options"] = {"host": LOOPBACK, **(config.get("http_options") or {})}
     machines.listen_on_own_address(config)
-    yield port(Port(os.environ[HOST_ADDRESS], cluster_port(), "--cluster-port"))
+    yield port(Port(os.environ[HOST_ADDRESS], cluster_port(), CLUSTER_PORT))
     yield exposure(config)
     yield from placement(config)
 
@@ -56,7 +56,9 @@ def port(joined_at: Port) -> Finding:
     try:
         check_ports(joined_at)
     except ScriptError as err:
-        return Finding("wrong", f"cluster: {str(err).partition('. ')[0]}", f"choose another by {joined_at.setting}")
+        return Finding(
+            "wrong", f"cluster: {str(err).partition('. ')[0]}", f"{CLUSTER_PORT} in the environment, here and for serve"
+        )
     return Finding("ok", f"cluster: port {joined_at.host}:{joined_at.number} is free for machines that join")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import statistics
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -31,19 +32,20 @@ def versions(required: list[str] | None = None) -> Finding:
         found = required if required is not None else metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         return Finding("look", "versions: this project is not installed", "make serve, or pip install -e .")
-    wrong = []
+    wrong = {}
     for requirement in map(Requirement, found):
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
+        requirement.marker = None
         try:
             version = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
-            wrong.append(f"{requirement.name} is missing")
+            wrong[str(requirement)] = f"{requirement.name} is missing"
             continue
         if not requirement.specifier.contains(version, prereleases=True):
-            wrong.append(f"{requirement.name} {version} is not {requirement.specifier}")
+            wrong[str(requirement)] = f"{requirement.name} {version} is not {requirement.specifier}"
     if wrong:
-        return Finding("wrong", f"versions: {', '.join(wrong)}", "pip install --require-hashes -r requirements.lock")
+        return Finding("wrong", f"versions: {', '.join(wrong.values())}", f"pip install {shlex.join(wrong)}")
     return Finding("ok", f"versions: Ray {metadata.version('ray')}, OpenVINO {metadata.version('openvino')}; all fit")
 
 

@@ -74,7 +74,13 @@ Add = Callable[..., argparse.Action]
 
 
 def _what(add: Add, add_one: Add) -> None:
-    add_one("--images", type=Path, nargs="+", metavar="PATH", help="files and folders to send; default: a cat")
+    add_one(
+        "--images",
+        type=Path,
+        nargs="+",
+        metavar="PATH",
+        help="files and folders to send, 10,000 images at most; default: a cat",
+    )
     add_one("--data", type=Path, metavar="PATH", help="labelled images to send, <class>/*.jpg, folder or zip")
     add("--batch", type=count(LARGEST_BATCH), default=1, metavar="N", help="images per request, 1 to 64; default: 1")
     add("--repeats", type=fraction, metavar="SHARE", help="of JPEGs that were sent before; the others are new")

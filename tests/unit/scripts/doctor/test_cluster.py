@@ -85,7 +85,7 @@ def test_a_service_without_keys_is_wrong_and_the_port_of_the_head_must_be_free(e
         content["http_options"]["host"] = "0.0.0.0"
         found = list(cluster.head(content))
     assert [finding.verdict for finding in found] == ["wrong", "wrong", "ok"]
-    assert "--cluster-port" in found[0].remedy
+    assert found[0].remedy.startswith(CLUSTER_PORT)
     assert found[1].what.endswith("requires no key")
     assert found[1].remedy.startswith("Make a key (ensemble keys add NAME --file FILE)")
 

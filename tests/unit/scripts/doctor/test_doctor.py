@@ -85,10 +85,12 @@ def test_a_token_that_others_can_read(tmp_path, monkeypatch):
 
 def test_versions():
     assert software.versions(["numpy>=1", 'nothing-of-this-name; extra == "dev"']).verdict == "ok"
-    finding = software.versions(["numpy<1", "nothing-of-this-name"])
+    finding = software.versions(["numpy<1", "nothing-of-this-name; python_version > '3'"])
     assert finding.verdict == "wrong"
     assert "numpy" in finding.what
     assert "nothing-of-this-name is missing" in finding.what
+    # Also where there is no checkout, and so no requirements.lock.
+    assert finding.remedy == "pip install 'numpy<1' nothing-of-this-name"
 
 
 def test_haproxy_is_run():
