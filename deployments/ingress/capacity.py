@@ -179,10 +179,13 @@ class Capacity:
             yield
         finally:
             self._count(-images, -size, by, -pixels)
-            limits = self.settings
-            passing = min(limits.max_batch_size * limits.max_concurrent_batches, limits.max_in_flight)
-            # Including these, which are answered now: all batches may end at about the same time.
-            self._drain.left(images, self.images + images >= max(2, passing // 4))
+
+    def answered(self, images: int) -> None:
+        """Count images in flight that are answered now, for the rate that the wait of others is predicted by."""
+        limits = self.settings
+        passing = min(limits.max_batch_size * limits.max_concurrent_batches, limits.max_in_flight)
+        # All batches may end at about the same time.
+        self._drain.left(images, self.images >= max(2, passing // 4))
 
     def _count(self, images: int, size: int, by: Caller, pixels: int) -> None:
         self._shares.add(by.client, images)

@@ -120,6 +120,8 @@ class Ingress:
         ]
         with self.capacity.admitted(queued, deadline - now, by), self.demand.call():
             outcomes = await self._outcomes(queued, deadline - now)
+            # If those counted whose time is over, the rate would be that of arrivals, and every wait within its time.
+            self.capacity.answered(sum(not isinstance(outcome, DeadlineExceeded) for outcome in outcomes))
         _note(trace, outcomes)
         return outcomes
 

@@ -286,6 +286,23 @@ class Gate:
         return Batch([answer("x") for _ in batch.payload], batch.items)
 
 
+async def test_the_rate_is_that_of_answers_and_not_of_images_whose_time_is_over_or_whose_caller_left(monkeypatch):
+    counted = []
+    monkeypatch.setattr(Drain, "left", lambda _, images, busy: counted.append(images))
+    door, graph = ingress(delay=5)
+    [outcome] = await door.classify([b"a"], Options(timeout_ms=20))
+    assert isinstance(outcome, DeadlineExceeded)
+    task = asyncio.create_task(door.classify([b"b"]))
+    while len(graph.items) < 2:
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert sum(counted) == 0
+    door, _ = ingress()
+    await door.classify([b"a", b"bad"])
+    assert sum(counted) == 2
+
+
 async def test_a_photograph_does_not_wait_for_what_is_decoded_apart():
     graph = Gate()
     door = Ingress.of_images(graph, IngressSettings(max_concurrent_batches=1), 5, OBSERVER)
