@@ -6,6 +6,7 @@ Names and units: https://prometheus.io/docs/practices/naming/. Ray adds `_total`
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter as Tally
@@ -18,6 +19,8 @@ from ray.serve.metrics import Counter, Gauge, Histogram
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
 from deployments.contract.nodes import Remote, Versioned
+
+logger = logging.getLogger("ray.serve")
 
 SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
 SIZES = [1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
@@ -199,7 +202,10 @@ def report_periodically(report: Callable[[], None], name: str) -> None:
 
     def forever() -> None:
         while True:
-            report()
+            try:
+                report()
+            except Exception:
+                logger.exception("%s are not reported this time", name)
             time.sleep(STATE_INTERVAL_S)
 
     threading.Thread(target=forever, name=name, daemon=True).start()

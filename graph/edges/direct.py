@@ -150,8 +150,8 @@ class LocalReplicas:
 
     @property
     def connections(self) -> int:
-        """The number of open connections."""
-        return sum(replica.connections for replica in self._found.values())
+        """The number of open connections; from any thread."""
+        return sum(replica.connections for replica in list(self._found.values()))
 
     def look(self) -> dict[str, Replica]:
         """The replicas. The folder is read in every call while there are none, otherwise every `LOOK_EVERY_S`."""

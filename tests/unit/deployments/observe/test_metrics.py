@@ -1,3 +1,5 @@
+import threading
+
 import numpy as np
 
 from deployments.contract.answer import Answer, Classification
@@ -15,3 +17,17 @@ def test_exits_are_counted_by_the_last_member_asked(monkeypatch):
     Metrics().batch(Batch([Answer(best, np.zeros(2, np.float32))] * 4, items), 0.0)
     exits = {tags["member"]: value for name, value, tags in told if name == "ensemble_cascade_exits"}
     assert exits == {"a": 2, "b": 1}
+
+
+def test_a_report_that_fails_once_is_made_again(monkeypatch):
+    monkeypatch.setattr(metrics, "STATE_INTERVAL_S", 0.001)
+    calls, again = [], threading.Event()
+
+    def report():
+        calls.append(None)
+        if len(calls) == 1:
+            raise RuntimeError("dictionary changed size during iteration")
+        again.set()
+
+    metrics.report_periodically(report, "metrics")
+    assert again.wait(10)
