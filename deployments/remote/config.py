@@ -71,7 +71,7 @@ class RemoteConfig(TensorSettings, MemberConfig):
             raise ValueError(
                 f"url: {self.url!r} is none of {', '.join(f'{name}://host:port' for name in DEFAULT_PORTS)}"
             )
-        if parts.username or parts.query or parts.fragment or (self.is_grpc and parts.path.strip("/")):
+        if "@" in parts.netloc or parts.query or parts.fragment or (self.is_grpc and parts.path.strip("/")):
             raise ValueError("url: only a host and a port, and for HTTP a path; a token goes into `token_file`")
         # Raises ValueError for a port that is out of range.
         _ = parts.port
@@ -97,6 +97,11 @@ class RemoteConfig(TensorSettings, MemberConfig):
     def host(self) -> str:
         """The server's name or address."""
         return urlsplit(self.url).hostname or ""
+
+    @property
+    def authority(self) -> str:
+        """Host and port as a URL has them, by which the server knows itself, though an address of it is called."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def port(self) -> int:

@@ -181,5 +181,9 @@ async def resolve(host: str, port: int) -> list[str]:
         return [str(ipaddress.ip_address(host))]
     except ValueError:
         pass
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as err:
+        # Between two dots there is nothing, or too much.
+        raise OSError(str(err)) from err
     return list(dict.fromkeys(str(address[0]) for *_, address in found))

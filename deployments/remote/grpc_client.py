@@ -65,7 +65,7 @@ class GrpcClient:
         target = f"ipv6:[{self._ip}]:{config.port}" if ":" in self._ip else f"ipv4:{self._ip}:{config.port}"
         options = [
             # The certificate is for the host's name, though an address is called.
-            ("grpc.default_authority", f"{config.host}:{config.port}"),
+            ("grpc.default_authority", config.authority),
             ("grpc.max_receive_message_length", self._max_bytes),
             ("grpc.max_send_message_length", MAX_SENT),
             ("grpc.enable_http_proxy", 0),

@@ -73,10 +73,10 @@ class HttpClient:
     def _connect(self) -> httpx.AsyncClient:
         config = self._config
         scheme = "https" if config.is_tls else "http"
-        address, host = (f"[{each}]" if ":" in each else each for each in (self._ip, config.host))
+        address = f"[{self._ip}]" if ":" in self._ip else self._ip
         return httpx.AsyncClient(
             base_url=f"{scheme}://{address}:{config.port}{config.path}",
-            headers={"host": f"{host}:{config.port}", "accept-encoding": "identity"},
+            headers={"host": config.authority, "accept-encoding": "identity"},
             verify=tls(config) if config.is_tls else False,
             # A proxy or a password in this machine's environment is not meant for this member.
             trust_env=False,

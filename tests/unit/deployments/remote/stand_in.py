@@ -129,11 +129,11 @@ class StandIn:
 
 
 def certificate(name):
-    """A self-signed certificate for a name and 127.0.0.1, and its key, both PEM."""
+    """A self-signed certificate for a name and loopback, and its key, both PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
-    names = [x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    addresses = [x509.IPAddress(ipaddress.ip_address(each)) for each in ("127.0.0.1", "::1")]
     made = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -142,7 +142,7 @@ def certificate(name):
         .serial_number(1)
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name), *addresses]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )

@@ -274,6 +274,23 @@ async def test_tls_is_verified_by_name_though_an_address_is_called(way, tmp_path
     await server.stop()
 
 
+async def test_the_certificate_of_a_server_that_an_ipv6_address_names_is_verified(way, tmp_path):
+    files = tmp_path / "key.pem", tmp_path / "ca.pem"
+    for file, content in zip(files, certificate("models.test"), strict=True):
+        file.write_bytes(content)
+    server = StandIn()
+    port = await server.start(way, host="::1" if way == "http" else "[::1]", key=files[0], certificate=files[1])
+    member = OpenInference(kind="open_inference", name="m", url=f"{way}s://[::1]:{port}", ca_file=files[1])
+    assert not errors(await made(member)(batch(PIXELS)))
+    await server.stop()
+
+
+async def test_a_host_that_is_no_name_is_told_and_asked_for_again():
+    node = made(OpenInference(kind="open_inference", name="m", url="http://models..test:1"))
+    assert {type(error) for error in errors(await node(batch(PIXELS))).values()} == {RemoteUnavailable}
+    assert node._endpoints._resolving.exception() is None
+
+
 async def test_an_answer_that_is_too_large_is_not_read_to_its_end(stand_in, caplog):
     server, node = stand_in
     server.behave = lambda rows: np.zeros((rows, 400_000))
@@ -309,6 +326,7 @@ async def test_a_model_of_a_fixed_number_of_images_is_asked_for_so_many(way):
         ({"url": "http://h:99999"}, "Port"),
         ({"url": "grpc://h:1/path"}, "url"),
         ({"url": "http://user:word@h:1"}, "token_file"),
+        ({"url": "http://:word@h:1"}, "token_file"),
         ({"url": "grpc://far:1", "token_file": "t"}, "grpcs"),
         ({"url": "http://h:1", "ca_file": "c"}, "https"),
         ({"url": "https://h:1", "cert_file": "c"}, "key_file"),
@@ -325,5 +343,7 @@ def test_without_a_server_the_configuration_is_what_is_told(caplog):
     told = config("http", port, labels=LABELS, size=(8, 8)).signature(None)
     assert (told.labels, told.classes, told.size, told.version) == (LABELS, 4, (8, 8), None)
     assert "asked again" in caplog.text
+    OpenInference(kind="open_inference", name="m", url="http://models..test:1").signature(None)
+    assert "label empty" in caplog.text
     with pytest.raises(ConfigurationError, match="labels"):
         config("http", port, labels="nowhere.txt").signature(None)
