@@ -18,11 +18,11 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExport
 from opentelemetry.trace import SpanContext, StatusCode
 
 from deployments.contract.errors import ConfigurationError
+from deployments.contract.settings import MIB
 
 logger = logging.getLogger("ray.serve")
 
 FOLDER = Path("traces")
-MIB = 1024 * 1024
 FILE_DELAY_MS = 200.0
 MAX_FILE_BYTES = 16 * MIB
 MAX_FILES = 8

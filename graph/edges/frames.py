@@ -11,9 +11,9 @@ from typing import cast
 
 import numpy as np
 
+from deployments.contract.settings import MIB
 from graph.edges.wire import PREFIX, Body, Buffer, padding
 
-MIB = 1024 * 1024
 MAX_HEADER, MAX_BODY = 16 * MIB, 1024 * MIB
 # Most frames without pixels are smaller: reading one takes one system call, and so does writing one.
 INBOX = 64 * 1024

@@ -17,8 +17,6 @@ def calls(take: TakesLabel) -> Calls:
     """The service's one method; `take` takes the labels."""
 
     async def handler(request: pb.LabelRequest, call: Call) -> Message:
-        if not 1 <= len(request.labels) <= MAX_LABELS:
-            raise InvalidParameter(f"a request holds 1 to {MAX_LABELS} labels; this one has {len(request.labels)}")
         errors = await taken(take, _read, request.labels, call.caller.name)
         if len(errors) > 1:
             return pb.LabelResponse(accepted=errors.count(None), results=map(_result, errors))

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from deployments.contract.caller import MAX_ID
-from deployments.contract.errors import EnsembleError
+from deployments.contract.errors import EnsembleError, InvalidParameter
 
 # Labels in one request; the highest position of an image in its request.
 MAX_LABELS, MAX_PLACE = 4096, 100_000
@@ -31,7 +31,13 @@ class TrueLabel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def taken(
     take: TakesLabel, read: Callable[[T], TrueLabel], sent: Sequence[T], key: str
 ) -> list[EnsembleError | None]:
-    """Take labels in order, each as `read` reads it, for the key of that name; returns the error of each, or None."""
+    """Take labels in order, each as `read` reads it, for the key of that name; returns the error of each, or None.
+
+    Raises:
+        InvalidParameter: there are none, or too many.
+    """
+    if not 1 <= len(sent) <= MAX_LABELS:
+        raise InvalidParameter(f"a request holds 1 to {MAX_LABELS} labels; this one has {len(sent)}")
     results: list[EnsembleError | None] = []
     for each in sent:
         try:

@@ -9,15 +9,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from deployments.contract.errors import AlreadyLabelled, InvalidParameter, UnknownLabel, UnknownRequest
+from deployments.contract.settings import MIB
 from deployments.ingress.http import bodies
 from deployments.ingress.http.routes import AS_OBJECT, OF_ARRIVING, Route, Routes, encoded
 from deployments.ingress.ingress import Ingress
 from deployments.observe.observer import Call
-from graph.capabilities.feedback.labels import MAX_LABELS, TakesLabel, TrueLabel, taken
+from graph.capabilities.feedback.labels import TakesLabel, TrueLabel, taken
 
 PATH = "/feedback"
 LINES = frozenset({"application/x-ndjson", "application/jsonl", "application/json-lines"})
-MAX_BYTES = 1024 * 1024
+MAX_BYTES = MIB
 FORM = '{"request_id": "...", "label": "..."}, on one line; and "index" of an image after the first'
 
 
@@ -43,8 +44,6 @@ def routes(ingress: Ingress, take: TakesLabel) -> Routes:
         body, _ = await bodies.document(request, ingress.capacity, call.caller, MAX_BYTES)
         lines = [line for line in body.split(b"\n") if line.strip()]
         is_one = bodies.media_type(request.headers) not in LINES and len(lines) <= 1
-        if len(lines) > MAX_LABELS:
-            raise InvalidParameter(f"there are {len(lines)} lines; send at most {MAX_LABELS} at once")
         errors = await taken(take, _read, [body] if is_one else lines, call.caller.name)
         if not is_one:
             results = [{"accepted": True} if error is None else AS_OBJECT.tell(error) for error in errors]

@@ -20,7 +20,7 @@ from deployments.ingress.ingress import Ingress
 from deployments.ingress.seldon import check_puid
 from deployments.observe.observer import Call
 from deployments.protocol import seldon_pb2 as pb
-from graph.capabilities.feedback.labels import MAX_LABELS, TakesLabel, TrueLabel, taken
+from graph.capabilities.feedback.labels import TakesLabel, TrueLabel, taken
 
 PATH = f"{PREFIX}v1.0/feedback"
 NEEDED = "feedback needs 'truth', with a label for each image: an index or a name in a tensor or an ndarray, or strData"
@@ -83,8 +83,6 @@ async def _take(take: TakesLabel, puid: str, labels: Sequence[Any], call: Call) 
     check_puid(puid)
     if not labels:
         raise InvalidParameter(NEEDED)
-    if len(labels) > MAX_LABELS:
-        raise InvalidParameter(f"a request holds 1 to {MAX_LABELS} labels; this one has {len(labels)}")
 
     def read(sent: tuple[int, Any]) -> TrueLabel:
         place, label = sent
