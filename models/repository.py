@@ -10,9 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from models.errors import ModelError
 
@@ -22,9 +25,18 @@ LABELS = "labels.txt"
 # The name of a model, a member or a deployment.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 MAX_NAME_LENGTH = 64
+# The name of a version's folder, a positive number, as Triton takes it.
+VERSION = re.compile("[1-9][0-9]{0,9}")
 MODEL_FILES = ("*.xml", "*.onnx", "*.tflite", "*.pdmodel", "saved_model.pb")
 # The files of a version: their names and sizes, and a tag that changes with the content.
 Stamp = tuple[tuple[str, int, int | str], ...]
+
+
+class Entries(msgspec.Struct):
+    """The entries of `metadata.json` that are read without looking at their types; there may be others."""
+
+    classes: list[str] = []
+    sha256: dict[str, str] = {}
 
 
 def user_cache() -> Path:
@@ -55,11 +67,18 @@ class Model:
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """The class names in order of index: from `metadata.json`, else `labels.txt` (a name a line), else None."""
+        """The class names in order of index: from `metadata.json`, else `labels.txt` (a name a line), else None.
+
+        Raises:
+            ModelError: `labels.txt` is not UTF-8.
+        """
         if "classes" in self.metadata:
             return tuple(self.metadata["classes"])
         file = self.folder / LABELS
-        return tuple(file.read_text(encoding="utf-8").splitlines()) if file.is_file() else None
+        try:
+            return tuple(file.read_text(encoding="utf-8").splitlines()) if file.is_file() else None
+        except UnicodeDecodeError as err:
+            raise ModelError(f"{file} is not UTF-8; save it so: {err}") from err
 
     @property
     def input(self) -> dict[str, Any]:
@@ -113,7 +132,7 @@ def versions(root: Path, name: str) -> list[int]:
     folder = root / name
     if not folder.is_dir():
         return []
-    return sorted(int(entry.name) for entry in folder.iterdir() if entry.is_dir() and entry.name.isdecimal())
+    return sorted(int(entry.name) for entry in folder.iterdir() if VERSION.fullmatch(entry.name) and entry.is_dir())
 
 
 def find(root: Path, name: str, version: int | None = None) -> Model:
@@ -184,9 +203,8 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        metadata = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as err:
-        raise ModelError(f"{file} is not valid JSON: {err}") from err
-    if not isinstance(metadata, dict):
-        raise ModelError(f"{file} must hold a JSON object")
+        metadata: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        msgspec.convert(metadata, Entries)
+    except (ValueError, msgspec.ValidationError, RecursionError) as err:
+        raise ModelError(f"{file} is no JSON object that describes a model: {err}") from err
     return metadata

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from models.errors import SourceError, Unreachable
+from models.repository import VERSION
 from models.sources.location import Location
 from models.sources.source import File, Listing
 
@@ -71,7 +72,7 @@ class Bucket:
         listing: Listing = {}
         for path, info in found.items():
             version, _, file = path.removeprefix(f"{folder}/").partition("/")
-            if version.isdecimal() and str(int(version)) == version and file:
+            if VERSION.fullmatch(version) and file:
                 tag = next((info[key] for key in TAGS if info.get(key)), None)
                 listing.setdefault(int(version), {})[file] = File(int(info["size"]), str(tag))
         return listing

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import httpx
 
 from models.errors import SourceError, Unreachable
+from models.repository import VERSION
 from models.sources import manifest
 from models.sources.location import LOOPBACK, Location
 from models.sources.source import File, Listing
@@ -43,7 +44,7 @@ class Website:
         return {
             int(version): {path: File(each.size, each.sha256, each.sha256) for path, each in files.items()}
             for version, files in listed.items()
-            if version.isdecimal() and str(int(version)) == version
+            if VERSION.fullmatch(version)
         }
 
     def read(self, path: str) -> Iterator[bytes]:

@@ -97,6 +97,11 @@ def other_metadata(folder, **changes):
     write_metadata(folder, {**metadata, **changes})
 
 
+def latin(folder):
+    (folder / "metadata.json").unlink()
+    (folder / "labels.txt").write_bytes("\n".join([*CLASSES[:-1], "Bär"]).encode("latin-1"))
+
+
 BAD = {
     "classes": lambda root: store(root, "m", constant([0.5, 0.5]), 2, ("a", "b")),
     "labels": lambda root: put(root, 2, classes=[*CLASSES[:-1], "other"]),
@@ -104,6 +109,9 @@ BAD = {
     "resizing": lambda root: put(root, 2, input={"resize": "stretch"}),
     "metadata": lambda root: put(root, 2, input={"resize": "shear"}),
     "damage": lambda root: (put(root, 2) / "model.bin").write_bytes(b"\0" * 999),
+    "classes that are no list": lambda root: other_metadata(put(root, 2), classes=7),
+    "digests that are no object": lambda root: (put(root, 2) / "metadata.json").write_text('{"sha256": ["m"]}'),
+    "labels that are not UTF-8": lambda root: latin(put(root, 2)),
     "no model": lambda root: (put(root, 2) / "model.xml").unlink(),
 }
 

@@ -1,12 +1,14 @@
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from models.errors import ModelError, SourceError, Unreachable
 from models.sources import manifest
 from models.sources.location import Location
 from models.sources.mirror import Mirror
+from models.sources.website import Website
 from scripts import manifest as command
 from tests.unit.models.sources.conftest import write
 
@@ -59,3 +61,9 @@ def test_the_command_says_how_it_is_served(root):
     done = subprocess.run([sys.executable, "-m", command.__name__, root / "m"], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
+
+
+def test_what_is_named_like_no_version_is_left_alone(monkeypatch):
+    content = msgspec.json.encode({"models": {"m": {"1" * 5000: {}, "01": {}, "2": {}}}})
+    monkeypatch.setattr(Website, "read", lambda *_: iter([content]))
+    assert list(Website(Location("https://models.test")).list("m")) == [2]
