@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from deployments.remote.client import Client
-from deployments.remote.errors import CallError, TimedOut, Unavailable
-from deployments.tensors import Binding
+from deployments.remote.errors import CallError, InvalidResponse, RequestRejected, TimedOut, Unavailable
+from deployments.tensors import Binding, IncompatibleModel
 
 if TYPE_CHECKING:
     from deployments.remote.config import RemoteConfig
@@ -72,6 +72,8 @@ class Endpoint:
             except Exception as err:
                 # Whatever the server has sent, it is asked again.
                 self.last_error = err
+                if isinstance(err, IncompatibleModel):
+                    self.binding = None
             if self.in_flight == 0:
                 # The next probe needs another connection if this one hangs.
                 await self.client.close()
@@ -80,8 +82,9 @@ class Endpoint:
             self._end_first_probe()
             await asyncio.sleep(delay_s * random.uniform(0.5, 1.5))
             delay_s = min(MAX_PROBE_DELAY_S, 2 * delay_s)
-        version = binding.version or "unknown"
-        logger.info("member %r: %s is healthy, version %s", self._config.name, self._address, version)
+        if binding != self.binding:
+            version = binding.version or "unknown"
+            logger.info("member %r: %s is healthy, version %s", self._config.name, self._address, version)
         self.binding, self._failures = binding, 0
         self._end_first_probe()
 
@@ -94,9 +97,12 @@ class Endpoint:
         self._failures = 0
 
     def failed(self, error: CallError) -> None:
-        """Count a call that failed; after several in a row the endpoint is ejected."""
+        """Count a call that failed; after several in a row that say so the endpoint is ejected."""
         self.last_error = error
         self._failures += error.counts
+        if isinstance(error, RequestRejected | InvalidResponse):
+            # Its model may have been replaced by one with other tensors.
+            self.probe()
         if error.counts and self._failures >= self._config.break_after and self.binding is not None:
             logger.warning("member %r: %s is ejected until it is healthy: %s", self._config.name, self._address, error)
             self.binding = None

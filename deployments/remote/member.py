@@ -118,7 +118,13 @@ class RemoteMember:
                 bindings = [each.binding for each in await self._endpoints.healthy(timeout_s)]
                 sizes = [self._config.max_batch_size, *(each.batch_size for each in bindings if each is not None)]
                 parts = split(images, min((size for size in sizes if size), default=None))
-                return await asyncio.gather(*(self._infer_part(part, headers, give_up) for part in parts))
+                calls = [asyncio.ensure_future(self._infer_part(part, headers, give_up)) for part in parts]
+                try:
+                    return await asyncio.gather(*calls)
+                finally:
+                    # If one has failed, so has the batch, and nobody waits for the others.
+                    for call in calls:
+                        call.cancel()
         except TimeoutError:
             raise TimedOut(f"no answer in {timeout_s * 1000:.0f} ms") from None
 

@@ -31,7 +31,8 @@ class StandIn:
     def __init__(self, behave=None, shape=(-1, 8, 8, 3), classes=4):
         self.behave = behave or (lambda rows: np.tile(UNIFORM, (rows, 1)))
         self.shape, self.classes = shape, classes
-        self.output, self.versions = "scores", ["9", "10"]
+        self.output = self.described = "scores"
+        self.versions = ["9", "10"]
         self.headers, self.seconds_left, self.writers = [], [], set()
 
     async def start(self, way, port=0, host="127.0.0.1", key=None, certificate=None):
@@ -79,7 +80,7 @@ class StandIn:
     async def ModelMetadata(self, request, context):  # noqa: N802
         answer = pb.ModelMetadataResponse(name=request.name, versions=self.versions)
         answer.inputs.add(name="image", datatype="UINT8", shape=self.shape)
-        answer.outputs.add(name="scores", datatype="FP32", shape=[-1, self.classes])
+        answer.outputs.add(name=self.described, datatype="FP32", shape=[-1, self.classes])
         return answer
 
     async def ModelInfer(self, request, context):  # noqa: N802
@@ -116,7 +117,7 @@ class StandIn:
     async def _answer(self, method, path, headers, body):
         if method == "GET":
             image = {"name": "image", "datatype": "UINT8", "shape": self.shape}
-            output = {"name": "scores", "datatype": "FP32", "shape": [-1, self.classes]}
+            output = {"name": self.described, "datatype": "FP32", "shape": [-1, self.classes]}
             told = {"inputs": [image], "outputs": [output], "versions": self.versions}
             return 200, json.dumps(told if path.endswith("/m") else {}).encode()
         self.headers.append(headers)

@@ -194,6 +194,29 @@ async def test_the_deadline_is_carried_and_kept(stand_in, way):
     assert not errors(await node(batch(PIXELS)))
 
 
+async def test_a_model_that_is_replaced_by_one_with_other_tensors_is_called_by_its_own(stand_in, caplog):
+    caplog.set_level("INFO", "ray.serve")
+    server, node = stand_in
+    await answered(node)
+    server.output = server.described = "other"
+    assert {type(error) for error in errors(await node(batch(PIXELS))).values()} == {InferenceFailed}
+    await answered(node)
+    # One that is as before is described again, too, which is no news.
+    server.behave = lambda rows: np.zeros((rows, 3))
+    for _ in range(3):
+        assert {type(error) for error in errors(await node(batch(PIXELS))).values()} == {InferenceFailed}
+    server.behave = StandIn().behave
+    await answered(node)
+    assert caplog.text.count("is healthy") == 2
+    server.shape = (-1, 16, 16, 3)
+    server.output = "yet another"
+    await node(batch(PIXELS))
+    async with asyncio.timeout(30):
+        while node.addresses() == (1, 0):
+            await asyncio.sleep(0.01)
+    assert "its model takes (16, 16)" in caplog.text
+
+
 async def test_the_trace_goes_on_below_the_members_span(stand_in):
     server, node = stand_in
     trace = "c" * 32
@@ -316,6 +339,29 @@ async def test_a_model_of_a_fixed_number_of_images_is_asked_for_so_many(way):
     answer = await made(config(way, port))(batch(np.zeros((5, 8, 8, 3), np.uint8)))
     assert answer.payload.shape == (5, 4)
     assert asked == [2, 2, 2]
+    await server.stop()
+
+
+async def test_when_a_part_of_a_batch_has_failed_the_server_no_longer_works_on_the_others(way):
+    server, waits = StandIn(), asyncio.Event()
+
+    async def hang():
+        waits.set()
+        await asyncio.sleep(60)
+
+    async def fail():
+        await waits.wait()
+        raise Abort("INTERNAL")
+
+    parts = iter([fail(), hang()])
+    server.behave = lambda rows: next(parts)
+    port = await server.start(way)
+    node = made(config(way, port, max_batch_size=1, timeout_ms=60_000))
+    assert {type(error) for error in errors(await node(batch(PIXELS))).values()} == {InferenceFailed}
+    [endpoint] = await node._endpoints.healthy(1)
+    async with asyncio.timeout(30):
+        while endpoint.in_flight:
+            await asyncio.sleep(0)
     await server.stop()
 
 
