@@ -1,4 +1,4 @@
-# The service with the models in the box, not as root, in one process: configs/container.yaml.
+# The service with the bundled models, not as root, in one process: configs/container.yaml.
 #
 #     docker build --tag ensemble . && docker run --rm --shm-size 1g -p 127.0.0.1:8000:8000 -p 127.0.0.1:9000:9000 ensemble
 #

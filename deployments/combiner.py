@@ -29,7 +29,7 @@ VOTES_HINT = "method: votes don't tell how sure the members are, which a cascade
 class CombinerSettings(Schema):
     """How the members' probabilities are combined."""
 
-    method: Method = Field("mean", description="how probabilities are combined; see `combine`")
+    method: Method = Field("mean", description="how probabilities are combined")
     weights: dict[str, Weight] = Field(
         default={}, description="by member name, 0 for members left out; default: the members' own weights"
     )

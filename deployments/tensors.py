@@ -36,14 +36,16 @@ class TensorSettings(Schema):
 
     input: TensorName | None = Field(None, description="the input tensor; default: the only one")
     output: TensorName | None = Field(None, description="the output tensor; default: the only one of floating point")
-    scores: Literal["probabilities", "logits"] = Field("probabilities", description="what the output holds")
-    layout: Literal["NHWC", "NCHW"] | None = Field(None, description="of the pixels; default: by the input's shape")
+    scores: Literal["probabilities", "logits"] = Field("probabilities", description="what the output contains")
+    layout: Literal["NHWC", "NCHW"] | None = Field(
+        None, description="layout of the pixels; default: by the input's shape"
+    )
     color: Literal["BGR", "RGB"] = Field("BGR", description="order of the channels")
     mean: tuple[Channel, Channel, Channel] = Field(
-        (0.0, 0.0, 0.0), description="subtracted from pixels from 0 to 255, by channel in the order of `color`"
+        (0.0, 0.0, 0.0), description="what is subtracted from the pixels (0 to 255), by channel in the order of `color`"
     )
     scale: tuple[Deviation, Deviation, Deviation] = Field(
-        (1.0, 1.0, 1.0), description="divided by after that, by channel in the order of `color`"
+        (1.0, 1.0, 1.0), description="what they are then divided by, by channel in the order of `color`"
     )
 
 

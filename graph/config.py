@@ -39,7 +39,7 @@ class EnsembleConfig(Schema):
     ensemble: EnsembleSettings = EnsembleSettings()
     cache: CacheSettings | None = Field(None, description="cache of the members' predictions; default: none")
     feedback: FeedbackSettings | None = Field(
-        None, description="keeps answers until their true labels come; default: none"
+        None, description="keeps predictions until their true labels come; default: none"
     )
     combiner: CombinerConfig = CombinerConfig()
     labeler: LabelerConfig = LabelerConfig()
@@ -54,7 +54,8 @@ class EnsembleConfig(Schema):
     )
     # Read where HAProxy is started: scripts/serve/front.py.
     front: Literal["direct", "serve"] = Field(
-        "direct", description="who takes requests: `direct`, the ingress itself, or `serve`, Serve's proxy"
+        "direct",
+        description="what receives requests: `direct`, HAProxy and the ingress itself, or `serve`, Serve's proxy",
     )
 
     @model_validator(mode="after")

@@ -29,7 +29,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache: (
         Annotated[
             Literal["no-cache", "no-store"],
-            Meta(description="`no-cache` calls the members anew; `no-store` does, and does not cache their answer"),
+            Meta(description="`no-cache` calls the members again; `no-store` also caches nothing"),
         ]
         | None
     ) = None
@@ -38,7 +38,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         | None
     ) = None
     timings: Annotated[bool, Meta(description="list where the image's time went")] = False
-    receipt: Annotated[bool, Meta(description="list what the answer cost")] = False
+    receipt: Annotated[bool, Meta(description="list CPU time and bytes of each node")] = False
 
 
 ENCODER = msgspec.msgpack.Encoder(order="deterministic")

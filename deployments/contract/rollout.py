@@ -16,15 +16,15 @@ SUFFIX = "-canary"
 class CanarySettings(Schema):
     """How many images a canary answers, and when it is rolled back."""
 
-    share: float = Field(ge=0, le=1, description="of the images, or of the values of `key`, that it answers")
-    max_failures: float = Field(0.05, ge=0, lt=1, description="share of its images on which it may fail")
+    share: float = Field(ge=0, le=1, description="share of the images, or of the values of `key`, that it answers")
+    max_failures: float = Field(0.05, ge=0, lt=1, description="highest share of its images on which it may fail")
     max_slowdown: float = Field(
-        3.0, ge=1, le=1000, description="its median time per image, relative to the other version's"
+        3.0, ge=1, le=1000, description="highest median time per image, relative to the other version's"
     )
     window: int = Field(
         1000, ge=10, le=100_000, description="how many of the latest images of each version are compared"
     )
-    least: int = Field(50, ge=1, le=100_000, description="images of a version before it is compared")
+    least: int = Field(50, ge=1, le=100_000, description="fewest images of each version before they are compared")
 
 
 class CanaryConfig(CanarySettings):
@@ -46,7 +46,7 @@ class CanaryConfig(CanarySettings):
 class ShadowSettings(Schema):
     """How many images a shadow gets a copy of."""
 
-    share: float = Field(ge=0, le=1, description="of the images")
+    share: float = Field(ge=0, le=1, description="share of the images that it gets")
     max_queue_ms: float = Field(
-        100.0, ge=0, le=60_000, description="it gets no images of a batch in which one has waited longer, ms"
+        100.0, ge=0, le=60_000, description="a batch in which an image has waited longer is not copied, ms"
     )

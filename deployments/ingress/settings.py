@@ -18,28 +18,37 @@ class IngressSettings(Schema):
     """Admission, batching and deadlines."""
 
     max_batch_size: int = Field(16, ge=1, le=1024, description="images in one batch")
-    max_batch_bytes: int = Field(2 * MIB, ge=1024, le=1024 * MIB, description="encoded images in one batch, bytes")
+    max_batch_bytes: int = Field(
+        2 * MIB, ge=1024, le=1024 * MIB, description="encoded size of the images in one batch, bytes"
+    )
     batch_wait_ms: float = Field(0.0, ge=0, le=10_000, description="wait for a batch to fill while the graph is idle")
     refill_share: float = Field(
-        0.2, ge=0, le=1, description="share of a batch's own time that the next waits for its clients to send again"
+        0.2,
+        ge=0,
+        le=1,
+        description="longest wait for the clients of the last batch to send again, as a share of its time",
     )
     max_concurrent_batches: int = Field(2, ge=1, le=1024, description="batches in the graph at a time")
-    max_in_flight: int = Field(256, ge=1, le=100_000, description="admitted images; one more is refused with 503")
-    max_in_flight_bytes: int = Field(256 * MIB, ge=1024, le=1024 * 1024 * MIB, description="theirs together, bytes")
+    max_in_flight: int = Field(
+        256, ge=1, le=100_000, description="images admitted and not answered; one more is refused with 503"
+    )
+    max_in_flight_bytes: int = Field(
+        256 * MIB, ge=1024, le=1024 * 1024 * MIB, description="size of these images and of arriving bodies, bytes"
+    )
     max_in_flight_pixels: int = Field(
         200_000_000,
         ge=1,
         le=100_000_000_000,
-        description="declared by admitted images that are decoded in processes of their own",
+        description="pixels declared by admitted images that are decoded in processes of their own",
     )
     max_arriving: int = Field(
         512, ge=1, le=100_000, description="requests whose bodies are arriving; at the limit the oldest is refused"
     )
-    min_body_rate: int = Field(1024, ge=1, le=MIB, description="least rate of a body after 5 s, bytes per second")
-    retry_after_s: int = Field(1, ge=1, le=3600, description="least Retry-After of a refusal, seconds")
+    min_body_rate: int = Field(1024, ge=1, le=MIB, description="lowest rate of a body after 5 s, bytes per second")
+    retry_after_s: int = Field(1, ge=1, le=3600, description="shortest Retry-After of a refusal, seconds")
     fair_by: FairBy = Field(
         "key",
-        description="whose shares the in-flight limit has, when most of it is taken: of API keys, addresses or nobody",
+        description="what shares the in-flight limit when most of it is used: API keys, addresses or nobody",
     )
     timeout_ms: int = Field(30_000, ge=1, le=3_600_000, description="deadline of a request that sets none")
     max_parts: int = Field(64, ge=1, le=10_000, description="images in one request, at most `max_in_flight`")
@@ -48,17 +57,18 @@ class IngressSettings(Schema):
         ge=1024,
         le=16 * MIB,
         description="commas and opening brackets in the JSON of a request, or fields in a message of Seldon's API; an "
-        "image of 224x224 as nested lists has 200,931, and the ingress answers nobody else while it reads them",
+        "image of 224x224 as nested lists has 200,931, and the ingress does nothing else while it reads them",
     )
     shared_memory_prefix: str | None = Field(
         None,
         pattern=r"^/?[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$",
-        description="how the names of shared memory begin that clients may use; default: none may",
+        description="prefix of the shared memory objects that clients may use; default: none",
     )
     hosts: tuple[Host, ...] | None = Field(
         None,
-        description="names that clients call it by besides addresses and localhost; `.example.com` for all below, "
-        "`*` for any; default: any if it listens beyond loopback, none otherwise. Their pages may change things",
+        description="host names that clients may use besides addresses and localhost; `.example.com` for all below it, "
+        "`*` for any; default: any if the server listens beyond loopback, else none. Web pages of named hosts may send "
+        "requests that change something",
     )
     max_request_bytes: int = Field(32 * MIB, ge=1024, le=1024 * MIB, description="body of one request, bytes")
 
@@ -81,7 +91,7 @@ class PageConfig(Schema):
         None,
         pattern=r"^https?://[^\s\"'<>]+$",
         max_length=200,
-        description="where Jaeger's own page is, as a browser reaches it; a trace's id is a link then",
+        description="address of Jaeger's page, as a browser reaches it; trace ids become links to it",
     )
 
 

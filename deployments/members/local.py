@@ -88,7 +88,7 @@ class LocalMember(MemberConfig):
     )
     version: int | None = Field(None, ge=1, description="model version; default: the highest")
     cpus: Cpus | None = Field(
-        None, description="CPUs of its replica's own, by number, or `auto` for its share; default: all"
+        None, description="CPUs that only its replica uses, by number, or `auto` for its share; default: all"
     )
     version_policy: Literal["fixed", "latest"] = Field(
         "fixed", description="`latest` takes a higher version that appears while it serves"

@@ -60,7 +60,7 @@ REQUIRED_FOR_FLOATS = ("color", "mean", "scale")
 class OnnxRuntime(TensorSettings, LocalMember):
     """One ONNX model of the repository."""
 
-    kind: Literal["onnxruntime"] = Field(description="ONNX Runtime on this machine; needs the extra `onnxruntime`")
+    kind: Literal["onnxruntime"] = Field(description="ONNX Runtime on this machine; needs `pip install onnxruntime`")
 
     def describe(self, model: Model) -> Signature:
         """See `LocalMember.describe`."""

@@ -21,7 +21,9 @@ class OpenVino(LocalMember):
     streams: int | None = Field(
         None, ge=1, le=1024, description="NUM_STREAMS; default: the fastest, measured at the first start"
     )
-    least_at_once: int = Field(1, ge=1, le=8, description="images that a batch is not split below, to save CPU time")
+    least_at_once: int = Field(
+        1, ge=1, le=8, description="fewest images in a part when a batch is split; more save CPU time"
+    )
     inference_precision: Literal["f32", "bf16", "f16"] | None = Field(
         None, description="INFERENCE_PRECISION_HINT of what is not int8; default: OpenVINO's choice for the CPU"
     )

@@ -19,7 +19,7 @@ class TensorFlowServing(RemoteConfig):
     kind: Literal["tensorflow_serving"] = Field(description="TensorFlow Serving's API")
     signature_name: TensorName = Field("serving_default", description="the signature of the model that is called")
     datatype: Literal["UINT8", "FP32"] = Field(
-        "UINT8", description="of the input, for a server without metadata, as KServe's own is by REST"
+        "UINT8", description="type of the input, for a server without metadata, such as KServe's own over REST"
     )
 
     def connect(self, ip: str, max_scores: int) -> Client:

@@ -53,15 +53,19 @@ class RemoteConfig(TensorSettings, MemberConfig):
         None, gt=0, le=1, description="share that the centre crop keeps; default: the others'"
     )
     resize: Resize | None = Field(None, description="`crop`, `stretch` or `letterbox`; default: `crop`")
-    interpolation: Interpolation | None = Field(None, description="default: `area`")
-    border: Color | None = Field(None, description="colour beside a letterboxed image, blue, green, red")
-    timeout_ms: int = Field(10_000, ge=1, le=600_000, description="the most that a call may take, ms")
-    max_batch_size: int | None = Field(None, ge=1, le=4096, description="images in a call; default: a whole batch")
-    retries: int = Field(2, ge=0, le=10, description="more tries of a call that found no server, or a busy one")
-    break_after: int = Field(5, ge=1, le=1000, description="failures in a row after which an address gets no calls")
-    token_file: Path | None = Field(None, description="a file with a bearer token, read again when it changes")
+    interpolation: Interpolation | None = Field(None, description="where an image shrinks; default: `area`")
+    border: Color | None = Field(None, description="colour beside a letterboxed image: blue, green, red")
+    timeout_ms: int = Field(10_000, ge=1, le=600_000, description="longest time of a call, ms")
+    max_batch_size: int | None = Field(None, ge=1, le=4096, description="images per call; default: a whole batch")
+    retries: int = Field(2, ge=0, le=10, description="retries of a call that found no server, or a busy one")
+    break_after: int = Field(
+        5, ge=1, le=1000, description="failures in a row after which an address gets no calls until it answers a probe"
+    )
+    token_file: Path | None = Field(None, description="a file with a bearer token, read with each call")
     ca_file: Path | None = Field(None, description="certificates to trust, PEM; default: the system's")
-    cert_file: Path | None = Field(None, description="our own certificate, PEM, for a server that requires one")
+    cert_file: Path | None = Field(
+        None, description="this application's certificate, PEM, for a server that requires one"
+    )
     key_file: Path | None = Field(None, description="the key of `cert_file`, PEM")
 
     @model_validator(mode="after")

@@ -33,7 +33,9 @@ class TransformerSettings(Schema):
     """Limits of the JPEG transformer, checked before a pixel is decoded; the last two hold for isolated decoding."""
 
     max_image_bytes: int = Field(10 * MIB, ge=1024, le=256 * MIB, description="encoded size of an image, bytes")
-    max_image_pixels: int = Field(50_000_000, ge=1024, le=1_000_000_000, description="declared size, pixels")
+    max_image_pixels: int = Field(
+        50_000_000, ge=1024, le=1_000_000_000, description="declared size of an image, pixels"
+    )
     max_decoding_bytes: int = Field(
         48 * MIB, ge=32 * MIB, le=64 * 1024 * MIB, description="memory that decoding may take at once, bytes"
     )
@@ -49,7 +51,9 @@ class TransformerConfig(TransformerSettings):
         None, gt=0, le=1, description="share of the shorter side that the centre crop keeps; default: the models', or 1"
     )
     threads: int | None = Field(None, ge=1, le=256, description="decoding threads; default: the CPUs of the container")
-    isolate: Isolate = Field("others", description="what is decoded in processes of their own: all but JPEGs, or all")
+    isolate: Isolate = Field(
+        "others", description="what is decoded in separate processes: all images but small JPEGs (`others`), or `all`"
+    )
 
 
 class JpegTransformer:

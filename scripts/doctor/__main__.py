@@ -6,7 +6,7 @@
     ensemble doctor --join 10.0.0.1 --host-address 10.0.0.2                     on one that is to join it
 
 It checks versions, the working directory, HAProxy, cores, instructions, memory, the token, ports, the configuration and
-its models, and sends one image through each node in this process. It exits by 1 if something is wrong.
+its models, and sends one image through each node in this process. The exit status is 1 if something is wrong.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def main() -> None:
     """Parse the command line and check."""
     parser = described(__doc__)
     parser.add_argument(
-        "config", type=Path, nargs="?", help="a Serve config file (default: ours); with --join it is the head's"
+        "config", type=Path, nargs="?", help="a Serve config file (default: the bundled one); not with --join"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     role = parser.add_mutually_exclusive_group()

@@ -79,9 +79,9 @@ def exposure(config: Mapping[str, Any]) -> Finding:
 
 
 def placement(config: Mapping[str, Any]) -> Iterator[Finding]:
-    """Whether every machine gets an entrance and replicas of each node."""
+    """Whether every machine gets HAProxy and replicas of each node."""
     if (why := why_serve(dict(config))) is not None:
-        yield Finding("wrong", f"cluster: machines that join have no entrance: {why}", "args: {front: direct}")
+        yield Finding("wrong", f"cluster: machines that join have no HAProxy: {why}", "args: {front: direct}")
     for application in config.get("applications") or []:
         if (application.get("args") or {}).get("edges") == "handle":
             what = "cluster: with `edges: handle` batches go to any machine, and take milliseconds longer"

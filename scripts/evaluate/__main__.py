@@ -71,7 +71,7 @@ def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = described(__doc__)
     parser.add_argument(
-        "config", type=Path, nargs="?", help="a Serve config file (default: ours); it names its members itself"
+        "config", type=Path, nargs="?", help="a Serve config file (default: the bundled one), which names the members"
     )
     parser.add_argument(
         "--data",
@@ -91,7 +91,9 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--method", choices=get_args(Method), help="how the ensembles combine")
     parser.add_argument(
-        "--fit-weights", action="store_true", help="fit members' weights to the images, which none may have learnt"
+        "--fit-weights",
+        action="store_true",
+        help="fit members' weights to the images, on which no member may have been trained",
     )
     parser.add_argument("--url", help="measure this server instead, as http://127.0.0.1:8000")
     parser.add_argument("--connections", type=positive, help=f"requests in flight, with --url (default: {AT_ONCE})")

@@ -1,4 +1,4 @@
-"""Loads a server and reports what it holds.
+"""Loads a server and reports its rate, latency and cost.
 
     ensemble load http://127.0.0.1:8000                                   # 8 clients at a time
     ensemble load http://127.0.0.1:8000 --concurrency 1 8 32 --html load.html

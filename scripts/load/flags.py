@@ -83,10 +83,17 @@ def _what(add: Add, add_one: Add) -> None:
     )
     add_one("--data", type=Path, metavar="PATH", help="labelled images to send, <class>/*.jpg, folder or zip")
     add("--batch", type=count(LARGEST_BATCH), default=1, metavar="N", help="images per request, 1 to 64; default: 1")
-    add("--repeats", type=fraction, metavar="SHARE", help="of JPEGs that were sent before; the others are new")
-    add("--protocol", choices=NAMES, help="default: by the URL's path; of gRPC open-inference")
-    add("--model", default="ensemble", help="its name at the server; default: ensemble")
-    add("--shape", type=shape, nargs="+", default=[], metavar="INPUT:H,W", help="extents that the server leaves open")
+    add(
+        "--repeats",
+        type=fraction,
+        metavar="SHARE",
+        help="share of requests whose JPEG was sent before; the others are new",
+    )
+    add("--protocol", choices=NAMES, help="default: by the URL's path; for gRPC open-inference")
+    add("--model", default="ensemble", help="the model's name at the server; default: ensemble")
+    add(
+        "--shape", type=shape, nargs="+", default=[], metavar="INPUT:H,W", help="dimensions that the server leaves open"
+    )
     add("--ca", type=Path, metavar="FILE", help=f"certificate to trust, PEM; a key is read from {KEY}")
 
 
@@ -95,32 +102,61 @@ def _when(add: Add, add_one: Add) -> None:
     add_one("--concurrency", type=clients, nargs="+", metavar="N", help="a closed loop of clients; default: 8")
     add_one("--rate", type=number(0), nargs="+", metavar="R", help="an open loop, requests per second")
     add_one("--replay", type=Path, metavar="FILE", help="an open loop at recorded times, seconds, one per line")
-    add("--arrivals", choices=get_args(Process), default="poisson", help="of --rate and --slo-ms; default: poisson")
-    add("--cv", type=number(0), default=2.0, help="of gamma: how bursty; 1 is poisson; default: 2")
-    add("--slo-ms", type=number(0), metavar="MS", help="search the highest rate at which the percentile is below")
-    add("--percentile", type=number(0, 100), help="of the latency that is judged; default: 99")
-    add("--mlperf", choices=tuple(USED), help="let MLPerf's load generator decide; unofficial")
-    add("--seed", type=int, default=0, help="of the arrivals; default: 0")
+    add(
+        "--arrivals",
+        choices=get_args(Process),
+        default="poisson",
+        help="distribution of the arrivals of --rate and --slo-ms; default: poisson",
+    )
+    add(
+        "--cv",
+        type=number(0),
+        default=2.0,
+        help="of gamma: coefficient of variation of the gaps; 1 is poisson; default: 2",
+    )
+    add("--slo-ms", type=number(0), metavar="MS", help="search the highest rate at which the percentile is below this")
+    add(
+        "--percentile",
+        type=number(0, 100),
+        help="percentile of the latency for --slo-ms, 99 by default, and for --stability, the mean by default",
+    )
+    add("--mlperf", choices=tuple(USED), help="let MLPerf's load generator decide when to send; unofficial")
+    add("--seed", type=int, default=0, help="seed of the arrivals; default: 0")
 
 
 def _how(add: Add) -> None:
-    add("--seconds", type=number(0), help="a fixed time, instead of windows that must agree")
+    add("--seconds", type=number(0), help="measure for this time, instead of in windows")
     add("--window", type=number(0), default=5.0, metavar="S", help="length of a window; default: 5 s")
-    add("--stability", type=number(0), default=10.0, metavar="%", help="windows agree by so much; default: 10")
-    add("--trials", type=positive, default=10, help="windows at most; default: 10")
-    add("--warm-up", type=zero_or_more, default=1.0, metavar="S", help="before, not counted; default: 1 s")
-    add("--timeout", type=number(0), default=60.0, metavar="S", help="of a request; default: 60 s")
-    add("--processes", type=count(MOST_PROCESSES), default=1, help="that send; default: 1")
-    add("--connections", type=positive, help="at most; default: 1,000, of gRPC up to 8")
-    add("--pid", type=positive, help="of the server; default: who listens on the URL's port, if it is here")
+    add(
+        "--stability",
+        type=number(0),
+        default=10.0,
+        metavar="%",
+        help="largest difference between windows that agree, %%; default: 10",
+    )
+    add("--trials", type=positive, default=10, help="most windows; default: 10")
+    add("--warm-up", type=zero_or_more, default=1.0, metavar="S", help="warm-up before the measurement; default: 1 s")
+    add("--timeout", type=number(0), default=60.0, metavar="S", help="longest time of a request; default: 60 s")
+    add("--processes", type=count(MOST_PROCESSES), default=1, help="processes that send; default: 1")
+    add("--connections", type=positive, help="most connections; default: 1,000, for gRPC up to 8")
+    add(
+        "--pid",
+        type=positive,
+        help="process of the server; default: the one that listens on the URL's port, if it is here",
+    )
 
 
 def _reported(add: Add) -> None:
-    add("--json", type=Path, metavar="FILE", help="everything")
-    add("--markdown", type=Path, metavar="FILE", help="the table")
-    add("--csv", type=Path, metavar="FILE", help="with perf_analyzer's columns")
-    add("--html", type=Path, metavar="FILE", help="a page with charts, which opens from disk")
-    add("--price-per-hour", type=number(0), metavar="P", help="of the machine, for what a million images cost")
+    add("--json", type=Path, metavar="FILE", help="write everything as JSON")
+    add("--markdown", type=Path, metavar="FILE", help="write the table")
+    add("--csv", type=Path, metavar="FILE", help="write perf_analyzer's columns")
+    add("--html", type=Path, metavar="FILE", help="write a page with charts, which opens from disk")
+    add(
+        "--price-per-hour",
+        type=number(0),
+        metavar="P",
+        help="price of the machine per hour, for the cost of a million images",
+    )
 
 
 def check(made: Parser, args: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Predicts what a configuration holds, before it serves: throughput, latency, CPU and memory.
+"""Predicts a configuration's throughput, latency, CPU time and memory, before it serves.
 
     ensemble plan configs/colocated.yaml                       # 1, 8 and 32 clients at a time
     ensemble plan configs/colocated.yaml --rate 100 200 400    # an open loop
@@ -39,13 +39,19 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "config", type=Path, nargs="?", default=shipped("configs/colocated.yaml"), help="a Serve config"
     )
-    parser.add_argument("--profile", type=Path, metavar="FILE", help="default: in the user's cache folder")
+    parser.add_argument(
+        "--profile", type=Path, metavar="FILE", help="file of the profile; default: in the user's cache folder"
+    )
     parser.add_argument("--measure", action="store_true", help="measure the profile again")
-    parser.add_argument("--images", type=Path, nargs="+", metavar="FILE", help="to measure with; default: one of a cat")
-    parser.add_argument("--cores", type=positive, help="of the machine that is planned; default: this one's")
+    parser.add_argument("--images", type=Path, nargs="+", metavar="FILE", help="images to measure with; default: a cat")
+    parser.add_argument("--cores", type=positive, help="cores of the machine to predict for; default: this one's")
     parser.add_argument("--clients-here", action="store_true", help="the clients compute on the server's cores, too")
     parser.add_argument(
-        "--exits", type=fraction, nargs="+", metavar="SHARE", help="of a cascade: what each member but the last answers"
+        "--exits",
+        type=fraction,
+        nargs="+",
+        metavar="SHARE",
+        help="of a cascade: the share of its images that exit at each member but the last",
     )
 
 

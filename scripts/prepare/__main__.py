@@ -106,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
     add = result.add_argument
     add("source", help="file, folder, or name of a torchvision or timm model")
     add("--name", required=True, help="the model's name in the repository")
-    add("--weights", choices=("default", "random"), help="of a torchvision or timm model")
+    add("--weights", choices=("default", "random"), help="weights of a torchvision or timm model")
     add("--trusted", action="store_true", help="read a .pt2 file, which may run code that is in it")
     add("--labels", type=Path, metavar="FILE", help="class names, one on each line, in order of index")
     add("--size", type=positive, nargs=2, metavar=("HEIGHT", "WIDTH"), help="pixels (default: the model's own)")
@@ -119,8 +119,14 @@ def parser() -> argparse.ArgumentParser:
     add("--crop-ratio", type=float, help="share of the shorter side that the centre crop keeps")
     add("--resize", choices=get_args(Resize), help="how an image gets the size (default: crop, or what --data shows)")
     add("--interpolation", choices=get_args(Interpolation), help="where an image shrinks (default: area)")
-    add("--border", type=int, nargs=3, metavar=("B", "G", "R"), help="colour beside a letterbox (default: black)")
-    add("--precision", choices=("FP16", "FP32"), default="FP16", help="of float32 weights (default: FP16)")
+    add(
+        "--border",
+        type=int,
+        nargs=3,
+        metavar=("B", "G", "R"),
+        help="colour beside a letterboxed image (default: black)",
+    )
+    add("--precision", choices=("FP16", "FP32"), default="FP16", help="how float32 weights are stored (default: FP16)")
     add_repository(result)
     add("--version", type=positive, help="default: the next free one")
     add("--int8", action="store_true", help="quantize it as well, into the next version")

@@ -2,9 +2,9 @@
 
     ensemble serve serve_config.yaml
 
-What `serve run` does, and besides: sets the switches that Ray reads before it starts, turns Ray's token authentication
-on, checks the configuration and its models before Ray starts, ends what a killed server has left behind, waits until
-every member has answered, and says so.
+It does what `serve run` does. It also sets the environment variables that Ray reads, turns Ray's token authentication
+on, checks the configuration and its models before Ray starts, ends what a killed server has left behind, and prints
+`Ready` once every member has answered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     parser = described(__doc__)
     parser.add_argument(
-        "config", type=Path, nargs="?", default=shipped("serve_config.yaml"), help="a Serve config file (default: ours)"
+        "config",
+        type=Path,
+        nargs="?",
+        default=shipped("serve_config.yaml"),
+        help="a Serve config file (default: the bundled one)",
     )
     parser.add_argument(
         "--whole-dashboard", action="store_true", help="Ray's dashboard with all its pages, which takes more memory"

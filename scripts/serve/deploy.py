@@ -2,9 +2,9 @@
 
     ensemble deploy my.yaml
 
-What `serve deploy` does, and besides: checks the configuration and its models first, waits until it is in force, and
+It does what `serve deploy` does. It also checks the configuration and its models first, waits until it is in force, and
 reports a `user_config` that a replica refuses. A server on other ports than the configuration's is found by the
-variables of the file that `ensemble serve` names for `source`.
+variables in the file that `ensemble serve` names for `source`.
 """
 
 from __future__ import annotations

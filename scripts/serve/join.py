@@ -2,10 +2,10 @@
 
     ensemble join 10.0.0.1 --host-address 10.0.0.2
 
-The head of the cluster runs `ensemble serve --host-address 10.0.0.1 configs/cluster.yaml`. This machine gets an
-entrance of its own, HAProxy on the same ports, and a node of Ray, on which Serve places replicas; both last until
-Ctrl-C. It needs Ray's token, a copy of the head's ~/.config/ensemble-serving/ray_token, the same code, and the same
-models at the same path.
+The head of the cluster runs `ensemble serve --host-address 10.0.0.1 configs/cluster.yaml`. This machine gets its
+own HAProxy, on the same ports, and a node of Ray, on which Serve places replicas; both run until Ctrl-C. It
+needs Ray's token, a copy of the head's ~/.config/ensemble-serving/ray_token, the same code, and the same models at
+the same path.
 """
 
 from __future__ import annotations

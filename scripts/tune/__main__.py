@@ -8,8 +8,8 @@
 Every candidate is simulated by the profile of `ensemble plan`. The best three are served and loaded, and the best of
 these once more: what was measured decides. It is kept beside the output, so that a search that was ended goes on.
 `--data` has labelled images, which are sent. With `--max-accuracy-loss`, other versions of the models and other
-thresholds of a cascade are tried, too; without it, answers stay what they are. It exits by 3 if no candidate reaches
-the goal, and writes the nearest. See docs/planning.md.
+thresholds of a cascade are tried, too; without it, answers stay what they are. The exit status is 3 if no candidate
+reaches the goal; the nearest is written. See docs/planning.md.
 """
 
 from __future__ import annotations
@@ -169,27 +169,27 @@ def parsed() -> argparse.Namespace:
     """The command line; ends with a usage error if it is wrong."""
     parser = described(__doc__)
     add_profile(parser)
-    parser.add_argument("--minimize", choices=["cores"], help="that answer the requests per second of --rate")
-    parser.add_argument("--p99-ms", type=number(0), required=True, metavar="MS", help="that must hold")
     parser.add_argument(
-        "--rate", type=number(0), metavar="R", help="requests per second that must be answered, at least"
+        "--minimize", choices=["cores"], help="the fewest cores that answer the requests per second of --rate"
     )
+    parser.add_argument("--p99-ms", type=number(0), required=True, metavar="MS", help="highest p99, ms")
+    parser.add_argument("--rate", type=number(0), metavar="R", help="least requests per second that must be answered")
     names = ", ".join(HELD)
     parser.add_argument(
         "--hold", nargs="+", default=[], metavar="NAME=VALUE", help=f"settings that are not searched: {names}"
     )
     parser.add_argument(
-        "--data", type=Path, metavar="PATH", help="<class>/*.jpg, folder or zip file: what is sent, and labels"
+        "--data", type=Path, metavar="PATH", help="labelled images to send, <class>/*.jpg, folder or zip file"
     )
     parser.add_argument(
         "--max-accuracy-loss",
         type=zero_or_more,
         metavar="POINTS",
-        help="of top-1 on --data, at 95 %%: also try other versions and thresholds; default: the answers stay",
+        help="top-1 that other versions and thresholds may lose on --data, at 95 %%; default: answers stay",
     )
     parser.add_argument("--out", type=Path, default=Path("tuned.yaml"), metavar="FILE", help="default: %(default)s")
-    parser.add_argument("--no-measurement", action="store_true", help="trust the simulation; for another machine")
-    parser.add_argument("--again", action="store_true", help="measure what was measured before")
+    parser.add_argument("--no-measurement", action="store_true", help="simulate only, as for another machine")
+    parser.add_argument("--again", action="store_true", help="repeat earlier measurements")
     add_files(parser, "markdown", "plot")
     args = parser.parse_args()
     check_writable(parser, args.out)

@@ -113,14 +113,22 @@ def main() -> None:
     """Parse the command line, choose and report."""
     parser = described(__doc__)
     parser.add_argument(
-        "--data", type=Path, default=default_data(), metavar="PATH", help="<class>/*.jpg, folder or zip file"
+        "--data",
+        type=Path,
+        default=default_data(),
+        metavar="PATH",
+        help="labelled images, <class>/*.jpg, folder or zip file",
     )
     parser.add_argument("--members", nargs="+", default=["resnet", "densenet"], metavar="NAME")
     parser.add_argument(
-        "--gates", nargs="+", default=[], metavar="NAME", help="members of weight 0: asked first, not combined"
+        "--gates",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="members of weight 0, which are called first and not combined",
     )
     parser.add_argument(
-        "--loss", type=zero_or_more, default=0.1, metavar="POINTS", help="of top-1, at most; default: 0.1"
+        "--loss", type=zero_or_more, default=0.1, metavar="POINTS", help="most points of top-1 to lose; default: 0.1"
     )
     parser.add_argument("--method", choices=[m for m in get_args(Method) if m != "majority_vote"], default="mean")
     add_repository(parser)

@@ -83,7 +83,7 @@ class OpenInference:
             "/v2/repository/index": Route(
                 "POST", self._index, f"{TITLE}: the models", (list[metadata.IndexEntry],), OF_ARRIVING, AS_TEXT
             ),
-            f"{MODELS}/stats": _get(catalog.statistics, "what was counted of every model", AllStatistics),
+            f"{MODELS}/stats": _get(catalog.statistics, "the statistics of every model", AllStatistics),
         }
         for name, model in catalog.models.items():
             routes |= self._of(f"{MODELS}/{name}", model)
@@ -105,11 +105,11 @@ class OpenInference:
                 "the model's configuration",
                 metadata.ModelConfig,
             ),
-            f"{path}/stats": _get(statistics, "what this ingress counted of the model", AllStatistics),
+            f"{path}/stats": _get(statistics, "the model's statistics at this ingress replica", AllStatistics),
             f"{path}/infer": Route(
                 "POST",
                 partial(self._infer, model),
-                f"{TITLE}: ask the model",
+                f"{TITLE}: run the model",
                 (tensors.InferAnswer,),
                 OF_CLASSIFYING,
                 AS_TEXT,

@@ -26,6 +26,7 @@ Routes = dict[str, "Route"]
 OF_ARRIVING: tuple[type[EnsembleError], ...] = (
     errors.Unauthenticated,
     errors.RateLimited,
+    errors.OverShare,
     errors.ImageTooLarge,
     errors.UnsupportedMediaType,
     errors.InvalidParameter,
@@ -34,7 +35,15 @@ OF_ARRIVING: tuple[type[EnsembleError], ...] = (
     errors.DeadlineExceeded,
 )
 # What can go wrong with a request for a classification.
-OF_CLASSIFYING: tuple[type[EnsembleError], ...] = (*OF_ARRIVING, errors.InvalidImage, errors.InferenceFailed)
+OF_CLASSIFYING: tuple[type[EnsembleError], ...] = (
+    *OF_ARRIVING,
+    errors.InvalidImage,
+    errors.InferenceFailed,
+    errors.NotReady,
+    errors.NoReplica,
+    errors.RemoteUnavailable,
+    errors.Unloaded,
+)
 
 
 class Error(msgspec.Struct, frozen=True):

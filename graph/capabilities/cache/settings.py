@@ -11,20 +11,26 @@ URLS = ("redis://", "rediss://", "unix://")
 
 
 class CacheSettings(Schema):
-    """What is remembered, where, and for how long."""
+    """What is cached, where, and for how long."""
 
     max_bytes: ByteSize = Field(
-        ByteSize(64 * MIB), ge=64 * 1024, le=1024 * 1024 * MIB, description="memory of the entries, such as 64MiB"
+        ByteSize(64 * MIB),
+        ge=64 * 1024,
+        le=1024 * 1024 * MIB,
+        description="memory of the entries in a process, such as 64MiB",
     )
     max_entries: int = Field(1_000_000, ge=1, le=1_000_000_000, description="images cached in memory")
     ttl_s: float = Field(
         600.0, gt=0, le=31_536_000, allow_inf_nan=False, description="how long an image stays cached, seconds"
     )
     redis: str | None = Field(
-        None, max_length=4096, description="URL of a Redis that processes share; default: each process' own memory"
+        None,
+        max_length=4096,
+        description="URL of a Redis that all processes share; default: the memory of each process",
     )
     per_key: bool = Field(
-        False, description="whether each API key has entries of its own, so that no key sees what others sent"
+        False,
+        description="whether each API key has entries of its own, so that no key sees what others sent",
     )
     redis_timeout_ms: int = Field(
         50, ge=1, le=10_000, description="how long Redis may take, ms; beyond it there is no cache"

@@ -14,10 +14,12 @@ Sureness = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class AuditSettings(Schema):
-    """Early exits that the other members are asked about, too, in the background."""
+    """Early exits that are also sent to the other members, in the background."""
 
-    share: float = Field(gt=0, le=1, description="of the early exits")
-    at_most: float | None = Field(None, gt=0, lt=1, description="share of the exits that may be answered differently")
+    share: float = Field(gt=0, le=1, description="share of the early exits that is audited")
+    at_most: float | None = Field(
+        None, gt=0, lt=1, description="bound of the share of exits that all members would answer differently"
+    )
     tighten: bool = Field(False, description="raise thresholds while the share is above `at_most`")
 
     @model_validator(mode="before")
@@ -33,13 +35,13 @@ class AuditSettings(Schema):
 
 
 class CascadeSettings(Schema):
-    """The members are asked one after the other, until those asked are sure together."""
+    """The members are called one after the other, until those that were called are sure together."""
 
     order: tuple[Name, ...] = Field(
         min_length=2, max_length=64, description="every member, in the order in which they are called"
     )
     exit_at: tuple[Sureness, ...] = Field(
-        description="for each member but the last, the combined probability of the most probable class that is enough"
+        description="for each member but the last, the combined probability from which on an image exits"
     )
     audit: AuditSettings | None = Field(
         None, description="share of the early exits to audit, or its fields; default: none"
@@ -71,14 +73,23 @@ class CascadeSettings(Schema):
 
 
 class UnderLoadSettings(Schema):
-    """Lower thresholds of the cascade, while images wait long."""
+    """Lower thresholds of the cascade while images wait long."""
 
-    exit_at: tuple[Sureness, ...] = Field(description="for each member but the last; 0 answers every image with it")
-    from_queue_ms: float = Field(
-        100.0, gt=0, le=60_000, description="wait for a batch from which they are in force, ms"
+    exit_at: tuple[Sureness, ...] = Field(
+        description="thresholds for each member but the last; at 0 every image exits there"
     )
-    until_queue_ms: float = Field(20.0, ge=0, le=60_000, description="wait at which they no longer are, ms")
-    full_share: float = Field(0.1, ge=0, le=1, description="of the images meanwhile that `quality=full` may exempt")
+    from_queue_ms: float = Field(
+        100.0,
+        gt=0,
+        le=60_000,
+        description="wait of an image for its batch at which these thresholds come into force, ms",
+    )
+    until_queue_ms: float = Field(
+        20.0, ge=0, le=60_000, description="longest wait in a batch at which the usual thresholds return, ms"
+    )
+    full_share: float = Field(
+        0.1, ge=0, le=1, description="share of the images that `quality=full` may exempt meanwhile"
+    )
 
     @model_validator(mode="after")
     def _has_a_gap(self) -> Self:
@@ -88,7 +99,7 @@ class UnderLoadSettings(Schema):
 
 
 class EnsembleSettings(AskingSettings):
-    """How the members are asked: side by side, or one after the other."""
+    """How the members are called: side by side, or one after the other."""
 
     cascade: CascadeSettings | None = Field(
         None, description="calls members one after the other; default: all side by side"

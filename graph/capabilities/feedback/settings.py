@@ -8,7 +8,7 @@ from deployments.contract.settings import Schema
 
 
 class FeedbackSettings(Schema):
-    """How many answers are remembered, and for how long. Of an image that is its classes, never itself."""
+    """How many predictions are kept, and for how long. Images are not kept."""
 
-    max_requests: int = Field(10_000, ge=1, le=10_000_000, description="answers; each image of a request is one")
-    ttl_s: float = Field(3600.0, gt=0, le=2_592_000, allow_inf_nan=False, description="how long one is kept")
+    max_requests: int = Field(10_000, ge=1, le=10_000_000, description="images whose predictions are kept")
+    ttl_s: float = Field(3600.0, gt=0, le=2_592_000, allow_inf_nan=False, description="how long they are kept, seconds")

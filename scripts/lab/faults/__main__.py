@@ -1,4 +1,4 @@
-"""Does faults to running servers under load, and tells what their clients saw.
+"""Injects faults into running servers under load, and reports what their clients saw.
 
     ensemble faults                          # every scenario
     ensemble faults members haproxy --markdown faults.md
@@ -8,10 +8,10 @@
     ensemble faults memory --help            # 200,000 requests, and the memory that they take
     ensemble faults amplification --help     # small requests that cost much
 
-Each scenario starts a server of its own, of the shipped configuration with the bundled models. Clients never try a
-request again. Printed are the requests that failed, the answers that lacked a member, the answers a second while the
-fault was done as a fraction of those before, and the longest time without any answer. A server takes half a minute to
-start; all scenarios take about a quarter of an hour.
+Each scenario starts a server of its own, of the shipped configuration with the bundled models. Clients never retry a
+request. It prints the requests that failed, the answers that lacked a member, the rate of answers during the fault as a
+fraction of that before, and the longest time without an answer. A server takes half a minute to start; all scenarios
+take about a quarter of an hour.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sends a server requests, and as many again, and tells what memory it has after each.
+"""Sends a server requests, and as many again, and reports its memory after each.
 
     ensemble faults memory                   # twice 100,000 requests to one process: ten to twenty minutes
     ensemble faults memory --placement separate --requests 20000

@@ -1,4 +1,4 @@
-"""Asks a server for more than it can do, and tells what became of the requests.
+"""Sends a server more than it can answer, and reports what became of the requests.
 
     ensemble faults refusals                 # every kind, four minutes
     ensemble faults refusals obeying --markdown refusals.md

@@ -22,7 +22,8 @@ TYPES = {
 INTRODUCTION = """# gRPC
 
 These are the services at 127.0.0.1:9000 and their messages. [The page of the interface](../api.md) says what
-each call does here. The server answers reflection, so `grpcurl` needs no proto.
+each call does here. The server answers reflection unless API keys are on, so `grpcurl`
+needs no proto.
 """
 
 

@@ -12,6 +12,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
+from deployments.contract.errors import RateLimited, Unauthenticated
 from deployments.contract.member import OPERATION
 from deployments.ingress.extension import Report
 from deployments.ingress.http.routes import Route, Routes, encoded
@@ -122,7 +123,8 @@ def routes(service: Service) -> Routes:
         response.headers["Cache-Control"] = "no-store"
         return response
 
-    return {PATH: Route("GET", answer, "The last minute of the ingress replica that answers", (model,))}
+    summary = "Figures of the ingress replica that answers"
+    return {PATH: Route("GET", answer, summary, (model,), (Unauthenticated, RateLimited))}
 
 
 def _with(reports: Mapping[str, Report]) -> Any:

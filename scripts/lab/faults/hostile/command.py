@@ -1,4 +1,4 @@
-"""Sends hostile input to a running server, and tells what became of it.
+"""Sends hostile input to a running server, and reports what became of it.
 
     ensemble faults hostile                              # 10,000 inputs, then originals side by side
     ensemble faults hostile --seed 7 --first 4711 --inputs 1 --formats    # one that failed, alone
