@@ -43,13 +43,16 @@ class Dataset:
         """List the images of a zip file or a folder.
 
         Raises:
-            DatasetError: there is no `<class>/*.jpg` (or .jpeg, .png) in `path`.
+            DatasetError: there is no `<class>/*.jpg` (or .jpeg, .png) in `path`, or it is a damaged zip file.
         """
         if path.is_dir():
             entries = [file.relative_to(path).as_posix() for file in path.rglob("*")]
         elif path.is_file() and zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                entries = archive.namelist()
+            try:
+                with zipfile.ZipFile(path) as archive:
+                    entries = archive.namelist()
+            except zipfile.BadZipFile as err:
+                raise DatasetError(f"{path}: {err}") from err
         else:
             raise DatasetError(f"{path} is neither a folder nor a zip file of <class>/*.jpg")
         names = sorted(name for name in entries if _is_labelled_image(PurePosixPath(name)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +28,7 @@ def errors_in_one_line() -> Iterator[None]:
     """Turn the user's mistakes into `error: ...` on stderr and exit status 1; bugs keep their traceback."""
     try:
         yield
-    except (ScriptError, ModelError, ConfigurationError, EnsembleError, OSError, zipfile.BadZipFile) as err:
+    except (ScriptError, ModelError, ConfigurationError, EnsembleError, OSError) as err:
         raise SystemExit("error: " + " ".join(str(err).split())) from err
 
 

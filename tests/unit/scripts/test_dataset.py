@@ -62,6 +62,15 @@ def test_what_holds_no_labelled_images_is_refused(tmp_path: Path) -> None:
         Dataset.open(tmp_path / "missing.zip")
 
 
+def test_a_damaged_directory_of_a_zip_file_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "images.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("cat/1.jpg", b"picture")
+    path.write_bytes(path.read_bytes().replace(b"PK\1\2", b"none"))
+    with pytest.raises(DatasetError, match=r"images\.zip: Bad magic number"):
+        Dataset.open(path)
+
+
 def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "1.jpg").symlink_to("missing.jpg")
