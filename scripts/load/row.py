@@ -36,7 +36,7 @@ class Row:
 
     Attributes:
         mode: `concurrency`, `rate` or `replay`.
-        value: clients of a closed loop, or requests per second that were due; of a replay none.
+        value: clients of a closed loop, or requests per second that were due, on average.
         seconds: for how long it was measured.
         stable: whether the last windows agreed; None where the time was fixed.
         requests: that succeeded, as in the two rates.

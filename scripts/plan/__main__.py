@@ -160,8 +160,8 @@ def main() -> None:
         profile = profile_of(args, config, photographs(args), args.exits)
         found = predictions(args, config, profile)
     if args.json:
-        facts = {"machine": profile.machine, "cores": args.cores or profile.cores}
-        print(msgspec.json.encode({**facts, "predicted": [each.json() for each in found]}).decode())
+        cores = args.cores or profile.cores
+        print(msgspec.json.encode({"machine": profile.machine, "cores": cores, "predicted": found}).decode())
     else:
         table(found, profile, args.cores).show()
 

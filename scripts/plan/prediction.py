@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,10 +52,6 @@ class Prediction:
         """Its line in a table."""
         numbers = [f"{self.requests_per_s:,.0f}", in_ms(self.p50_ms), in_ms(self.p99_ms), f"{self.cpu:.2f}"]
         return [self.load, *numbers, f"{self.memory_mb:,.0f}", f"{self.images:.1f}", f"{self.refused:.1%}", self.limit]
-
-    def json(self) -> dict[str, Any]:
-        """The same for a file; what is infinite is null."""
-        return {name: None if value == math.inf else value for name, value in asdict(self).items()}
 
 
 def in_ms(latency_ms: float) -> str:

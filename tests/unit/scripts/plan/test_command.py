@@ -40,9 +40,11 @@ def test_it_prints_a_table(plan):
 
 
 def test_it_prints_json(plan):
-    found = json.loads(plan("--json", "--concurrency", "1", "8"))
-    assert [each["load"] for each in found["predicted"]] == ["1 at a time", "8 at a time"]
-    assert found["predicted"][0]["requests_per_s"] == pytest.approx(1000, rel=0.01)
+    found = json.loads(plan("--json", "--concurrency", "1", "--rate", "9000"))
+    assert [each["load"] for each in found["predicted"]] == ["9000/s", "1 at a time"]
+    # More than it answers.
+    assert found["predicted"][0]["p99_ms"] is None
+    assert found["predicted"][1]["requests_per_s"] == pytest.approx(1000, rel=0.01)
 
 
 def test_a_profile_of_another_machine_is_about_its_cores(plan, monkeypatch):

@@ -61,7 +61,6 @@ def test_requests_on_their_way_are_none_that_it_falls_behind_with(requests):
 def test_more_than_it_answers_has_no_latency_and_is_refused():
     found = predict(setting(application(max_in_flight=64, **ALONE)), profile(), Arrivals(3000))
     assert math.isinf(found.p99_ms)
-    assert found.json()["p99_ms"] is None
     assert found.requests_per_s == pytest.approx(1000, rel=0.03)
     assert found.refused > 0.5
     assert found.limit == "cores"
