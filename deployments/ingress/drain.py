@@ -1,4 +1,4 @@
-"""How fast images leave, and so how long one more would wait."""
+"""How fast images are answered, and so how long one more would wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONGEST_S = 30
 
 
 class Drain:
-    """Measures the rate at which images leave while enough of them are in flight to keep every node at work."""
+    """Measures the rate at which images are answered while enough of them are in flight to keep every node at work."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -23,7 +23,7 @@ class Drain:
         self._promised = float("-inf")
 
     def left(self, images: int, busy: bool) -> None:
-        """Count images that leave; `busy` says whether enough others are in flight."""
+        """Count images that leave with an answer; `busy` says whether enough others are in flight."""
         now = self._clock()
         if not busy or self._since is None:
             self._since, self._left = now if busy else None, 0

@@ -37,9 +37,10 @@ def tls(config: RemoteConfig) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=config.ca_file)
         if config.cert_file is not None:
-            context.load_cert_chain(config.cert_file, config.key_file)
+            # Without a password, OpenSSL would ask the terminal for that of an encrypted key, and wait.
+            context.load_cert_chain(config.cert_file, config.key_file, password="")
     except (OSError, ssl.SSLError) as err:
-        raise ServerError(f"can't read the certificates: {err}") from err
+        raise ServerError(f"can't read the certificates, or the key is encrypted: {err}") from err
     return context
 
 

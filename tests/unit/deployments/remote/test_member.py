@@ -1,9 +1,14 @@
 import asyncio
+import os
+import pty
+import subprocess
+import sys
 import time
 from collections import Counter
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from deployments.contract.errors import (
     ConfigurationError,
@@ -306,6 +311,26 @@ async def test_the_certificate_of_a_server_that_an_ipv6_address_names_is_verifie
     member = OpenInference(kind="open_inference", name="m", url=f"{way}s://[::1]:{port}", ca_file=files[1])
     assert not errors(await made(member)(batch(PIXELS)))
     await server.stop()
+
+
+def test_an_encrypted_key_is_an_error_and_the_terminal_is_not_asked_for_its_password(tmp_path):
+    key, pem = certificate("models.test")
+    encryption = serialization.BestAvailableEncryption(b"word")
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
+    (tmp_path / "key.pem").write_bytes(serialization.load_pem_private_key(key, None).private_bytes(*form))
+    (tmp_path / "cert.pem").write_bytes(pem)
+    code = f"""
+from deployments.members.open_inference import OpenInference
+from deployments.remote.credentials import tls
+files = {{"cert_file": "{tmp_path}/cert.pem", "key_file": "{tmp_path}/key.pem"}}
+tls(OpenInference(kind="open_inference", name="m", url="https://h:1", **files))
+"""
+    terminal, theirs = pty.openpty()
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, stdin=theirs, start_new_session=True, capture_output=True, text=True, timeout=300)
+    os.close(terminal)
+    os.close(theirs)
+    assert "the key is encrypted" in ended.stderr
 
 
 async def test_a_host_that_is_no_name_is_told_and_asked_for_again():
