@@ -33,7 +33,7 @@ Stamp = tuple[tuple[str, int, int | str], ...]
 
 
 class Entries(msgspec.Struct):
-    """The entries of `metadata.json` that are read without looking at their types; there may be others."""
+    """The entries of `metadata.json` whose types are checked as it is read; others may stand beside them."""
 
     classes: list[str] = []
     sha256: dict[str, str] = {}

@@ -42,7 +42,7 @@ def check_writable(parser: argparse.ArgumentParser, *files: Path | None) -> None
 
 
 def _type(read: Callable[[str], T], is_right: Callable[[T], bool], wanted: str) -> Callable[[str], T]:
-    """The type of a flag, of which a wrong value is told what is wanted."""
+    """The type of a flag, whose error for a wrong value says what is wanted."""
 
     def parse(text: str) -> T:
         try:

@@ -47,8 +47,7 @@ class IngressSettings(Schema):
     min_body_rate: int = Field(1024, ge=1, le=MIB, description="lowest rate of a body after 5 s, bytes per second")
     retry_after_s: int = Field(1, ge=1, le=3600, description="shortest Retry-After of a refusal, seconds")
     fair_by: FairBy = Field(
-        "key",
-        description="what shares the in-flight limit when most of it is used: API keys, addresses or nobody",
+        "key", description="what shares the in-flight limit when most of it is used: API keys, addresses or nobody"
     )
     timeout_ms: int = Field(30_000, ge=1, le=3_600_000, description="deadline of a request that sets none")
     max_parts: int = Field(64, ge=1, le=10_000, description="images in one request, at most `max_in_flight`")

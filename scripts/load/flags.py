@@ -14,7 +14,7 @@ from scripts.load.arrivals import Process
 from scripts.load.protocols import NAMES
 
 FILES = ("json", "markdown", "csv", "html")
-# What a scenario of MLPerf's takes of the flags of a load.
+# The flags of a load that each of MLPerf's scenarios uses.
 USED = {
     "server": ("rate", "slo_ms", "percentile"),
     "singlestream": ("percentile",),
@@ -184,7 +184,7 @@ def check(made: Parser, args: argparse.Namespace) -> None:
 
 
 def _ignored(args: argparse.Namespace) -> dict[str, Sequence[str]]:
-    """The flags of which nothing would come beside the others, by why."""
+    """The flags that have no effect beside the others that are given, by the reason that their error names."""
     windows, arrivals = ("window", "stability", "trials"), ("arrivals", "cv", "seed")
     if args.mlperf:
         ours = ("replay", "repeats", "warm_up", "processes", "pid", "price_per_hour", *windows, *arrivals, *FILES)

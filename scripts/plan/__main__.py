@@ -127,20 +127,19 @@ def _key(application: Mapping[str, Any], images: Sequence[bytes]) -> str:
     return hashlib.sha256(repr((files, members, sent)).encode()).hexdigest()[:16]
 
 
-def predictions(args: argparse.Namespace, config: Mapping[str, Any], profile: Profile) -> list[Prediction]:
+def predictions(args: argparse.Namespace, config: Mapping[str, Any], profile: Profile, cores: int) -> list[Prediction]:
     """A prediction of each load."""
-    cores = args.cores or profile.cores
     given = setting(only_application(config), args.exits, cores)
     loads = [Arrivals(rate) for rate in args.rate or ()] + [Closed(clients) for clients in args.concurrency or ()]
     loads = loads or [Closed(clients) for clients in (1, 8, 32)]
     return [predict(given, profile, load, cores, clients_here=args.clients_here) for load in loads]
 
 
-def table(found: Sequence[Prediction], profile: Profile, cores: int | None) -> Table:
+def table(found: Sequence[Prediction], profile: Profile, cores: int) -> Table:
     """The predictions, and what they are by."""
     facts = profile.machine
     notes = [f"Predicted, not measured, by a profile of {facts['cpu']}, {facts['cores']} cores, {facts['date']}."]
-    if cores not in {None, profile.cores}:
+    if cores != profile.cores:
         notes.append(f"{cores} cores were not measured: each is taken to be as fast as one of the {profile.cores}.")
     return Table(HEADINGS, [each.cells for each in found], words=(0, len(HEADINGS) - 1), notes=notes)
 
@@ -158,12 +157,12 @@ def main() -> None:
     with errors_in_one_line():
         config = configuration.read(args.config)
         profile = profile_of(args, config, photographs(args), args.exits)
-        found = predictions(args, config, profile)
-    if args.json:
         cores = args.cores or profile.cores
+        found = predictions(args, config, profile, cores)
+    if args.json:
         print(msgspec.json.encode({"machine": profile.machine, "cores": cores, "predicted": found}).decode())
     else:
-        table(found, profile, args.cores).show()
+        table(found, profile, cores).show()
 
 
 if __name__ == "__main__":

@@ -11,20 +11,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deployments.contract.errors import (
-    EnsembleError,
-    NotReady,
-    RateLimited,
-    Unauthenticated,
-    Unloaded,
-    UnsupportedMediaType,
-)
+from deployments.contract.errors import EnsembleError, NotReady, Unloaded, UnsupportedMediaType
 from deployments.ingress import options
 from deployments.ingress.http import bodies, tensors
 from deployments.ingress.http.routes import (
     AS_TEXT,
     OF_ARRIVING,
     OF_CLASSIFYING,
+    OF_KEYS,
     Handler,
     Route,
     Routes,
@@ -157,7 +151,7 @@ def _get(
     async def handler(_: Request, _call: Call) -> Response:
         return encoded(report())
 
-    failures = errors if is_open else (Unauthenticated, RateLimited)
+    failures = errors if is_open else OF_KEYS
     return Route("GET", handler, f"{TITLE}: {summary}", (answer,), failures, AS_TEXT, open=is_open)
 
 

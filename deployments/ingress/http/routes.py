@@ -22,10 +22,11 @@ REFERENCE = "#/components/schemas/{name}"
 Handler = Callable[[Request, Call], Awaitable[Response]]
 Routes = dict[str, "Route"]
 
+# What can go wrong with any request that a key may be needed for.
+OF_KEYS: tuple[type[EnsembleError], ...] = (errors.Unauthenticated, errors.RateLimited)
 # What can go wrong with a request that has a body.
 OF_ARRIVING: tuple[type[EnsembleError], ...] = (
-    errors.Unauthenticated,
-    errors.RateLimited,
+    *OF_KEYS,
     errors.OverShare,
     errors.ImageTooLarge,
     errors.UnsupportedMediaType,

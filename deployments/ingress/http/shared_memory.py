@@ -9,9 +9,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deployments.contract.errors import NotFound, RateLimited, Unauthenticated
+from deployments.contract.errors import NotFound
 from deployments.ingress.http import bodies
-from deployments.ingress.http.routes import AS_TEXT, OF_ARRIVING, Handler, Route, Routes, encoded
+from deployments.ingress.http.routes import AS_TEXT, OF_ARRIVING, OF_KEYS, Handler, Route, Routes, encoded
 from deployments.ingress.service import Service
 from deployments.ingress.shared_memory import Region
 from deployments.observe.observer import Call
@@ -55,5 +55,5 @@ def routes(service: Service) -> Routes:
 
 def _route(method: str, handler: Handler, summary: str, answer: Any = dict[str, Any], body: Any = None) -> Route:
     title = f"Open Inference Protocol, system shared memory: {summary}"
-    errors = (*(OF_ARRIVING if body else (Unauthenticated, RateLimited)), NotFound)
+    errors = (*(OF_ARRIVING if body else OF_KEYS), NotFound)
     return Route(method, handler, title, (answer,), errors, AS_TEXT, body={"application/json": body} if body else {})

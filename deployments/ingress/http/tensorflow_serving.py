@@ -9,11 +9,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deployments.contract.errors import InvalidParameter, NotFound, RateLimited, Unauthenticated
+from deployments.contract.errors import InvalidParameter, NotFound
 from deployments.ingress import options
 from deployments.ingress.http import bodies
 from deployments.ingress.http.routes import (
     OF_CLASSIFYING,
+    OF_KEYS,
     ErrorStyle,
     Handler,
     ProtocolError,
@@ -163,7 +164,7 @@ def unknown(path: str) -> NotFound | None:
 
 
 def _route(method: str, handler: Handler, summary: str, *answers: Any, body: Any = None) -> Route:
-    errors = OF_CLASSIFYING if body else (Unauthenticated, RateLimited)
+    errors = OF_CLASSIFYING if body else OF_KEYS
     title = f"TensorFlow Serving's API: {summary}"
     asked = {"application/json": body} if body else {}
     return Route(method, handler, title, answers, errors, AS_MESSAGE, body=asked, observed=bool(body))

@@ -29,8 +29,7 @@ class CacheSettings(Schema):
         description="URL of a Redis that all processes share; default: the memory of each process",
     )
     per_key: bool = Field(
-        False,
-        description="whether each API key has entries of its own, so that no key sees what others sent",
+        False, description="whether each API key has entries of its own, so that no key sees what others sent"
     )
     redis_timeout_ms: int = Field(
         50, ge=1, le=10_000, description="how long Redis may take, ms; beyond it there is no cache"

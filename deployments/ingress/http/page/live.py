@@ -12,10 +12,9 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deployments.contract.errors import RateLimited, Unauthenticated
 from deployments.contract.member import OPERATION
 from deployments.ingress.extension import Report
-from deployments.ingress.http.routes import Route, Routes, encoded
+from deployments.ingress.http.routes import OF_KEYS, Route, Routes, encoded
 from deployments.ingress.service import Replicas, Service
 from deployments.observe.observer import Call
 from deployments.observe.stats import WINDOW_S, Period, Second
@@ -124,7 +123,7 @@ def routes(service: Service) -> Routes:
         return response
 
     summary = "Figures of the ingress replica that answers"
-    return {PATH: Route("GET", answer, summary, (model,), (Unauthenticated, RateLimited))}
+    return {PATH: Route("GET", answer, summary, (model,), OF_KEYS)}
 
 
 def _with(reports: Mapping[str, Report]) -> Any:
