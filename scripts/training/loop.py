@@ -56,7 +56,7 @@ def sum_gradients(
         recipe: the size of a part, the label smoothing, and the teachers' weight, loss and temperature.
         taught: the teachers' probabilities, float [N,classes]; None without teachers.
     """
-    total, size = 0.0, recipe.forward_batch_size
+    total, size = torch.zeros((), device=images.device), recipe.forward_batch_size
     lessons: Sequence[Tensor | None] = [None] * len(images) if taught is None else taught.split(size)
     for part, truth, lesson in zip(images.split(size), targets.split(size), lessons, strict=False):
         precision = arithmetic(part.device)
@@ -67,8 +67,9 @@ def sum_gradients(
             soft = LOSSES[recipe.teacher_loss](logits, lesson, recipe.temperature)
             loss = torch.lerp(loss, soft, recipe.teacher_weight)
         loss.backward()
-        total += float(loss.detach())
-    return total
+        total += loss.detach()
+    # Once for all parts, because a GPU stands still while a number is fetched from it.
+    return float(total)
 
 
 def smaller(images: Tensor, size: int) -> Tensor:

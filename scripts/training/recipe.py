@@ -20,7 +20,6 @@ class Recipe:
 
     Attributes:
         architecture: a name in `architectures.ARCHITECTURES`.
-        forward_batch_size: images that go through the network at once; batch norm sees no more.
         momentum: of the convolutions' optimizer.
         sgd_momentum: of the biases' and the last layer's optimizer.
         weight_decay: of biases and the last layer, for an image.
@@ -35,7 +34,9 @@ class Recipe:
     epochs: int = flag(24, "passes over the images", type=positive)
     seed: int = flag(1, "of everything random", type=int)
     batch_size: int = flag(2000, "images in a step", type=positive)
-    forward_batch_size: int = 500
+    forward_batch_size: int = flag(
+        500, "images that go through the network at once; batch norm sees no more", type=positive
+    )
     learning_rate: float = flag(0.24, "of the convolutions, at first; it falls linearly to 0", type=float)
     momentum: float = 0.6
     bias_learning_rate: float = flag(0.053, "of biases, at first", type=float)

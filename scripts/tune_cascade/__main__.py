@@ -2,6 +2,7 @@
 
     ensemble tune-cascade --data images.zip --loss 0.1
     ensemble tune-cascade --data images.zip --members gate resnet densenet --gates gate --json cascade.json
+    ensemble tune-cascade --data train.zip --hold-out 2500     # the images that training left out
 
 The members' predictions come from the server's own decoding, prediction and combination. The cheapest cascade wins that
 loses at most `--loss` points of top-1 against all members together; a member costs the CPU time of its inference on
@@ -27,11 +28,12 @@ from deployments.members.openvino import OpenVino
 from deployments.members.predictor import Predictor
 from models.repository import Model, find
 from scripts.dataset import Dataset, default_data
-from scripts.errors import ScriptError, errors_in_one_line, zero_or_more
+from scripts.errors import ScriptError, errors_in_one_line, positive, zero_or_more
 from scripts.evaluate.accuracy import predict
 from scripts.evaluate.candidates import preprocessing
 from scripts.evaluate.ensembles import Members
 from scripts.evaluate.measure import truth_of
+from scripts.evaluate.unseen import check_unseen
 from scripts.flags import described
 from scripts.interval import Interval
 from scripts.repository import add_repository
@@ -119,6 +121,7 @@ def main() -> None:
         metavar="PATH",
         help="labelled images, <class>/*.jpg, folder or zip file",
     )
+    parser.add_argument("--hold-out", type=positive, metavar="N", help="take the images that training leaves out")
     parser.add_argument("--members", nargs="+", default=["resnet", "densenet"], metavar="NAME")
     parser.add_argument(
         "--gates",
@@ -139,9 +142,13 @@ def main() -> None:
     check_files(parser, args)
     with errors_in_one_line():
         dataset = Dataset.open(args.data)
+        if args.hold_out:
+            dataset = dataset.hold_out(args.hold_out)[1] or dataset
         choosing = halves(dataset)
         check_enough(int(choosing.sum()), args.loss)
         models = [find(args.repository, name) for name in dict.fromkeys(args.members)]
+        for model in models:
+            check_unseen(model, dataset)
         members = members_of(models, args.gates, dataset, args.method)
         choice = choose(members.part(choosing), args.loss)
         write_files(args, None, report(members, choosing, choice))

@@ -16,6 +16,7 @@ from deployments.contract.item import Item
 from graph.capabilities.cascade.flow import Cascade
 from graph.capabilities.cascade.settings import EnsembleSettings
 from graph.flows.member import Member
+from models.repository import sha256
 from scripts.errors import ScriptError
 from scripts.evaluate.ensembles import Members
 from scripts.interval import Interval
@@ -158,6 +159,22 @@ def test_a_wrong_gate_is_errors_in_one_line(tmp_path: Path, draw: Draw, monkeypa
     monkeypatch.setattr(sys, "argv", ["tune_cascade", *flags, "--gates", "a", "--loss", "50"])
     with pytest.raises(SystemExit, match="error: --gates: a member that is no gate is needed"):
         main()
+
+
+def test_it_chooses_on_images_that_training_left_out_alone(
+    tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = draw({"cat": 60})
+    source = {"tool": "scripts.train", "recipe": {"hold_out": 40}, "sha256": sha256(data), "initial": None}
+    for name in ("a", "b"):
+        add(tmp_path / "models", name, constant([0.05, 0.9, 0.05]), "FP16", source=source)
+    flags = ["--data", str(data), "--repository", str(tmp_path / "models"), "--members", "a", "b", "--loss", "5"]
+    monkeypatch.setattr(sys, "argv", ["tune_cascade", *flags])
+    with pytest.raises(SystemExit, match=r"'a' was trained on .* has learnt some of these 60 images"):
+        main()
+    monkeypatch.setattr(sys, "argv", ["tune_cascade", *flags, "--hold-out", "40"])
+    main()
+    assert "chosen on 20 images, judged on 20 others" in capsys.readouterr().out
 
 
 def test_a_choice_is_what_the_configuration_takes() -> None:
