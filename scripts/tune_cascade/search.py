@@ -20,6 +20,8 @@ ONE_SIDED = 1.645
 NEARLY = 1.05
 # Thresholds tried for each member but the last, by the number of those: together ten thousand at most.
 TRIED = {1: 201, 2: 81, 3: 21}
+# The logarithms of p / (1 - p) of the lowest and the highest of them, p = 0.18 and 0.9991, but for 0 and 1.
+LOG_ODDS = (-1.5, 7.0)
 MOST_MEMBERS = len(TRIED) + 1
 CHOOSING = "images that choose, half of all,"
 
@@ -58,7 +60,7 @@ def choose(members: Members, most_lost: float, order: Sequence[str] | None = Non
     check_count(len(members.scores))
     full, labels = members.full(), members.labels
     found: list[tuple[float, int, Choice]] = []
-    grid = np.linspace(0, 1, TRIED[len(members.scores) - 1])
+    grid = thresholds(TRIED[len(members.scores) - 1])
     for names in [tuple(order)] if order else orders(members):
         answers, sure = members.steps(names)
         costs = [members.costs[name] for name in names]
@@ -72,6 +74,15 @@ def choose(members: Members, most_lost: float, order: Sequence[str] | None = Non
     cheapest = min(cost for cost, _, _ in found)
     near = [(others, cost, choice) for cost, others, choice in found if cost <= NEARLY * cheapest]
     return min(near, key=lambda each: each[:2])[2]
+
+
+def thresholds(count: int) -> NDArray[np.float64]:
+    """So many to try: 0, 1, and between them probabilities whose log-odds grow evenly.
+
+    Most answers of calibrated members are surer than 0.95, where even steps of probability leave nothing to choose.
+    """
+    between = 1 / (1 + np.exp(-np.linspace(*LOG_ODDS, count - 2)))
+    return np.concatenate([[0.0], between.round(4), [1.0]])
 
 
 def orders(members: Members) -> Iterator[tuple[str, ...]]:

@@ -119,7 +119,7 @@ def steps() -> list[Step]:
         ("matched threads", {"threads": None}),
         ("one process", {"placement": "colocated"}),
         ("the ingress itself in front", {"front": "direct"}),
-        ("a cascade", {"exit_at": 0.665}),
+        ("a cascade", {"exit_at": 0.9295}),
         ("a cache", {"cache": True}),
     ]
     for name, change in changes:

@@ -98,6 +98,22 @@ def test_gates_come_first() -> None:
     assert {order[0] for order in orders(members)} == {"middle"}
 
 
+def test_members_that_are_calibrated_leave_something_to_choose_between_0_95_and_1() -> None:
+    # The first is right wherever it is surer than 0.98, and the second everywhere.
+    sure = np.linspace(0.96, 0.995, 400, dtype=np.float32)
+    first = np.where(sure[:, None] > 0.98, np.stack([sure, 1 - sure], 1), np.stack([1 - sure, sure], 1))
+    second = np.tile(np.array([0.999, 0.001], np.float32), (400, 1))
+    members = Members(
+        {"first": first, "second": second},
+        np.zeros(400, np.int64),
+        {"first": 0.0, "second": 1.0},
+        {"first": 1.0, "second": 9.0},
+    )
+    choice = choose(members, 0.1)
+    assert 0.98 < choice.exit_at[0] < 0.985
+    assert members.walk(choice.order, choice.exit_at).stops[0] > 0.3
+
+
 def test_one_member_is_no_cascade() -> None:
     members = scored()
     alone = Members({"small": members.scores["small"]}, members.labels, {"small": 1.0}, members.costs)

@@ -106,7 +106,7 @@ def test_what_makes_the_ensemble_cheap_is_measured_beside_it(monkeypatch, tmp_pa
         load.config("colocated", 1, 2, ROOT / system.file if system.file else None)["applications"][0]["args"]
         for system in variants
     )
-    assert cascade.pop("ensemble")["cascade"]["exit_at"] == [0.665]
+    assert cascade.pop("ensemble")["cascade"]["exit_at"] == [0.9295]
     assert cached.pop("cache")["ttl_s"] == 600
     assert cascade["members"][1].pop("least_at_once") == 4
     assert student.pop("ensemble")["cascade"]["order"] == ["student", "resnet", "densenet"]
