@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from PIL import Image, ImageOps
 
-from deployments.contract.declared import read_jpeg
+from deployments.contract.declared import START_OF_SCAN, read_jpeg
 from deployments.contract.errors import ImageTooLarge, InvalidImage
 from deployments.contract.payload import Pixels
 from deployments.contract.preprocessing import Preprocessing, Size
@@ -32,8 +32,8 @@ FORMATS = ("PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 # The memory that decoding takes at its peak, as measured, bytes per pixel at full scale (OpenCV 5.0).
 USUAL_BYTES_PER_PIXEL = 12
 BYTES_PER_PIXEL = {"JPEG": 6, "PNG": 6, "WEBP": 6, "JPEG2000": 20, "AVIF": 21}
-# The marker that begins a scan of a JPEG, and how many scans an image of the largest size may have; encoders write ten.
-START_OF_SCAN, MAX_SCANS = b"\xff\xda", 20
+# How many scans a JPEG of the largest size may have; encoders write ten.
+MAX_SCANS = 20
 REDUCED_JPEG = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2}
 # `area` is linear where the image grows.
 INTERPOLATIONS = {

@@ -9,6 +9,7 @@ from deployments.contract.declared import (
     MOST_SEGMENTS,
     PLAIN_BYTES,
     PLAIN_PIXELS,
+    PLAIN_SCANS,
     Jpeg,
     declared,
     read_jpeg,
@@ -60,6 +61,17 @@ def test_a_jpeg_is_plain_up_to_some_size():
     # Fill bytes and markers without a length may stand between segments.
     whole = pictures.jpeg()
     assert is_plain(whole[:2] + b"\xff\xff\xff\x01\xff\xd0" + whole[2:])
+
+
+def test_a_jpeg_is_plain_up_to_some_scans():
+    whole = pictures.progressive(500, 500)
+    scans, last = whole.count(b"\xff\xda"), whole[whole.rindex(b"\xff\xda") : -2]
+    assert is_plain(whole[:-2] + last * (PLAIN_SCANS - scans) + whole[-2:])
+    many = declared(whole[:-2] + last * (PLAIN_SCANS - scans + 1) + whole[-2:])
+    assert (many.is_plain, many.isolated_pixels) == (False, 500 * 500)
+    # Scans are not counted in a file that is large for so few pixels.
+    assert is_plain(whole + bytes(PLAIN_BYTES - len(whole)))
+    assert not is_plain(whole + bytes(PLAIN_BYTES - len(whole) + 1))
 
 
 def test_a_jpeg_that_is_decoded_at_a_smaller_scale_costs_less():
