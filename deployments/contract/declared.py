@@ -31,7 +31,7 @@ MARKER = re.compile(rb"[^\xff]*+(?:\xff++\x00[^\xff]*+)*+\xff++([^\x00\xff])")
 # Of a JPEG before its pixels: segments, and bytes that belong to none. Cameras write some dozens, and no such bytes; a
 # colour profile may take 255.
 MOST_SEGMENTS, MOST_FILL = 1024, 4096
-NUMBER = re.compile(rb"\d{1,10}")
+NUMBER, COMMENT = re.compile(rb"\d{1,10}"), re.compile(rb"#[^\r\n]*")
 # How far into a file the formats that have no fixed place for it are looked through.
 MOST_SEARCHED = 4096
 
@@ -103,6 +103,11 @@ def read_jpeg(image: bytes) -> Jpeg | None:
     return None
 
 
+def read_netpbm(image: bytes) -> list[int]:
+    """The numbers that a PBM, PGM or PPM begins with, at most three: its sides, and of the last two its maximum."""
+    return [int(number) for number in NUMBER.findall(COMMENT.sub(b"", image[2:MOST_SEARCHED]))[:3]]
+
+
 def _jpeg(image: bytes, frame: int, scan: int) -> Jpeg:
     """What a JPEG's frame and its first scan, which begin behind their markers, declare."""
     height, width, components = struct.unpack_from(">HHB", image, frame + 3)
@@ -127,13 +132,14 @@ def _pixels(image: bytes) -> int:
         if start.startswith(b"BM"):
             return _product(struct.unpack_from("<ii", image, 18))
         if start[:1] == b"P" and start[1:2].isdigit():
-            return _product([int(number) for number in NUMBER.findall(image, 2, MOST_SEARCHED)[:2]])
+            return _product(read_netpbm(image)[:2])
         if start.startswith(b"RIFF"):
             return _webp(image)
-        if start[:4] in {b"II*\0", b"MM\0*"}:
+        if start[:2] in {b"II", b"MM"}:
             return _tiff(image)
         return max(_behind(image, b"ispe", 4), _behind(image, b"ihdr", 0), _behind(image, b"\xff\x51", 4))
-    except struct.error:
+    # A BigTIFF's directory may be where no index leads.
+    except (struct.error, OverflowError):
         return 0
 
 
@@ -153,14 +159,16 @@ def _webp(image: bytes) -> int:
 
 
 def _tiff(image: bytes) -> int:
-    order = "<" if image.startswith(b"II") else ">"
-    [directory] = struct.unpack_from(f"{order}I", image, 4)
-    [entries] = struct.unpack_from(f"{order}H", image, directory)
-    sides = {}
-    for number in range(min(entries, 64)):
-        tag, kind = struct.unpack_from(f"{order}HH", image, directory + 2 + 12 * number)
+    order, is_big = "<" if image.startswith(b"II") else ">", b"+" in image[2:4]
+    # Where the directory's position is, the types of it and of the number of entries, and an entry's bytes and value.
+    at, pointer, count, size, value = (8, "Q", "Q", 20, 12) if is_big else (4, "I", "H", 12, 8)
+    [directory] = struct.unpack_from(order + pointer, image, at)
+    [entries] = struct.unpack_from(order + count, image, directory)
+    first, sides = directory + struct.calcsize(count), {}
+    for entry in range(first, first + size * min(entries, 64), size):
+        tag, kind = struct.unpack_from(f"{order}HH", image, entry)
         if tag in {256, 257}:
-            [sides[tag]] = struct.unpack_from(order + ("H" if kind == 3 else "I"), image, directory + 10 + 12 * number)
+            [sides[tag]] = struct.unpack_from(order + {3: "H", 16: "Q"}.get(kind, "I"), image, entry + value)
     return _product(list(sides.values()))
 
 
