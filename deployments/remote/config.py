@@ -20,6 +20,7 @@ from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Color, Interpolation, Resize
 from deployments.remote import credentials
 from deployments.tensors import Binding, IncompatibleModel, TensorName, TensorSettings, bind
+from models.repository import read_labels
 from models.sources import RepositoryAddress
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class RemoteConfig(TensorSettings, MemberConfig):
         if not isinstance(self.labels, Path):
             return self.labels
         try:
-            return tuple(self.labels.read_text(encoding="utf-8").splitlines())
+            return read_labels(self.labels)
         except (OSError, UnicodeDecodeError) as err:
             raise ConfigurationError(f"members: {self.name!r}: labels: can't read {self.labels}: {err}") from err
 
