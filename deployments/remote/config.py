@@ -17,7 +17,7 @@ from deployments.contract.member import MemberConfig, MemberInterface, Signature
 from deployments.contract.nodes import Node
 from deployments.contract.options import MAX_CLASSES
 from deployments.contract.payload import Probabilities
-from deployments.contract.preprocessing import Color, Interpolation, Resize
+from deployments.contract.preprocessing import Interpolation, Resize
 from deployments.remote import credentials
 from deployments.tensors import Binding, IncompatibleModel, TensorName, TensorSettings, bind
 from models.repository import read_labels
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ray.serve")
 
 Edge = Annotated[int, Field(ge=1, le=8192)]
+Level = Annotated[int, Field(ge=0, le=255)]
 # How long a start waits for a server to describe its model.
 DESCRIBE_AT_START_S = 3.0
 
@@ -55,7 +56,9 @@ class RemoteConfig(TensorSettings, MemberConfig):
     )
     resize: Resize | None = Field(None, description="`crop`, `stretch` or `letterbox`; default: `crop`")
     interpolation: Interpolation | None = Field(None, description="where an image shrinks; default: `area`")
-    border: Color | None = Field(None, description="colour beside a letterboxed image: blue, green, red")
+    border: tuple[Level, Level, Level] | None = Field(
+        None, description="colour beside a letterboxed image: blue, green, red"
+    )
     timeout_ms: int = Field(10_000, ge=1, le=600_000, description="longest time of a call, ms")
     max_batch_size: int | None = Field(None, ge=1, le=4096, description="images per call; default: a whole batch")
     retries: int = Field(2, ge=0, le=10, description="retries of a call that found no server, or a busy one")

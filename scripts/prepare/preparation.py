@@ -164,9 +164,13 @@ class Preparation:
     def _given_resizing(self) -> Preprocessing:
         """What flags and weights say of the resizing, and the default for the rest."""
         args = self._args
+        ratio = args.crop_ratio or self._source.crop_ratio or CROP_RATIO
+        # Three models of timm, such as volo_d5_512, whose images get a frame.
+        if ratio > 1:
+            raise ScriptError(f"{args.source} was measured on crops of {ratio:g} of an image; pass --crop-ratio 1")
         return Preprocessing(
             self._size,
-            args.crop_ratio or self._source.crop_ratio or CROP_RATIO,
+            ratio,
             args.resize or self._source.resize or "crop",
             args.interpolation or "area",
             tuple(args.border or (0, 0, 0)),
