@@ -76,7 +76,7 @@ class Model:
             return tuple(self.metadata["classes"])
         file = self.folder / LABELS
         try:
-            return tuple(file.read_text(encoding="utf-8").splitlines()) if file.is_file() else None
+            return read_labels(file) if file.is_file() else None
         except UnicodeDecodeError as err:
             raise ModelError(f"{file} is not UTF-8; save it so: {err}") from err
 
@@ -113,6 +113,13 @@ class Model:
                     f"model {self.name!r} version {self.version}: {name} does not match the SHA-256 in {METADATA}; "
                     "restore the file, or prepare the model again"
                 )
+
+
+def read_labels(file: Path) -> tuple[str, ...]:
+    """The class names in a file, one on each line, in order of index; raises OSError or UnicodeDecodeError."""
+    # A byte order mark is no part of a name, and of what ends a line for Unicode only an end of line does.
+    with file.open(encoding="utf-8-sig") as lines:
+        return tuple(line.removesuffix("\n") for line in lines)
 
 
 def sha256(file: Path) -> str:

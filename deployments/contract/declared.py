@@ -10,9 +10,11 @@ import re
 import struct
 from typing import NamedTuple
 
-# JPEGs within these are decoded in the transformer's own process: pixels, and bytes that a decoder keeps. Decoding one
-# takes some milliseconds then, so that a request with 64 of them holds others up no longer than one large image would.
-PLAIN_PIXELS, PLAIN_BYTES = 1_000_000, 1024 * 1024
+# JPEGs within these are decoded in the transformer's own process: pixels, and of one in several scans bytes, both its
+# own and those that a decoder keeps, and scans, because each is decoded over the whole image, though it may be empty;
+# encoders write ten. Decoding one takes some milliseconds then, so that a request with 64 of them holds others up no
+# longer than one large image would.
+PLAIN_PIXELS, PLAIN_BYTES, PLAIN_SCANS = 1_000_000, 1024 * 1024, 20
 # What a pixel costs that is decoded at a smaller scale, in pixels that are not.
 SCALED_COST = 1 / 8
 # Frames of a JPEG, of whatever coding; C4, C8 and CC among them are other things.
@@ -23,13 +25,13 @@ PROGRESSIVE, LOSSLESS = frozenset({0xC2, 0xC6, 0xCA, 0xCE}), frozenset({0xC3, 0x
 COEFFICIENT_BYTES, LOSSLESS_BYTES = 2, 6
 # Markers that no length follows, and the one that a JPEG's pixels begin with.
 BARE = frozenset({0x01, *range(0xD0, 0xD8)})
-START_OF_SCAN = 0xDA
+START_OF_SCAN = b"\xff\xda"
 # A marker: any bytes that belong to nothing, fill bytes, and its own, as libjpeg looks for it.
 MARKER = re.compile(rb"[^\xff]*+(?:\xff++\x00[^\xff]*+)*+\xff++([^\x00\xff])")
 # Of a JPEG before its pixels: segments, and bytes that belong to none. Cameras write some dozens, and no such bytes; a
 # colour profile may take 255.
 MOST_SEGMENTS, MOST_FILL = 1024, 4096
-NUMBER = re.compile(rb"\d{1,10}")
+NUMBER, COMMENT = re.compile(rb"\d{1,10}"), re.compile(rb"#[^\r\n]*")
 # How far into a file the formats that have no fixed place for it are looked through.
 MOST_SEARCHED = 4096
 
@@ -39,8 +41,8 @@ class Declared(NamedTuple):
 
     Attributes:
         pixels: what it declares; 0 where it is no image, or does not say.
-        is_plain: whether it is a JPEG within `PLAIN_PIXELS` and `PLAIN_BYTES`: what is sent most, and decoded where it
-            is. Everything else is decoded in a process of its own, and waits in a queue of its own.
+        is_plain: whether it is a JPEG within `PLAIN_PIXELS`, `PLAIN_BYTES` and `PLAIN_SCANS`: what is sent most, and
+            decoded where it is. Everything else is decoded in a process of its own, and waits in a queue of its own.
         is_scaled: whether it is a JPEG in one scan, which is decoded at a smaller scale.
     """
 
@@ -67,12 +69,18 @@ class Jpeg(NamedTuple):
 
 
 def declared(image: bytes) -> Declared:
-    """What an image declares; a bounded part of it is looked at."""
+    """What an image declares; a bounded part of it is looked at, and scans are counted in at most `PLAIN_BYTES`."""
     if image.startswith(b"\xff\xd8"):
         jpeg = read_jpeg(image) or Jpeg(0, 0)
-        pixels = jpeg.width * jpeg.height
-        return Declared(pixels, 0 < pixels <= PLAIN_PIXELS and jpeg.kept <= PLAIN_BYTES, not jpeg.kept)
+        return Declared(jpeg.width * jpeg.height, _is_plain(image, jpeg), not jpeg.kept)
     return Declared(_pixels(image))
+
+
+def _is_plain(image: bytes, jpeg: Jpeg) -> bool:
+    if not 0 < jpeg.width * jpeg.height <= PLAIN_PIXELS:
+        return False
+    # libjpeg refuses a second scan where the first has all.
+    return not jpeg.kept or (max(len(image), jpeg.kept) <= PLAIN_BYTES and image.count(START_OF_SCAN) <= PLAIN_SCANS)
 
 
 def read_jpeg(image: bytes) -> Jpeg | None:
@@ -84,7 +92,7 @@ def read_jpeg(image: bytes) -> Jpeg | None:
             return None
         marker, end = found[1][0], found.end()
         fill -= end - 2 - position
-        if marker == START_OF_SCAN:
+        if marker == START_OF_SCAN[1]:
             return _jpeg(image, frame, end) if frame and end + 3 <= len(image) else None
         if marker in BARE:
             position = end
@@ -93,6 +101,11 @@ def read_jpeg(image: bytes) -> Jpeg | None:
             frame = end
         position = end + max(2, int.from_bytes(image[end : end + 2]))
     return None
+
+
+def read_netpbm(image: bytes) -> list[int]:
+    """The numbers that a PBM, PGM or PPM begins with, at most three: its sides, and of the last two its maximum."""
+    return [int(number) for number in NUMBER.findall(COMMENT.sub(b"", image[2:MOST_SEARCHED]))[:3]]
 
 
 def _jpeg(image: bytes, frame: int, scan: int) -> Jpeg:
@@ -119,13 +132,14 @@ def _pixels(image: bytes) -> int:
         if start.startswith(b"BM"):
             return _product(struct.unpack_from("<ii", image, 18))
         if start[:1] == b"P" and start[1:2].isdigit():
-            return _product([int(number) for number in NUMBER.findall(image, 2, MOST_SEARCHED)[:2]])
+            return _product(read_netpbm(image)[:2])
         if start.startswith(b"RIFF"):
             return _webp(image)
-        if start[:4] in {b"II*\0", b"MM\0*"}:
+        if start[:2] in {b"II", b"MM"}:
             return _tiff(image)
         return max(_behind(image, b"ispe", 4), _behind(image, b"ihdr", 0), _behind(image, b"\xff\x51", 4))
-    except struct.error:
+    # A BigTIFF's directory may be where no index leads.
+    except (struct.error, OverflowError):
         return 0
 
 
@@ -145,14 +159,16 @@ def _webp(image: bytes) -> int:
 
 
 def _tiff(image: bytes) -> int:
-    order = "<" if image.startswith(b"II") else ">"
-    [directory] = struct.unpack_from(f"{order}I", image, 4)
-    [entries] = struct.unpack_from(f"{order}H", image, directory)
-    sides = {}
-    for number in range(min(entries, 64)):
-        tag, kind = struct.unpack_from(f"{order}HH", image, directory + 2 + 12 * number)
+    order, is_big = "<" if image.startswith(b"II") else ">", b"+" in image[2:4]
+    # Where the directory's position is, the types of it and of the number of entries, and an entry's bytes and value.
+    at, pointer, count, size, value = (8, "Q", "Q", 20, 12) if is_big else (4, "I", "H", 12, 8)
+    [directory] = struct.unpack_from(order + pointer, image, at)
+    [entries] = struct.unpack_from(order + count, image, directory)
+    first, sides = directory + struct.calcsize(count), {}
+    for entry in range(first, first + size * min(entries, 64), size):
+        tag, kind = struct.unpack_from(f"{order}HH", image, entry)
         if tag in {256, 257}:
-            [sides[tag]] = struct.unpack_from(order + ("H" if kind == 3 else "I"), image, directory + 10 + 12 * number)
+            [sides[tag]] = struct.unpack_from(order + {3: "H", 16: "Q"}.get(kind, "I"), image, entry + value)
     return _product(list(sides.values()))
 
 

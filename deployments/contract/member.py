@@ -15,9 +15,11 @@ from deployments.contract.errors import EnsembleError, InferenceFailed
 from deployments.contract.item import Version
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Probabilities
-from deployments.contract.preprocessing import Color, Interpolation, MemberInput, Preprocessing, Resize, Size
+from deployments.contract.preprocessing import Color, CropRatio, Interpolation, MemberInput, Preprocessing, Resize, Size
 from deployments.contract.rollout import SUFFIX, CanaryConfig
 from deployments.contract.settings import Name, Placement, Schema, Weight
+from models.errors import ModelError
+from models.repository import METADATA
 from models.sources import RepositoryAddress
 
 logger = logging.getLogger("ray.serve")
@@ -45,7 +47,7 @@ class Signature(msgspec.Struct, frozen=True):
     version: Version | None
     labels: tuple[str, ...] | None = None
     size: Size | None = None
-    crop_ratio: float | None = None
+    crop_ratio: CropRatio | None = None
     resize: Resize | None = None
     interpolation: Interpolation | None = None
     border: Color | None = None
@@ -161,11 +163,14 @@ def preprocessing_fields(metadata: dict[str, Any]) -> dict[str, Any]:
     """The fields of a `Signature` that the entry `input` of a model's `metadata.json` has.
 
     Raises:
-        msgspec.ValidationError: one of them has a wrong type or value.
+        ModelError: one of them has a wrong type or value.
     """
     known: dict[str, Any] = {name: metadata[name] for name in PREPROCESSING_FIELDS if name in metadata}
     signature: dict[str, Any] = {"classes": 1, "version": 1, **known}
-    checked = msgspec.convert(signature, Signature, strict=False)
+    try:
+        checked = msgspec.convert(signature, Signature, strict=False)
+    except msgspec.ValidationError as err:
+        raise ModelError(f"`input` in the model's {METADATA}: {err}") from err
     return {name: getattr(checked, name) for name in known}
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 Resize = Literal["crop", "stretch", "letterbox"]
 Interpolation = Literal["area", "linear", "cubic", "nearest"]
 Size = tuple[int, int]
-Color = tuple[int, int, int]
+CropRatio = Annotated[float, msgspec.Meta(gt=0, le=1)]
+Level = Annotated[int, msgspec.Meta(ge=0, le=255)]
+Color = tuple[Level, Level, Level]
 
 
 class Preprocessing(msgspec.Struct, frozen=True):
@@ -25,7 +27,7 @@ class Preprocessing(msgspec.Struct, frozen=True):
     """
 
     size: Size
-    crop_ratio: float = 1.0
+    crop_ratio: CropRatio = 1.0
     resize: Resize = "crop"
     interpolation: Interpolation = "area"
     border: Color = (0, 0, 0)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Literal, Protocol, Self
 
-import msgspec
 from pydantic import AfterValidator, Field, model_validator
 
 from deployments.contract.errors import ConfigurationError
@@ -124,11 +123,11 @@ class LocalMember(MemberConfig):
         model = self.find(repository)
         try:
             return self.describe(model)
-        except (ModelError, msgspec.ValidationError) as err:
+        except ModelError as err:
             raise ConfigurationError(f"members: {self.name!r}: {err}") from err
 
     def describe(self, model: Model) -> Signature:
-        """What a version takes and gives; raises ModelError or msgspec.ValidationError if it can't be a member."""
+        """What a version takes and gives; raises ModelError if it can't be a member."""
         raise NotImplementedError
 
     def load(self, model: Model, interface: MemberInterface, max_batch_size: int) -> LoadedModel:

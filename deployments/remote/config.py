@@ -17,9 +17,10 @@ from deployments.contract.member import MemberConfig, MemberInterface, Signature
 from deployments.contract.nodes import Node
 from deployments.contract.options import MAX_CLASSES
 from deployments.contract.payload import Probabilities
-from deployments.contract.preprocessing import Color, Interpolation, Resize
+from deployments.contract.preprocessing import Interpolation, Resize
 from deployments.remote import credentials
 from deployments.tensors import Binding, IncompatibleModel, TensorName, TensorSettings, bind
+from models.repository import read_labels
 from models.sources import RepositoryAddress
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ray.serve")
 
 Edge = Annotated[int, Field(ge=1, le=8192)]
+Level = Annotated[int, Field(ge=0, le=255)]
 # How long a start waits for a server to describe its model.
 DESCRIBE_AT_START_S = 3.0
 
@@ -54,7 +56,9 @@ class RemoteConfig(TensorSettings, MemberConfig):
     )
     resize: Resize | None = Field(None, description="`crop`, `stretch` or `letterbox`; default: `crop`")
     interpolation: Interpolation | None = Field(None, description="where an image shrinks; default: `area`")
-    border: Color | None = Field(None, description="colour beside a letterboxed image: blue, green, red")
+    border: tuple[Level, Level, Level] | None = Field(
+        None, description="colour beside a letterboxed image: blue, green, red"
+    )
     timeout_ms: int = Field(10_000, ge=1, le=600_000, description="longest time of a call, ms")
     max_batch_size: int | None = Field(None, ge=1, le=4096, description="images per call; default: a whole batch")
     retries: int = Field(2, ge=0, le=10, description="retries of a call that found no server, or a busy one")
@@ -131,7 +135,7 @@ class RemoteConfig(TensorSettings, MemberConfig):
         if not isinstance(self.labels, Path):
             return self.labels
         try:
-            return tuple(self.labels.read_text(encoding="utf-8").splitlines())
+            return read_labels(self.labels)
         except (OSError, UnicodeDecodeError) as err:
             raise ConfigurationError(f"members: {self.name!r}: labels: can't read {self.labels}: {err}") from err
 

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from PIL import Image, ImageOps
 
-from deployments.contract.declared import read_jpeg
+from deployments.contract.declared import START_OF_SCAN, read_jpeg, read_netpbm
 from deployments.contract.errors import ImageTooLarge, InvalidImage
 from deployments.contract.payload import Pixels
 from deployments.contract.preprocessing import Preprocessing, Size
@@ -32,8 +32,10 @@ FORMATS = ("PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 # The memory that decoding takes at its peak, as measured, bytes per pixel at full scale (OpenCV 5.0).
 USUAL_BYTES_PER_PIXEL = 12
 BYTES_PER_PIXEL = {"JPEG": 6, "PNG": 6, "WEBP": 6, "JPEG2000": 20, "AVIF": 21}
-# The marker that begins a scan of a JPEG, and how many scans an image of the largest size may have; encoders write ten.
-START_OF_SCAN, MAX_SCANS = b"\xff\xda", 20
+# How many scans a JPEG of the largest size may have; encoders write ten.
+MAX_SCANS = 20
+# A PGM and a PPM whose numbers are written as text.
+PLAIN_NETPBM = frozenset({b"P2", b"P3"})
 REDUCED_JPEG = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2}
 # `area` is linear where the image grows.
 INTERPOLATIONS = {
@@ -53,6 +55,7 @@ class Header:
         kept: the memory that decoding takes besides, at every scale, bytes.
         is_pillows: whether Pillow decodes it, because OpenCV 5.0 does not turn an AVIF as the file says, and darkens a
             TIFF by its alpha.
+        white: the maximum of a PGM or PPM by which OpenCV 5.0 does not scale, else 0.
     """
 
     width: int
@@ -61,6 +64,7 @@ class Header:
     bytes_per_pixel: int = USUAL_BYTES_PER_PIXEL
     kept: int = 0
     is_pillows: bool = False
+    white: int = 0
 
     def scale(self, wanted: Sequence[Preprocessing]) -> int:
         """By how much it is decoded smaller than it is: 1, 2, 4 or 8."""
@@ -122,13 +126,22 @@ def _header(encoded: bytes) -> Header:
             if getattr(image, "is_animated", False):
                 weight = max(weight, USUAL_BYTES_PER_PIXEL)
             is_pillows = image.format == "AVIF" or (image.format == "TIFF" and "A" in image.getbands())
-            header, mode = Header(*image.size, False, weight, is_pillows=is_pillows), image.mode
+            header, mode = Header(*image.size, False, weight, 0, is_pillows, _white(encoded)), image.mode
     # Pillow's parsers raise errors of many types.
     except Exception as err:
         raise InvalidImage("the body is not an image; send a JPEG, PNG, WebP, BMP, GIF or TIFF file") from err
     if mode == "F":
         raise InvalidImage("the image's pixels are floating-point numbers; save it with 8 or 16 bits for each colour")
     return header
+
+
+def _white(encoded: bytes) -> int:
+    """See `Header`; raises ValueError for a PGM or PPM that declares no maximum."""
+    if encoded[:2] not in {*PLAIN_NETPBM, b"P5", b"P6"}:
+        return 0
+    _, _, white = read_netpbm(encoded)
+    is_scaled = white in {255, 65_535} or (white < 255 and encoded[:2] in PLAIN_NETPBM)
+    return 0 if is_scaled else white
 
 
 def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> list[Pixels]:
@@ -149,6 +162,11 @@ def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> l
         InvalidImage: the image is damaged or truncated.
     """
     flags = REDUCED_JPEG.get(header.scale(wanted), cv2.IMREAD_COLOR)
+    if header.white:
+        flags |= cv2.IMREAD_ANYDEPTH
+    # OpenCV 5.0 wants white space behind the last number.
+    if encoded[:2] in PLAIN_NETPBM:
+        encoded += b"\n"
     try:
         image = None if header.is_pillows else cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
     except cv2.error as err:
@@ -158,6 +176,8 @@ def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> l
         image = _by_pillow(encoded)
     if image is None:
         raise InvalidImage("the image is truncated or damaged; send the whole file")
+    if header.white:
+        image = cv2.convertScaleAbs(image, alpha=255 / header.white)
     pixels = image.astype(np.uint8, copy=False)
     return [resize(pixels, preprocessing) for preprocessing in wanted]
 

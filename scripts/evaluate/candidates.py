@@ -97,7 +97,7 @@ def preprocessing(model: Model) -> Preprocessing:
 
     Raises:
         ScriptError: the model takes any size, and no metadata names one.
-        ModelError: the model is damaged or no classifier.
+        ModelError: the model is damaged or no classifier, or its metadata are wrong.
     """
     size = input_size(load(model))
     if size is None:

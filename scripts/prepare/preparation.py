@@ -15,6 +15,7 @@ from deployments.members.predictor import is_distribution
 from models.baking import Color, bake, check_ends, static_size
 from models.layout import layout_of
 from models.network import class_count
+from models.repository import read_labels
 from models.writing import input_metadata
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
@@ -102,7 +103,7 @@ class Preparation:
     def _decide_labels(self, images: Dataset | None) -> tuple[Sequence[str] | None, str]:
         labels, where = self._source.labels, "the weights"
         if self._args.labels:
-            labels, where = read_labels(self._args.labels), str(self._args.labels)
+            labels, where = _given_labels(self._args.labels), str(self._args.labels)
         elif labels is None and images is not None and len(images.classes) == self._classes:
             labels, where = images.classes, f"the folders of {images.path}, in alphabetical order"
         if labels is None:
@@ -163,9 +164,13 @@ class Preparation:
     def _given_resizing(self) -> Preprocessing:
         """What flags and weights say of the resizing, and the default for the rest."""
         args = self._args
+        ratio = args.crop_ratio or self._source.crop_ratio or CROP_RATIO
+        # Three models of timm, such as volo_d5_512, whose images get a frame.
+        if ratio > 1:
+            raise ScriptError(f"{args.source} was measured on crops of {ratio:g} of an image; pass --crop-ratio 1")
         return Preprocessing(
             self._size,
-            args.crop_ratio or self._source.crop_ratio or CROP_RATIO,
+            ratio,
             args.resize or self._source.resize or "crop",
             args.interpolation or "area",
             tuple(args.border or (0, 0, 0)),
@@ -191,13 +196,8 @@ def answers_probabilities(network: ov.Model, size: tuple[int, int]) -> bool:
     return is_distribution(normalization.predict(network, noise))
 
 
-def read_labels(file: Path) -> tuple[str, ...]:
-    """The class names in a file, one on each line, in order of index.
-
-    Raises:
-        ScriptError: it can't be read.
-    """
+def _given_labels(file: Path) -> tuple[str, ...]:
     try:
-        return tuple(file.read_text(encoding="utf-8").splitlines())
+        return read_labels(file)
     except (OSError, UnicodeDecodeError) as err:
         raise ScriptError(f"can't read the labels {file}: {err}") from err

@@ -31,9 +31,21 @@ def test_members_that_want_the_same_pixels_share_them(agreed):
 def test_what_a_model_tells_of_its_pixels_is_what_it_gets(agreed):
     told = {"resize": "letterbox", "interpolation": "cubic", "border": [1, 2, 3], "crop_ratio": 0.9}
     assert agreed(a=(32, told)).preprocessing["a"] == Preprocessing((32, 32), 0.9, "letterbox", "cubic", (1, 2, 3))
-    for wrong in ({"resize": "shear"}, {"crop_ratio": "much"}, {"border": [1]}):
-        with pytest.raises(ConfigurationError, match="members: 'w"):
-            agreed(**{f"w{len(str(wrong))}": (32, wrong)})
+
+
+@pytest.mark.parametrize("ratio", ["much", -1, 0, 1.143, 87.5, float("nan")])
+def test_a_model_is_cropped_within_the_image(agreed, ratio):
+    message = r"^members: 'a': `input` in the model's metadata.json: Expected `float.* - at `\$.crop_ratio`$"
+    with pytest.raises(ConfigurationError, match=message):
+        agreed(a=(32, {"crop_ratio": ratio}))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"resize": "shear"}, {"border": [1]}, {"border": [300, 0, 0]}, {"border": [0, 0, -1]}]
+)
+def test_a_model_whose_metadata_are_wrong_is_refused(agreed, wrong):
+    with pytest.raises(ConfigurationError, match="members: 'a': "):
+        agreed(a=(32, wrong))
 
 
 def test_the_transformers_configuration_is_for_all(agreed):

@@ -1,4 +1,5 @@
 import io
+import struct
 from random import Random
 
 import pytest
@@ -9,6 +10,7 @@ from deployments.contract.declared import (
     MOST_SEGMENTS,
     PLAIN_BYTES,
     PLAIN_PIXELS,
+    PLAIN_SCANS,
     Jpeg,
     declared,
     read_jpeg,
@@ -50,6 +52,30 @@ def test_the_size_of_what_moves(name):
     assert pixels(animated(name, 3)) == 24 * 24
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(("kind", "form"), [(3, "H6x"), (4, "I4x"), (16, "Q")])
+def test_the_size_of_a_bigtiff(order, kind, form):
+    entries = [struct.pack(f"{order}HHQ{form}", tag, kind, 1, side) for tag, side in ((256, 30), (257, 20))]
+    magic = {"<": b"II+\0", ">": b"MM\0+"}[order]
+    whole = magic + struct.pack(f"{order}HHQQ", 8, 0, 16, len(entries)) + b"".join(entries)
+    assert pixels(whole) == 600
+    for cut in range(len(whole)):
+        assert pixels(whole[:cut]) in {0, 600}
+    # The directory is where no index leads.
+    assert pixels(whole[:8] + b"\xff" * 8 + whole[16:]) == 0
+
+
+def test_the_size_that_pillow_writes_into_a_bigtiff():
+    file = io.BytesIO()
+    Image.new("L", (30, 20)).save(file, "TIFF", big_tiff=True)
+    assert pixels(file.getvalue()) == 600
+
+
+@pytest.mark.parametrize("begins", [b"P5\n# version 1.1\n30 20\n255\n", b"P6 30 # 7\r\n20 255 ", b"P4#1\n#2\n30 20\n"])
+def test_comments_are_no_size(begins):
+    assert pixels(begins) == 600
+
+
 def test_a_jpeg_is_plain_up_to_some_size():
     assert is_plain(pictures.jpeg())
     assert is_plain(pictures.with_orientation(pictures.noise(), 6))
@@ -60,6 +86,17 @@ def test_a_jpeg_is_plain_up_to_some_size():
     # Fill bytes and markers without a length may stand between segments.
     whole = pictures.jpeg()
     assert is_plain(whole[:2] + b"\xff\xff\xff\x01\xff\xd0" + whole[2:])
+
+
+def test_a_jpeg_is_plain_up_to_some_scans():
+    whole = pictures.progressive(500, 500)
+    scans, last = whole.count(b"\xff\xda"), whole[whole.rindex(b"\xff\xda") : -2]
+    assert is_plain(whole[:-2] + last * (PLAIN_SCANS - scans) + whole[-2:])
+    many = declared(whole[:-2] + last * (PLAIN_SCANS - scans + 1) + whole[-2:])
+    assert (many.is_plain, many.isolated_pixels) == (False, 500 * 500)
+    # Scans are not counted in a file that is large for so few pixels.
+    assert is_plain(whole + bytes(PLAIN_BYTES - len(whole)))
+    assert not is_plain(whole + bytes(PLAIN_BYTES - len(whole) + 1))
 
 
 def test_a_jpeg_that_is_decoded_at_a_smaller_scale_costs_less():

@@ -402,6 +402,7 @@ async def test_when_a_part_of_a_batch_has_failed_the_server_no_longer_works_on_t
         ({"url": "http://h:1", "ca_file": "c"}, "https"),
         ({"url": "https://h:1", "cert_file": "c"}, "key_file"),
         ({"url": "http://h:1", "scale": (0, 1, 1)}, "greater than 0"),
+        ({"url": "http://h:1", "border": (300, 0, 0)}, "less than or equal to 255"),
     ],
 )
 def test_a_wrong_field_is_told(fields, message):

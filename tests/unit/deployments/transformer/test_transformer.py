@@ -114,6 +114,23 @@ def test_sixteen_bits_become_eight():
     assert decoded(pictures.encode(pixels, ".png")).max() == 128
 
 
+@pytest.mark.parametrize("kind", ["P2", "P3", "P5", "P6"])
+@pytest.mark.parametrize("white", [1, 15, 100, 255, 256, 1023, 4095, 65_535])
+def test_the_maximum_of_a_pgm_and_a_ppm_is_white(kind, white):
+    for level, expected in ((white, 255), (white // 2, white // 2 * 255 / white), (0, 0)):
+        numbers = np.full(4 * (3 if kind in {"P3", "P6"} else 1), level)
+        binary = numbers.astype(np.uint8 if white < 256 else ">u2").tobytes()
+        content = " ".join(map(str, numbers)).encode() if kind in {"P2", "P3"} else binary
+        pixels = decoded(f"{kind}\n# 7\n2 2\n{white}\n".encode() + content)
+        assert np.abs(pixels - expected).max() <= 1
+
+
+@pytest.mark.parametrize("content", [b"P5 2 2 255\n123", b"P2 2 2 255\n1 2 3", b"P5#" + bytes(5000) + b"\n2 1 9\n12"])
+def test_a_pgm_that_lacks_pixels_or_whose_header_is_long_is_refused(content):
+    with pytest.raises(InvalidImage):
+        decoded(content)
+
+
 @pytest.mark.parametrize("suffix", [".png", ".webp", ".bmp", ".tiff"])
 def test_other_formats(suffix):
     assert decoded(pictures.encode(pictures.grey(120), suffix)).mean() == pytest.approx(120, abs=2)
