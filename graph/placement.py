@@ -14,7 +14,7 @@ from deployments.contract.settings import Placement
 from deployments.transformer import transformer
 from graph.agreement import Agreement
 from graph.config import EnsembleConfig
-from graph.defaults import Pinning, make, pinning, sharing
+from graph.defaults import Pinning, fixed, make, pinning, sharing
 from graph.names import COMBINER, LABELER, TRANSFORMER
 
 # Makes a node; called in the process where it is to run.
@@ -51,9 +51,8 @@ def recipes(config: EnsembleConfig, agreed: Agreement) -> dict[str, Recipe]:
 
     def predict(member: MemberConfig) -> Factory:
         gets = MemberInterface(agreed.preprocessing[member.name], agreed.labels)
-        return partial(
-            make, member, sharing(config, member), config.model_repository, gets, config.ingress.max_batch_size
-        )
+        shared_by, limit = sharing(config, member), config.ingress.max_batch_size
+        return partial(make, fixed(member, agreed), shared_by, config.model_repository, gets, limit)
 
     return {
         TRANSFORMER: Recipe(TRANSFORMER, transformer.OPERATION, decoding.placement, decode),

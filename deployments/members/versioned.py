@@ -115,8 +115,12 @@ class VersionedModel:
 
     def _first(self, repository: RepositoryAddress) -> Version:
         if self._config.version_policy != "latest":
-            # It was checked when the members' signatures were compared.
-            return self._load(self._config.find(repository))
+            model = self._config.find(repository)
+            try:
+                # Its files may be others than when the members' signatures were compared.
+                return self._checked(model, None)
+            except (ConfigurationError, ModelError) as err:
+                raise ConfigurationError(f"members: {self.name!r}: version {model.version}: {err}") from err
         error: ConfigurationError | None = None
         for version in reversed(self._repository.versions(self._model_name)):
             try:

@@ -109,7 +109,7 @@ def test_a_model_of_free_sizes_takes_what_the_others_take(tmp_path):
     put(tmp_path, size="edge")
     assert member().signature(tmp_path).size is None
     load(tmp_path)
-    with pytest.raises(ConfigurationError, match="4] was expected"):
+    with pytest.raises(ConfigurationError, match="10 classes; the ensemble has 4"):
         member().make(tmp_path, MemberInterface(Preprocessing((SIZE, SIZE)), CLASSES[:4]), 8)
 
 
