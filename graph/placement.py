@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from deployments import combiner, labeler
-from deployments.contract.member import MemberConfig, MemberInterface
+from deployments.contract.member import MemberConfig
 from deployments.contract.nodes import Node
 from deployments.contract.settings import Placement
 from deployments.transformer import transformer
@@ -50,7 +50,7 @@ def recipes(config: EnsembleConfig, agreed: Agreement) -> dict[str, Recipe]:
     label = partial(labeler.Labeler, labeler.LabelerSettings.part_of(config.labeler), agreed.labels)
 
     def predict(member: MemberConfig) -> Factory:
-        gets = MemberInterface(agreed.preprocessing[member.name], agreed.labels)
+        gets = agreed.interface(member.name)
         shared_by, limit = sharing(config, member), config.ingress.max_batch_size
         return partial(make, fixed(member, agreed), shared_by, config.model_repository, gets, limit)
 

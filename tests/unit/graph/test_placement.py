@@ -19,10 +19,11 @@ def put(repository, version, **more):
 def replica(tmp_path):
     """Starts a replica of a member; its application is built with version 2 of the model, the second of two."""
 
-    def of(**member):
+    def of(images=None, transformer=None, **member):
         for version in (1, 2):
-            put(tmp_path, version)
-        config = parse({"model_repository": str(tmp_path), "members": [{"name": "m", "threads": 1, **member}]})
+            put(tmp_path, version, input=images or {})
+        members = [{"name": "m", "threads": 1, **member}]
+        config = parse({"model_repository": str(tmp_path), "members": members, "transformer": transformer or {}})
         return recipes(config, agree(config))["m"].make
 
     return of
@@ -60,6 +61,32 @@ def test_a_first_version_that_was_removed_is_named(replica, tmp_path):
     (tmp_path / "m" / "2").rename(tmp_path / "before")
     with pytest.raises(ConfigurationError, match=r"'m': model 'm' has no version 2; it has \[1, 3\]"):
         start()
+
+
+@pytest.mark.parametrize(
+    ("images", "accepted"),
+    [
+        ({"crop_ratio": 0.875}, True),
+        ({"crop_ratio": 0.5}, False),
+        # It leaves the crop open, and takes that of the others.
+        ({}, True),
+        ({"crop_ratio": 0.875, "resize": "stretch"}, False),
+        ({"crop_ratio": 0.875, "interpolation": "cubic"}, False),
+    ],
+)
+def test_replicas_accept_the_same_versions_whenever_they_start(replica, tmp_path, images, accepted):
+    start = replica({"crop_ratio": 0.875}, version_policy="latest")
+    early = start()
+    put(tmp_path, 3, input=images)
+    early.update(settled=True)
+    late = start()
+    assert [(each.version, each.refused) for each in (early, late)] == [(3, 0) if accepted else (2, 1)] * 2
+
+
+def test_a_crop_that_the_configuration_sets_is_whatever_the_models_say(replica, tmp_path):
+    start = replica({"crop_ratio": 0.875}, {"crop_ratio": 0.9}, version_policy="latest")
+    put(tmp_path, 3, input={"crop_ratio": 0.5})
+    assert start().version == 3
 
 
 def test_a_canary_stays_with_its_version_and_its_member_too(tmp_path):

@@ -21,7 +21,7 @@ from tests.networks import brightness, store
 from tests.onnx_models import CLASSES, MEAN, SCALE, SIZE, classifier
 from tests.server.server import eventually
 
-INTERFACE = MemberInterface(Preprocessing((SIZE, SIZE)), CLASSES)
+INTERFACE = MemberInterface(Preprocessing((SIZE, SIZE), 0.875), CLASSES)
 PIXELS = np.random.default_rng(7).integers(0, 256, (5, SIZE, SIZE, 3), np.uint8)
 # What the file of a model of normalized pixels does not hold.
 NORMALIZED = {"color": "RGB", "mean": MEAN, "scale": SCALE}
