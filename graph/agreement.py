@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import Version
-from deployments.contract.member import Signature
+from deployments.contract.member import MemberInterface, Signature
 from deployments.contract.preprocessing import AsSent, MemberInput, Preprocessing, Size
 from deployments.transformer.transformer import TransformerConfig
 from graph.config import EnsembleConfig
@@ -27,6 +27,7 @@ class Agreement:
         voters: the members whose predictions are combined.
         identities: where there is a cache, what decides each member's scores besides the pixels, by name.
         unlabelled: the members that leave their labels open, where others name theirs.
+        sets_crop: see `MemberInterface`.
     """
 
     labels: tuple[str, ...]
@@ -35,6 +36,11 @@ class Agreement:
     voters: tuple[str, ...]
     identities: Mapping[str, str]
     unlabelled: tuple[str, ...] = ()
+    sets_crop: bool = False
+
+    def interface(self, name: str) -> MemberInterface:
+        """The interface that a member must have."""
+        return MemberInterface(self.preprocessing[name], self.labels, self.sets_crop)
 
     @property
     def pixels(self) -> dict[str, str]:
@@ -69,6 +75,7 @@ def agree(config: EnsembleConfig) -> Agreement:
         # Read here, and not in the ingress, whose machine may have no model.
         {} if config.cache is None else {each.name: each.identity(config.model_repository) for each in predicting},
         tuple(name for name, told in signatures.items() if labels is not None and told.labels is None),
+        config.transformer.crop_ratio is not None,
     )
     for name, canary in config.canaries.items():
         _check_canary(name, canary.name, agreed)

@@ -16,6 +16,7 @@ from deployments.members.local import LocalMember
 from models.sources import RepositoryAddress
 
 if TYPE_CHECKING:
+    from graph.agreement import Agreement
     from graph.config import EnsembleConfig
 
 # How many replicas of this process' deployment share the cores that it computes on; set before its nodes are made.
@@ -79,6 +80,16 @@ def sharing(config: EnsembleConfig, member: MemberConfig) -> int:
 def share_of_threads(cores: int, members: int, replicas: int) -> int:
     """The threads of a member that leaves them open: so many that all of all replicas fit the cores, or one."""
     return max(1, cores // (max(1, members) * max(1, replicas)))
+
+
+def fixed(member: MemberConfig, agreed: Agreement) -> MemberConfig:
+    """The member with the version that was the highest when the members agreed, unless it names one or its policy does.
+
+    A replica that starts later finds the same version, whatever has been added to the repository.
+    """
+    if isinstance(member, LocalMember) and member.version is None and member.version_policy == "fixed":
+        return member.model_copy(update={"version": agreed.versions[member.name]})
+    return member
 
 
 def make(

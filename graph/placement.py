@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 from deployments import combiner, labeler
-from deployments.contract.member import MemberConfig, MemberInterface
+from deployments.contract.member import MemberConfig
 from deployments.contract.nodes import Node
 from deployments.contract.settings import Placement
 from deployments.transformer import transformer
 from graph.agreement import Agreement
 from graph.config import EnsembleConfig
-from graph.defaults import Pinning, make, pinning, sharing
+from graph.defaults import Pinning, fixed, make, pinning, sharing
 from graph.names import COMBINER, LABELER, TRANSFORMER
 
 # Makes a node; called in the process where it is to run.
@@ -50,10 +50,9 @@ def recipes(config: EnsembleConfig, agreed: Agreement) -> dict[str, Recipe]:
     label = partial(labeler.Labeler, labeler.LabelerSettings.part_of(config.labeler), agreed.labels)
 
     def predict(member: MemberConfig) -> Factory:
-        gets = MemberInterface(agreed.preprocessing[member.name], agreed.labels)
-        return partial(
-            make, member, sharing(config, member), config.model_repository, gets, config.ingress.max_batch_size
-        )
+        gets = agreed.interface(member.name)
+        shared_by, limit = sharing(config, member), config.ingress.max_batch_size
+        return partial(make, fixed(member, agreed), shared_by, config.model_repository, gets, limit)
 
     return {
         TRANSFORMER: Recipe(TRANSFORMER, transformer.OPERATION, decoding.placement, decode),

@@ -60,10 +60,12 @@ class MemberInterface(msgspec.Struct, frozen=True):
     Attributes:
         images: the input that it gets.
         labels: the class names, in order of index; it answers a score for each.
+        sets_crop: whether the configuration names the crop, whatever the models say of it.
     """
 
     images: MemberInput
     labels: tuple[str, ...]
+    sets_crop: bool = False
 
     @property
     def size(self) -> Size:

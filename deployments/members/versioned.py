@@ -13,8 +13,9 @@ from pydantic import Field
 
 from deployments.contract.batch import Batch
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.member import MemberInterface, preprocessing_fields
+from deployments.contract.member import PREPROCESSING_FIELDS, MemberInterface, Signature
 from deployments.contract.payload import Pixels, Probabilities
+from deployments.contract.preprocessing import MemberInput, Preprocessing
 from deployments.contract.settings import Schema
 from models.errors import ModelError, Unreachable
 from models.repository import Model, Stamp
@@ -32,11 +33,10 @@ class VersionSettings(Schema):
     version: int | None = Field(None, ge=1, description="model version; default: that of the member's configuration")
 
 
-def check(config: LocalMember, model: Model, interface: MemberInterface, current: Model | None) -> None:
-    """Raise ConfigurationError or ModelError if a version can't replace the current one, by what its files describe."""
+def check(config: LocalMember, model: Model, interface: MemberInterface) -> None:
+    """Raise ConfigurationError or ModelError if a version can't be served, by what its files describe."""
     try:
         signature = config.describe(model)
-        differs = current is not None and preprocessing_fields(model.input) != preprocessing_fields(current.input)
     except msgspec.ValidationError as err:
         raise ConfigurationError(f"its metadata: {err}") from err
     if signature.classes not in {None, len(interface.labels)}:
@@ -45,13 +45,22 @@ def check(config: LocalMember, model: Model, interface: MemberInterface, current
         raise ConfigurationError("its labels are not the ensemble's")
     if signature.size not in {None, interface.size}:
         raise ConfigurationError(f"it takes {signature.size}; the member gets {interface.size}")
-    if differs:
+    if _made_for(signature, interface.images, interface.sets_crop).key != interface.images.key:
         raise ConfigurationError("its images are cropped, resized or filled differently")
 
 
-def check_replacement(config: LocalMember, model: Model, interface: MemberInterface, current: Model | None) -> None:
-    """Load a version and run it once; raises ConfigurationError or ModelError if it can't replace the current one."""
-    check(config, model, interface, current)
+def _made_for(signature: Signature, agreed: MemberInput, sets_crop: bool) -> MemberInput:
+    """The images that a version takes, with the agreed crop if it leaves that open or the configuration sets it."""
+    assert isinstance(agreed, Preprocessing)
+    told = {name: getattr(signature, name) for name in PREPROCESSING_FIELDS}
+    if sets_crop or signature.crop_ratio is None:
+        told["crop_ratio"] = agreed.crop_ratio
+    return Preprocessing(agreed.size, **{name: value for name, value in told.items() if value is not None})
+
+
+def check_replacement(config: LocalMember, model: Model, interface: MemberInterface) -> None:
+    """Load a version and run it once; raises ConfigurationError or ModelError if it can't be served."""
+    check(config, model, interface)
     config.load(model, interface, 1).close()
 
 
@@ -115,12 +124,16 @@ class VersionedModel:
 
     def _first(self, repository: RepositoryAddress) -> Version:
         if self._config.version_policy != "latest":
-            # It was checked when the members' signatures were compared.
-            return self._load(self._config.find(repository))
+            model = self._config.find(repository)
+            try:
+                # Its files may be others than when the members' signatures were compared.
+                return self._checked(model)
+            except (ConfigurationError, ModelError) as err:
+                raise ConfigurationError(f"members: {self.name!r}: version {model.version}: {err}") from err
         error: ConfigurationError | None = None
         for version in reversed(self._repository.versions(self._model_name)):
             try:
-                return self._checked(self._repository.find(self._model_name, version), None)
+                return self._checked(self._repository.find(self._model_name, version))
             except (ConfigurationError, ModelError) as err:
                 self._refuse(version, err)
                 error = error or ConfigurationError(f"members: {self.name!r}: {err}")
@@ -195,8 +208,7 @@ class VersionedModel:
             if not is_complete:
                 return
             try:
-                current = (self._next or self._serving).model
-                loaded = self._checked(self._repository.find(self._model_name, wanted), current)
+                loaded = self._checked(self._repository.find(self._model_name, wanted))
             except Unreachable:
                 # That is not the version's fault: it is tried again.
                 raise
@@ -223,12 +235,9 @@ class VersionedModel:
     def _stamp(self, version: int) -> Stamp:
         return self._repository.stamp(self._model_name, version)
 
-    def _checked(self, model: Model, current: Model | None) -> Version:
+    def _checked(self, model: Model) -> Version:
         """Check and load a version; raises ConfigurationError or ModelError if it can't be served."""
-        check(self._config, model, self._interface, current)
-        return self._load(model)
-
-    def _load(self, model: Model) -> Version:
+        check(self._config, model, self._interface)
         return Version(self._config.load(model, self._interface, self._max_batch_size), model)
 
     def _refuse(self, version: int, error: Exception) -> None:

@@ -128,8 +128,9 @@ class MemberCaller:
         self.is_failing = True
         try:
             answer = call.result()
-            self._set_back()
-            self.is_failing = not answer.live
+            self.is_failing = not _succeeded(call)
+            if not self.is_failing:
+                self._set_back()
             return answer
         except EnsembleError as err:
             return err.with_traceback(None)
@@ -163,14 +164,22 @@ class MemberCaller:
 
     def _ended(self, call: Call) -> None:
         self._late.discard(call)
-        failed = call.cancelled() or call.exception() is not None
-        if not (failed and self._late):
+        if _succeeded(call):
             self._set_back()
 
     def _set_back(self) -> None:
         if self.is_late:
             self.is_late = False
             logger.warning("member %r is asked again", self.name)
+
+
+def _succeeded(call: Call) -> bool:
+    """Whether a call that has ended predicted an image.
+
+    That all images failed by themselves, such as by deadlines that had passed, is not the member's fault, but doesn't
+    show that it is back either: a later call will.
+    """
+    return not call.cancelled() and call.exception() is None and bool(call.result().live)
 
 
 async def answered(calls: Sequence[Call], timeout_s: float | None) -> None:

@@ -70,7 +70,7 @@ def of_configuration(config: EnsembleConfig, agreed: Agreement) -> list[Candidat
 
 def _of_member(member: Member, config: EnsembleConfig, agreed: Agreement) -> Iterator[Candidate]:
     wanted = agreed.preprocessing[member.name]
-    interface = MemberInterface(wanted, agreed.labels)
+    interface = agreed.interface(member.name)
     if not isinstance(member, LocalMember) or not isinstance(wanted, Preprocessing):
         node = member.make(config.model_repository, interface, config.ingress.max_batch_size)
         yield Candidate(member.name, None, UNKNOWN, wanted, node, is_served=True)
@@ -81,7 +81,7 @@ def _of_member(member: Member, config: EnsembleConfig, agreed: Agreement) -> Ite
     for version in repository.versions(name) if isinstance(repository, Folder) else [served.version]:
         model = repository.find(name, version)
         try:
-            check(member, model, interface, served)
+            check(member, model, interface)
         except (ConfigurationError, ModelError):
             continue
         yield _of_model(member, model, interface, version == served.version)

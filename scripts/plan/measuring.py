@@ -16,7 +16,6 @@ import numpy as np
 
 from deployments.contract.batch import Batch
 from deployments.contract.item import STREAMS, Item
-from deployments.contract.member import MemberInterface
 from deployments.contract.nodes import Node
 from deployments.contract.preprocessing import Preprocessing
 from deployments.cpus import available_cpus
@@ -109,7 +108,7 @@ async def members(
         assert isinstance(member, LocalMember)
         wanted = agreed.preprocessing[member.name]
         assert isinstance(wanted, Preprocessing)
-        given, gets = member.model_copy(update=dict(settings)), MemberInterface(wanted, agreed.labels)
+        given, gets = member.model_copy(update=dict(settings)), agreed.interface(member.name)
         made[member.name] = make(given, 1, config.model_repository, gets, sizes[-1]), wanted.size
     alone: dict[str, list[Point]] = {name: [] for name in made}
     together, streams = [], {}

@@ -33,7 +33,7 @@ class Loading(Capability):
     def __init__(self, config: EnsembleConfig, agreed: Agreement, site: Site) -> None:
         self._gates = Gates(set(loadable(config)), config.spare, site.versions)
         deploy = partial(on_head, site.application, config, agreed)
-        self._control = ModelControl(config.access.operators, self._gates, site.versions, deploy)
+        self._control = ModelControl(config.access.operators, self._gates, deploy)
         if config.access.operators:
             self.announces = ("model_repository",)
             self.nodes = self._gates.before(site.nodes)

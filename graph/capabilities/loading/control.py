@@ -30,12 +30,11 @@ LOOK_EVERY_S = 0.1
 
 
 class Change(NamedTuple):
-    """A change of a member: it is unloaded, or loads a version, None for the highest, in place of the one it served."""
+    """A change of a member: it is unloaded, or loads a version, None for the highest."""
 
     name: str
     unload: bool = False
     version: int | None = None
-    served: str = ""
 
 
 # Brings a change to every replica; returns the version that is to be loaded.
@@ -49,10 +48,10 @@ class ModelControl:
         members: by name, every member that can be asked by itself.
     """
 
-    def __init__(self, operators: Operators, gates: Gates, versions: Mapping[str, str], deploy: Deploy) -> None:
+    def __init__(self, operators: Operators, gates: Gates, deploy: Deploy) -> None:
         """Set who may change members, by their keys' names or `anyone`, and what brings a change to every replica."""
         self.members: Mapping[str, tuple[Ingress, Offer]] = {}
-        self._operators, self._gates, self._versions, self._deploy = operators, gates, versions, deploy
+        self._operators, self._gates, self._deploy = operators, gates, deploy
         self._changing = asyncio.Lock()
 
     @property
@@ -80,7 +79,7 @@ class ModelControl:
             DeadlineExceeded: the member has not answered by that version in time.
         """
         version = version_to_load(parameters)
-        loaded = await self._change(Change(name, False, version, self._versions.get(name, "")))
+        loaded = await self._change(Change(name, False, version))
         ingress, offer = self.members[name]
         pixels = bytes(offer.size[0] * offer.size[1] * 3)
 

@@ -18,7 +18,6 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from deployments.contract.errors import ConfigurationError, Conflict, EnsembleError, NotFound, NotReady
-from deployments.contract.member import MemberInterface
 from deployments.members.local import LocalMember
 from graph.capabilities.loading.control import Change
 from graph.capabilities.loading.settings import NEEDED
@@ -99,16 +98,13 @@ def fitting(config: EnsembleConfig, agreed: Agreement, change: Change) -> int:
     from deployments.members.versioned import check_replacement
 
     member = loadable(config)[change.name]
-    gets = MemberInterface(agreed.preprocessing[change.name], agreed.labels)
     try:
         repository, model = member.repository_and_name(config.model_repository)
         available = repository.versions(model)
         version = change.version or max(available, default=0)
         if version not in available:
             raise NotFound(f"member {change.name!r} has no version {version or ''}; there are {available[-16:]}")
-        known = change.served.isdecimal() and int(change.served) in available
-        current = repository.find(model, int(change.served)) if known else None
-        check_replacement(member, repository.find(model, version), gets, current)
+        check_replacement(member, repository.find(model, version), agreed.interface(change.name))
     except Unreachable as err:
         raise NotReady(f"member {change.name!r}: {err}") from err
     except (ConfigurationError, ModelError) as err:

@@ -21,7 +21,7 @@ from tests.networks import brightness, store
 from tests.onnx_models import CLASSES, MEAN, SCALE, SIZE, classifier
 from tests.server.server import eventually
 
-INTERFACE = MemberInterface(Preprocessing((SIZE, SIZE)), CLASSES)
+INTERFACE = MemberInterface(Preprocessing((SIZE, SIZE), 0.875), CLASSES)
 PIXELS = np.random.default_rng(7).integers(0, 256, (5, SIZE, SIZE, 3), np.uint8)
 # What the file of a model of normalized pixels does not hold.
 NORMALIZED = {"color": "RGB", "mean": MEAN, "scale": SCALE}
@@ -109,7 +109,7 @@ def test_a_model_of_free_sizes_takes_what_the_others_take(tmp_path):
     put(tmp_path, size="edge")
     assert member().signature(tmp_path).size is None
     load(tmp_path)
-    with pytest.raises(ConfigurationError, match="4] was expected"):
+    with pytest.raises(ConfigurationError, match="10 classes; the ensemble has 4"):
         member().make(tmp_path, MemberInterface(Preprocessing((SIZE, SIZE)), CLASSES[:4]), 8)
 
 

@@ -165,6 +165,57 @@ async def test_a_late_member_is_left_out_until_it_is_back():
     np.testing.assert_allclose(answer.payload, [[0.5, 0.5]])
 
 
+class FailsLate(Hangs):
+    """A member that fails on every image, or raises, once it may."""
+
+    def __init__(self, name, error):
+        super().__init__(name, [1, 0])
+        self.error, self.fails = error, (1,)
+
+    async def __call__(self, batch):
+        answer = await super().__call__(batch)
+        if self.error is not None and self.fails:
+            raise self.error
+        return answer
+
+
+@pytest.mark.parametrize("error", [None, InferenceFailed("a"), RuntimeError("secret")])
+async def test_a_late_member_is_left_out_while_its_calls_fail(error):
+    late = FailsLate("a", error)
+    flow, _ = ensemble(late, Says("b", [0, 1]), quorum=1, patience_ms=20)
+    caller = flow._members.callers[0]
+    await flow(pixels(1))
+    late.gate.set()
+    while caller._late:
+        await asyncio.sleep(0)
+    assert caller.is_late
+    # Nobody waits for it, though it hangs again.
+    late.gate.clear()
+    call = flow.parts(pixels(1))
+    _, answer = await anext(call)
+    assert missing(answer) == [{"a": "deadline_exceeded"}]
+    late.fails = ()
+    late.gate.set()
+    while missing(answer) != [{}]:
+        await asyncio.sleep(0)
+        answer = await flow(pixels(1))
+
+
+async def test_an_answer_to_images_whose_time_was_over_does_not_bring_a_late_member_back():
+    late = Hangs("a", [1, 0])
+    flow, _ = ensemble(late, Says("b", [0, 1]), quorum=1, patience_ms=1)
+    caller = flow._members.callers[0]
+    until = time.time() + 0.05
+    await flow(replace_items(pixels(1), lambda _: until))
+    assert caller.is_late
+    while time.time() <= until:
+        await asyncio.sleep(0.01)
+    late.gate.set()
+    while caller._late:
+        await asyncio.sleep(0)
+    assert caller.is_late
+
+
 @pytest.mark.parametrize("patience_ms", [None, 60_000])
 async def test_a_callers_short_deadline_does_not_make_a_member_late_for_others(patience_ms):
     slower = Hangs("a", [1, 0])

@@ -110,11 +110,11 @@ def test_an_application_of_code_is_refused(config):
 def test_the_highest_version_or_the_one_that_is_named(config, agreed, tmp_path):
     put(tmp_path, "apart", 3)
     put(tmp_path, "apart", 2)
-    assert fitting(config, agreed, Change("apart", served="1")) == 3
-    assert fitting(config, agreed, Change("apart", version=2, served="1")) == 2
-    assert fitting(config, agreed, Change("inside", served="1")) == 1
+    assert fitting(config, agreed, Change("apart")) == 3
+    assert fitting(config, agreed, Change("apart", version=2)) == 2
+    assert fitting(config, agreed, Change("inside")) == 1
     with pytest.raises(NotFound, match=r"'apart' has no version 7; there are \[1, 2, 3\]"):
-        fitting(config, agreed, Change("apart", version=7, served="1"))
+        fitting(config, agreed, Change("apart", version=7))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_the_highest_version_or_the_one_that_is_named(config, agreed, tmp_path):
 def test_a_version_that_does_not_fit_is_refused(config, agreed, tmp_path, network, more, told):
     store(tmp_path, "apart", network, 2, **more)
     with pytest.raises(Conflict, match=f"version that is the highest of member 'apart' is refused, .*{told}"):
-        fitting(config, agreed, Change("apart", served="1"))
+        fitting(config, agreed, Change("apart"))
 
 
 def test_a_version_that_does_not_run_is_refused(config, agreed, tmp_path):
@@ -137,13 +137,13 @@ def test_a_version_that_does_not_run_is_refused(config, agreed, tmp_path):
     scores = op.matmul(flat, np.zeros((64 * 64 * 3, len(CLASSES)), np.float32), False, False)
     store(tmp_path, "apart", ov.Model([op.softmax(scores, 1)], [image], "m"), 2)
     with pytest.raises(Conflict, match="does not run on pixels"):
-        fitting(config, agreed, Change("apart", served="1"))
+        fitting(config, agreed, Change("apart"))
 
 
 def test_a_torn_version_is_refused(config, agreed, tmp_path):
     (put(tmp_path, "apart", 2) / "model.bin").write_bytes(b"torn")
     with pytest.raises(Conflict, match=r"version 2 of member 'apart' is refused, .*SHA-256"):
-        fitting(config, agreed, Change("apart", version=2, served="1"))
+        fitting(config, agreed, Change("apart", version=2))
 
 
 @contextmanager

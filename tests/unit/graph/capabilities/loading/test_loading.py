@@ -49,7 +49,7 @@ class Served:
         self.members = {
             name: (ensemble.of_pixels(PixelRows(node, offer.size, "ab")), offer) for name, node in gated.items()
         }
-        self.control = ModelControl(operators, self.gates, self.versions, self.change)
+        self.control = ModelControl(operators, self.gates, self.change)
         self.control.members = self.members
 
     async def change(self, change):
@@ -94,7 +94,7 @@ def test_settings_that_the_quorum_or_the_names_forbid_are_refused(settings, told
 async def test_a_load_is_done_when_the_member_has_answered_by_the_version():
     served = Served()
     await served.control.load("one", {"version": 2})
-    assert served.changes == [Change("one", False, 2, "1")]
+    assert served.changes == [Change("one", False, 2)]
     assert served.member.version == 2
     assert served.versions == {"one": "2", "two": "1", "remote": "1"}
 
