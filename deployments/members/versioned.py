@@ -8,7 +8,6 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
-import msgspec
 from pydantic import Field
 
 from deployments.contract.batch import Batch
@@ -35,10 +34,7 @@ class VersionSettings(Schema):
 
 def check(config: LocalMember, model: Model, interface: MemberInterface) -> None:
     """Raise ConfigurationError or ModelError if a version can't be served, by what its files describe."""
-    try:
-        signature = config.describe(model)
-    except msgspec.ValidationError as err:
-        raise ConfigurationError(f"its metadata: {err}") from err
+    signature = config.describe(model)
     if signature.classes not in {None, len(interface.labels)}:
         raise ConfigurationError(f"it has {signature.classes} classes; the ensemble has {len(interface.labels)}")
     if signature.labels not in {None, interface.labels}:
