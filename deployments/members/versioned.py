@@ -123,9 +123,10 @@ class VersionedModel:
             model = self._config.find(repository)
             try:
                 # Its files may be others than when the members' signatures were compared.
-                return self._checked(model)
+                check(self._config, model, self._interface)
             except (ConfigurationError, ModelError) as err:
                 raise ConfigurationError(f"members: {self.name!r}: version {model.version}: {err}") from err
+            return self._loaded(model)
         error: ConfigurationError | None = None
         for version in reversed(self._repository.versions(self._model_name)):
             try:
@@ -234,6 +235,9 @@ class VersionedModel:
     def _checked(self, model: Model) -> Version:
         """Check and load a version; raises ConfigurationError or ModelError if it can't be served."""
         check(self._config, model, self._interface)
+        return self._loaded(model)
+
+    def _loaded(self, model: Model) -> Version:
         return Version(self._config.load(model, self._interface, self._max_batch_size), model)
 
     def _refuse(self, version: int, error: Exception) -> None:

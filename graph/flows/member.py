@@ -125,13 +125,15 @@ class MemberCaller:
         if not call.done():
             self._give_up(call, self._fair_s - (waited_s or 0.0))
             return self.unanswered
-        self.is_failing = True
+        self.is_failing = not _succeeded(call)
+        if not self.is_failing:
+            self._set_back()
+        return self._result(call)
+
+    def _result(self, call: Call) -> Outcome:
+        """What a call that has ended has answered or raised; the log gets what is not for the caller."""
         try:
-            answer = call.result()
-            self.is_failing = not _succeeded(call)
-            if not self.is_failing:
-                self._set_back()
-            return answer
+            return call.result()
         except EnsembleError as err:
             return err.with_traceback(None)
         except asyncio.CancelledError:
@@ -166,6 +168,8 @@ class MemberCaller:
         self._late.discard(call)
         if _succeeded(call):
             self._set_back()
+        elif not call.cancelled() and (fault := _fault(self._result(call))):
+            self._reason = fault
 
     def _set_back(self) -> None:
         if self.is_late:
@@ -180,6 +184,12 @@ def _succeeded(call: Call) -> bool:
     show that it is back either: a later call will.
     """
     return not call.cancelled() and call.exception() is None and bool(call.result().live)
+
+
+def _fault(outcome: Outcome) -> EnsembleError | None:
+    """The error of a member that failed on a batch; None if the callers are to blame, or the time."""
+    errors = [outcome] if isinstance(outcome, EnsembleError) else [item.error for item in outcome.items]
+    return next((err for err in errors if err and err.is_fault and not isinstance(err, DeadlineExceeded)), None)
 
 
 async def answered(calls: Sequence[Call], timeout_s: float | None) -> None:

@@ -179,8 +179,11 @@ class FailsLate(Hangs):
         return answer
 
 
-@pytest.mark.parametrize("error", [None, InferenceFailed("a"), RuntimeError("secret")])
-async def test_a_late_member_is_left_out_while_its_calls_fail(error):
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(None, "inference_failed"), (InferenceFailed("a"), "inference_failed"), (RuntimeError("secret"), "internal")],
+)
+async def test_a_late_member_is_left_out_while_its_calls_fail(error, code):
     late = FailsLate("a", error)
     flow, _ = ensemble(late, Says("b", [0, 1]), quorum=1, patience_ms=20)
     caller = flow._members.callers[0]
@@ -193,7 +196,7 @@ async def test_a_late_member_is_left_out_while_its_calls_fail(error):
     late.gate.clear()
     call = flow.parts(pixels(1))
     _, answer = await anext(call)
-    assert missing(answer) == [{"a": "deadline_exceeded"}]
+    assert missing(answer) == [{"a": code}]
     late.fails = ()
     late.gate.set()
     while missing(answer) != [{}]:
