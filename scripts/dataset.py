@@ -102,6 +102,10 @@ class Dataset:
             replace(self, names=tuple(sorted(held)), part=f"the {count} held out"),
         )
 
+    def held_out(self, count: int | None) -> Dataset:
+        """The `count` images that `hold_out` leaves out; all if that is 0 or None."""
+        return self.hold_out(count or 0)[1] or self
+
     def read(self) -> Iterator[tuple[bytes, str]]:
         """Each image's encoded bytes and its class name, in the order of `names`.
 

@@ -10,10 +10,10 @@ import re
 import struct
 from typing import NamedTuple
 
-# JPEGs within these are decoded in the transformer's own process: pixels, and of one in several scans bytes, both its
-# own and those that a decoder keeps, and scans, because each is decoded over the whole image, though it may be empty;
-# encoders write ten. Decoding one takes some milliseconds then, so that a request with 64 of them holds others up no
-# longer than one large image would.
+# JPEGs within these are decoded in the transformer's own process, which takes some milliseconds, so that a request with
+# 64 of them holds others up no longer than one large image would. Bytes and scans bound a JPEG in several scans: its
+# own bytes, and those that a decoder keeps. Encoders write ten scans, but each is decoded over the whole image, even an
+# empty one.
 PLAIN_PIXELS, PLAIN_BYTES, PLAIN_SCANS = 1_000_000, 1024 * 1024, 20
 # What a pixel costs that is decoded at a smaller scale, in pixels that are not.
 SCALED_COST = 1 / 8

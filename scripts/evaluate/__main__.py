@@ -41,9 +41,7 @@ AT_ONCE = 16
 
 def results(args: argparse.Namespace) -> measure.Results:
     """Measure what the command line asks for."""
-    dataset = Dataset.open(args.data)
-    if args.hold_out:
-        dataset = dataset.hold_out(args.hold_out)[1] or dataset
+    dataset = Dataset.open(args.data).held_out(args.hold_out)
     if args.limit:
         dataset = sample(dataset, args.limit)
     repository = args.repository or default_repository()

@@ -69,7 +69,7 @@ def calibrate(repository: Path, name: str, version: int | None, settings: Calibr
     if settings.replace and model.path.suffix != ".xml":
         raise ModelError(f"{model.path} would be lost, as calibrated models are in OpenVINO's format; omit --replace")
     images = Dataset.open(settings.data)
-    held_out = images.hold_out(settings.hold_out)[1] or images
+    held_out = images.held_out(settings.hold_out)
     if len(held_out) < FEWEST:
         raise ScriptError(f"{len(held_out)} images are too few to fit a temperature to; name at least {FEWEST}")
     labels = truth(held_out, model)

@@ -141,9 +141,7 @@ def main() -> None:
         parser.error("name the images by --data")
     check_files(parser, args)
     with errors_in_one_line():
-        dataset = Dataset.open(args.data)
-        if args.hold_out:
-            dataset = dataset.hold_out(args.hold_out)[1] or dataset
+        dataset = Dataset.open(args.data).held_out(args.hold_out)
         choosing = halves(dataset)
         check_enough(int(choosing.sum()), args.loss)
         models = [find(args.repository, name) for name in dict.fromkeys(args.members)]

@@ -20,7 +20,7 @@ ONE_SIDED = 1.645
 NEARLY = 1.05
 # Thresholds tried for each member but the last, by the number of those: together ten thousand at most.
 TRIED = {1: 201, 2: 81, 3: 21}
-# The logarithms of p / (1 - p) of the lowest and the highest of them, p = 0.18 and 0.9991, but for 0 and 1.
+# The log-odds of the lowest and the highest threshold between 0 and 1: the probabilities 0.18 and 0.9991.
 LOG_ODDS = (-1.5, 7.0)
 MOST_MEMBERS = len(TRIED) + 1
 CHOOSING = "images that choose, half of all,"
@@ -68,7 +68,7 @@ def choose(members: Members, most_lost: float, order: Sequence[str] | None = Non
             tried = walk(answers, sure, exit_at, costs)
             if lost(tried.answers == labels, full == labels) <= most_lost:
                 others = int((tried.answers != full).sum())
-                found.append((tried.cost, others, Choice(names, tuple(round(value, 4) for value in exit_at))))
+                found.append((tried.cost, others, Choice(names, exit_at)))
     if not found:
         raise ScriptError(f"no cascade loses at most {most_lost} points; allow more by --loss, or give more images")
     cheapest = min(cost for cost, _, _ in found)
@@ -77,7 +77,7 @@ def choose(members: Members, most_lost: float, order: Sequence[str] | None = Non
 
 
 def thresholds(count: int) -> NDArray[np.float64]:
-    """So many to try: 0, 1, and between them probabilities whose log-odds grow evenly.
+    """`count` thresholds to try: 0, 1, and between them probabilities of four decimals whose log-odds grow evenly.
 
     Most answers of calibrated members are surer than 0.95, where even steps of probability leave nothing to choose.
     """
