@@ -81,6 +81,9 @@ function addCard(file) {
     make("div", { class: "answer" }, make("p", { class: "quiet" }, "Waiting for the answer …")));
   card.forget = () => { URL.revokeObjectURL(url); card.remove(); };
   byId("results").prepend(card);
+  // On a telephone the description of the server would hide the answer.
+  byId("about").open = false;
+  card.scrollIntoView({ block: "nearest" });
   byId("clear").hidden = false;
   [...byId("results").children].slice(MOST_CARDS).forEach((old) => old.forget());
   return card;
@@ -95,6 +98,7 @@ async function work() {
       ok: false, body: { error: { code: "", message: "nothing; it can't be reached. Is it still running?" } } }));
     byId("said").textContent = draw(card, outcome);
     card.removeAttribute("aria-busy");
+    if (!waiting.length) card.scrollIntoView({ block: "start" });
   }
   running -= 1;
 }
@@ -119,10 +123,12 @@ export function drop(show) {
     });
   }
   document.addEventListener("paste", (event) => take(event.clipboardData.files));
-  byId("sample").addEventListener("click", async () => {
-    const content = await (await fetch("/page/sample.jpg")).blob();
-    take([new File([content], "sample.jpg", { type: "image/jpeg" })]);
-  });
+  for (const sample of document.querySelectorAll(".sample")) {
+    sample.addEventListener("click", async () => {
+      const { src } = sample.firstElementChild;
+      take([new File([await (await fetch(src)).blob()], src.split("/").pop(), { type: "image/jpeg" })]);
+    });
+  }
   byId("clear").addEventListener("click", () => {
     [...byId("results").children].forEach((card) => card.forget());
     byId("clear").hidden = true;

@@ -26,7 +26,8 @@ FILES = {
     "/": ("index.html", "text/html"),
     "/page/style.css": ("style.css", "text/css"),
     "/page/icon.svg": ("icon.svg", "image/svg+xml"),
-    "/page/sample.jpg": ("sample.jpg", "image/jpeg"),
+    # Photographs in the public domain: a cat by Stefan van der Walt, a coffee by Rachel Michetti, a rocket by SpaceX.
+    **{f"/page/{name}.jpg": (f"{name}.jpg", "image/jpeg") for name in ("cat", "coffee", "rocket")},
     **{f"/page/{file.name}": (file.name, "text/javascript") for file in sorted(FOLDER.glob("*.js"))},
 }
 ABOUT = "/page/about"
