@@ -2,34 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import MemberPrediction
 from deployments.contract.payload import MemberProbabilities, Probabilities
 from deployments.contract.settings import Placement, Schema, Weight
+from deployments.doors import COMBINERS, find
 
 OPERATION = "combine"
-Method = Literal["mean", "geometric_mean", "majority_vote"]
+# Combines members: takes the probabilities of each, float32 [members,N,C], whose rows sum to 1, and the weight of each,
+# float32 [members], which sum to 1; returns float32 [N,C], whose rows sum to 1.
+Combination = Callable[[NDArray[np.float32], NDArray[np.float32]], Probabilities]
 
 # The smallest probability in the geometric mean, so that one member's zero does not rule out a class.
 SMALLEST = np.float32(1e-7)
 # The weight of the mean in a majority vote: too small to outweigh a vote, large enough for float32 to break a tie.
 TIE_BREAK = np.float32(1e-4)
 
+VOTES = "majority_vote"
 VOTES_HINT = "method: votes don't tell how sure the members are, which a cascade goes by; take another method"
+
+
+def mean(members: NDArray[np.float32], weights: NDArray[np.float32]) -> Probabilities:
+    """Average the probabilities, by weight; see `Combination`."""
+    result: Probabilities = np.tensordot(weights, members, axes=1)
+    return result
+
+
+def geometric_mean(members: NDArray[np.float32], weights: NDArray[np.float32]) -> Probabilities:
+    """Average the logarithms of the probabilities, by weight, and normalize; see `Combination`."""
+    logarithm = np.tensordot(weights, np.log(np.maximum(members, SMALLEST)), axes=1)
+    product = np.exp(logarithm - logarithm.max(axis=1, keepdims=True))
+    result: Probabilities = product / product.sum(axis=1, keepdims=True)
+    return result
+
+
+def majority_vote(members: NDArray[np.float32], weights: NDArray[np.float32]) -> Probabilities:
+    """Count the weight whose most probable class it is; a tie goes to the larger mean; see `Combination`."""
+    average = mean(members, weights)
+    votes = np.zeros_like(average)
+    for weight, winners in zip(weights, members.argmax(axis=2), strict=True):
+        votes[np.arange(len(votes)), winners] += weight
+    ranked = votes + average * TIE_BREAK
+    result: Probabilities = ranked / ranked.sum(axis=1, keepdims=True)
+    return result
+
+
+def known(method: str) -> str:
+    """Return the name of a method; raises ValueError if there is none of that name."""
+    find(COMBINERS, method)
+    return method
+
+
+Method = Annotated[str, AfterValidator(known)]
 
 
 class CombinerSettings(Schema):
     """How the members' probabilities are combined."""
 
-    method: Method = Field("mean", description="how probabilities are combined")
+    method: Method = Field(
+        "mean", description="`mean`, `geometric_mean`, `majority_vote`, or a function of your own as `module:name`"
+    )
     weights: dict[str, Weight] = Field(
         default={}, description="by member name, 0 for members left out; default: the members' own weights"
     )
@@ -49,35 +89,27 @@ def check_weights(weights: Mapping[str, float], names: Sequence[str]) -> None:
         raise ValueError("combiner.weights: at least one member needs a weight above 0")
 
 
-def combine(members: Sequence[Probabilities], weights: Sequence[float], method: Method) -> Probabilities:
-    """Combine members' probabilities.
+def combine(members: Sequence[Probabilities], weights: Sequence[float], method: str) -> Probabilities:
+    """Combine members' probabilities by a method of `CombinerSettings`.
 
     Args:
         members: one float32 [N,C] per member, rows that sum to 1.
         weights: one per member, not negative, not all zero.
-        method: `mean`, the weighted arithmetic mean; `geometric_mean`, the weighted geometric mean, normalized;
-            `majority_vote`, the share of the weight whose most probable class it is, ties going to the class with
-            the larger weighted mean.
+        method: its name; `Combination` is its signature.
 
     Returns:
         float32 [N,C], rows that sum to 1.
+
+    Raises:
+        ConfigurationError: the method returned another shape.
     """
     stacked = np.stack(members)
     share = (np.asarray(weights, np.float64) / np.sum(weights)).astype(np.float32)
-    mean: Probabilities = np.tensordot(share, stacked, axes=1)
-    if method == "mean":
-        return mean
-    if method == "geometric_mean":
-        logarithm = np.tensordot(share, np.log(np.maximum(stacked, SMALLEST)), axes=1)
-        product = np.exp(logarithm - logarithm.max(axis=1, keepdims=True))
-        result: Probabilities = product / product.sum(axis=1, keepdims=True)
-        return result
-    votes = np.zeros_like(mean)
-    for weight, winners in zip(share, stacked.argmax(axis=2), strict=True):
-        votes[np.arange(len(votes)), winners] += weight
-    ranked = votes + mean * TIE_BREAK
-    total: Probabilities = ranked / ranked.sum(axis=1, keepdims=True)
-    return total
+    combination: Combination = find(COMBINERS, method)
+    combined = combination(stacked, share)
+    if combined.shape != stacked.shape[1:] or not np.isfinite(combined).all():
+        raise ConfigurationError(f"combiner.method: {method} returned no probabilities of shape {stacked.shape[1:]}")
+    return combined
 
 
 class Combiner:
@@ -92,7 +124,7 @@ class Combiner:
 
     def check(self, settings: CombinerSettings) -> None:
         """Raise ConfigurationError for weights of no member, only weights of 0, or a method that is not graded."""
-        if self._graded and settings.method == "majority_vote":
+        if self._graded and settings.method == VOTES:
             raise ConfigurationError(VOTES_HINT)
         try:
             check_weights(settings.weights or self._own_weights, list(self._own_weights))

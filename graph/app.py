@@ -12,9 +12,8 @@ from ray.serve import Application
 
 from deployments.observe.tracing import ROOT
 from graph.agreement import Agreement, agree
-from graph.capabilities.capability import Capability
 from graph.capabilities.cascade.settings import EnsembleSettings
-from graph.capabilities.listed import CAPABILITIES
+from graph.capabilities.listed import Wanted, wanted
 from graph.composition import ensemble
 from graph.config import EnsembleConfig, parse
 from graph.names import INGRESS
@@ -32,7 +31,7 @@ def build(args: dict[str, Any]) -> Application:
     """
     config = parse(args)
     agreed = agree(config)
-    return _application(config, agreed, partial(ensemble, agreed.pixels, config.ensemble), CAPABILITIES)
+    return _application(config, agreed, partial(ensemble, agreed.pixels, config.ensemble), wanted(config))
 
 
 def application(config: EnsembleConfig, agreed: Agreement, compose: Compose, quorum: int | None = None) -> Application:
@@ -41,20 +40,14 @@ def application(config: EnsembleConfig, agreed: Agreement, compose: Compose, quo
     It has the capabilities that work however the nodes are joined. `quorum` members must answer, None for all.
     """
     asking = config.model_copy(update={"ensemble": EnsembleSettings(quorum=quorum)})
-    return _application(asking, agreed, compose, [each for each in CAPABILITIES if each.of_any_shape])
+    return _application(asking, agreed, compose, [each for each in wanted(asking) if each.capability.of_any_shape])
 
 
 def _application(
-    config: EnsembleConfig, agreed: Agreement, compose: Compose, capabilities: Sequence[type[Capability]]
+    config: EnsembleConfig, agreed: Agreement, compose: Compose, capabilities: Sequence[Wanted]
 ) -> Application:
     nodes = recipes(config, agreed)
-    plan = Plan(
-        config,
-        agreed,
-        compose,
-        tuple(each for each in capabilities if each.wanted(config)),
-        services(nodes),
-    )
+    plan = Plan(config, agreed, compose, capabilities, services(nodes))
     placed = {name: _placed(name, recipe, config.edges == "direct") for name, recipe in nodes.items()}
     return _deployment(IngressReplica, INGRESS).bind(plan, placed)
 

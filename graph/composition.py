@@ -73,8 +73,8 @@ def join(plan: Plan, placed: Nodes, application: str, replica: str, versions: di
     """Make the capabilities of a plan, and join the nodes, which are placed already; for `versions` see `Site`."""
     capabilities: list[Capability] = []
     nodes, members = placed, placed
-    for capability in plan.capabilities:
-        made = capability(plan.config, plan.agreed, Site(application, replica, members, versions))
+    for capability, settings in plan.capabilities:
+        made = capability(plan.config, plan.agreed, Site(application, replica, members, versions, settings))
         nodes = {**nodes, **made.nodes}
         members = {**members, **made.nodes, **made.members}
         capabilities.append(made)

@@ -13,7 +13,7 @@ from deployments.contract.settings import Cpus, Placement, Schema, describe
 from deployments.ingress.access import AccessConfig
 from deployments.ingress.settings import WITH_PAGE, IngressSettings, PageConfig
 from deployments.labeler import LabelerConfig
-from deployments.members import KINDS, Member
+from deployments.members import Member
 from deployments.transformer.transformer import TransformerConfig
 from graph.capabilities.cache.settings import CacheSettings
 from graph.capabilities.cascade.settings import EnsembleSettings
@@ -40,6 +40,9 @@ class EnsembleConfig(Schema):
     cache: CacheSettings | None = Field(None, description="cache of the members' predictions; default: none")
     feedback: FeedbackSettings | None = Field(
         None, description="keeps predictions until their true labels come; default: none"
+    )
+    features: dict[str, dict[str, Any]] = Field(
+        default={}, description="features of other packages, by name or as `module:Class`, with the settings of each"
     )
     combiner: CombinerConfig = CombinerConfig()
     labeler: LabelerConfig = LabelerConfig()
@@ -164,4 +167,4 @@ def parse(args: dict[str, Any]) -> EnsembleConfig:
     try:
         return EnsembleConfig.model_validate(args)
     except ValidationError as err:
-        raise ConfigurationError(describe(err, hidden=KINDS)) from err
+        raise ConfigurationError(describe(err)) from err

@@ -10,6 +10,7 @@ from deployments.contract.preprocessing import Preprocessing
 from deployments.ingress.member import Offer
 from graph.agreement import Agreement
 from graph.capabilities.capability import Capability, Nodes
+from graph.capabilities.listed import Wanted
 from graph.config import EnsembleConfig
 
 # Joins the nodes, and puts every capability in its place.
@@ -28,7 +29,7 @@ class Plan:
     config: EnsembleConfig
     agreed: Agreement
     compose: Compose
-    capabilities: Sequence[type[Capability]]
+    capabilities: Sequence[Wanted]
     services: Mapping[str, str]
 
     @property

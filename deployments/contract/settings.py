@@ -50,15 +50,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return "".join(f"; did you mean {close!r}?" for close in get_close_matches(name, list(known), 1))
 
 
-def describe(error: ValidationError, hidden: frozenset[str] = frozenset()) -> str:
-    """A line for each field at fault: its path without the `hidden` parts, what is wrong, what it got."""
+def describe(error: ValidationError) -> str:
+    """A line for each field at fault: its path, what is wrong, what it got."""
     lines, details = [], error.errors(include_url=False)
     for detail in details:
         loc = detail["loc"]
         # Entries that are refused leave a tuple too short, which is no fault of its own.
         if detail["type"] == "too_short" and any(each["loc"][: len(loc)] == loc != each["loc"] for each in details):
             continue
-        path = ".".join(str(part) for part in loc if part not in hidden) or "configuration"
+        path = ".".join(str(part) for part in loc) or "configuration"
         given = "" if detail["type"] in {"missing", "value_error"} else f" (got {_short(detail['input'])})"
         # Some of our lists are tuples, which YAML does not have.
         message = detail["msg"].removeprefix("Value error, ").replace("valid tuple", "list")

@@ -1,28 +1,39 @@
-"""The kinds of members: one file each, and one line in their union."""
+"""The kinds of members: this project's, one file each, and those that other packages bring."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Discriminator, Tag
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SerializeAsAny
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
-from deployments.members.onnxruntime import OnnxRuntime
-from deployments.members.open_inference import OpenInference
-from deployments.members.openvino import OpenVino
-from deployments.members.tensorflow_serving import TensorFlowServing
+from deployments.contract.member import MemberConfig
+from deployments.doors import MEMBERS, find_class, names
 
-KINDS = frozenset({"openvino", "onnxruntime", "open_inference", "tensorflow_serving"})
-
-
-def _kind(given: Any) -> Any:
-    return given.get("kind", "openvino") if isinstance(given, dict) else getattr(given, "kind", None)
+DEFAULT = "openvino"
 
 
-# A union and not a registry: one that is filled in the driver would be empty in a replica.
-Member = Annotated[
-    Annotated[OpenVino, Tag("openvino")]
-    | Annotated[OnnxRuntime, Tag("onnxruntime")]
-    | Annotated[OpenInference, Tag("open_inference")]
-    | Annotated[TensorFlowServing, Tag("tensorflow_serving")],
-    Discriminator(_kind),
-]
+class ByKind:
+    """Validates a member as the class that its field `kind` names."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(_member, handler(source))
+
+    def __get_pydantic_json_schema__(self, _: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        kinds = {name: find_class(MEMBERS, name, MemberConfig).__pydantic_core_schema__ for name in names(MEMBERS)}
+        return handler(core_schema.tagged_union_schema(kinds, discriminator="kind"))
+
+
+def _member(given: Any) -> Any:
+    if not isinstance(given, dict):
+        return given
+    kind = given.get("kind", DEFAULT)
+    try:
+        found = find_class(MEMBERS, str(kind), MemberConfig)
+    except ValueError as err:
+        raise ValueError(f"kind: {err}") from err
+    return found.model_validate(given)
+
+
+Member = Annotated[SerializeAsAny[MemberConfig], ByKind()]

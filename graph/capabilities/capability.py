@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from deployments.contract.item import Item
 from deployments.contract.nodes import Node
+from deployments.contract.settings import Schema
 from deployments.ingress.extension import Extension
 from graph.flows.intercepted import Interceptor
 from graph.flows.member import Member
@@ -35,18 +36,22 @@ class Site:
         replica: the unique id of this replica of the ingress.
         nodes: every node by name, with what the capabilities before have put around members.
         versions: by name, the version that each member serves; a capability that changes one notes it here.
+        settings: its entry in `features`, an instance of its `Settings`; None if it has none.
     """
 
     application: str
     replica: str
     nodes: Nodes
     versions: dict[str, str]
+    settings: Schema | None = None
 
 
 class Capability(Extension):
     """Takes part in an application.
 
     Attributes:
+        order: its place among the others: those of a lower order are made first, and see first what comes in.
+        Settings: the schema of its entry in `features`, for a capability that another package brings.
         of_any_shape: whether it works however the nodes are joined.
         nodes: what replaces nodes, by name, whoever calls them.
         members: what replaces members, by name, where the ensemble calls them.
@@ -56,6 +61,8 @@ class Capability(Extension):
         handles: methods for callers with a handle, by name.
     """
 
+    order = 100
+    Settings: type[Schema] = Schema
     of_any_shape = False
     nodes: Nodes = NO_NODES
     members: Nodes = NO_NODES
@@ -69,12 +76,12 @@ class Capability(Extension):
 
     @classmethod
     def wanted(cls, config: EnsembleConfig) -> bool:
-        """Whether a configuration wants it.
+        """Whether a configuration that does not name it in `features` wants it.
 
         Raises:
             ConfigurationError: it can't do what the configuration wants.
         """
-        return True
+        return False
 
     def asker(self, members: Mapping[str, Member], combiner: Node[Any, Any], combined: bool) -> Node[Any, Any] | None:
         """What asks the members, instead of all of them side by side; None for no other way.

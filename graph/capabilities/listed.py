@@ -1,23 +1,45 @@
-"""Every capability, one line each, in the order in which they are made and see what comes in."""
+"""The capabilities of an application: what its configuration wants of the installed ones, and those that it names."""
 
 from __future__ import annotations
 
-from graph.capabilities.cache.capability import Caching
-from graph.capabilities.canary.capability import Canaries
-from graph.capabilities.capability import Capability
-from graph.capabilities.cascade.capability import Cascading
-from graph.capabilities.feedback.capability import Feedback
-from graph.capabilities.loading.capability import Loading
-from graph.capabilities.receipt.capability import Receipts
-from graph.capabilities.shadow.capability import Shadows
+from typing import TYPE_CHECKING, NamedTuple
 
-# A gate stands before both versions of a member, and feedback remembers which version a canary has noted.
-CAPABILITIES: tuple[type[Capability], ...] = (
-    Loading,
-    Canaries,
-    Shadows,
-    Cascading,
-    Caching,
-    Feedback,
-    Receipts,
-)
+from pydantic import ValidationError
+
+from deployments.contract.errors import ConfigurationError
+from deployments.contract.settings import Schema, describe
+from deployments.doors import FEATURES, find_class, names
+from graph.capabilities.capability import Capability
+
+if TYPE_CHECKING:
+    from graph.config import EnsembleConfig
+
+
+class Wanted(NamedTuple):
+    """A capability that takes part, and its settings in `features`; None if it is not named there."""
+
+    capability: type[Capability]
+    settings: Schema | None
+
+
+def wanted(config: EnsembleConfig) -> list[Wanted]:
+    """List the capabilities of an application, in the order in which they are made and see what comes in.
+
+    Raises:
+        ConfigurationError: `features` names what is no capability, or has a wrong field; or one refuses.
+    """
+    named = [_named(name, given) for name, given in config.features.items()]
+    found = {each.capability for each in named}
+    installed = (find_class(FEATURES, name, Capability) for name in names(FEATURES))
+    others = [Wanted(each, None) for each in installed if each not in found and each.wanted(config)]
+    return sorted([*named, *others], key=lambda each: each.capability.order)
+
+
+def _named(name: str, given: object) -> Wanted:
+    try:
+        capability: type[Capability] = find_class(FEATURES, name, Capability)
+        return Wanted(capability, capability.Settings.model_validate(given or {}))
+    except ValidationError as err:
+        raise ConfigurationError(f"features.{name}: {describe(err)}") from err
+    except ValueError as err:
+        raise ConfigurationError(f"features: {err}") from err

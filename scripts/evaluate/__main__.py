@@ -21,9 +21,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 from pathlib import Path
-from typing import get_args
 
-from deployments.combiner import Method
+from deployments.combiner import known
 from scripts import configuration
 from scripts.dataset import Dataset, default_data
 from scripts.errors import ScriptError, errors_in_one_line, positive
@@ -87,7 +86,7 @@ def parse() -> argparse.Namespace:
         metavar="FOLDER",
         help=f"of --members (default: ${VARIABLE}, else ./models); alone: measure all models in it",
     )
-    parser.add_argument("--method", choices=get_args(Method), help="how the ensembles combine")
+    parser.add_argument("--method", type=known, help="how the ensembles combine")
     parser.add_argument(
         "--fit-weights",
         action="store_true",

@@ -16,12 +16,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.combiner import Method
+from deployments.combiner import Method, known
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from deployments.members.openvino import OpenVino
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument(
         "--loss", type=zero_or_more, default=0.1, metavar="POINTS", help="most points of top-1 to lose; default: 0.1"
     )
-    parser.add_argument("--method", choices=[m for m in get_args(Method) if m != "majority_vote"], default="mean")
+    parser.add_argument("--method", type=known, default="mean")
     add_repository(parser)
     add_files(parser, "json")
     args = parser.parse_args()

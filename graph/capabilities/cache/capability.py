@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class Caching(Capability):
     """Puts a cache before transformer and members; what it remembers is combined anew for each request."""
 
+    order = 50
     keeps_predictions = True
 
     def __init__(self, config: EnsembleConfig, agreed: Agreement, _: Site) -> None:

@@ -25,6 +25,8 @@ SECTION = "canaries"
 class Canaries(Capability):
     """Puts both versions of a member in the member's place."""
 
+    order = 20
+
     def __init__(self, config: EnsembleConfig, _: Agreement, site: Site) -> None:
         metrics, asking, nodes = CanaryMetrics(), config.ensemble, site.nodes
         trials = [Trial(each.name, each.canary, metrics) for each in config.members if each.canary is not None]

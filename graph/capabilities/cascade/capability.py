@@ -27,6 +27,8 @@ NAME = "cascade"
 class Cascading(Capability):
     """Asks the members in the configured order."""
 
+    order = 40
+
     def __init__(self, config: EnsembleConfig, _agreed: Agreement, _site: Site) -> None:
         assert config.ensemble.cascade is not None
         self._asking, self._settings = config.ensemble, config.ensemble.cascade

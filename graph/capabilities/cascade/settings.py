@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from deployments.combiner import VOTES_HINT
+from deployments.combiner import VOTES, VOTES_HINT
 from deployments.contract.settings import Name, Schema
 from graph.flows.patience import AskingSettings
 
@@ -60,7 +60,7 @@ class CascadeSettings(Schema):
         """Raise ValueError unless the order names each member once, and the combined probabilities can be compared."""
         if sorted(self.order) != sorted(weights):
             raise ValueError(f"ensemble.cascade.order must name each member once: {sorted(weights)}")
-        if method == "majority_vote":
+        if method == VOTES:
             raise ValueError(f"combiner.{VOTES_HINT}")
         gates = [not weights[name] for name in self.order]
         first = gates.index(False)

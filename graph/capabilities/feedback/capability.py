@@ -35,6 +35,8 @@ class Feedback(Capability):
     Without the section `feedback` it refuses labels: every application has the gRPC method and the handle's method.
     """
 
+    # After the canary, whose draw it remembers.
+    order = 60
     of_any_shape = True
 
     def __init__(self, config: EnsembleConfig, agreed: Agreement, site: Site) -> None:
@@ -47,6 +49,11 @@ class Feedback(Capability):
             self.headers = REQUEST_IDS
             self.reports = {NAME: Report(FeedbackStats, store.figures)}
         self.handles = {NAME: self._take}
+
+    @classmethod
+    def wanted(cls, _: EnsembleConfig) -> bool:
+        """Take part in every application."""
+        return True
 
     def routes(self, service: Service) -> Routes:
         """`POST /feedback`, and Seldon's."""

@@ -28,6 +28,8 @@ class Loading(Capability):
     Without operators its paths and methods refuse.
     """
 
+    # A gate stands before both versions of a member.
+    order = 10
     of_any_shape = True
 
     def __init__(self, config: EnsembleConfig, agreed: Agreement, site: Site) -> None:
@@ -38,6 +40,11 @@ class Loading(Capability):
             self.announces = ("model_repository",)
             self.nodes = self._gates.before(site.nodes)
             self.live = {SECTION: self._gates}
+
+    @classmethod
+    def wanted(cls, _: EnsembleConfig) -> bool:
+        """Take part in every application."""
+        return True
 
     @property
     def unloaded(self) -> Collection[str]:

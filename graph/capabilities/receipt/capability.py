@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from deployments.contract.meter import METER
 from graph.capabilities.capability import Capability
 from graph.capabilities.receipt.flow import Issuing
+
+if TYPE_CHECKING:
+    from graph.config import EnsembleConfig
 
 
 class Receipts(Capability):
     """Adds receipts to answers; in the process of the ingress, what belongs to no node is the ingress' share."""
 
+    order = 70
     of_any_shape = True
 
     def __init__(self, *_: object) -> None:
         METER.keeps_rest = True
         self.interceptor = Issuing()
+
+    @classmethod
+    def wanted(cls, _: EnsembleConfig) -> bool:
+        """Take part in every application."""
+        return True

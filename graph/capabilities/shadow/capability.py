@@ -28,6 +28,8 @@ SECTION = "shadows"
 class Shadows(Capability):
     """Keeps pixels on their way to the members, and sends copies of them to the shadows after the answers."""
 
+    order = 30
+
     def __init__(self, config: EnsembleConfig, agreed: Agreement, site: Site) -> None:
         metrics = ShadowMetrics()
         keys = {name: agreed.preprocessing[name].key for name in config.shadows}

@@ -34,8 +34,9 @@ def test_of_a_graph_of_another_shape_the_capabilities_hold_that_depend_on_none(r
     members = {"cache": {}, "ensemble": {"cascade": {"order": ["one", "six"], "exit_at": [0.5]}}}
     made = own_build.build(args(repository, "one", "six", feedback={}, **members))
     [plan, _] = made._bound_deployment.init_args
-    assert {Loading, Feedback} <= set(plan.capabilities)
-    assert {Cascading, Caching}.isdisjoint(plan.capabilities)
+    capabilities = {each.capability for each in plan.capabilities}
+    assert {Loading, Feedback} <= capabilities
+    assert {Cascading, Caching}.isdisjoint(capabilities)
 
 
 def test_members_that_disagree_on_class_count_are_named(repository, tmp_path):

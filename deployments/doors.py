@@ -1,0 +1,64 @@
+"""Finds code that other packages bring: by the name of an entry point, or by an import string `module:name`.
+
+This project's own kinds of members, combinations and features are found in the same way.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from deployments.contract.settings import did_you_mean
+
+# The groups of entry points.
+MEMBERS = "ensemble_serving.members"
+COMBINERS = "ensemble_serving.combiners"
+FEATURES = "ensemble_serving.features"
+
+
+def names(group: str) -> list[str]:
+    """List the names of a group's entry points, sorted."""
+    return sorted(set(entry_points(group=group).names))
+
+
+@cache
+def find(group: str, name: str) -> Any:
+    """Import the object that a name of a group, or an import string, stands for.
+
+    Raises:
+        ValueError: no package brings the name, two packages do, or the import fails.
+    """
+    if ":" in name:
+        return _imported(name)
+    found = {entry.value for entry in entry_points(group=group, name=name)}
+    if not found:
+        known = names(group)
+        raise ValueError(
+            f"no installed package brings {name!r}{did_you_mean(name, known)} (there are {', '.join(known)}); "
+            "code of your own is named as `module:name`"
+        )
+    if len(found) > 1:
+        raise ValueError(f"{name!r} is brought by {' and '.join(sorted(found))}; name one as `module:name`")
+    return _imported(found.pop())
+
+
+def find_class(group: str, name: str, base: type) -> Any:
+    """Import a subclass of `base`; raises ValueError as `find` does, and if the object is none."""
+    found = find(group, name)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ValueError(f"{name!r} is no subclass of {base.__module__}.{base.__qualname__}")
+    return found
+
+
+def _imported(value: str) -> Any:
+    module, _, path = value.partition(":")
+    try:
+        found: Any = import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    # What a foreign module raises may be anything.
+    except Exception as err:
+        raise ValueError(f"{value!r} can't be imported: {type(err).__name__}: {err}") from err
+    return found

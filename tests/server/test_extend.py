@@ -1,0 +1,61 @@
+"""The package of docs/extend.md: built as a wheel, installed beside the server, and served."""
+
+import io
+import os
+import subprocess
+import sys
+
+import httpx
+import pytest
+from PIL import Image
+
+from tests.conftest import ROOT
+from tests.server.server import Server, config, post
+
+EXAMPLE = ROOT / "examples" / "extend"
+
+
+def jpeg(level):
+    """An image of one brightness."""
+    Image.new("L", (32, 32), level).save(file := io.BytesIO(), "JPEG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The folder that the package is installed in, as `pip install` does beside the server."""
+    folder = tmp_path_factory.mktemp("extend")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder / "site", EXAMPLE]
+    subprocess.run(command, check=True)
+    return folder / "site"
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "feature"),
+    [
+        ("brightness", "surest", "unsure"),
+        ("mine.member:Brightness", "mine.combiner:surest", "mine.feature:Unsure"),
+    ],
+    ids=["by entry points", "by import strings"],
+)
+@pytest.mark.parametrize("placement", ["inline", "separate"])
+def test_a_package_of_ones_own_brings_a_member_a_combiner_and_a_feature(
+    installed, tmp_path, kind, method, feature, placement
+):
+    content = config(
+        tmp_path,
+        placement,
+        members=("first", "second"),
+        combiner={"placement": placement, "method": method},
+        features={feature: {"below": 0.99}},
+    )
+    for member in content["applications"][0]["args"]["members"]:
+        del member["threads"]
+        member["kind"] = kind
+    with Server(content, PYTHONPATH=os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])) as server:
+        answer = post(server, jpeg(0), members="true").json()
+        assert answer["label"] == "dark"
+        assert answer["members"]["second"]["label"] == "dark"
+        assert post(server, jpeg(255)).json()["label"] == "light"
+        counts = httpx.get(f"{server.url}/stats").json()["rollout"]["unsure"]
+        assert counts == {"answers": 2, "unsure": 0}

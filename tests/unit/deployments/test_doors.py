@@ -1,0 +1,73 @@
+import sys
+
+import numpy as np
+import pytest
+
+from deployments.combiner import combine
+from deployments.contract.errors import ConfigurationError
+from deployments.contract.member import MemberConfig
+from deployments.doors import COMBINERS, FEATURES, MEMBERS, find, find_class, names
+from deployments.members.openvino import OpenVino
+from graph.capabilities.listed import wanted
+from graph.config import parse
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A module of one's own, on the import path."""
+    (tmp_path / "own_doors.py").write_text(
+        "def flat(members, weights): return members.sum(axis=(0, 2))\n"
+        "def nan(members, weights): return members[0] * float('nan')\n"
+        "class Other: pass\n"
+    )
+    (tmp_path / "own_broken.py").write_text("raise RuntimeError('broken')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("own_doors", None)
+
+
+def test_the_projects_own_are_found_by_name():
+    assert find_class(MEMBERS, "openvino", MemberConfig) is OpenVino
+    assert {"mean", "geometric_mean", "majority_vote"} <= set(names(COMBINERS))
+    assert {"cache", "canary", "cascade", "feedback", "loading", "receipt", "shadow"} <= set(names(FEATURES))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("openvin", "did you mean 'openvino'"),
+        ("no_such_module:Thing", "ModuleNotFoundError"),
+        ("own_doors:Missing", "AttributeError"),
+        ("own_broken:Thing", "RuntimeError: broken"),
+    ],
+)
+def test_a_name_that_nothing_has_is_told(mine, name, message):
+    with pytest.raises(ValueError, match=message):
+        find(MEMBERS, name)
+
+
+def test_a_kind_that_is_no_member_is_told(mine):
+    with pytest.raises(
+        ConfigurationError, match=r"members\.0: kind: 'own_doors:Other' is no subclass of .*MemberConfig"
+    ):
+        parse({"members": [{"name": "one", "kind": "own_doors:Other"}]})
+
+
+def test_a_feature_that_is_none_and_one_without_settings_are_told(mine):
+    members = [{"name": "one"}]
+    with pytest.raises(ConfigurationError, match="features: 'own_doors:Other' is no subclass"):
+        wanted(parse({"members": members, "features": {"own_doors:Other": {}}}))
+    with pytest.raises(ConfigurationError, match=r"features\.receipt: configuration: unknown field 'below'"):
+        wanted(parse({"members": members, "features": {"receipt": {"below": 1}}}))
+
+
+def test_features_are_in_their_order_whichever_the_configuration_names_first():
+    config = parse({"members": [{"name": "one"}], "feedback": {}, "features": {"receipt": {}, "feedback": {}}})
+    assert [each.capability.__name__ for each in wanted(config)] == ["Loading", "Feedback", "Receipts"]
+
+
+@pytest.mark.parametrize("method", ["own_doors:flat", "own_doors:nan"])
+def test_a_combination_of_another_shape_or_without_numbers_fails(mine, method):
+    scores = np.full((3, 2), 0.5, np.float32)
+    with pytest.raises(ConfigurationError, match=f"combiner.method: {method} returned no probabilities of shape"):
+        combine([scores, scores], [1, 1], method)
