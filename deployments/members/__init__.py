@@ -21,7 +21,8 @@ class ByKind:
         return core_schema.no_info_before_validator_function(_member, handler(source))
 
     def __get_pydantic_json_schema__(self, _: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        kinds = {name: find_class(MEMBERS, name, MemberConfig).__pydantic_core_schema__ for name in names(MEMBERS)}
+        known = sorted(names(MEMBERS), key=DEFAULT.__ne__)
+        kinds = {name: find_class(MEMBERS, name, MemberConfig).__pydantic_core_schema__ for name in known}
         return handler(core_schema.tagged_union_schema(kinds, discriminator="kind"))
 
 
