@@ -51,7 +51,14 @@ async def test_the_page_and_every_file_that_it_names():
     assert 'data-jaeger="http://jaeger:16686" data-classes="2"' in text
     assert "{" not in text
     named = set(re.findall(r'(?:href|src)="([^"]+)"', text)) - {"/docs"}
-    assert named == {"/page/icon.svg", "/page/cat.jpg", "/page/coffee.jpg", "/page/rocket.jpg", "/page/style.css", "/page/script.js"}
+    assert named == {
+        "/page/icon.svg",
+        "/page/cat.jpg",
+        "/page/coffee.jpg",
+        "/page/rocket.jpg",
+        "/page/style.css",
+        "/page/script.js",
+    }
     seen, new = set(), named
     while new:
         seen |= new
