@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from functools import partial
@@ -16,11 +17,14 @@ from graph.capabilities.cascade.settings import EnsembleSettings
 from graph.capabilities.listed import Wanted, wanted
 from graph.composition import ensemble
 from graph.config import EnsembleConfig, parse
-from graph.names import INGRESS
+from graph.names import INGRESS, MARK
 from graph.placement import Factory, Recipe, recipes
 from graph.plan import Compose, Plan
+from graph.rules import warnings_of_arguments
 from graph.serving.ingress import IngressReplica
 from graph.serving.node import NodeDeployment
+
+logger = logging.getLogger("ray.serve")
 
 
 def build(args: dict[str, Any]) -> Application:
@@ -31,6 +35,9 @@ def build(args: dict[str, Any]) -> Application:
     """
     config = parse(args)
     agreed = agree(config)
+    # Where `ensemble serve` runs, its commands have printed them.
+    for found in () if MARK in os.environ else warnings_of_arguments(config, len(agreed.labels)):
+        logger.warning("%s", found)
     return _application(config, agreed, partial(ensemble, agreed.pixels, config.ensemble), wanted(config))
 
 

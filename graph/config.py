@@ -15,6 +15,7 @@ from deployments.ingress.settings import WITH_PAGE, IngressSettings, PageConfig
 from deployments.labeler import LabelerConfig
 from deployments.members import Member
 from deployments.transformer.transformer import TransformerConfig
+from graph import rules
 from graph.capabilities.cache.settings import CacheSettings
 from graph.capabilities.cascade.settings import EnsembleSettings
 from graph.capabilities.feedback.settings import FeedbackSettings
@@ -88,8 +89,6 @@ class EnsembleConfig(Schema):
             raise ValueError(f"ensemble.quorum: {self.ensemble.quorum} of {len(names)} members can't answer")
         weights = self.combiner.weights or self.weights
         check_weights(weights, names)
-        if self.cache is not None and self.cache.per_key and self.access.keys is None:
-            raise ValueError("cache.per_key: there are no keys; set access.keys")
         if self.ensemble.cascade is not None:
             self.ensemble.cascade.check({name: weights.get(name, 0.0) for name in names}, self.combiner.method)
         return self
@@ -165,6 +164,8 @@ def parse(args: dict[str, Any]) -> EnsembleConfig:
         ConfigurationError: it names each wrong field, its value, and what is allowed.
     """
     try:
-        return EnsembleConfig.model_validate(args)
+        config = EnsembleConfig.model_validate(args)
     except ValidationError as err:
         raise ConfigurationError(describe(err)) from err
+    rules.check_arguments(config)
+    return config

@@ -7,3 +7,5 @@ INGRESS, TRANSFORMER, COMBINER, LABELER = "Ingress", "JpegTransformer", "Combine
 REFUSED = "user_config refused"
 # What a client hears that compresses a message: from HAProxy by its headers, from a replica by the message itself.
 COMPRESSED = "messages must not be compressed; set no compression, images are compressed already"
+# The environment variable that says of a process which `ensemble serve` has started it.
+MARK = "ENSEMBLE_SERVED_BY"

@@ -7,6 +7,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
+from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -23,11 +24,10 @@ from scripts.errors import ScriptError
 if TYPE_CHECKING:
     from graph.agreement import Agreement
     from graph.config import EnsembleConfig
+    from graph.rules import Ineffective
 
 IMPORT_PATH = "graph.app:build"
 REPOSITORY = "model_repository"
-# Serve's own `max_replicas` where `num_replicas` is `auto`.
-MOST_OF_AUTO = 100
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -109,50 +109,56 @@ def check_import_paths(config: Mapping[str, Any]) -> None:
             raise ConfigurationError(f"import_path: there is no {path!r}{hint}")
 
 
-def check(application: Mapping[str, Any]) -> tuple[EnsembleConfig, Agreement]:
-    """The configuration of an application, and what its members agree on.
+def why_serve(config: Mapping[str, Any]) -> str | None:
+    """Why Serve's proxy receives requests; None where HAProxy does."""
+    applications = config.get("applications") or []
+    if len(applications) != 1:
+        return f"there are {len(applications)} applications, and HAProxy is in front of one"
+    [application] = applications
+    is_ours = application.get("import_path") == IMPORT_PATH
+    if (application.get("args") or {}).get("front", "direct" if is_ours else "serve") == "serve":
+        return (
+            "front: serve" if is_ours else f"{application.get('import_path')} does not say `front: direct` in its args"
+        )
+    if application.get("route_prefix", "/") != "/":
+        return "the application's route_prefix is not /"
+    return None
+
+
+def check(application: Mapping[str, Any], serve: Mapping[str, Any] | None = None) -> tuple[EnsembleConfig, Agreement]:
+    """The configuration of an application of a Serve config, and what its members agree on.
 
     Raises:
         ConfigurationError: the application can't be built, or an entry of its `deployments` belongs to no deployment.
     """
     from graph.agreement import agree
 
-    config = check_arguments(application)
+    config = check_arguments(application, serve)
     return config, agree(config)
 
 
-def check_arguments(application: Mapping[str, Any]) -> EnsembleConfig:
-    """The configuration of an application, without a look at its models.
+def check_arguments(application: Mapping[str, Any], serve: Mapping[str, Any] | None = None) -> EnsembleConfig:
+    """The configuration of an application of a Serve config, without a look at its models.
 
     Raises:
-        ConfigurationError: it is none, or an entry of the application's `deployments` belongs to no deployment.
+        ConfigurationError: it is none, contradicts itself, or has an entry of `deployments` that belongs to none.
     """
+    from graph import rules
     from graph.config import parse
-    from graph.names import INGRESS
 
-    config = parse(application.get("args") or {})
-    names = [INGRESS, *(name for name, placement in config.placements.items() if placement == "separate")]
-    for name in (str(entry.get("name")) for entry in application.get("deployments") or []):
-        if name in set(config.placements) - set(names):
-            raise ConfigurationError(
-                f"deployments: {name!r} has `placement: inline`, so it runs in the process of {INGRESS} and has no "
-                "deployment; remove the entry, or place the node `separate`"
-            )
-        if name not in names:
-            meant = did_you_mean(name, names)
-            raise ConfigurationError(f"deployments: no deployment is called {name!r}{meant}; there are {names}")
-    owners = {INGRESS: INGRESS, **{member.deployment_name: member.name for member in config.members}}
-    owners |= {canary.deployment_name: name for name, canary in config.canaries.items()}
-    for entry in application.get("deployments") or []:
-        fixed, scaling = entry.get("num_replicas"), entry.get("autoscaling_config") or {}
-        most = scaling.get("max_replicas", MOST_OF_AUTO if fixed == "auto" else fixed)
-        is_named = config.cpus_of.get(owners.get(str(entry.get("name")), ""), "auto") != "auto"
-        if is_named and isinstance(most, int) and most > 1:
-            raise ConfigurationError(
-                f"deployments: {entry['name']!r} may have {most} replicas, which would all compute on the same `cpus`; "
-                "set `cpus: auto`, and each has its own, or one replica"
-            )
+    config, whole = parse(application.get("args") or {}), serve or {"applications": [application]}
+    rules.check_application(whole, application, rules.Seen(config, own_front=why_serve(whole) is None))
     return config
+
+
+def ineffective(
+    application: Mapping[str, Any], serve: Mapping[str, Any], config: EnsembleConfig, agreed: Agreement
+) -> Iterator[Ineffective]:
+    """What does nothing in a Serve config, beside or in one of its applications."""
+    from graph import rules
+
+    seen = rules.Seen(config, len(agreed.labels), why_serve(serve) is None)
+    return rules.warnings_of_application(serve, application, seen)
 
 
 def replicas_of(application: Mapping[str, Any], config: EnsembleConfig) -> dict[str, int]:
@@ -259,9 +265,16 @@ def _applications(config: Mapping[str, Any]) -> Iterator[Any]:
     logging.disable(logging.WARNING)
     check_import_paths(config)
     for application in ours(config):
-        check_arguments(application)
+        check_arguments(application, config)
     yield None
-    yield [doubt for application in ours(config) for doubt in doubts(*check(application))]
+    yield list(dict.fromkeys(chain.from_iterable(_warnings(application, config) for application in ours(config))))
+
+
+def _warnings(application: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[str]:
+    """What an application is served with all the same."""
+    config, agreed = check(application, serve)
+    yield from map(str, ineffective(application, serve, config, agreed))
+    yield from doubts(config, agreed)
 
 
 def check_schema(config: Mapping[str, Any]) -> None:

@@ -81,6 +81,15 @@ class IngressSettings(Schema):
             )
         return self
 
+    @model_validator(mode="after")
+    def _a_lone_image_leaves_in_time(self) -> Self:
+        if self.batch_wait_ms >= self.timeout_ms:
+            raise ValueError(
+                f"batch_wait_ms is {self.batch_wait_ms:g}, and the time of a lone image is over before, by the "
+                f"{self.timeout_ms} of timeout_ms; lower it: some milliseconds are usual"
+            )
+        return self
+
 
 class PageConfig(Schema):
     """The page at `/`."""

@@ -31,10 +31,10 @@ COLOURS = {"ok": "green", "look": "yellow", "wrong": "bold red"}
 def examine(config: dict[str, Any]) -> Iterator[Finding]:
     """Everything about this machine and a Serve config."""
     from deployments.contract.errors import ConfigurationError
-    from scripts.configuration import check_schema, ours
+    from scripts.configuration import check_schema, ours, why_serve
     from scripts.doctor import machine, software
     from scripts.serve.environment import switches
-    from scripts.serve.front import needed_ports, why_serve
+    from scripts.serve.front import needed_ports
 
     yield software.versions()
     yield software.folder(os.getcwd())
@@ -55,7 +55,7 @@ def examine(config: dict[str, Any]) -> Iterator[Finding]:
     yield from machine.ports(needed_ports(config))
     yield software.names(config)
     for application in ours(config):
-        yield from software.application(application)
+        yield from software.application(application, config)
 
 
 def examine_machine(host_address: str | None, role: dict[str, Any] | str) -> Iterator[Finding]:

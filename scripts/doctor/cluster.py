@@ -19,7 +19,7 @@ from scripts.errors import ScriptError
 from scripts.serve import machines, tls
 from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH, set_variables
 from scripts.serve.exposure import check_exposure
-from scripts.serve.front import why_serve
+from scripts.configuration import why_serve
 from scripts.serve.ports import Port, check_ports
 
 

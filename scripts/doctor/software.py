@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from deployments.contract.batch import Batch
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import Item
-from scripts.configuration import check, check_import_paths, check_names, doubts, replicas_of
+from scripts.configuration import check, check_import_paths, check_names, doubts, ineffective, replicas_of
 from scripts.doctor.finding import Finding
 from scripts.doctor.machine import threads
 from scripts.serve import haproxy as front
@@ -85,19 +85,21 @@ def names(config: Mapping[str, Any]) -> Finding:
     return Finding("ok", "configuration: Serve knows its fields")
 
 
-def application(given: Mapping[str, Any]) -> Iterator[Finding]:
-    """Whether an application can be built, and the time of one image through each of its nodes in this process."""
+def application(given: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[Finding]:
+    """Whether an application of a Serve config can be built, what does nothing in them, and the time of one image through each of its nodes in this process."""
     from graph.composition import ensemble
     from graph.placement import recipes
 
     try:
-        config, agreed = check(given)
+        config, agreed = check(given, serve)
         yield threads(config, replicas_of(given, config))
         yield Finding("ok", f"models: {', '.join(m.name for m in config.members)}, {len(agreed.labels)} classes agreed")
         nodes = {name: recipe.make() for name, recipe in recipes(config, agreed).items()}
     except ConfigurationError as err:
         yield Finding("wrong", f"configuration: {err}", "correct what it names; docs/configuration.md has every field")
         return
+    for found in ineffective(given, serve, config, agreed):
+        yield Finding("look", f"configuration: {found.what}", found.remedy)
     for doubt in doubts(config, agreed):
         yield Finding("look", f"models: {doubt}", "ensemble check, with labelled images")
     graph = ensemble(agreed.pixels, config.ensemble, nodes)

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import psutil
 
-from scripts.serve.cluster import MARK
+from graph.names import MARK
 
 LONGEST_NAME = 48
 

@@ -15,13 +15,12 @@ from typing import Any
 
 import psutil
 
+from graph.names import MARK
 from graph.ray_internals.head import INTERFACE_ADDRESS
 from scripts.errors import ScriptError
 
 # Linux's number for `prctl`: orphans below this process become its children, not init's.
 PR_SET_CHILD_SUBREAPER = 36
-# The environment variable that says of a process which server has started it.
-MARK = "ENSEMBLE_SERVED_BY"
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S, END_TIMEOUT_S = 5.0, 20.0
 INTERFACE_LOG, INTERFACE_TIMEOUT_S, LOOK_EVERY_S = "serve_interface.log", 60.0, 0.02

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graph.front.slot import APPLICATION, FOLDER
-from scripts.configuration import IMPORT_PATH
+from scripts.configuration import why_serve
 from scripts.errors import ScriptError
 from scripts.serve.folder import private_folder
 from scripts.serve.haproxy import HAProxy, Listening
@@ -48,20 +48,6 @@ def in_front(
             for name in (FOLDER, APPLICATION):
                 os.environ.pop(name, None)
             haproxy.end()
-
-
-def why_serve(config: dict[str, Any]) -> str | None:
-    """Why Serve's proxy receives requests; None where HAProxy does."""
-    applications = config.get("applications") or []
-    if len(applications) != 1:
-        return f"there are {len(applications)} applications, and HAProxy is in front of one"
-    [application] = applications
-    ours = application.get("import_path") == IMPORT_PATH
-    if (application.get("args") or {}).get("front", "direct" if ours else "serve") == "serve":
-        return "front: serve" if ours else f"{application.get('import_path')} does not say `front: direct` in its args"
-    if application.get("route_prefix", "/") != "/":
-        return "the application's route_prefix is not /"
-    return None
 
 
 def needed_ports(config: dict[str, Any]) -> list[Port]:
