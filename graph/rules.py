@@ -260,7 +260,7 @@ SERVE = (
     Rule(
         "grpc_options.grpc_servicer_functions",
         lambda options, seen: FEEDBACK in options["grpc_servicer_functions"] and seen.config.feedback is None,
-        f"it lists {FEEDBACK}, and args have no `feedback`, so the service is not served",
+        f"it lists {FEEDBACK}, and args have no `feedback`, so every label is refused",
         "set feedback, or remove the entry",
     ),
     Rule(

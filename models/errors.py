@@ -1,5 +1,10 @@
 """The errors of models and of the places that they come from."""
 
+import re
+
+# Of OpenVINO's messages: the lines that say where in its own code an error arose, and what comes before the reason.
+PLACE = re.compile(r"(Exception from |Check '.*' failed at )\S+:\d+:$|\[ *[A-Z_]+ *\]$")
+
 
 class ModelError(ValueError):
     """A model is missing, damaged or no classifier, or can't be written."""
@@ -11,3 +16,9 @@ class SourceError(ModelError):
 
 class Unreachable(SourceError):
     """The source did not answer, or not completely; versions that were fetched before can still be served."""
+
+
+def reason(error: Exception) -> str:
+    """The reason in a message of OpenVINO, which has several lines, in one; all of the message if it has no other."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return " ".join(line for line in lines if line and not PLACE.match(line)) or " ".join(lines)

@@ -30,11 +30,13 @@ class Extension:
         headers: the headers of a request that it reads, in small letters.
         reports: figures by the name of their field in `/stats`.
         announces: the extensions of the Open Inference Protocol that it serves.
+        not_serving: the full names of gRPC services that refuse every call, because it is off.
     """
 
     headers: Sequence[str] = ()
     reports: Mapping[str, Report] = {}
     announces: Sequence[str] = ()
+    not_serving: Collection[str] = ()
 
     @property
     def unloaded(self) -> Collection[str]:

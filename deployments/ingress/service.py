@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from deployments.contract.errors import NotReady, Unloaded
 from deployments.ingress.access import Access
@@ -13,6 +14,7 @@ from deployments.ingress.member import Offer
 from deployments.ingress.settings import WITHOUT_PAGE, PageConfig
 from deployments.ingress.shared_memory import Regions
 from deployments.observe.stats import Stats
+from deployments.protocol.functions import SERVED_BY
 
 # By deployment, their number by state and by the address of their machine.
 Replicas = Mapping[str, Mapping[tuple[str, str], int]]
@@ -44,6 +46,7 @@ class Service:
         is_local: whether the server listens on loopback alone.
         weights: of the members in the answer, by name, as they were when the application was built.
         versions: by name, the version that each member serves, as far as this process knows.
+        grpc_services: the full names of the gRPC services that clients reach.
     """
 
     ingress: Ingress
@@ -62,6 +65,7 @@ class Service:
     versions: dict[str, str] = field(default_factory=dict)
     is_local: bool = False
     weights: Mapping[str, float] = field(default_factory=dict)
+    grpc_services: Sequence[str] = tuple(chain.from_iterable(SERVED_BY.values()))
 
     @property
     def unloaded(self) -> Collection[str]:

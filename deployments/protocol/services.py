@@ -6,7 +6,7 @@ as bytes: it checks them before it decodes them, and answers those that can't be
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import grpc
@@ -16,6 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 
 from deployments.protocol import feedback_pb2, inference_pb2, seldon_pb2, tensorflow_serving_pb2
+from deployments.protocol.functions import SERVED_BY
 from deployments.protocol.pool import add_to_default_pool
 
 OPEN_INFERENCE: ServiceDescriptor = inference_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
@@ -27,6 +28,14 @@ SELDON: ServiceDescriptor = seldon_pb2.DESCRIPTOR.services_by_name["Seldon"]
 # Serve's proxy calls a method by its name alone, and Seldon's `Predict` is named as TensorFlow Serving's is.
 BY_SERVE = (OPEN_INFERENCE, PREDICTION, MODEL, HEALTH, FEEDBACK)
 SERVICES = (*BY_SERVE, SELDON)
+
+
+def listed(functions: Collection[str] | None) -> tuple[ServiceDescriptor, ...]:
+    """The services that `grpc_servicer_functions` stands for; every service where there is no such list."""
+    names = {
+        name for function in (SERVED_BY if functions is None else functions) for name in SERVED_BY.get(function, ())
+    }
+    return tuple(service for service in SERVICES if service.full_name in names)
 
 
 def known_as(method: MethodDescriptor) -> str:
@@ -62,6 +71,10 @@ def add_health(servicer: Any, server: Any) -> None:
 def add_feedback(servicer: Any, server: Any) -> None:
     """Serve `ensemble.FeedbackService`, which takes true labels."""
     _add(FEEDBACK, servicer, server)
+
+
+def add_seldon(servicer: Any, server: Any) -> None:
+    """Do nothing: HAProxy forwards to `seldon.protos.Seldon` by this name, and Serve's proxy can't serve it."""
 
 
 def _add(service: ServiceDescriptor, servicer: Any, server: Any) -> None:

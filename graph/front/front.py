@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 from contextlib import suppress
 from pathlib import Path
 
+from google.protobuf.descriptor import ServiceDescriptor
+
+from deployments.protocol.services import BY_SERVE, listed
 from graph.front.grpc import GrpcListener
 from graph.front.http import HttpListener
 from graph.front.reflection import ReflectionListener
-from graph.front.slot import APPLICATION, FOLDER, Slot, take
+from graph.front.slot import APPLICATION, FOLDER, FUNCTIONS, Slot, take
 
 logger = logging.getLogger("ray.serve")
 
@@ -28,7 +32,7 @@ class Front:
         # HTTP last: by its socket whoever starts HAProxy sees that the slot is open.
         self._listeners: dict[str, HttpListener | GrpcListener | ReflectionListener] = {
             "grpc": grpc,
-            "reflection": ReflectionListener(),
+            "reflection": ReflectionListener(grpc.services),
             "http": http,
         }
         self._slot: Slot | None = None
@@ -84,3 +88,8 @@ def folder(application: str) -> Path | None:
         logger.warning("no client reaches application %r: HAProxy is in front of %r", application, known)
         return None
     return Path(found)
+
+
+def services() -> tuple[ServiceDescriptor, ...]:
+    """The gRPC services that clients reach: behind HAProxy those of `grpc_servicer_functions`."""
+    return listed(json.loads(os.environ[FUNCTIONS])) if FUNCTIONS in os.environ else BY_SERVE

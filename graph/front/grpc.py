@@ -7,11 +7,12 @@ third of the time in which the interpreter computes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
 from deployments.contract.caller import REQUEST_IDS
@@ -29,12 +30,18 @@ _, REQUEST_ID = REQUEST_IDS
 
 
 class GrpcListener:
-    """Answers gRPC on a socket."""
+    """Answers gRPC on a socket.
 
-    def __init__(self, server: GrpcServer, most_bytes: Callable[[], int]) -> None:
-        """Set what answers calls, and the most bytes of a request's images, which may change."""
-        self._server, self._most_bytes = server, lambda: most_bytes() + BESIDES
-        self._methods = {f"/{service.full_name}/{each.name}": each for service in SERVICES for each in service.methods}
+    Attributes:
+        services: those that are served.
+    """
+
+    def __init__(
+        self, server: GrpcServer, most_bytes: Callable[[], int], services: Sequence[ServiceDescriptor] = SERVICES
+    ) -> None:
+        """Set what answers calls, the most bytes of a request's images, which may change, and what is served."""
+        self._server, self._most_bytes, self.services = server, lambda: most_bytes() + BESIDES, services
+        self._methods = {f"/{service.full_name}/{each.name}": each for service in services for each in service.methods}
         self._listening: asyncio.Server | None = None
         self._connections: set[GrpcConnection] = set()
 
@@ -48,7 +55,9 @@ class GrpcListener:
         method = self._methods.get(call.path)
         if method is None or method.server_streaming:
             call.code = grpc.StatusCode.UNIMPLEMENTED
-            call.details = f"{method.name} {NO_STREAM}" if method else f"there is no method {call.path}"
+            served = ", ".join(service.full_name for service in self.services)
+            unknown = f"there is no method {call.path}; by grpc_servicer_functions the services are {served}"
+            call.details = f"{method.name} {NO_STREAM}" if method else unknown
             return None
         if not call.check():
             return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
@@ -17,7 +19,9 @@ class ReflectionListener:
 
     in_flight = 0
 
-    def __init__(self) -> None:
+    def __init__(self, services: Sequence[ServiceDescriptor] = SERVICES) -> None:
+        """Set the services to describe."""
+        self._names = sorted(service.full_name for service in services)
         self._server: grpc.aio.Server | None = None
 
     async def open(self, path: Path) -> None:
@@ -25,8 +29,7 @@ class ReflectionListener:
         self._server = grpc.aio.server()
         for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
             POOL.AddSerializedFile(file.serialized_pb)
-        names = sorted(service.full_name for service in SERVICES)
-        reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], self._server, POOL)
+        reflection.enable_server_reflection([*self._names, reflection.SERVICE_NAME], self._server, POOL)
         self._server.add_insecure_port(f"unix:{path}")
         await self._server.start()
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from deployments.contract.errors import ConfigurationError
 
-# Variables of the environment behind a HAProxy of ours: the folder of the sockets, and the application's name.
-FOLDER, APPLICATION = "ENSEMBLE_FRONT", "ENSEMBLE_FRONT_APPLICATION"
+# Variables of the environment behind a HAProxy of ours: the folder of the sockets, the application's name, and in JSON
+# the `grpc_servicer_functions`.
+FOLDER, APPLICATION, FUNCTIONS = "ENSEMBLE_FRONT", "ENSEMBLE_FRONT_APPLICATION", "ENSEMBLE_FRONT_FUNCTIONS"
 # A rollout has twice the replicas for a moment. HAProxy's checks of slots that nobody has taken take CPU time, too.
 SLOTS = 32
 PROTOCOLS = ("http", "grpc", "reflection")

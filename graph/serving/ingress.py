@@ -35,7 +35,7 @@ from graph.defaults import pinning
 from graph.edges.direct import ClusterSize, DirectEdge
 from graph.edges.edge import edge
 from graph.edges.folder import private, sockets
-from graph.front.front import Front, folder
+from graph.front.front import Front, folder, services
 from graph.front.grpc import GrpcListener
 from graph.front.http import HttpListener
 from graph.live import LiveSettings
@@ -107,6 +107,7 @@ class IngressReplica:
             versions=versions,
             is_local=is_loopback(http_host()),
             weights=plan.weights,
+            grpc_services=[service.full_name for service in services()],
         )
         self._http, self.grpc = HttpServer(service), GrpcServer(service)
         self._by_handle = 0
@@ -114,7 +115,7 @@ class IngressReplica:
         if (sockets_of_front := folder(application)) is not None:
             listeners = (
                 HttpListener(self._http),
-                GrpcListener(self.grpc, lambda: self._ingress.settings.max_request_bytes),
+                GrpcListener(self.grpc, lambda: self._ingress.settings.max_request_bytes, services()),
             )
             self._front = Front(sockets_of_front, *listeners)
         report_state(self._nodes, {name: each for name, each in edges.items() if isinstance(each, DirectEdge)})

@@ -33,11 +33,17 @@ def examine(config: dict[str, Any]) -> Iterator[Finding]:
     from deployments.contract.errors import ConfigurationError
     from scripts.configuration import check_schema, ours, why_serve
     from scripts.doctor import machine, software
-    from scripts.serve.environment import switches
+    from scripts.errors import ScriptError
+    from scripts.serve.environment import check_propagators, switches
     from scripts.serve.front import needed_ports
 
     yield software.versions()
     yield software.folder(os.getcwd())
+    try:
+        check_propagators()
+    except ScriptError as err:
+        yield Finding("wrong", *str(err).split("; "))
+        return
     try:
         check_schema(config)
     except ConfigurationError as err:

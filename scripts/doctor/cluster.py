@@ -14,12 +14,12 @@ from typing import Any
 from deployments.contract.hosts import LOOPBACK
 from graph.names import INGRESS
 from graph.ray_internals.address import CLUSTER_PORT, HOST_ADDRESS, cluster_port
+from scripts.configuration import why_serve
 from scripts.doctor.finding import Finding
 from scripts.errors import ScriptError
 from scripts.serve import machines, tls
 from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH, set_variables
 from scripts.serve.exposure import check_exposure
-from scripts.configuration import why_serve
 from scripts.serve.ports import Port, check_ports
 
 

@@ -86,7 +86,10 @@ def names(config: Mapping[str, Any]) -> Finding:
 
 
 def application(given: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[Finding]:
-    """Whether an application of a Serve config can be built, what does nothing in them, and the time of one image through each of its nodes in this process."""
+    """Whether an application of a Serve config can be built, and what does nothing in them.
+
+    And the time of one image through each of the application's nodes, in this process.
+    """
     from graph.composition import ensemble
     from graph.placement import recipes
 

@@ -51,10 +51,13 @@ def main() -> None:
     args = parser.parse_args()
 
     from deployments.contract.errors import ConfigurationError
-    from scripts.errors import ScriptError
+    from scripts.errors import ScriptError, errors_in_one_line
+    from scripts.serve.environment import check_propagators
     from scripts.serve.machines import enter
     from scripts.serve.server import serve
 
+    with errors_in_one_line():
+        check_propagators()
     try:
         enter(args.host_address, args.cluster_port)
         serve(args.config, args.whole_dashboard, args.without_keys, args.ports_from, args.json_logs)

@@ -2,13 +2,14 @@
 
     ensemble deploy my.yaml
 
-It does what `serve deploy` does. It also checks the configuration and its models first, waits until it is in force, and
-reports a `user_config` that a replica refuses. A server on other ports than the configuration's is found by the
-variables in the file that `ensemble serve` names for `source`.
+It does what `serve deploy` does. It also checks the configuration and its models first, refuses what would take effect
+only at the next start, waits until all is in force, and reports a `user_config` that a replica refuses. A server on
+other ports than the configuration's is found by the variables in the file that `ensemble serve` names for `source`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping
@@ -18,17 +19,22 @@ from typing import Any
 from deployments.contract.hosts import LOOPBACK
 from graph.names import REFUSED
 from scripts import configuration
+from scripts.configuration import why_serve
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.flags import described
 from scripts.serve.api import ServeApi
-from scripts.serve.environment import clients_file, read_clients_file
+from scripts.serve.environment import check_propagators, clients_file, read_clients_file
 from scripts.serve.exposure import check_keys
 from scripts.serve.logs import Logs
-from scripts.serve.ports import wanted
+from scripts.serve.ports import GRPC_PORT, HTTP_PORT, wanted
 
 DASHBOARD, SESSION = "RAY_DASHBOARD_ADDRESS", "ENSEMBLE_RAY_SESSION"
-# Where the server listens, and whether it was started so that other machines need no key: empty if not.
-HOST, WITHOUT_KEYS = "ENSEMBLE_HOST", "ENSEMBLE_WITHOUT_KEYS"
+# Where the server listens; and whether other machines need no key, and whether logs are JSON: empty if not.
+HOST, WITHOUT_KEYS, JSON_LOGS = "ENSEMBLE_HOST", "ENSEMBLE_WITHOUT_KEYS", "ENSEMBLE_JSON_LOGS"
+# What a server keeps to its end, in JSON; see `kept`.
+KEPT = "ENSEMBLE_KEPT"
+DEFAULTS = {"http_options.host": LOOPBACK, "http_options.port": HTTP_PORT, "grpc_options.port": GRPC_PORT}
+RESTART = "start `ensemble serve` with it anew"
 TIMEOUT_S, LOOK_EVERY_S = 300.0, 0.2
 
 
@@ -36,10 +42,11 @@ def deploy(file: Path) -> None:
     """Deploy a configuration, and wait until it is in force.
 
     Raises:
-        ScriptError: no server runs, Serve can't deploy it, a replica refuses its `user_config`, or other machines could
-            use the service without a key.
+        ScriptError: no server runs, Serve can't deploy it, a replica refuses its `user_config`, it changes what the
+            server keeps to its end, or other machines could use the service without a key.
         ConfigurationError: the application can't be built.
     """
+    check_propagators()
     config = configuration.read(file)
     checks = configuration.Checks(config)
     checks.wait_for_arguments()
@@ -52,7 +59,10 @@ def deploy(file: Path) -> None:
             raise ScriptError(
                 f"no server of this user listens on port {port}: there is no {clients_file(port)}"
             ) from err
+    check_kept(config, json.loads(os.environ.get(KEPT, "{}")))
     check_keys(config, os.environ.get(HOST, LOOPBACK), bool(os.environ.get(WITHOUT_KEYS)))
+    if os.environ.get(JSON_LOGS):
+        configuration.log_json(config)
     api, logs = ServeApi(os.environ[DASHBOARD]), Logs(Path(os.environ[SESSION]))
     # What was logged before is not about this configuration.
     logs.skip()
@@ -69,10 +79,51 @@ def deploy(file: Path) -> None:
     print(f"{file} is in force.")
 
 
+def kept(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a Serve config is read once, when the server starts, by its path there; `None` is no value."""
+    options = {
+        f"{section}.{name}": value
+        for section in ("http_options", "grpc_options")
+        for name, value in (config.get(section) or {}).items()
+    }
+    by_serve = why_serve(config)
+    found = {**DEFAULTS, **options, "front": "HAProxy" if by_serve is None else "Serve's proxy"}
+    return found if by_serve else {**found, "applications.0.name": config["applications"][0].get("name", "default")}
+
+
+def keeps(written: Mapping[str, Any], served: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """By its path, the values that a server keeps: as its file had it, and as flags of the command changed it."""
+    return {name: [written.get(name), served.get(name)] for name in {**written, **served}}
+
+
+def check_kept(config: Mapping[str, Any], keeps: Mapping[str, list[Any]]) -> None:
+    """Raise ScriptError if a Serve config changes what a server keeps, or ends what it serves."""
+    if not config.get("applications"):
+        raise ScriptError("it has no application, and would end the one that is served; Ctrl-C stops the server")
+    if not keeps:
+        return
+    wanted = kept(config)
+    if wanted["front"] not in keeps["front"]:
+        why = why_serve(config) or "front: direct"
+        raise ScriptError(f"{keeps['front'][-1]} takes requests until the server ends, and {why}; {RESTART}")
+    changed = [
+        f"{name} is {wanted.get(name)!r}, and the server keeps {keeps.get(name, [None])[-1]!r} until it ends"
+        for name in {**keeps, **wanted}
+        if wanted.get(name) not in keeps.get(name, [None])
+    ]
+    if changed:
+        raise ScriptError(f"{'; '.join(changed)}; {RESTART}")
+
+
 def is_in_force(config: Mapping[str, Any], applications: list[dict[str, Any]]) -> bool:
-    """Whether Serve reports that all of a configuration runs; while it reports nothing, that is not known."""
-    known = bool(applications) or not config.get("applications")
-    return known and all(application["status"] == "RUNNING" for application in applications)
+    """Whether Serve reports that all of a configuration runs, with these arguments, and nothing else does."""
+    wanted = {each.get("name", "default"): each.get("args") or {} for each in config.get("applications") or []}
+    running = {
+        each["name"]: (each.get("deployed_app_config") or {}).get("args") or {}
+        for each in applications
+        if each["status"] == "RUNNING"
+    }
+    return running == wanted and len(applications) == len(wanted)
 
 
 def main() -> None:

@@ -11,12 +11,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from graph.ray_internals import address
+from scripts.errors import ScriptError
 from scripts.shipped import shipped
 
 AUTHENTICATION = {"RAY_AUTH_MODE": "token"}
 # Of Ray's own switches, those of a Ray on one machine.
 ON_LOOPBACK = {**AUTHENTICATION, **address.ON_LOOPBACK}
 TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"  # noqa: S105
+# Of `OTEL_PROPAGATORS`: those that do no harm.
+PROPAGATORS = {"", "tracecontext", "baggage", "none"}
 FOLDER = Path.home() / ".config" / "ensemble-serving"
 # Not where Ray looks by itself: a token there turns authentication on for every other Ray of this user.
 TOKEN_FILE = FOLDER / "ray_token"
@@ -60,6 +63,16 @@ def ensure_token(file: Path) -> None:
     with suppress(FileExistsError):
         os.link(name, file)
     os.unlink(name)
+
+
+def check_propagators() -> None:
+    """Raise ScriptError for propagators other than ours: what Ray imports would fail, if they are not installed."""
+    names = os.environ.get("OTEL_PROPAGATORS", "")
+    if unknown := {name.strip() for name in names.split(",")} - PROPAGATORS:
+        raise ScriptError(
+            f"OTEL_PROPAGATORS names {', '.join(sorted(unknown))}, and this server reads and sends the W3C header "
+            "`traceparent` alone; unset it here: OTEL_PROPAGATORS= ensemble ..."
+        )
 
 
 def clients_file(port: int) -> Path:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from graph.front.slot import APPLICATION, FOLDER
+from graph.front.slot import APPLICATION, FOLDER, FUNCTIONS
 from scripts.configuration import why_serve
 from scripts.errors import ScriptError
 from scripts.serve.folder import private_folder
@@ -37,15 +38,17 @@ def in_front(
         return
     # Serve starts none of its proxies.
     config["proxy_location"] = "Disabled"
-    reflects = (config.get("grpc_options") or {}).get("enable_reflection", True)
+    grpc_options = config.get("grpc_options") or {}
+    reflects, functions = grpc_options.get("enable_reflection", True), grpc_options.get("grpc_servicer_functions")
     listening = Listening(http.host, http.number, grpc.number, metrics.number, certificate, reflects)
     with private_folder() as folder:
         haproxy = HAProxy(folder, listening)
         os.environ.update({FOLDER: str(folder), APPLICATION: config["applications"][0].get("name", "default")})
+        os.environ[FUNCTIONS] = json.dumps(functions)
         try:
             yield haproxy
         finally:
-            for name in (FOLDER, APPLICATION):
+            for name in (FOLDER, APPLICATION, FUNCTIONS):
                 os.environ.pop(name, None)
             haproxy.end()
 

@@ -25,7 +25,7 @@ from scripts.errors import ScriptError, errors_in_one_line
 from scripts.flags import described
 from scripts.serve import machines, tls
 from scripts.serve.cluster import below, clear_leftovers, end_all_below, ended, start_ray
-from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH, set_up
+from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH, check_propagators, set_up
 from scripts.serve.exposure import check_exposure
 from scripts.serve.front import in_front, needed_ports
 from scripts.serve.haproxy import HAProxy
@@ -70,6 +70,7 @@ def join(address: str) -> None:
         ConfigurationError: the head's application can't be built here.
     """
     require_token()
+    check_propagators()
     set_up()
     config, common = machines.published(address)
     machines.listen_on_own_address(config)

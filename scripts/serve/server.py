@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -19,10 +20,10 @@ from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING
 from graph.ray_internals.address import host_address, is_in_cluster
 from scripts import configuration
 from scripts.errors import ScriptError
-from scripts.serve import machines, tls
+from scripts.serve import deploy, machines, tls
 from scripts.serve.api import ServeApi
 from scripts.serve.cluster import Cluster, clear_leftovers, end_at_once
-from scripts.serve.deploy import DASHBOARD, HOST, SESSION, WITHOUT_KEYS
+from scripts.serve.deploy import DASHBOARD, HOST, JSON_LOGS, KEPT, SESSION, WITHOUT_KEYS
 from scripts.serve.environment import for_clients, set_up
 from scripts.serve.exposure import check_exposure, has_keys
 from scripts.serve.forks import fork_server
@@ -96,6 +97,7 @@ def serve(
     """
     set_up()
     config = configuration.read(config_file)
+    written = deploy.kept(config)
     if ports_from is not None:
         move(config, ports_from)
     if json_logs:
@@ -105,6 +107,7 @@ def serve(
     machines.listen_on_own_address(config)
     certificate = tls.named(config)
     check_exposure(config, without_keys, certificate is not None)
+    keeps = deploy.keeps(written, deploy.kept(config))
     http, grpc, metrics, ray_metrics = wanted(config)
     os.environ[RAY_METRICS_SETTING] = str(ray_metrics.number)
     checks = configuration.Checks(config)
@@ -118,7 +121,7 @@ def serve(
         with (
             in_front(config, http, grpc, metrics, certificate) as haproxy,
             running(whole_dashboard, haproxy, forks) as cluster,
-            for_clients(http.number, variables(cluster, http.host, without_keys)) as file,
+            for_clients(http.number, variables(cluster, http.host, without_keys, json_logs, keeps)) as file,
         ):
             checks.wait()
             if is_in_cluster():
@@ -154,10 +157,13 @@ def say_stopping() -> None:
         print("Stopping.", flush=True)
 
 
-def variables(cluster: Cluster, host: str, without_keys: bool) -> dict[str, str]:
-    """The environment variables by which other processes find the cluster, and what `ensemble deploy` must not open."""
+def variables(
+    cluster: Cluster, host: str, without_keys: bool, json_logs: bool, keeps: dict[str, list[Any]]
+) -> dict[str, str]:
+    """The environment variables by which other processes find the cluster, and what `ensemble deploy` can't change."""
     found = {"RAY_ADDRESS": cluster.address, DASHBOARD: cluster.dashboard, SESSION: str(cluster.session)}
-    return {**found, HOST: host, WITHOUT_KEYS: "yes" if without_keys else ""}
+    flags = {WITHOUT_KEYS: "yes" if without_keys else "", JSON_LOGS: "yes" if json_logs else ""}
+    return {**found, HOST: host, **flags, KEPT: json.dumps(keeps)}
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from deployments.contract.hosts import RAY_METRICS_SETTING
 from scripts.serve.ports import METRICS_SETTING
 from scripts.serve.tls import CERTIFICATE
 
-SERVICES = ("open_inference", "tensorflow_serving", "health", "feedback")
+SERVICES = ("open_inference", "tensorflow_serving", "health", "feedback", "seldon")
 
 
 # Of each process that tests, so many. Above what Ray gives its workers, and below what Serve gives its replicas and a

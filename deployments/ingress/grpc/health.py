@@ -16,27 +16,27 @@ from deployments.contract.errors import NotFound
 from deployments.ingress.grpc.calls import Calls, Rpc
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
-from deployments.protocol.services import SERVICES
 
 # The response of `List`; None where the installed grpcio-health-checking has no such method, as beside protobuf 6.
 LIST: Any = getattr(pb, "HealthListResponse", None)
-# The empty name stands for all services.
-KNOWN = sorted({"", *(each.full_name for each in SERVICES)})
 
 
 def calls(service: Service) -> Calls:
     """The method that probes ask, and the list of everything that they may ask about."""
+    # The empty name stands for all services.
+    known = sorted({"", *service.grpc_services})
+    off = {name for extension in service.extensions for name in extension.not_serving}
 
-    def status() -> pb.HealthCheckResponse:
-        return pb.HealthCheckResponse(status="SERVING" if service.is_ready() else "NOT_SERVING")
+    def status(name: str) -> pb.HealthCheckResponse:
+        return pb.HealthCheckResponse(status="SERVING" if service.is_ready() and name not in off else "NOT_SERVING")
 
     async def check(request: pb.HealthCheckRequest, _: Call) -> Message:
-        if request.service not in KNOWN:
-            raise NotFound(f"there is no service {request.service!r}; there are {KNOWN}")
-        return status()
+        if request.service not in known:
+            raise NotFound(f"there is no service {request.service!r}; there are {known}")
+        return status(request.service)
 
     async def listed(_: Message, _call: Call) -> Message:
-        found: Message = LIST(statuses=dict.fromkeys(KNOWN, status()))
+        found: Message = LIST(statuses={name: status(name) for name in known})
         return found
 
     listing = {"List": Rpc(listed)} if LIST is not None else {}

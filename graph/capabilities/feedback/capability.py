@@ -11,6 +11,8 @@ from deployments.ingress.extension import Report
 from deployments.ingress.grpc.calls import Calls
 from deployments.ingress.http.routes import Routes
 from deployments.ingress.service import Service
+from deployments.protocol.functions import FEEDBACK as FUNCTION
+from deployments.protocol.functions import SERVED_BY
 from graph.capabilities.capability import Capability, Site
 from graph.capabilities.feedback import grpc, routes, seldon
 from graph.capabilities.feedback.labels import TakesLabel
@@ -48,6 +50,8 @@ class Feedback(Capability):
             self.interceptor = Remembering(store)
             self.headers = REQUEST_IDS
             self.reports = {NAME: Report(FeedbackStats, store.figures)}
+        else:
+            self.not_serving = SERVED_BY[FUNCTION]
         self.handles = {NAME: self._take}
 
     @classmethod

@@ -9,7 +9,9 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from deployments.protocol import inference_pb2 as pb
-from deployments.protocol.services import SERVICES
+from deployments.protocol import services as module
+from deployments.protocol.functions import SERVED_BY
+from deployments.protocol.services import SERVICES, listed
 from graph.front.grpc import BESIDES, GrpcListener
 from graph.front.grpc_call import GrpcCall
 from graph.front.reflection import ReflectionListener
@@ -210,3 +212,25 @@ async def test_reflection_describes_every_service(tmp_path):
         await listener.close()
     assert services.pop("grpc.reflection.v1alpha.ServerReflection") == {"ServerReflectionInfo"}
     assert services == {service.full_name: {method.name for method in service.methods} for service in SERVICES}
+
+
+async def test_what_the_list_leaves_out_is_neither_served_nor_described(tmp_path):
+    services = listed(["deployments.protocol.services.add_health"])
+    listener, reflection = GrpcListener(None, lambda: 1000, services), ReflectionListener(services)
+    call = GrpcCall("/inference.GRPCInferenceService/ServerLive", [], 1000)
+    assert await listener._answer(call) is None
+    assert call.code is grpc.StatusCode.UNIMPLEMENTED
+    assert "the services are grpc.health.v1.Health" in call.details
+    await reflection.open(tmp_path / "grpc.sock")
+    try:
+        found = await asyncio.to_thread(described, tmp_path / "grpc.sock")
+    finally:
+        await reflection.close()
+    assert set(found) == {"grpc.reflection.v1alpha.ServerReflection", "grpc.health.v1.Health"}
+
+
+def test_without_a_list_every_service_is_served_and_an_empty_one_has_none():
+    assert listed(None) == SERVICES
+    assert listed([]) == ()
+    assert {each.full_name for each in SERVICES} == {name for names in SERVED_BY.values() for name in names}
+    assert all(hasattr(module, function.rpartition(".")[2]) for function in SERVED_BY)

@@ -12,19 +12,72 @@ from scripts.serve.deploy import deploy, is_in_force
 APPLICATION = {"name": "ensemble", "import_path": IMPORT_PATH, "args": {}}
 
 
+def reported(status, name="ensemble", **args):
+    return {"name": name, "status": status, "deployed_app_config": {"args": args}}
+
+
 def test_what_serve_does_not_report_is_not_in_force():
-    config, runs, starts = {"applications": [APPLICATION]}, {"status": "RUNNING"}, {"status": "DEPLOYING"}
+    config, runs = {"applications": [APPLICATION]}, reported("RUNNING")
     assert is_in_force(config, [runs])
-    assert not is_in_force(config, [runs, starts])
+    assert not is_in_force(config, [runs, reported("DEPLOYING", "other")])
+    assert not is_in_force(config, [reported("RUNNING", "other")])
+    assert not is_in_force(config, [reported("RUNNING", cache={})])
     assert not is_in_force(config, [])
-    assert is_in_force({"applications": []}, [])
+
+
+STARTED = {"http_options": {"host": "127.0.0.1"}, "applications": [APPLICATION]}
+
+
+def application(**more):
+    return {"applications": [{**APPLICATION, **more}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            {"http_options": {"host": "127.0.0.1", "port": 8100}},
+            "http_options.port is 8100, and the server keeps 24000",
+        ),
+        ({"http_options": {"host": "127.0.0.1", "root_path": "/x"}}, "http_options.root_path is '/x', and .* None"),
+        ({"grpc_options": {"grpc_servicer_functions": []}}, "grpc_servicer_functions is .*start `ensemble serve` with"),
+        (application(args={"front": "serve"}), "HAProxy takes requests until the server ends, and front: serve"),
+        (application(route_prefix="/x"), "HAProxy takes requests until .* route_prefix is not /"),
+        ({"applications": [APPLICATION, {**APPLICATION, "name": "b"}]}, "there are 2 applications"),
+        (application(name="other"), "applications.0.name is 'other', and the server keeps 'ensemble'"),
+        ({"applications": []}, "would end the one that is served"),
+    ],
+)
+def test_what_a_server_keeps_is_not_deployed(change, told):
+    keeps = module.keeps(module.kept(STARTED), module.kept({**STARTED, "http_options": {"port": 24000}}))
+    module.check_kept(STARTED, keeps)
+    # The file may leave out what is the default, and may name what the flags have changed.
+    module.check_kept(application(args={"cache": {}}), keeps)
+    module.check_kept({**STARTED, "http_options": {"port": 24000}}, keeps)
+    with pytest.raises(ScriptError, match=told):
+        module.check_kept({**STARTED, **change}, keeps)
+
+
+def test_a_server_behind_serves_proxy_keeps_that():
+    started = application(args={"front": "serve"})
+    keeps = module.keeps(module.kept(started), module.kept(started))
+    module.check_kept({"applications": [*started["applications"], {**APPLICATION, "name": "b"}]}, keeps)
+    with pytest.raises(ScriptError, match="Serve's proxy takes requests until the server ends, and front: direct"):
+        module.check_kept(STARTED, keeps)
+
+
+def test_nothing_is_sent_that_would_end_the_service(server, monkeypatch):
+    monkeypatch.setattr(Api, "deploy", None)
+    server.write_text(yaml.safe_dump({"applications": []}))
+    with pytest.raises(ScriptError, match="it has no application"):
+        deploy(server)
 
 
 class Api:
     """Serve's REST interface, whose replicas log a refusal of what is deployed; its first report does not come."""
 
     def __init__(self, log):
-        self._log, self._reports = log, [[], [{"status": "DEPLOYING"}], [{"status": "RUNNING"}]]
+        self._log, self._reports = log, [[], [reported("DEPLOYING")], [reported("RUNNING")]]
 
     def deploy(self, config):
         pass

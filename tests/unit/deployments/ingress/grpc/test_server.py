@@ -6,6 +6,7 @@ from unittest.mock import Mock
 
 import grpc
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from deployments.ingress.access import Access
 from deployments.ingress.grpc.server import MOST_HELD, GrpcServer
@@ -133,3 +134,19 @@ async def test_a_place_for_an_output_that_is_not_there_is_refused_before_the_wor
     place["shared_memory_byte_size"].int64_param = 40
     assert await status(GrpcServer(door.service), asked) == (grpc.StatusCode.NOT_FOUND, "not_found")
     assert door.images == []
+
+
+async def test_health_says_what_is_served_and_on():
+    server = GrpcServer(Door().service)
+
+    async def health(name):
+        context = Context()
+        answer = await server("Check", HealthCheckRequest(service=name).SerializeToString(), context)
+        return context.code, answer.status
+
+    assert await health("") == (grpc.StatusCode.OK, HealthCheckResponse.SERVING)
+    assert await health("seldon.protos.Seldon") == (grpc.StatusCode.OK, HealthCheckResponse.SERVING)
+    # There is no section `feedback`.
+    assert await health("ensemble.FeedbackService") == (grpc.StatusCode.OK, HealthCheckResponse.NOT_SERVING)
+    server = GrpcServer(replace(Door().service, grpc_services=["grpc.health.v1.Health"]))
+    assert (await health("seldon.protos.Seldon"))[0] is grpc.StatusCode.NOT_FOUND
