@@ -10,7 +10,7 @@ import openvino as ov
 from openvino import opset13
 from openvino.preprocess import PrePostProcessor
 
-from models.errors import ModelError
+from models.errors import ModelError, reason
 from models.layout import layout_of
 from models.repository import Model
 
@@ -69,7 +69,7 @@ def _read(model: Model) -> ov.Model:
     try:
         return core.read_model(model.path)
     except RuntimeError as err:
-        raise ModelError(f"OpenVINO can't read {model.path}: {err}") from err
+        raise ModelError(f"OpenVINO can't read {model.path}: {reason(err)}") from err
 
 
 def with_softmax(network: ov.Model) -> ov.Model:

@@ -20,7 +20,7 @@ from deployments.contract.payload import Pixels, Probabilities
 from deployments.cpus import available_cpus
 from deployments.members.local import Health, durations
 from deployments.members.streams import best_streams
-from models.errors import ModelError
+from models.errors import ModelError, reason
 from models.network import load, with_softmax
 from models.repository import Model
 
@@ -71,7 +71,7 @@ class Predictor:
                 for request in self._requests:
                     request.infer({0: pixels})
         except RuntimeError as err:
-            raise ConfigurationError(f"model {model.name!r} does not run on pixels of {size}: {err}") from err
+            raise ConfigurationError(f"model {model.name!r} does not run on pixels of {size}: {reason(err)}") from err
 
     def _streams(self, network: ov.Model, config: OpenVino, size: tuple[int, int]) -> int | None:
         """The configured number of streams, or else the fastest; None where OpenVINO's hint is to choose it."""

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import ByteSize, Field, field_validator
 
 from deployments.contract.settings import MIB, Schema
 from graph.capabilities.cache.stores import Memory, Redis, Store
 
 URLS = ("redis://", "rediss://", "unix://")
+
+
+def bounded(schema: dict[str, Any]) -> None:
+    """Move the bounds of a size to the number in its JSON schema, where Pydantic has 0."""
+    schema["anyOf"][1] |= {"minimum": schema.pop("ge"), "maximum": schema.pop("le")}
 
 
 class CacheSettings(Schema):
@@ -18,6 +25,7 @@ class CacheSettings(Schema):
         ge=64 * 1024,
         le=1024 * 1024 * MIB,
         description="memory of the entries in a process, such as 64MiB",
+        json_schema_extra=bounded,
     )
     max_entries: int = Field(1_000_000, ge=1, le=1_000_000_000, description="images cached in memory")
     ttl_s: float = Field(

@@ -83,3 +83,14 @@ def test_an_operation_of_the_same_name_is_no_temperature():
     named = op.maximum(pixels, np.float32(0.5), name=TEMPERATURE)
     network = without_temperature(ov.Model([op.softmax(named, axis=1)], [pixels]))
     assert ov.compile_model(network, "CPU")(np.zeros((1, 4), np.float32))[0] == pytest.approx(0.25)
+
+
+def test_why_openvino_reads_no_model_is_in_one_line(tmp_path):
+    folder = store(tmp_path, "m", constant([0.5, 0.5]), classes="ab")
+    (folder / "metadata.json").unlink()
+    (folder / "model.bin").write_bytes(b"")
+    with pytest.raises(ModelError, match=r"^OpenVINO can't read \S+/model.xml: Incorrect weights in bin file!$"):
+        load(find(tmp_path, "m"))
+    (folder / "model.xml").write_text("no model")
+    with pytest.raises(ModelError, match=r"^OpenVINO can't read \S+/model.xml: Unable to read the model: .*$"):
+        load(find(tmp_path, "m"))

@@ -6,6 +6,7 @@ import yaml
 
 from scripts import init
 from scripts.configuration import check, read
+from scripts.doctor.__main__ import examine
 from tests.conftest import ROOT
 from tests.networks import brightness, store
 from tests.unit.scripts.tiny import constant
@@ -29,6 +30,17 @@ def test_it_writes_what_can_be_served(tmp_path, monkeypatch, capsys):
     assert [member.name for member in written.members] == ["one", "two"]
     with pytest.raises(SystemExit, match=r"error: my\.yaml is there already"):
         run(monkeypatch, "my.yaml", "--members", "one")
+
+
+def test_doctor_has_no_complaint_about_what_it_writes(tmp_path, monkeypatch):
+    for name in ("one", "two"):
+        store(tmp_path / "models", name, brightness())
+    monkeypatch.chdir(tmp_path)
+    run(monkeypatch, "my.yaml", "--members", "one", "two")
+    told = [found for found in examine(read(tmp_path / "my.yaml")) if found.verdict != "ok"]
+    # What is not about the file is about this machine.
+    machines = ("versions", "instructions", "memory", "token", "port", "folder", "cores")
+    assert [found for found in told if not found.what.startswith(machines)] == []
 
 
 def test_the_models_may_be_elsewhere(tmp_path, monkeypatch):
