@@ -1,0 +1,599 @@
+"""Each field of the configuration does something: a request, a start or a test shows it. A new field needs an entry."""
+
+import os
+import time
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import yaml
+from pydantic import BaseModel
+from ray.serve.schema import HTTPOptionsSchema, gRPCOptionsSchema
+
+from deployments.contract.errors import ConfigurationError
+from deployments.contract.item import Item
+from deployments.contract.rollout import ShadowSettings
+from deployments.members.versioned import VersionSettings
+from graph import rules
+from graph.agreement import agree
+from graph.app import build
+from graph.capabilities.loading.settings import LoadingSettings
+from graph.config import EnsembleConfig, parse
+from graph.defaults import pinning
+from graph.front.slot import APPLICATION, FUNCTIONS
+from scripts.configuration import check, ineffective, why_serve
+from scripts.keys import add as add_key
+from scripts.serve.front import in_front
+from scripts.serve.haproxy import configuration as haproxy
+from scripts.serve.ports import wanted
+from tests import pictures
+from tests.conftest import ROOT
+from tests.networks import brightness, constant, one_hot, store
+from tests.replica import served
+from tests.unit.graph.test_config import CONFIGS
+
+INLINE = {name: {"placement": "inline"} for name in ("transformer", "combiner", "labeler")}
+ONE = {"name": "one", "placement": "inline", "threads": 1, "streams": 1, "version": 1}
+SIX = {**ONE, "name": "six"}
+REMOTE = {"name": "far", "kind": "open_inference", "url": "http://127.0.0.1:9", "labels": ["a", "b"], "size": [8, 8]}
+CANARY = {"version": 2, "share": 1.0}
+SHADOW = {**SIX, "role": "shadow", "share": 1.0}
+JPEG, OTHER, LARGE = pictures.jpeg(), pictures.jpeg(seed=1), pictures.encode(pictures.noise(400, 400), ".png")
+# Light in the middle, and dark at the sides.
+MIDDLE = pictures.grey(0)
+MIDDLE[16:48, 16:48] = 255
+UNIT = ROOT / "tests" / "unit"
+
+
+def one(**more):
+    return {"members": [{**ONE, **more}]}
+
+
+def two(first=None, **more):
+    return {"members": [{**ONE, **(first or {})}, SIX], **more}
+
+
+# What is seen of a server: of a request or two, the status and what the answer says.
+
+
+def sends(*images, path="/classify", **headers):
+    """Send images one after the other."""
+
+    async def see(client):
+        told = []
+        for image in images or (JPEG,):
+            response = await client.post(path, content=image, headers={"content-type": "image/jpeg", **headers})
+            told.append((response.status_code, {**response.json(), "trace_id": ""}))
+        return told
+
+    return see
+
+
+def asks(path, method="GET", **request):
+    async def see(client):
+        response = await client.request(method, path, **request)
+        return response.status_code, response.text
+
+    return see
+
+
+async def form(client):
+    """Two images in one request, and how many batches they came to."""
+    response = await client.post("/classify", files=[("image", ("a", JPEG)), ("image", ("b", OTHER))])
+    counted = {"inference_count": 0}
+    # The figures of a batch come with its trace, after the answer.
+    while response.is_success and counted["inference_count"] < 2:
+        [counted] = (await client.get("/v2/models/ensemble/stats")).json()["model_stats"]
+    return response.status_code, counted.get("execution_count")
+
+
+async def labels(client):
+    """Two answers, and what becomes of the true label of the first."""
+    for name, image in (("first", JPEG), ("second", OTHER)):
+        await client.post("/classify", content=image, headers={"content-type": "image/jpeg", "x-request-id": name})
+    return (await client.post("/feedback", json={"request_id": "first", "label": "level1"})).status_code
+
+
+async def shadowed(client):
+    """Whether a shadow gets an image, and what it is compared with."""
+    drawn = client.replica._settings._adjustable["shadows.six"].draw([Item(queued_ns=time.time_ns())])
+    return drawn, (await client.get("/stats")).json()["rollout"]["shadows"]["six"]["replaces"]
+
+
+def node(name, look):
+    """What a node of the replica has become."""
+
+    async def see(client):
+        return look(client.replica._nodes[name])
+
+    return see
+
+
+def compiled(name):
+    """A property of the model that OpenVINO has compiled."""
+    return node("one", lambda member: member._serving.loaded._requests[0].get_compiled_model().get_property(name))
+
+
+cached = node("one", lambda member: member._config.cache_dir and len(list(member._config.cache_dir.iterdir())))
+
+
+def keyed(folder):
+    add_key(folder / "keys", "mobile", None)
+    return {"access": {"keys": str(folder / "keys")}}
+
+
+SERVED = {
+    "EnsembleConfig": {"model_repository": (lambda root: {"model_repository": str(root / "other")}, sends())},
+    "TransformerConfig": {
+        "crop_ratio": (
+            {"transformer": {"placement": "inline", "crop_ratio": 0.5}},
+            sends(pictures.encode(MIDDLE)),
+            {"members": [{**ONE, "name": "brightness"}]},
+        ),
+        "threads": ({"transformer": {"threads": 3}}, node("JpegTransformer", lambda each: each._pool._max_workers)),
+    },
+    "TransformerSettings": {
+        "max_image_bytes": ({"transformer": {"max_image_bytes": 1024}}, sends()),
+        "max_image_pixels": ({"transformer": {"max_image_pixels": 1024}}, sends()),
+    },
+    "OpenVino": {
+        "performance_hint": (one(performance_hint="LATENCY"), compiled("PERFORMANCE_HINT")),
+        "streams": (one(threads=2, streams=2), compiled("NUM_STREAMS"), one(threads=2)),
+        "inference_precision": (
+            one(inference_precision="f32"),
+            compiled("INFERENCE_PRECISION_HINT"),
+            one(inference_precision="bf16"),
+        ),
+        "cpu_pinning": (one(cpu_pinning=True), compiled("ENABLE_CPU_PINNING")),
+        "cache_dir": (lambda root: one(cache_dir=str(root / "compiled")), cached),
+        "least_at_once": (
+            one(threads=2, streams=2, least_at_once=4),
+            node("one", lambda member: member._serving.loaded._part_sizes(4)),
+            one(threads=2, streams=2),
+        ),
+    },
+    "LocalMember": {
+        "model": (one(model="six"), sends()),
+        "version": (one(version=2), sends()),
+        "threads": (one(threads=2), compiled("INFERENCE_NUM_THREADS")),
+    },
+    "MemberConfig": {
+        "name": (one(name="uno", model="one"), sends()),
+        "weight": (two({"weight": 9}), sends(), two()),
+        "role": (two() | {"members": [ONE, SHADOW]}, sends(), two()),
+        "share": ({"members": [ONE, {**SHADOW, "share": 0}]}, shadowed, {"members": [ONE, SHADOW]}),
+        "replaces": ({"members": [ONE, {**SHADOW, "replaces": "one"}]}, shadowed, {"members": [ONE, SHADOW]}),
+    },
+    "CanarySettings": {"share": (one(canary={**CANARY, "share": 0}), sends(), one(canary=CANARY))},
+    "CanaryConfig": {"version": (one(canary={**CANARY, "version": 3}), sends(), one(canary=CANARY))},
+    "AskingSettings": {
+        "quorum": ({"ensemble": {"quorum": 1}}, sends(), {"members": [ONE, {**ONE, "name": "nothing"}]})
+    },
+    "CascadeSettings": {
+        "order": (
+            {"ensemble": {"cascade": {"order": ["six", "one"], "exit_at": [0.5]}}},
+            sends(),
+            two(ensemble={"cascade": {"order": ["one", "six"], "exit_at": [0.5]}}),
+        ),
+        "exit_at": (
+            {"ensemble": {"cascade": {**CASCADE["cascade"], "exit_at": [0.5]}}},
+            sends(),
+            two(ensemble=CASCADE),
+        ),
+    },
+    "CacheSettings": {
+        "max_bytes": ({"cache": {"max_bytes": 65_536, "ttl_s": 1e-9}}, sends(JPEG, JPEG), {"cache": {}}),
+        "max_entries": ({"cache": {"max_entries": 1}}, sends(JPEG, OTHER, JPEG), {"cache": {}}),
+        "ttl_s": ({"cache": {"ttl_s": 1e-9}}, sends(JPEG, JPEG), {"cache": {}}),
+    },
+    "FeedbackSettings": {
+        "max_requests": ({"feedback": {"max_requests": 1}}, labels, {"feedback": {}}),
+        "ttl_s": ({"feedback": {"ttl_s": 1e-9}}, labels, {"feedback": {}}),
+    },
+    "CombinerSettings": {
+        "method": ({"combiner": {"method": "geometric_mean"}}, sends(), two()),
+        "weights": ({"combiner": {"weights": {"six": 1}}}, sends(), two()),
+    },
+    "LabelerSettings": {"top_k": ({"labeler": {"top_k": 2}}, sends())},
+    "IngressSettings": {
+        "max_batch_size": ({"ingress": {"max_batch_size": 1}}, form),
+        "max_batch_bytes": ({"ingress": {"max_batch_bytes": 1024}}, form),
+        "max_in_flight": ({"ingress": {"max_in_flight": 1}}, form),
+        "max_parts": ({"ingress": {"max_parts": 1}}, form),
+        "max_request_bytes": ({"ingress": {"max_request_bytes": 1024}}, sends()),
+        "max_elements": (
+            {"ingress": {"max_elements": 1024}},
+            asks("/v2/models/ensemble/infer", "POST", content=b'{"inputs": [' + b"[]," * 2000 + b"1]}"),
+        ),
+        "shared_memory_prefix": (
+            {"ingress": {"shared_memory_prefix": "mine"}},
+            asks("/v2/systemsharedmemory/region/a/register", "POST", json={"key": "mine", "offset": 0, "byte_size": 8}),
+        ),
+        "hosts": ({"ingress": {"hosts": ["a.example"]}}, asks("/v2", headers={"host": "a.example"})),
+    },
+    "AccessConfig": {
+        "keys": (keyed, sends()),
+        "operators": ({"access": {"operators": "anyone"}}, asks("/v2")),
+    },
+    "PageConfig": {
+        "enabled": ({"page": {"enabled": False}}, asks("/")),
+        "jaeger_url": ({"page": {"jaeger_url": "http://jaeger.example"}}, asks("/")),
+    },
+}
+
+
+# What is seen of a configuration without a server.
+
+
+def signature(args):
+    """What a remote member is agreed to take while its server is away."""
+    agreed = agree(parse(args))
+    return str(agreed.preprocessing), agreed.labels, agreed.versions
+
+
+def refusal(args):
+    try:
+        signature(args)
+    except ConfigurationError as err:
+        return str(err)
+    return ""
+
+
+def placed(args):
+    """The deployments, with what each replica is made with, and the nodes that are inline."""
+    plan, nodes = build(args)._bound_deployment.init_args
+    names = {name: getattr(each, "_bound_deployment", None) for name, each in nodes.items()}
+    return {name: each and (each.name, each.init_args[2:]) for name, each in names.items()}, plan.services
+
+
+def pinned(args):
+    config = parse(args)
+    return pinning(config, "Ingress"), pinning(config, config.members[0].name)
+
+
+def takes(args):
+    return why_serve({"applications": [{"import_path": "graph.app:build", "args": args}]})
+
+
+def far(**more):
+    return {"members": [{**REMOTE, **more}]}
+
+
+def connects(args):
+    """The client of a remote member, and what it calls."""
+    [member] = parse(args).members
+    client = member.connect("127.0.0.1", 10)
+    return type(client).__name__, str(client.__dict__.get("_url", "")), member.model_name, member.url
+
+
+def undescribed(args):
+    """The tensors of a server without metadata."""
+    return parse(args).members[0].connect("127.0.0.1", 10)._configured
+
+
+def stored(args):
+    """The time that Redis may take."""
+    return parse(args).cache.store()._client.connection_pool.connection_kwargs["socket_timeout"]
+
+
+MADE = {
+    "EnsembleConfig": {
+        "cpus": ({"cpus": [0]}, pinned),
+        "edges": ({"edges": "handle"}, placed, one(placement="separate")),
+        "front": ({"front": "serve"}, takes),
+    },
+    "TransformerConfig": {
+        "placement": ({"transformer": {"placement": "separate"}}, placed),
+        "size": ({"transformer": {"size": [9, 9]}}, refusal),
+    },
+    "CombinerConfig": {"placement": ({"combiner": {"placement": "separate"}}, placed)},
+    "LabelerConfig": {"placement": ({"labeler": {"placement": "separate"}}, placed)},
+    "MemberConfig": {
+        "placement": (one(placement="separate"), placed),
+        "deployment": (one(placement="separate", deployment="Mine"), placed, one(placement="separate")),
+    },
+    "LocalMember": {"cpus": (one(placement="separate", cpus=[0]), pinned, one(placement="separate"))},
+    "OpenVino": {"kind": (one(kind="openvino"), refusal, {"members": [{"name": "one", "kind": "onnxruntime"}]})},
+    "OnnxRuntime": {"kind": ({"members": [{"name": "one", "kind": "onnxruntime"}]}, refusal)},
+    "OpenInference": {"kind": (far(kind="tensorflow_serving"), connects, far())},
+    "TensorFlowServing": {
+        "kind": (far(kind="tensorflow_serving"), connects, far()),
+        "datatype": (far(kind="tensorflow_serving", datatype="FP32"), undescribed, far(kind="tensorflow_serving")),
+    },
+    "CacheSettings": {
+        "redis_timeout_ms": ({"cache": {"redis_timeout_ms": 9}}, stored, {"cache": {"redis": "redis://a"}})
+    },
+    "RemoteConfig": {
+        "url": (far(url="grpc://127.0.0.1:9"), connects, far()),
+        "model": (far(model="other"), connects, far()),
+        "labels": (far(labels=["a", "c"]), signature, far()),
+        "as_sent": (far(as_sent=True), signature, far()),
+        "size": (far(size=[9, 9]), signature, far()),
+        "crop_ratio": (far(crop_ratio=0.5), signature, far()),
+        "resize": (far(resize="stretch"), signature, far()),
+        "interpolation": (far(interpolation="linear"), signature, far()),
+        "border": (far(resize="letterbox", border=[1, 2, 3]), signature, far(resize="letterbox")),
+    },
+}
+
+# Where time, a server elsewhere or several clients show it: the tests that do.
+TESTED = {
+    "deployments/transformer": {
+        "TransformerConfig": ["isolate"],
+        "TransformerSettings": ["max_decoding_bytes", "decode_timeout_ms"],
+    },
+    "deployments/ingress": {
+        "IngressSettings": [
+            *("batch_wait_ms", "refill_share", "max_concurrent_batches", "max_in_flight_bytes", "max_in_flight_pixels"),
+            *("max_arriving", "min_body_rate", "retry_after_s", "fair_by", "timeout_ms"),
+        ]
+    },
+    "deployments/members": {"TensorSettings": ["input", "output", "scores", "layout", "color", "mean", "scale"]},
+    "deployments/remote": {
+        "RemoteConfig": [
+            *("version", "timeout_ms", "max_batch_size", "retries", "break_after"),
+            *("token_file", "ca_file", "cert_file", "key_file"),
+        ],
+        "TensorFlowServing": ["signature_name"],
+    },
+    "graph/flows": {"AskingSettings": ["patience_ms"]},
+    "graph/capabilities/cascade": {
+        "AuditSettings": ["share", "at_most", "tighten"],
+        "UnderLoadSettings": ["exit_at", "from_queue_ms", "until_queue_ms", "full_share"],
+    },
+    "graph/capabilities/cache": {"CacheSettings": ["redis", "per_key"]},
+    "graph/capabilities/canary": {
+        "CanarySettings": ["max_failures", "max_slowdown", "window", "least"],
+        "CanaryConfig": ["key"],
+    },
+    "graph/capabilities/shadow": {"ShadowSettings": ["share", "max_queue_ms"]},
+    "graph/capabilities/loading": {"LoadingSettings": ["unloaded", "loaded"]},
+    "graph": {"LocalMember": ["version_policy"], "VersionSettings": ["version"]},
+}
+
+
+def schemas(annotation):
+    """The schemas that a field's type names."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for each in get_args(annotation):
+        yield from schemas(each)
+
+
+def fields(schema):
+    """Every field below a schema that is no section itself, by the class that declares it."""
+    for name, field in schema.model_fields.items():
+        below = [*schemas(field.annotation), *(found for each in field.metadata for found in schemas(each))]
+        for each in below:
+            yield from fields(each)
+        if not below:
+            declaring = next(each for each in schema.__mro__ if name in vars(each).get("__annotations__", {}))
+            yield declaring.__name__, name
+
+
+def listed_in(table):
+    return [(schema, name) for schema, entries in table.items() for name in entries]
+
+
+def test_every_field_has_an_entry_and_every_entry_a_field():
+    roots = (EnsembleConfig, ShadowSettings, VersionSettings, LoadingSettings)
+    known = {field for root in roots for field in fields(root)} - {("MemberConfig", "kind")}
+    tested = [field for table in TESTED.values() for field in listed_in(table)]
+    entries = [*listed_in(SERVED), *listed_in(MADE), *tested]
+    assert set(entries) == known
+    assert len(entries) == len(known)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fields")
+    for name, version, model in (
+        ("one", 1, constant(one_hot(1))),
+        ("one", 2, constant(one_hot(2))),
+        ("one", 3, constant(one_hot(3))),
+        ("six", 1, constant(one_hot(6, peak=0.7))),
+        ("nothing", 1, constant([float("nan")] * 8)),
+        ("brightness", 1, brightness()),
+    ):
+        store(folder, name, model, version)
+    store(folder / "other", "one", constant(one_hot(4)))
+    return folder
+
+
+def complete(root, *changes):
+    """The arguments with changes, of which those of a section are added to it."""
+    args = {"model_repository": str(root), **INLINE, **one()}
+    for change in changes:
+        for name, value in (change(root) if callable(change) else change).items():
+            args[name] = {**args.get(name, {}), **value} if isinstance(value, dict) else value
+    return args
+
+
+@pytest.mark.parametrize(("schema", "name"), listed_in(SERVED))
+async def test_a_request_shows_the_field(root, schema, name):
+    change, see, *base = SERVED[schema][name]
+    seen = []
+    for changes in (base, [*base, change]):
+        async with served(complete(root, *changes)) as client:
+            seen.append(await see(client))
+    assert seen[0] != seen[1]
+
+
+@pytest.mark.parametrize(("schema", "name"), listed_in(MADE))
+def test_a_start_shows_the_field(root, schema, name):
+    change, see, *base = MADE[schema][name]
+    assert see(complete(root, *base)) != see(complete(root, *base, change))
+
+
+@pytest.mark.parametrize("folder", TESTED)
+def test_a_test_names_the_field(folder):
+    source = "\n".join(file.read_text() for file in (UNIT / folder).rglob("test_*.py") if file != Path(__file__))
+    assert [name for _, name in listed_in(TESTED[folder]) if name not in source] == []
+
+
+# The options of Serve's that this project reads; `rules` has a word on each of the others, or tls.py refuses it.
+
+
+def front(config, monkeypatch):
+    """What receives requests: HAProxy's configuration, and the environment of the replicas behind it."""
+    config = {"applications": [{"import_path": "graph.app:build", "args": {"members": [ONE]}}], **config}
+    http, grpc, metrics, _ = wanted(config)
+    made = []
+    monkeypatch.setattr("scripts.serve.front.HAProxy", lambda _, listening: made.append(listening) or HAPROXY)
+    with in_front(config, http, grpc, metrics, None):
+        environment = {name: os.environ[name] for name in (APPLICATION, FUNCTIONS)}
+    return haproxy(Path("/"), made[0]), environment
+
+
+class HAPROXY:
+    end = staticmethod(lambda: None)
+
+
+OPTIONS = {
+    "http_options": {"host": "127.0.0.2", "port": 1},
+    "grpc_options": {"port": 1, "enable_reflection": False, "grpc_servicer_functions": []},
+}
+
+
+@pytest.mark.parametrize(("section", "name"), listed_in(OPTIONS))
+def test_haproxy_shows_the_option(monkeypatch, section, name):
+    assert front({section: {name: OPTIONS[section][name]}}, monkeypatch) != front({}, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("section", "schema"), [("http_options", HTTPOptionsSchema), ("grpc_options", gRPCOptionsSchema)]
+)
+def test_every_option_of_serves_listeners_is_read_or_told(section, schema):
+    told = {rule.field.partition(".")[2] for rule in rules.SERVE if rule.field.startswith(section)}
+    of_tls = {name for name in schema.model_fields if name.startswith("ssl_")}
+    assert set(schema.model_fields) == {*OPTIONS[section], *told, *of_tls}
+
+
+def sent(**more):
+    """A remote member that gets images as they were sent."""
+    return {"members": [{**{name: each for name, each in REMOTE.items() if name != "size"}, "as_sent": True, **more}]}
+
+
+# Every rule has a configuration that it is about, and speaks of no other one here.
+CASES = {
+    "model_repository": {"members": [REMOTE]},
+    "edges": {"edges": "direct"},
+    "ensemble.patience_ms": {"ensemble": {"patience_ms": 60_000}},
+    "members.*.deployment": one(deployment="Mine"),
+    "members.*.weight": {"members": [{**ONE, "weight": 2.0}], "combiner": {"weights": {"one": 1}}},
+    "members.*.timeout_ms": far(timeout_ms=30_000),
+    "members.*.max_batch_size": far(max_batch_size=17),
+    "members.*.border": far(border=[1, 2, 3]),
+    **{
+        f"members.*.{name}": sent(**{name: value})
+        for name, value in {
+            **{"size": [8, 8], "crop_ratio": 0.5, "resize": "stretch", "interpolation": "linear"},
+            **{"layout": "NHWC", "color": "RGB", "mean": [1, 1, 1], "scale": [2, 2, 2]},
+        }.items()
+    },
+    "members.*.datatype": sent(kind="tensorflow_serving", datatype="FP32"),
+    "cache.max_bytes": {"cache": {"redis": "redis://a", "max_bytes": "1MiB"}},
+    "cache.max_entries": {"cache": {"redis": "redis://a", "max_entries": 9}},
+    "cache.redis_timeout_ms": {"cache": {"redis_timeout_ms": 9}},
+    "cache.per_key": {"cache": {"per_key": True}},
+    "labeler.top_k": {"labeler": {"placement": "inline", "top_k": 9}},
+    **{
+        f"ingress.{name}": {"ingress": {"max_batch_size": 1, name: value}}
+        for name, value in {"batch_wait_ms": 5, "refill_share": 0.5, "max_batch_bytes": 4096}.items()
+    },
+    "ingress.max_batch_size": {"ingress": {"max_batch_size": 9, "max_in_flight": 8}},
+    "ingress.max_parts": {"ingress": {"max_parts": 9, "max_in_flight": 8}},
+    "ingress.fair_by": {"ingress": {"fair_by": "key"}},
+    "ingress.max_request_bytes": {"ingress": {"max_request_bytes": 1024}},
+    "transformer.max_image_bytes": {"transformer": {"placement": "inline", "max_image_bytes": 64 * 2**20}},
+    "page.jaeger_url": {"page": {"enabled": False, "jaeger_url": "http://a"}},
+}
+INGRESS = {"name": "Ingress"}
+FUNCTION = "deployments.protocol.services.add_{}".format
+SERVE_CASES = {
+    **{f"http_options.{name}": {"http_options": {name: 5}} for name in ("request_timeout_s", "keep_alive_timeout_s")},
+    "http_options.root_path": {"http_options": {"root_path": "/x"}},
+    "grpc_options.request_timeout_s": {"grpc_options": {"request_timeout_s": 5}},
+    "logging_config.enable_access_log": {"logging_config": {"enable_access_log": True}},
+    "applications.*.logging_config.enable_access_log": {"logging_config": {"enable_access_log": True}},
+    "applications.*.deployments.*.logging_config.enable_access_log": {
+        "deployments": [{**INGRESS, "logging_config": {"enable_access_log": True}}]
+    },
+    "applications.*.deployments.*.max_queued_requests": {"deployments": [{**INGRESS, "max_queued_requests": 5}]},
+}
+SERVICES_CASES = [
+    ({"grpc_options": {"grpc_servicer_functions": ["mine.add"]}}, {}, "forwards to no other service"),
+    ({"grpc_options": {"grpc_servicer_functions": [FUNCTION("feedback")]}}, {}, "every label is refused"),
+    ({"grpc_options": {"grpc_servicer_functions": [FUNCTION("seldon")]}}, {"front": "serve"}, "can't tell Seldon's"),
+]
+
+
+def told(root, args, serve=None, application=None):
+    """What doctor, serve and deploy refuse, or else warn of."""
+    given = {"name": "a", "import_path": "graph.app:build", "args": complete(root, args), **(application or {})}
+    whole = {**(serve or {}), "applications": [given]}
+    if "kind" in given["args"]["members"][0] and args != CASES["model_repository"]:
+        del given["args"]["model_repository"]
+    try:
+        return [str(each) for each in ineffective(given, whole, *check(given, whole))]
+    except ConfigurationError as err:
+        return [str(err)]
+
+
+def test_every_rule_has_a_case():
+    assert {rule.field for rule in rules.ARGUMENTS} == set(CASES)
+    of_services = {"grpc_options.grpc_servicer_functions"}
+    assert {rule.field for rule in rules.SERVE} == {*SERVE_CASES, *of_services}
+
+
+@pytest.mark.parametrize("field", CASES)
+def test_an_argument_that_can_not_act_is_told(root, field):
+    name = field.replace("*", "far" if "kind" in CASES[field].get("members", [{}])[0] else "one")
+    found = told(root, CASES[field])
+    assert found
+    assert all(each.startswith(f"{name}: ") for each in found)
+
+
+@pytest.mark.parametrize("field", SERVE_CASES)
+def test_an_option_that_can_not_act_is_told(root, field):
+    given = {"application" if field.startswith("applications") else "serve": SERVE_CASES[field]}
+    [found] = told(root, {}, **given)
+    assert found.startswith(f"{field.replace('*', 'a', 1).replace('*', 'Ingress')}: ")
+    # Serve's proxy reads it, or has requests pass its handles.
+    assert not told(
+        root, {"front": "serve"}, *((None, SERVE_CASES[field]) if of_application else (SERVE_CASES[field],))
+    )
+
+
+@pytest.mark.parametrize(("serve", "args", "what"), SERVICES_CASES)
+def test_services_that_can_not_be_served_are_told(root, serve, args, what):
+    [found] = told(root, args, serve)
+    assert what in found
+
+
+@pytest.mark.parametrize(
+    ("deployment", "change", "what"),
+    [
+        ("Ingress", {"max_batchsize": 1}, "Ingress: unknown field 'max_batchsize'; did you mean 'max_batch_size'"),
+        ("Ingress", {"nodes": {"Labeler": {"top": 1}}}, "nodes.Labeler: unknown field 'top'"),
+        ("Ingress", {"nodes": {"Combine": {}}}, "nodes.Combine takes no user_config"),
+        ("Ingress", {"canaries": {"one": {"share": 2}}}, "canaries.one: share: "),
+        ("Ingress", {"shadows": {"six": {}}}, "unknown field 'shadows'"),
+        ("six", {"version": 0}, "six: version: "),
+        ("six", {"weight": 1}, "six: unknown field 'weight'"),
+    ],
+)
+def test_a_user_config_that_a_replica_would_refuse_is_refused(root, deployment, change, what):
+    members = {"members": [{**ONE, "canary": CANARY}, {**SIX, "placement": "separate"}]}
+    found = told(root, members, None, {"deployments": [{"name": deployment, "user_config": change}]})
+    assert what in "".join(found)
+    good = {"max_batch_size": 8, "nodes": {"Labeler": {"top_k": 2}}, "canaries": {"one": {"share": 0.5}}}
+    assert not told(root, members, None, {"deployments": [{**INGRESS, "user_config": good}]})
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.name)
+def test_nothing_that_is_shipped_says_what_does_nothing(file):
+    content = yaml.safe_load(file.read_text())
+    [application] = content["applications"]
+    application["args"].pop("access", None)
+    assert not list(ineffective(application, content, *check(application, content)))
