@@ -17,7 +17,7 @@ from deployments.members.local import LocalMember
 from deployments.protocol.functions import FEEDBACK, SELDON, SERVED_BY
 from graph.flows.patience import PATIENT_SHARE
 from graph.names import INGRESS
-from graph.sections import check_user_config
+from graph.user_config import check_user_config
 from models.sources.location import split_model
 
 if TYPE_CHECKING:
