@@ -574,13 +574,13 @@ def test_services_that_can_not_be_served_are_told(root, serve, args, what):
 @pytest.mark.parametrize(
     ("deployment", "change", "what"),
     [
-        ("Ingress", {"max_batchsize": 1}, "Ingress: unknown field 'max_batchsize'; did you mean 'max_batch_size'"),
-        ("Ingress", {"nodes": {"Labeler": {"top": 1}}}, "nodes.Labeler: unknown field 'top'"),
+        ("Ingress", {"max_batchsize": 1}, "Ingress: configuration: unknown field 'max_batchsize'; did you mean 'max_batch_size'"),
+        ("Ingress", {"nodes": {"Labeler": {"top": 1}}}, "nodes.Labeler: configuration: unknown field 'top'"),
         ("Ingress", {"nodes": {"Combine": {}}}, "nodes.Combine takes no user_config"),
         ("Ingress", {"canaries": {"one": {"share": 2}}}, "canaries.one: share: "),
         ("Ingress", {"shadows": {"six": {}}}, "unknown field 'shadows'"),
         ("six", {"version": 0}, "six: version: "),
-        ("six", {"weight": 1}, "six: unknown field 'weight'"),
+        ("six", {"weight": 1}, "six: configuration: unknown field 'weight'"),
     ],
 )
 def test_a_user_config_that_a_replica_would_refuse_is_refused(root, deployment, change, what):
