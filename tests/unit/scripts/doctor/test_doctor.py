@@ -98,7 +98,7 @@ def test_haproxy_is_run():
 
 
 def test_without_haproxy_in_front_it_and_its_port_are_not_looked_at(repository, monkeypatch):
-    monkeypatch.setattr(software, "application", lambda given: [])
+    monkeypatch.setattr(software, "application", lambda given, serve: [])
     monkeypatch.setattr(software, "haproxy", lambda: Finding("wrong", "HAProxy can't be run"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setenv(METRICS_SETTING, str(taken.getsockname()[1]))
