@@ -574,7 +574,7 @@ def test_services_that_can_not_be_served_are_told(root, serve, args, what):
 @pytest.mark.parametrize(
     ("deployment", "change", "what"),
     [
-        ("Ingress", {"max_batchsize": 1}, "Ingress: configuration: unknown field 'max_batchsize'; did you mean 'max_batch_size'"),
+        ("Ingress", {"max_batchsize": 1}, "unknown field 'max_batchsize'; did you mean 'max_batch_size'"),
         ("Ingress", {"nodes": {"Labeler": {"top": 1}}}, "nodes.Labeler: configuration: unknown field 'top'"),
         ("Ingress", {"nodes": {"Combine": {}}}, "nodes.Combine takes no user_config"),
         ("Ingress", {"canaries": {"one": {"share": 2}}}, "canaries.one: share: "),
