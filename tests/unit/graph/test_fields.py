@@ -13,7 +13,9 @@ from ray.serve.schema import HTTPOptionsSchema, gRPCOptionsSchema
 
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import Item
+from deployments.contract.member import MemberConfig
 from deployments.contract.rollout import ShadowSettings
+from deployments.doors import MEMBERS, find_class, names
 from deployments.members.versioned import VersionSettings
 from graph import rules
 from graph.agreement import agree
@@ -22,7 +24,7 @@ from graph.capabilities.loading.settings import LoadingSettings
 from graph.config import EnsembleConfig, parse
 from graph.defaults import pinning
 from graph.front.slot import APPLICATION, FUNCTIONS
-from scripts.configuration import check, ineffective, why_serve
+from scripts.configuration import check, check_arguments, ineffective, why_serve
 from scripts.keys import add as add_key
 from scripts.serve.front import in_front
 from scripts.serve.haproxy import configuration as haproxy
@@ -248,6 +250,11 @@ def placed(args):
     return {name: each and (each.name, each.init_args[2:]) for name, each in names.items()}, plan.services
 
 
+def placed_features(args):
+    """The capabilities of the application."""
+    return [each.capability for each in build(args)._bound_deployment.init_args[0].capabilities]
+
+
 def pinned(args):
     config = parse(args)
     return pinning(config, "Ingress"), pinning(config, config.members[0].name)
@@ -283,6 +290,7 @@ MADE = {
         "cpus": ({"cpus": [0]}, pinned),
         "edges": ({"edges": "handle"}, placed, one(placement="separate")),
         "front": ({"front": "serve"}, takes),
+        "features": ({"features": {"graph.capabilities.shadow.capability:Shadows": {}}}, placed_features),
     },
     "TransformerConfig": {
         "placement": ({"transformer": {"placement": "separate"}}, placed),
@@ -378,7 +386,8 @@ def listed_in(table):
 
 
 def test_every_field_has_an_entry_and_every_entry_a_field():
-    roots = (EnsembleConfig, ShadowSettings, VersionSettings, LoadingSettings)
+    kinds = [find_class(MEMBERS, name, MemberConfig) for name in names(MEMBERS)]
+    roots = (EnsembleConfig, *kinds, ShadowSettings, VersionSettings, LoadingSettings)
     known = {field for root in roots for field in fields(root)} - {("MemberConfig", "kind")}
     tested = [field for table in TESTED.values() for field in listed_in(table)]
     entries = [*listed_in(SERVED), *listed_in(MADE), *tested]
@@ -596,4 +605,5 @@ def test_nothing_that_is_shipped_says_what_does_nothing(file):
     content = yaml.safe_load(file.read_text())
     [application] = content["applications"]
     application["args"].pop("access", None)
-    assert not list(ineffective(application, content, *check(application, content)))
+    seen = rules.Seen(check_arguments(application, content), own_front=why_serve(content) is None)
+    assert not list(rules.warnings_of_application(content, application, seen))
