@@ -15,8 +15,7 @@ COPY . .
 RUN /opt/ensemble/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps .
 
 FROM ${BASE}
-# What a volume at /tmp/ray takes over: its owner.
-RUN useradd --create-home --uid 1000 ensemble && install --directory --owner ensemble /tmp/ray
+RUN useradd --create-home --uid 1000 ensemble
 COPY --from=build /opt/ensemble /opt/ensemble
 ENV PATH=/opt/ensemble/bin:$PATH
 USER ensemble

@@ -14,9 +14,9 @@ import msgspec
 
 from deployments.contract.batch import Batch
 from deployments.contract.errors import EnsembleError
-from graph.edges.folder import private
 from graph.edges.frames import Frames
 from graph.edges.wire import ANSWER, CALL, CLOSING, FAILURE, VERSION, Body, Buffer, decode, encode
+from graph.private import make_private
 
 logger = logging.getLogger("ray.serve")
 
@@ -37,7 +37,7 @@ class Listener:
 
     async def open(self) -> None:
         """Listen. The socket gets the name by which callers find it when it is ready."""
-        private(self._path.parent)
+        make_private(self._path.parent)
         unready = self._path.with_suffix(".new")
         before = self._server
         self._server = await asyncio.get_running_loop().create_unix_server(lambda: Caller(self), unready)

@@ -21,7 +21,6 @@ from graph.ray_internals.address import cluster_port, host_address, metrics_port
 from graph.ray_internals.forking import forked, forking
 from graph.ray_internals.switches import set_switches
 
-DISCOVERY = "prom_metrics_service_discovery.json"
 # The port of Ray's dashboard. Serve's interface takes another one if something else listens there, and announces it.
 DASHBOARD_PORT = 8265
 INTERFACE = "graph.ray_internals.serve_interface"
@@ -29,24 +28,25 @@ INTERFACE = "graph.ray_internals.serve_interface"
 INTERFACE_ADDRESS = "serve_interface.address"
 # How long the raylet may take to start, and how often that is checked, seconds.
 NODE_TIMEOUT_S, LOOK_EVERY_S = 30.0, 0.02
-# The argument of the dashboard that names the folder of the session.
-SESSION = "--session-dir="
+# The working directory of what deploys. Workers on every machine put it in front of their import path, so it must have
+# no code, and nobody may be able to make it or to write there.
+NO_CODE = "/proc"
 # What every worker runs before anything else.
 IN_EVERY_WORKER = "graph.ray_internals.import_path.append_working_directory"
 
 
-def start(whole_dashboard: bool, forks: str = "") -> dict[str, Any]:
+def start(temporary: str, whole_dashboard: bool, forks: str = "") -> dict[str, Any]:
     """Start the head.
 
     Args:
+        temporary: the folder of Ray's files, in one that only this user can enter.
         whole_dashboard: whether the dashboard has all its pages.
         forks: the socket of a fork server, which starts Ray's Python processes; empty for none.
 
     Returns:
-        The addresses of the cluster and of its dashboard, the folder of its session, a command that the caller has to
-        keep running, and a problem to warn of, if any. The command is Serve's REST interface, in place of the
-        dashboard. It writes the file `INTERFACE_ADDRESS` of the session once it listens. With the whole dashboard it is
-        empty.
+        The addresses of the cluster and of its dashboard, the folder of its session, and a command that the caller has
+        to keep running. The command is Serve's REST interface, in place of the dashboard. It writes the file
+        `INTERFACE_ADDRESS` of the session once it listens. With the whole dashboard it is empty.
     """
     from ray._private import node, parameter, ray_constants, services
 
@@ -56,8 +56,7 @@ def start(whole_dashboard: bool, forks: str = "") -> dict[str, Any]:
         if process_type == ray_constants.PROCESS_TYPE_RAYLET:
             command = [forking(argument, forks) for argument in command]
         if process_type == ray_constants.PROCESS_TYPE_DASHBOARD:
-            # Serve's workers put the working directory of this process, which deploys, in front of their import path.
-            more["cwd"] = next(word for word in command if word.startswith(SESSION)).removeprefix(SESSION)
+            more["cwd"] = NO_CODE
         return original(command, process_type, *args, **more)
 
     services.start_ray_process = start_ray_process
@@ -66,6 +65,7 @@ def start(whole_dashboard: bool, forks: str = "") -> dict[str, Any]:
         cast(Any, node.Node).start_api_server = choose_port
     os.environ[ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR] = IN_EVERY_WORKER
     parameters = cast(Any, parameter.RayParams)(
+        temp_dir=temporary,
         node_ip_address=host_address(),
         gcs_server_port=cluster_port(),
         dashboard_host=LOOPBACK,
@@ -74,7 +74,7 @@ def start(whole_dashboard: bool, forks: str = "") -> dict[str, Any]:
         include_dashboard=True,
         include_log_monitor=False,
         no_monitor=True,
-        metrics_export_port=(exported := metrics_port()),
+        metrics_export_port=metrics_port(),
     )
     set_switches()
     head = cast(Any, node.Node)(
@@ -85,21 +85,7 @@ def start(whole_dashboard: bool, forks: str = "") -> dict[str, Any]:
         "dashboard": f"http://{head.webui_url}",
         "session": head.get_session_dir_path(),
         "interface": [] if whole_dashboard else interface(head, forks),
-        "problem": announce(Path(head.get_temp_dir_path()), f"{host_address()}:{exported}"),
     }
-
-
-def announce(folder: Path, exported: str) -> str:
-    """Write for Prometheus, as the whole dashboard would, where this machine's metrics are; the problem, if any."""
-    file = folder / DISCOVERY
-    written = file.with_name(f"{DISCOVERY}.{os.getpid()}")
-    try:
-        written.write_text(json.dumps([{"labels": {"job": "ray"}, "targets": [exported]}]), encoding="utf-8")
-        # Another user's file can be replaced, but not written.
-        written.replace(file)
-    except OSError as err:
-        return f"Prometheus does not find the metrics at {exported}: {err}"
-    return ""
 
 
 def waiting_for(get_node: Any) -> Any:
@@ -132,10 +118,11 @@ def interface(head: Any, forks: str) -> list[str]:
 def main() -> None:
     """Start the head and print its addresses as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("temporary", help="the folder of Ray's files")
     parser.add_argument("--whole-dashboard", action="store_true")
     parser.add_argument("--forks", default="", help="the socket of a fork server")
     args = parser.parse_args()
-    print(json.dumps(start(args.whole_dashboard, args.forks)), flush=True)
+    print(json.dumps(start(args.temporary, args.whole_dashboard, args.forks)), flush=True)
 
 
 if __name__ == "__main__":

@@ -19,12 +19,16 @@ from graph.ray_internals.switches import set_switches
 CPUS = 2
 
 
-def parameters(address: str) -> Any:
-    """Ray's parameters of a node that joins the cluster whose GCS has this address."""
+def parameters(address: str, temporary: str | None = None) -> Any:
+    """Ray's parameters of a node that joins the cluster whose GCS has this address; its files are in the head's folder.
+
+    On another machine they are in one of that machine.
+    """
     from ray._private import parameter
 
     return cast(Any, parameter.RayParams)(
         gcs_address=address,
+        temp_dir=temporary,
         node_ip_address=host_address(),
         num_cpus=None if is_in_cluster() else CPUS,
         metrics_export_port=metrics_port() if is_in_cluster() else None,
@@ -33,7 +37,7 @@ def parameters(address: str) -> Any:
     )
 
 
-def join(address: str) -> dict[str, str]:
+def join(address: str, temporary: str) -> dict[str, str]:
     """Start a node that goes on when this process ends.
 
     Returns:
@@ -43,7 +47,7 @@ def join(address: str) -> dict[str, str]:
 
     set_switches()
     os.environ[ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR] = IN_EVERY_WORKER
-    joining = parameters(address)
+    joining = parameters(address, temporary)
     joined = cast(Any, node.Node)(joining, head=False, shutdown_at_exit=False, spawn_reaper=False)
     metrics = f"{host_address()}:{joining.metrics_export_port}"
     return {"session": joined.get_session_dir_path(), "metrics": metrics}
@@ -53,10 +57,10 @@ def main() -> None:
     """Join until SIGTERM; or start a node that goes on, and print as JSON what it is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("address", help="of the cluster's GCS")
-    parser.add_argument("--goes-on", action="store_true", help="end at once, and leave the node running")
+    parser.add_argument("--goes-on", metavar="FOLDER", help="leave the node running, with Ray's files in this folder")
     args = parser.parse_args()
     if args.goes_on:
-        print(json.dumps(join(args.address)), flush=True)
+        print(json.dumps(join(args.address, args.goes_on)), flush=True)
         return
     from ray._private import node
 

@@ -34,13 +34,14 @@ from graph.composition import join
 from graph.defaults import pinning
 from graph.edges.direct import ClusterSize, DirectEdge
 from graph.edges.edge import edge
-from graph.edges.folder import private, sockets
+from graph.edges.folder import sockets
 from graph.front.front import Front, folder, services
 from graph.front.grpc import GrpcListener
 from graph.front.http import HttpListener
 from graph.live import LiveSettings
 from graph.names import INGRESS
 from graph.plan import Plan, strategy
+from graph.private import make_private
 from graph.ray_internals.serve_client import http_host
 from graph.serving.cores import take_cores
 from graph.serving.replicas import Replicas
@@ -102,7 +103,7 @@ class IngressReplica:
             replica=replica.unique_id,
             replicas=Replicas(application),
             members={name: (self._ingress.of_pixels(graph), offers[name]) for name, graph in members.items()},
-            regions=Regions(regions, lambda: self._ingress.settings.shared_memory_prefix, private),
+            regions=Regions(regions, lambda: self._ingress.settings.shared_memory_prefix, make_private),
             extensions=self._capabilities,
             versions=versions,
             is_local=is_loopback(http_host()),

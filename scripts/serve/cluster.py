@@ -16,8 +16,9 @@ from typing import Any
 import psutil
 
 from graph.names import MARK
-from graph.ray_internals.head import INTERFACE_ADDRESS
+from graph.ray_internals.head import INTERFACE_ADDRESS, NO_CODE
 from scripts.errors import ScriptError
+from scripts.serve.folder import RAY
 
 # Linux's number for `prctl`: orphans below this process become its children, not init's.
 PR_SET_CHILD_SUBREAPER = 36
@@ -37,19 +38,17 @@ class Cluster:
         session: the folder of the session, with its logs.
     """
 
-    def __init__(self, whole_dashboard: bool, forks: Path) -> None:
+    def __init__(self, folder: Path, whole_dashboard: bool, forks: Path) -> None:
         """Start it, on loopback or, in a cluster of several machines, on this machine's address.
 
-        `forks` is the socket of the fork server that starts its Python processes.
+        Its files are in a private folder. `forks` is the socket of the fork server that starts its Python processes.
 
         Raises:
             ScriptError: it did not start.
         """
         self._interface: subprocess.Popen[bytes] | None = None
         options = ["--whole-dashboard"] if whole_dashboard else []
-        printed = start_ray("graph.ray_internals.head", f"--forks={forks}", *options)
-        if printed["problem"]:
-            print(f"warning: {printed['problem']}", file=sys.stderr, flush=True)
+        printed = start_ray("graph.ray_internals.head", str(folder / RAY), f"--forks={forks}", *options)
         self.address: str = printed["address"]
         self.session = Path(printed["session"])
         self._interface_command: list[str] = printed["interface"]
@@ -88,8 +87,7 @@ class Cluster:
                 stdout=log,
                 stderr=log,
                 env=marked(),
-                # This process deploys, and Serve's workers put its working directory in front of their import path.
-                cwd=self.session,
+                cwd=NO_CODE,
                 start_new_session=True,
             )
 

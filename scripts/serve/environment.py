@@ -12,6 +12,7 @@ from pathlib import Path
 
 from graph.ray_internals import address
 from scripts.errors import ScriptError
+from scripts.serve.folder import check_place
 from scripts.shipped import shipped
 
 AUTHENTICATION = {"RAY_AUTH_MODE": "token"}
@@ -33,12 +34,18 @@ def switches() -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def set_up() -> None:
-    """Set every switch that the environment doesn't set, and make Ray's token if it is needed."""
+def set_up(folder: Path = FOLDER) -> None:
+    """Set every switch that the environment doesn't set, and make Ray's token if it is needed.
+
+    A server has a token of its own, in its private folder. The machines of a cluster share the one in `TOKEN_FILE`.
+
+    Raises:
+        ScriptError: another user can change the file of the token.
+    """
     set_variables()
     if os.environ["RAY_AUTH_MODE"] == "token" and "RAY_AUTH_TOKEN" not in os.environ:
-        os.environ.setdefault(TOKEN_PATH, str(TOKEN_FILE))
-        ensure_token(Path(os.environ[TOKEN_PATH]))
+        own = TOKEN_FILE if address.is_in_cluster() else folder / TOKEN_FILE.name
+        ensure_token(Path(os.environ.setdefault(TOKEN_PATH, str(own))))
 
 
 def set_variables() -> None:
@@ -49,13 +56,18 @@ def set_variables() -> None:
 
 
 def ensure_token(file: Path) -> None:
-    """Make Ray's token unless there is one; in either case only this user can read it."""
+    """Make Ray's token unless there is one; in either case only this user can read it.
+
+    Raises:
+        ScriptError: another user can change the file.
+    """
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_place(file if file.exists() else file.parent)
     if file.exists():
         # Another owner's file can't be changed.
         with suppress(OSError):
             file.chmod(0o600)
         return
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # The file is complete from the first moment, and the same for two servers that start at once.
     descriptor, name = tempfile.mkstemp(dir=file.parent)
     with os.fdopen(descriptor, "w") as stream:

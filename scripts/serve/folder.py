@@ -1,4 +1,4 @@
-"""The private folder of a server: HAProxy's files, and the sockets between it and the replicas of the ingress."""
+"""The private folder of a server: Ray's files and token, the logs, HAProxy's files, and every Unix socket."""
 
 from __future__ import annotations
 
@@ -10,23 +10,63 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PREFIX = "ha-"
+from graph.private import changeable_by_others
+from scripts.errors import ScriptError
+
+PREFIX = "ens-"
 # The server holds a lock on it as long as it runs. A process id would not do: containers that share /tmp may each have
 # a process of that id, or none.
 LOCK = "lock"
+# Ray's folder in it, to which Ray gives everybody all rights.
+RAY = "ray"
+# Of the path of the folder around it. The paths of Ray's sockets have 83 bytes more, and may have 107.
+MAX_PATH = 24
 
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """A folder that only this user may enter, and that is removed at the end; those of killed servers are, too."""
-    _remove_stale()
-    # Short, as the paths of Unix sockets are.
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
+    """A folder that only this user may enter. It is removed at the end, unless an error refers to the logs in it.
+
+    What killed servers left, and those that failed, is removed as well, except for the last one's.
+
+    Raises:
+        ScriptError: another user could put another one in its place.
+    """
+    around = parent()
+    _remove_stale(around)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=around))
     with _locked(folder):
+        has_logs = False
         try:
+            check_place(folder)
             yield folder
+        except BaseException:
+            has_logs = (folder / RAY).exists()
+            raise
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            if not has_logs:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def parent() -> Path:
+    """The folder in which servers have theirs: where Ray would have its own.
+
+    Raises:
+        ScriptError: the paths of sockets in it would be too long.
+    """
+    around = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp").absolute()  # noqa: S108
+    if len(os.fsencode(around)) > MAX_PATH:
+        raise ScriptError(f"the path {around} is too long for sockets in it; set RAY_TMPDIR to one of {MAX_PATH} bytes")
+    return around
+
+
+def check_place(path: Path) -> None:
+    """Raise ScriptError if another user could change a path of this server's, or put something else in its place."""
+    if (found := changeable_by_others(path)) is not None:
+        raise ScriptError(
+            f"other users of this machine can change {found}, which leads to {path}: if it is yours, run "
+            f"`chmod go-w {found}`; or set RAY_TMPDIR to a folder of your own (mkdir -m 700 FOLDER)"
+        )
 
 
 @contextmanager
@@ -39,13 +79,19 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _remove_stale() -> None:
-    """Remove the folders of servers that were killed: those with a lock that nobody holds."""
-    for folder in Path("/tmp").glob(f"{PREFIX}*"):  # noqa: S108
-        # Any user may make a folder or a link of such a name; where a server holds the lock, this raises OSError.
-        with suppress(OSError):
-            if folder.lstat().st_uid != os.getuid() or folder.is_symlink():
-                continue
+def _remove_stale(around: Path) -> None:
+    """Remove the folders of servers that have ended, those with a lock that nobody holds, except for the newest."""
+    begun = [(began, folder) for folder in around.glob(f"{PREFIX}*") if (began := _began(folder)) is not None]
+    for _, folder in sorted(begun)[:-1]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _began(folder: Path) -> float | None:
+    """When the server began whose folder this is, seconds since the epoch; None unless it has ended."""
+    # Any user may make a folder or a link of such a name; where a server holds the lock, this raises OSError.
+    with suppress(OSError):
+        if folder.lstat().st_uid == os.getuid() and not folder.is_symlink():
             with (folder / LOCK).open("r+") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+                return os.fstat(file.fileno()).st_mtime
+    return None

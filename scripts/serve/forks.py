@@ -10,23 +10,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scripts.serve.cluster import marked
-from scripts.serve.folder import private_folder
 
 SOCKET = "forks"
 MOST_WAITING = 64
 
 
 @contextmanager
-def fork_server() -> Iterator[Path]:
-    """Start it, and end it; the path of its socket, which clients may use at once."""
-    with private_folder() as folder:
-        path = folder / SOCKET
-        process = started(path)
-        try:
-            yield path
-        finally:
-            process.terminate()
-            process.wait()
+def fork_server(folder: Path) -> Iterator[Path]:
+    """Start it, and end it; the path of its socket in a private folder, which clients may use at once."""
+    path = folder / SOCKET
+    process = started(path)
+    try:
+        yield path
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def started(path: Path) -> subprocess.Popen[bytes]:

@@ -12,7 +12,6 @@ from typing import Any
 from graph.front.slot import APPLICATION, FOLDER, FUNCTIONS
 from scripts.configuration import why_serve
 from scripts.errors import ScriptError
-from scripts.serve.folder import private_folder
 from scripts.serve.haproxy import HAProxy, Listening
 from scripts.serve.ports import Port, wanted
 
@@ -21,11 +20,12 @@ BY_SERVE = "Serve's own proxy takes requests: {why}; docs/operations.md says wha
 
 @contextmanager
 def in_front(
-    config: dict[str, Any], http: Port, grpc: Port, metrics: Port, certificate: tuple[Path, Path] | None
+    folder: Path, config: dict[str, Any], http: Port, grpc: Port, metrics: Port, certificate: tuple[Path, Path] | None
 ) -> Iterator[HAProxy | None]:
     """Put HAProxy in front of the application of a Serve config, which is changed for it; None for Serve's proxy.
 
-    It listens for HTTP and gRPC, and for its metrics, on these ports; with a certificate and its key, by TLS.
+    It listens for HTTP and gRPC, and for its metrics, on these ports; with a certificate and its key, by TLS. Its files
+    and its sockets are in a private folder.
 
     Raises:
         ScriptError: TLS is asked for and Serve's proxy is in front, or HAProxy does not start.
@@ -41,16 +41,15 @@ def in_front(
     grpc_options = config.get("grpc_options") or {}
     reflects, functions = grpc_options.get("enable_reflection", True), grpc_options.get("grpc_servicer_functions")
     listening = Listening(http.host, http.number, grpc.number, metrics.number, certificate, reflects)
-    with private_folder() as folder:
-        haproxy = HAProxy(folder, listening)
-        os.environ.update({FOLDER: str(folder), APPLICATION: config["applications"][0].get("name", "default")})
-        os.environ[FUNCTIONS] = json.dumps(functions)
-        try:
-            yield haproxy
-        finally:
-            for name in (FOLDER, APPLICATION, FUNCTIONS):
-                os.environ.pop(name, None)
-            haproxy.end()
+    haproxy = HAProxy(folder, listening)
+    os.environ.update({FOLDER: str(folder), APPLICATION: config["applications"][0].get("name", "default")})
+    os.environ[FUNCTIONS] = json.dumps(functions)
+    try:
+        yield haproxy
+    finally:
+        for name in (FOLDER, APPLICATION, FUNCTIONS):
+            os.environ.pop(name, None)
+        haproxy.end()
 
 
 def needed_ports(config: dict[str, Any]) -> list[Port]:

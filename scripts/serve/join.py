@@ -27,6 +27,7 @@ from scripts.serve import machines, tls
 from scripts.serve.cluster import below, clear_leftovers, end_all_below, ended, start_ray
 from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH, check_propagators, set_up
 from scripts.serve.exposure import check_exposure
+from scripts.serve.folder import RAY, private_folder
 from scripts.serve.front import in_front, needed_ports
 from scripts.serve.haproxy import HAProxy
 from scripts.serve.ports import check_ports, wanted
@@ -46,10 +47,13 @@ class JoinedNode:
         metrics: the address and the port of this machine's metrics.
     """
 
-    def __init__(self, address: str) -> None:
-        """Join the cluster whose head has this address; raises ScriptError if that fails."""
+    def __init__(self, folder: Path, address: str) -> None:
+        """Join the cluster whose head has this address; raises ScriptError if that fails.
+
+        Ray's files are in a folder that only this user can enter.
+        """
         self._address = address
-        printed = start_ray("graph.ray_internals.node", address, "--goes-on")
+        printed = start_ray("graph.ray_internals.node", address, f"--goes-on={folder / RAY}")
         self.session, self.metrics = Path(printed["session"]), str(printed["metrics"])
         self._vital = below(["raylet"])
 
@@ -85,10 +89,11 @@ def join(address: str) -> None:
     http, grpc, metrics, ray_metrics = wanted(config)
     os.environ[RAY_METRICS_SETTING] = str(ray_metrics.number)
     url = f"http{'s' if certificate else ''}://{http.host}:{http.number}"
-    with stop_signals() as stop:
+    with stop_signals() as stop, private_folder() as folder:
         clear_leftovers()
         check_ports(*needed_ports(config))
-        with in_front(config, http, grpc, metrics, certificate) as haproxy, joined(address, haproxy) as node:
+        front = in_front(folder, config, http, grpc, metrics, certificate)
+        with front as haproxy, joined(folder, address, haproxy) as node:
             print(JOINED.format(address=address, host=os.environ[HOST_ADDRESS], metrics=node.metrics), flush=True)
             watch(node, haproxy, url, stop)
             say_stopping()
@@ -102,10 +107,10 @@ def require_token() -> None:
 
 
 @contextmanager
-def joined(address: str, haproxy: HAProxy | None) -> Iterator[JoinedNode]:
+def joined(folder: Path, address: str, haproxy: HAProxy | None) -> Iterator[JoinedNode]:
     """This machine's node of Ray; in the end requests that have come are answered, and every process ends."""
     try:
-        yield JoinedNode(address)
+        yield JoinedNode(folder, address)
     finally:
         try:
             if haproxy is not None:

@@ -24,8 +24,9 @@ from scripts.serve import deploy, machines, tls
 from scripts.serve.api import ServeApi
 from scripts.serve.cluster import Cluster, clear_leftovers, end_at_once
 from scripts.serve.deploy import DASHBOARD, HOST, JSON_LOGS, KEPT, SESSION, WITHOUT_KEYS
-from scripts.serve.environment import for_clients, set_up
+from scripts.serve.environment import for_clients, set_up, set_variables
 from scripts.serve.exposure import check_exposure, has_keys
+from scripts.serve.folder import private_folder
 from scripts.serve.forks import fork_server
 from scripts.serve.front import in_front, needed_ports
 from scripts.serve.haproxy import HAProxy
@@ -95,7 +96,7 @@ def serve(
         ScriptError: it can't be served, or the cluster has ended.
         ConfigurationError: the application can't be built.
     """
-    set_up()
+    set_variables()
     config = configuration.read(config_file)
     written = deploy.kept(config)
     if ports_from is not None:
@@ -111,16 +112,17 @@ def serve(
     http, grpc, metrics, ray_metrics = wanted(config)
     os.environ[RAY_METRICS_SETTING] = str(ray_metrics.number)
     checks = configuration.Checks(config)
-    with stop_signals() as stop, fork_server() as forks:
+    with stop_signals() as stop, private_folder() as folder, fork_server(folder) as forks:
         checks.wait_for_arguments()
         if stop.is_set():
             return
         clear_leftovers()
+        set_up(folder)
         check_ports(*needed_ports(config))
         url = f"http{'s' if certificate else ''}://{http.host}:{http.number}"
         with (
-            in_front(config, http, grpc, metrics, certificate) as haproxy,
-            running(whole_dashboard, haproxy, forks) as cluster,
+            in_front(folder, config, http, grpc, metrics, certificate) as haproxy,
+            running(folder, whole_dashboard, haproxy, forks) as cluster,
             for_clients(http.number, variables(cluster, http.host, without_keys, json_logs, keeps)) as file,
         ):
             checks.wait()
@@ -167,9 +169,9 @@ def variables(
 
 
 @contextmanager
-def running(whole_dashboard: bool, haproxy: HAProxy | None, forks: Path) -> Iterator[Cluster]:
+def running(folder: Path, whole_dashboard: bool, haproxy: HAProxy | None, forks: Path) -> Iterator[Cluster]:
     """A cluster; in the end what it serves answers what has come, and every process ends."""
-    cluster = Cluster(whole_dashboard, forks)
+    cluster = Cluster(folder, whole_dashboard, forks)
     try:
         yield cluster
     finally:

@@ -1,7 +1,6 @@
 """A real server under test: `ensemble serve` in a process of its own, with ports, folders and a Ray of its own."""
 
 import itertools
-import json
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ import yaml
 from ray.serve.context import _set_global_client
 
 from deployments.contract.hosts import RAY_METRICS_SETTING
+from scripts.serve.folder import PREFIX, RAY
 from scripts.serve.ports import METRICS_SETTING
 from scripts.serve.tls import CERTIFICATE
 
@@ -91,6 +91,7 @@ class Server:
             content[f"{protocol}_options"] = {**content.get(f"{protocol}_options", {}), "port": port}
         self.environment = {
             **os.environ,
+            # Its private folder, with Ray's and the logs, is in here.
             "RAY_TMPDIR": str(self.folder),
             "PYTHONFAULTHANDLER": "1",
             METRICS_SETTING: str(metrics_port),
@@ -139,7 +140,7 @@ class Server:
 
     def ray_logs(self, pattern):
         """The files of its Ray's log folder that match."""
-        return sorted((self.folder / "ray" / "session_latest" / "logs").glob(pattern))
+        return sorted(self.folder.glob(f"{PREFIX}*/{RAY}/session_latest/logs/{pattern}"))
 
     def ends_of_logs(self):
         """The last of what its Ray and its nodes have written."""
@@ -216,12 +217,9 @@ def post(server, image, content_type="image/jpeg", **query):
 
 
 def scrape(server, name):
-    """The samples of a metric, from every target that Ray tells Prometheus of: [(labels, value)]."""
+    """The samples of a metric that Ray exports: [(labels, value)]."""
     samples = []
-    discovery = server.folder / "ray" / "prom_metrics_service_discovery.json"
-    for group in json.loads(discovery.read_text()):
-        for target in group["targets"]:
-            for line in httpx.get(f"http://{target}/metrics", timeout=30).text.splitlines():
-                if found := re.fullmatch(rf"{name}\{{(.*)\}} (\S+)", line):
-                    samples.append((dict(re.findall(r'(\w+)="([^"]*)"', found[1])), float(found[2])))
+    for line in httpx.get(f"http://127.0.0.1:{server.ray_metrics_port}/metrics", timeout=30).text.splitlines():
+        if found := re.fullmatch(rf"{name}\{{(.*)\}} (\S+)", line):
+            samples.append((dict(re.findall(r'(\w+)="([^"]*)"', found[1])), float(found[2])))
     return samples

@@ -10,7 +10,6 @@ import fcntl
 import time
 from collections.abc import Mapping
 from copy import deepcopy
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -21,7 +20,9 @@ from deployments.contract.errors import ConfigurationError, Conflict, EnsembleEr
 from deployments.members.local import LocalMember
 from graph.capabilities.loading.control import Change
 from graph.capabilities.loading.settings import NEEDED
+from graph.edges.folder import place
 from graph.names import INGRESS
+from graph.private import make_private
 from graph.ray_internals.dashboard import APPLICATIONS, ON_HEAD, authorization, url
 from models.errors import ModelError, Unreachable
 
@@ -59,9 +60,9 @@ async def on_head(application: str, config: EnsembleConfig, agreed: Agreement, c
 
 def _changed(application: str, config: EnsembleConfig, agreed: Agreement, change: Change) -> int | None:
     version = None if change.unload else fitting(config, agreed, change)
-    context = ray.get_runtime_context()
+    make_private(folder := place(application, "loading"))
     # No other change is made meanwhile, whichever replica it comes from.
-    with (Path(context.get_temp_dir()) / context.get_session_name() / "loading.lock").open("w") as held:
+    with (folder / "lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         deploy(url(), application, config, change._replace(version=version))
     return version

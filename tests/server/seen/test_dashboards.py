@@ -30,13 +30,13 @@ BOARD = ROOT / "configs" / "grafana" / "dashboards" / "ensemble.json"
 
 @contextmanager
 def prometheus(server, folder):
-    """Our configuration, but for what depends on the machine: where Ray's targets are, and a faster pace."""
+    """Our configuration, but for what depends on the machine: the port of Ray's metrics, and a faster pace."""
     config = yaml.safe_load((ROOT / "configs" / "prometheus.yaml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(ROOT / "configs" / name) for name in config["rule_files"]]
     ray = next(job for job in config["scrape_configs"] if job["job_name"] == "ray")
-    discovery = server.folder / "ray" / "prom_metrics_service_discovery.json"
-    ray["file_sd_configs"] = [{"files": [str(discovery)], "refresh_interval": "1s"}]
+    [group] = ray["static_configs"]
+    group["targets"] = [f"127.0.0.1:{server.ray_metrics_port}"]
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
     [port] = free_ports(1)
     command = ["prometheus", f"--config.file={folder / 'prometheus.yaml'}", f"--storage.tsdb.path={folder / 'data'}"]

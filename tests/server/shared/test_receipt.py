@@ -73,9 +73,8 @@ def used_s(server):
     used = []
     for process in psutil.process_iter():
         try:
-            if "ServeReplica:ensemble" in " ".join(process.cmdline()) and process.environ().get("RAY_TMPDIR") == str(
-                server.folder
-            ):
+            where = process.environ().get("RAY_TMPDIR")
+            if "ServeReplica:ensemble" in " ".join(process.cmdline()) and where == str(server.folder):
                 used += [each.cpu_times() for each in (process, *process.children())]
         except psutil.Error:
             continue
