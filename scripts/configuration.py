@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.hosts import LOOPBACK
 from deployments.contract.settings import describe, did_you_mean
+from graph.private import changeable_by_others
 from graph.ray_internals.import_path import append_working_directory
 from scripts.errors import ScriptError
 
@@ -105,7 +106,10 @@ def check_import_paths(config: Mapping[str, Any]) -> None:
         except (ImportError, ValueError):
             found = False
         if not found:
-            hint = did_you_mean(path, [IMPORT_PATH]) or "; modules of your own are looked for in the working directory"
+            shared = changeable_by_others(Path.cwd())
+            where = f", but not where other users can change {shared}" if shared else ""
+            looked = f"; modules of your own are looked for in the working directory{where}"
+            hint = did_you_mean(path, [IMPORT_PATH]) or looked
             raise ConfigurationError(f"import_path: there is no {path!r}{hint}")
 
 

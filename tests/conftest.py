@@ -32,6 +32,12 @@ def repository(tmp_path_factory):
     return root
 
 
+@pytest.fixture
+def needs_root():
+    """Fails a test that makes another user's files where only root could."""
+    assert os.getuid() == 0, "this test makes files of another user: run it as root"
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Of several processes that test, one has all tests of a file, or of a folder whose tests share servers."""

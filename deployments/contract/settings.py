@@ -28,7 +28,8 @@ MIB = 1024 * 1024
 class Schema(BaseModel):
     """Base of every configuration class: unknown fields are errors, and instances are immutable."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    # Tracebacks, which Serve logs, do not quote what was given.
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, hide_input_in_errors=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -97,7 +97,7 @@ class PageConfig(Schema):
     enabled: bool = Field(True, description="whether there is a page at /, and /stats that it draws")
     jaeger_url: str | None = Field(
         None,
-        pattern=r"^https?://[^\s\"'<>]+$",
+        pattern=r"^https?://[^\s\"'<>@]+$",
         max_length=200,
         description="address of Jaeger's page, as a browser reaches it; trace ids become links to it",
     )

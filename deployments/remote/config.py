@@ -76,9 +76,7 @@ class RemoteConfig(TensorSettings, MemberConfig):
     def _fields_go_together(self) -> Self:
         parts = urlsplit(self.url)
         if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
-            raise ValueError(
-                f"url: {self.url!r} is none of {', '.join(f'{name}://host:port' for name in DEFAULT_PORTS)}"
-            )
+            raise ValueError(f"url: it is none of {', '.join(f'{name}://host:port' for name in DEFAULT_PORTS)}")
         if "@" in parts.netloc or parts.query or parts.fragment or (self.is_grpc and parts.path.strip("/")):
             raise ValueError("url: only a host and a port, and for HTTP a path; a token goes into `token_file`")
         # Raises ValueError for a port that is out of range.

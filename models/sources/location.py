@@ -63,7 +63,9 @@ def parse_repository(given: str | Path | Location) -> Path | Location:
     if parts.scheme == "hf" and not parts.path.strip("/"):
         raise SourceError(f"{given!r} names no repository; on Hugging Face that is hf://OWNER/NAME")
     if parts.query:
-        raise SourceError(f"{given!r}: a repository has no query (what follows `?`)")
+        raise SourceError(
+            "a repository has no query (what follows `?`); credentials are in the environment (docs/operations.md)"
+        )
     if any(part in {".", ".."} for part in parts.path.split("/")):
         raise SourceError(f"{given!r}: no `.` or `..` in the path")
     if parts.scheme == "http" and host not in LOOPBACK:

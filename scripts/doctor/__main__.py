@@ -5,8 +5,9 @@
     ensemble doctor --cluster --host-address 10.0.0.1 configs/cluster.yaml      on a machine that is to be a head
     ensemble doctor --join 10.0.0.1 --host-address 10.0.0.2                     on one that is to join it
 
-It checks versions, the working directory, HAProxy, cores, instructions, memory, the token, ports, the configuration and
-its models, and sends one image through each node in this process. The exit status is 1 if something is wrong.
+It checks versions, the working directory, HAProxy, cores, instructions, memory, the private folder, the token, ports,
+the configuration and its models, and sends one image through each node in this process. The exit status is 1 if
+something is wrong.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ def examine(config: dict[str, Any]) -> Iterator[Finding]:
     yield machine.cores(needed["num_cpus"])
     yield machine.instructions()
     yield machine.memory(needed["memory"], needed["replicas"])
+    yield machine.folder()
     yield machine.token()
     for name, value in switches().items():
         os.environ.setdefault(name, value)

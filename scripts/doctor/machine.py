@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from deployments.members.local import LocalMember
 from graph.config import EnsembleConfig
 from graph.defaults import share_of_threads, sharing
 from graph.names import INGRESS
+from graph.ray_internals.address import is_in_cluster
 from scripts.configuration import replicas_at_start
 from scripts.doctor.finding import Finding
 from scripts.errors import ScriptError
 from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH
+from scripts.serve.folder import SETTING, check_place, parent
 from scripts.serve.ports import Port, check_ports
 
 CPU_INFO = Path("/proc/cpuinfo")
@@ -115,8 +118,21 @@ def memory(needed: float, replicas: float, available: float | None = None) -> Fi
     return Finding("ok", what)
 
 
+def folder() -> Finding:
+    """Whether a server can have a folder that only this user can enter or replace."""
+    try:
+        with tempfile.TemporaryDirectory(dir=parent()) as made:
+            check_place(Path(made), SETTING)
+    except (ScriptError, OSError) as err:
+        what, _, remedy = str(err).partition("; ")
+        return Finding("wrong", f"private folder: {what}", remedy or f"set {SETTING} to another folder")
+    return Finding("ok", f"private folder: only this user can enter the one that a server makes in {parent()}")
+
+
 def token() -> Finding:
     """Ray's token, without which other users of this machine can't use the cluster."""
+    if TOKEN_PATH not in os.environ and not is_in_cluster():
+        return Finding("ok", "token: the server makes one of its own")
     path = Path(os.environ.get(TOKEN_PATH, str(TOKEN_FILE)))
     if not path.exists():
         return Finding("ok", f"token: {path} will be made at the start")

@@ -62,7 +62,7 @@ def ensure_token(file: Path) -> None:
         ScriptError: another user can change the file.
     """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    check_place(file if file.exists() else file.parent)
+    check_place(file if file.exists() else file.parent, TOKEN_PATH)
     if file.exists():
         # Another owner's file can't be changed.
         with suppress(OSError):

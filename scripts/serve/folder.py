@@ -14,6 +14,8 @@ from graph.private import changeable_by_others
 from scripts.errors import ScriptError
 
 PREFIX = "ens-"
+# Ray's environment variable for the folder around it.
+SETTING = "RAY_TMPDIR"
 # The server holds a lock on it as long as it runs. A process id would not do: containers that share /tmp may each have
 # a process of that id, or none.
 LOCK = "lock"
@@ -38,7 +40,7 @@ def private_folder() -> Iterator[Path]:
     with _locked(folder):
         has_logs = False
         try:
-            check_place(folder)
+            check_place(folder, SETTING)
             yield folder
         except BaseException:
             has_logs = (folder / RAY).exists()
@@ -54,18 +56,18 @@ def parent() -> Path:
     Raises:
         ScriptError: the paths of sockets in it would be too long.
     """
-    around = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp").absolute()  # noqa: S108
+    around = Path(os.environ.get(SETTING) or os.environ.get("TMPDIR") or "/tmp").absolute()  # noqa: S108
     if len(os.fsencode(around)) > MAX_PATH:
-        raise ScriptError(f"the path {around} is too long for sockets in it; set RAY_TMPDIR to one of {MAX_PATH} bytes")
+        raise ScriptError(f"the path {around} is too long for sockets in it; set {SETTING} to one of {MAX_PATH} bytes")
     return around
 
 
-def check_place(path: Path) -> None:
-    """Raise ScriptError if another user could change a path of this server's, or put something else in its place."""
+def check_place(path: Path, setting: str) -> None:
+    """Raise ScriptError, which names the setting of the place, if another user could put something else at a path."""
     if (found := changeable_by_others(path)) is not None:
         raise ScriptError(
-            f"other users of this machine can change {found}, which leads to {path}: if it is yours, run "
-            f"`chmod go-w {found}`; or set RAY_TMPDIR to a folder of your own (mkdir -m 700 FOLDER)"
+            f"other users of this machine can change {found}, and so replace {path}; "
+            f"if it is yours, run `chmod go-w {found}`, or set {setting} to a place that is yours alone"
         )
 
 

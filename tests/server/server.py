@@ -98,6 +98,8 @@ class Server:
             RAY_METRICS_SETTING: str(self.ray_metrics_port),
             **environment,
         }
+        # What is None is not in its environment.
+        self.environment = {name: value for name, value in self.environment.items() if value is not None}
         scheme = "https" if CERTIFICATE in environment else "http"
         self.url = f"{scheme}://127.0.0.1:{self.http_port}"
         self.grpc = f"127.0.0.1:{self.grpc_port}"

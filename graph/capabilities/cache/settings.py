@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from pathlib import Path
+from typing import Any, Self
 
-from pydantic import ByteSize, Field, field_validator
+from pydantic import ByteSize, Field, field_validator, model_validator
 
 from deployments.contract.settings import MIB, Schema
 from graph.capabilities.cache.stores import Memory, Redis, Store
 
 URLS = ("redis://", "rediss://", "unix://")
+# Of what follows: at most the name of a user before `@`, and no option that is a password.
+WITHOUT_PASSWORD = re.compile(r"[a-z]+://([^:@/?#]*@)?(?!.*password=)[^@]*", re.IGNORECASE | re.DOTALL)
 
 
 def bounded(schema: dict[str, Any]) -> None:
@@ -36,6 +40,7 @@ class CacheSettings(Schema):
         max_length=4096,
         description="URL of a Redis that all processes share; default: the memory of each process",
     )
+    redis_password_file: Path | None = Field(None, description="a file with the password of that Redis")
     per_key: bool = Field(
         False, description="whether each API key has entries of its own, so that no key sees what others sent"
     )
@@ -48,14 +53,22 @@ class CacheSettings(Schema):
     def _is_url(cls, url: str | None) -> str | None:
         if url is not None and not url.startswith(URLS):
             raise ValueError(f"a URL begins with one of {', '.join(URLS)}")
+        if url is not None and not WITHOUT_PASSWORD.fullmatch(url):
+            raise ValueError("Serve logs it, so the password goes into a file that `redis_password_file` names")
         return url
+
+    @model_validator(mode="after")
+    def _fields_go_together(self) -> Self:
+        if self.redis_password_file is not None and self.redis is None:
+            raise ValueError("redis_password_file: it needs `redis`")
+        return self
 
     def store(self) -> Store:
         """Where entries are kept.
 
         Raises:
-            ConfigurationError: Redis' client is missing, or its URL is wrong.
+            ConfigurationError: Redis' client is missing, its URL is wrong, or its password can't be read.
         """
         if self.redis is None:
             return Memory(self.max_bytes, self.max_entries, self.ttl_s)
-        return Redis(self.redis, self.ttl_s, self.redis_timeout_ms / 1000)
+        return Redis(self.redis, self.ttl_s, self.redis_timeout_ms / 1000, self.redis_password_file)

@@ -7,6 +7,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from deployments.contract.errors import ConfigurationError
@@ -102,11 +103,11 @@ def _size(key: bytes, content: bytes) -> int:
 class Redis(Store):
     """Keeps entries in a Redis, which bounds its own memory; while Redis is down there is no cache."""
 
-    def __init__(self, url: str, ttl_s: float, timeout_s: float) -> None:
+    def __init__(self, url: str, ttl_s: float, timeout_s: float, password_file: Path | None = None) -> None:
         """Set its URL, how long an entry lives and how long a reply may take; it connects when it is first used.
 
         Raises:
-            ConfigurationError: the client's package is missing, or the URL is wrong.
+            ConfigurationError: the client's package is missing, the URL is wrong, or the password can't be read.
         """
         try:
             from redis import asyncio as client
@@ -115,10 +116,16 @@ class Redis(Store):
         except ImportError as err:
             raise ConfigurationError("cache.redis needs Redis' client: pip install 'ensemble-serving[redis]'") from err
         try:
+            password = None if password_file is None else password_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as err:
+            # The error of a decoder quotes what it could not decode.
+            raise ConfigurationError(
+                f"cache.redis_password_file: can't read {password_file} ({type(err).__name__})"
+            ) from None
+        limits: dict[str, Any] = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
+        try:
             # Without retries: a slow cache is worse than none.
-            self._client: Any = client.Redis.from_url(
-                url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
-            )
+            self._client: Any = client.Redis.from_url(url, password=password, retry=Retry(NoBackoff(), 0), **limits)
         except ValueError as err:
             raise ConfigurationError(f"cache.redis: {err}") from err
         self._ttl_ms = max(1, round(ttl_s * 1000))
@@ -162,7 +169,6 @@ class Redis(Store):
 
     def _failed(self, error: Exception) -> None:
         if self._down_until is None:
-            # The URL is not logged, as it may have a password.
             logger.warning("Redis does not answer (%s); there is no cache until it does", type(error).__name__)
         self._down_until = time.monotonic() + PAUSE_S
 

@@ -105,6 +105,18 @@ def test_an_import_path_is_that_of_a_module(tmp_path, monkeypatch):
             check_import_paths({"applications": [{"import_path": path}]})
 
 
+def test_nothing_is_imported_where_others_can_write_and_that_is_said(tmp_path, monkeypatch):
+    (tmp_path / "own_build_of_theirs.py").touch()
+    tmp_path.chmod(0o1777)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    with pytest.raises(ConfigurationError, match=f"working directory, but not where other users can change {tmp_path}"):
+        check_import_paths({"applications": [{"import_path": "own_build_of_theirs:build"}]})
+    assert str(tmp_path) not in sys.path
+    tmp_path.chmod(0o700)
+    check_import_paths({"applications": [{"import_path": "own_build_of_theirs:build"}]})
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [

@@ -1,7 +1,6 @@
 """What the package takes of Ray is there, in the version that it was read in; no other module takes it."""
 
 import inspect
-import json
 import os
 import re
 from importlib.util import find_spec
@@ -96,14 +95,12 @@ def test_ray_starts_its_raylet_and_dashboard_by_the_functions_that_are_replaced(
     parameters = list(inspect.signature(services.start_ray_process).parameters)
     assert parameters[:2] == ["command", "process_type"]
     assert "cwd" in parameters
-    assert f'f"{head.SESSION}{{session_dir}}"' in inspect.getsource(services.start_api_server)
     assert "start_api_server" in node.Node.start_head_processes.__code__.co_names
     announced = {"_webui_url", "DASHBOARD_ADDRESS", "KV_NAMESPACE_DASHBOARD"}
     code = node.Node.start_api_server.__code__, services.start_api_server.__code__
     assert announced | {"PROCESS_TYPE_DASHBOARD"} <= {name for each in code for name in each.co_names}
     assert "webui:url" in inspect.getsource(node.Node.start_api_server)
     assert head.DASHBOARD_PORT == ray_constants.DEFAULT_DASHBOARD_PORT
-    assert head.DISCOVERY == ray_constants.PROMETHEUS_SERVICE_DISCOVERY_FILE
 
 
 def test_a_worker_runs_what_it_is_given_before_its_first_task():
@@ -127,7 +124,7 @@ class Node:
 
     def start_api_server(self, **_):
         self._webui_url = "here:2"
-        services.start_ray_process(["run", "--session-dir=/session"], ray_constants.PROCESS_TYPE_DASHBOARD, True)
+        services.start_ray_process(["run"], ray_constants.PROCESS_TYPE_DASHBOARD, True)
 
     @property
     def webui_url(self):
@@ -139,7 +136,7 @@ class Node:
     def get_logs_dir_path(self):
         return str(FOLDER[0])
 
-    get_temp_dir_path = get_session_dir_path = get_logs_dir_path
+    get_session_dir_path = get_logs_dir_path
 
 
 FOLDER = []
@@ -153,16 +150,14 @@ def test_a_head_is_started_with_parameters_that_ray_takes(whole, tmp_path, monke
     monkeypatch.setattr(node, "Node", type("Node", (Node,), {}))
     monkeypatch.setattr(services, "start_ray_process", lambda *args, cwd=None: commands.append((args[0], cwd)))
     monkeypatch.setattr(os, "environ", {"RAY_METRICS_PORT": "7"})
-    started = head.start(whole, "/a/socket")
+    started = head.start(str(tmp_path / "ray"), whole, "/a/socket")
     assert (started["address"], started["session"]) == ("here:1", str(tmp_path))
     *dashboard, ([run, worker], folder) = commands
-    assert dashboard == ([(["run", "--session-dir=/session"], "/session")] if whole else [])
+    # The workers' first folder to import from: nobody can put a module there, on any machine.
+    assert dashboard == ([(["run"], "/proc")] if whole else [])
     assert (run, folder) == ("run", None)
     assert callable(load_class(os.environ[ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR]))
     assert "fork_client.py /a/socket leave python" in worker
-    assert json.loads((tmp_path / head.DISCOVERY).read_text()) == [
-        {"labels": {"job": "ray"}, "targets": ["127.0.0.1:7"]}
-    ]
     if whole:
         assert (started["dashboard"], started["interface"]) == ("http://here:2", [])
         return
@@ -171,17 +166,6 @@ def test_a_head_is_started_with_parameters_that_ray_takes(whole, tmp_path, monke
     assert {f"--port={port}", "--gcs-address=here:1", "--cluster-id=0000", "--session=session"} <= set(
         started["interface"]
     )
-
-
-def test_the_metrics_addresses_of_another_user_give_way_and_a_folder_of_theirs_is_no_reason_to_end(tmp_path):
-    (file := tmp_path / head.DISCOVERY).write_text("another user's")
-    another = file.stat().st_ino
-    assert head.announce(tmp_path, "here:7") == ""
-    # Not written, which its owner alone may, but replaced.
-    assert file.stat().st_ino != another
-    assert json.loads(file.read_text())[0]["targets"] == ["here:7"]
-    assert list(tmp_path.iterdir()) == [file]
-    assert "Prometheus does not find the metrics at here:7" in head.announce(tmp_path / "none", "here:7")
 
 
 def test_serves_interface_has_the_dashboards_paths_and_asks_for_its_token():

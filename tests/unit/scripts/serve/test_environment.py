@@ -2,6 +2,9 @@ import os
 import stat
 import subprocess
 
+import pytest
+
+from scripts.errors import ScriptError
 from scripts.serve import environment
 from scripts.shipped import shipped
 
@@ -33,6 +36,26 @@ def test_what_the_environment_sets_stays(monkeypatch, tmp_path):
     environment.set_up()
     assert token.read_text() == first
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
+
+
+def test_each_server_has_a_token_of_its_own_and_machines_of_a_cluster_share_one(monkeypatch, tmp_path):
+    monkeypatch.setattr(environment, "TOKEN_FILE", tmp_path / "home" / "ray_token")
+    tokens = []
+    for name in ("a", "b", "home"):
+        monkeypatch.setattr(os, "environ", {"ENSEMBLE_HOST_ADDRESS": "10.0.0.1"} if name == "home" else {})
+        environment.set_up(tmp_path / name)
+        assert os.environ[environment.TOKEN_PATH] == str(tmp_path / name / "ray_token")
+        tokens.append((tmp_path / name / "ray_token").read_text())
+    assert len(set(tokens)) == 3
+
+
+def test_a_token_that_another_user_could_put_there_is_refused(monkeypatch, tmp_path):
+    (shared := tmp_path / "shared").mkdir()
+    shared.chmod(0o777)
+    monkeypatch.setattr(os, "environ", {environment.TOKEN_PATH: str(shared / "token")})
+    with pytest.raises(ScriptError, match=f"can change {shared}.*or set RAY_AUTH_TOKEN_PATH"):
+        environment.set_up()
+    assert not list(shared.iterdir())
 
 
 def test_a_token_of_ones_own_needs_no_file(monkeypatch):

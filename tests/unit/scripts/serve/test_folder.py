@@ -8,8 +8,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE
 
+import pytest
+
 from graph.front import slot
-from scripts.serve.folder import LOCK, PREFIX, _locked, private_folder
+from scripts.doctor import machine as doctor
+from scripts.errors import ScriptError
+from scripts.serve.folder import LOCK, PREFIX, RAY, SETTING, _locked, private_folder
+
+
+@pytest.fixture(autouse=True)
+def around(monkeypatch):
+    """A folder of one's own in place of /tmp."""
+    around = Path(tempfile.mkdtemp(prefix="es-", dir="/tmp"))
+    monkeypatch.setenv(SETTING, str(around))
+    try:
+        yield around
+    finally:
+        shutil.rmtree(around)
 
 
 def test_the_folder_is_this_users_alone_and_gone_at_the_end():
@@ -49,25 +64,72 @@ def test_what_a_killed_server_left_is_removed_and_what_a_live_one_has_is_not():
         killed.wait()
         with private_folder():
             assert live.exists()
-            assert not stale.exists()
+            # It may have the logs that say why.
+            assert stale.exists()
+        with server() as (later, latest):
+            later.kill()
+            later.wait()
+            with private_folder():
+                assert live.exists()
+                assert latest.exists()
+                assert not stale.exists()
 
 
-def test_a_live_server_whose_process_has_no_number_here_keeps_its_folder():
+def test_a_live_server_whose_process_has_no_number_here_keeps_its_folder(around):
     """As in another container that shares /tmp: no number in the folder's name tells anything."""
     ended = subprocess.Popen(["true"])
     ended.wait()
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{ended.pid}-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{ended.pid}-", dir=around))
     try:
         with _locked(folder), private_folder():
             assert folder.exists()
+        newer = Path(tempfile.mkdtemp(prefix=PREFIX, dir=around))
+        with _locked(newer):
+            pass
         with private_folder():
             assert not folder.exists()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(newer, ignore_errors=True)
 
 
-def test_what_is_not_this_users_or_has_no_lock_is_left_alone(monkeypatch):
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
+def test_logs_that_an_error_may_refer_to_stay_and_nothing_else_does(around):
+    def fail(has_logs):
+        with private_folder() as folder:
+            if has_logs:
+                (folder / RAY).mkdir()
+            raise ScriptError("it fails")
+
+    for has_logs in (True, False):
+        with pytest.raises(ScriptError, match="it fails"):
+            fail(has_logs)
+        assert len(list(around.glob(f"*/{RAY}"))) == len(list(around.iterdir())) == 1
+
+
+def test_a_place_in_which_others_can_put_another_folder_is_refused_and_the_hint_works(around):
+    around.chmod(0o777)
+    refused = rf"can change {around}, and so replace .*chmod go-w {around}`"
+    with pytest.raises(ScriptError, match=refused), private_folder():
+        pass
+    assert not list(around.iterdir())
+    assert doctor.folder().verdict == "wrong"
+    assert doctor.folder().remedy.startswith(f"if it is yours, run `chmod go-w {around}`")
+    subprocess.run(["chmod", "go-w", around], check=True)
+    assert doctor.folder().verdict == "ok"
+    with private_folder() as folder:
+        assert folder.parent == around
+
+
+def test_a_path_that_is_too_long_for_sockets_is_refused_before_ray_starts(tmp_path, monkeypatch):
+    long = tmp_path / ("a" * 40)
+    long.mkdir()
+    monkeypatch.setenv(SETTING, str(long))
+    with pytest.raises(ScriptError, match="set RAY_TMPDIR to one of 24 bytes"), private_folder():
+        pass
+
+
+def test_what_is_not_this_users_or_has_no_lock_is_left_alone(around, monkeypatch):
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=around))
     try:
         with private_folder():
             assert folder.exists()

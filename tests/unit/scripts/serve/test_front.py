@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from scripts.configuration import IMPORT_PATH
@@ -29,9 +31,10 @@ def test_the_ingress_itself_takes_requests(content):
 def test_where_serves_proxy_does_it_is_said(content, why, capsys):
     before = dict(content)
     ports = (Port("127.0.0.1", 1), Port("127.0.0.1", 2), Port("127.0.0.1", 3))
-    with in_front(content, *ports, None) as front:
+    folder = Path("none")
+    with in_front(folder, content, *ports, None) as front:
         assert front is None
         assert content == before
     assert why in capsys.readouterr().out
-    with pytest.raises(ScriptError, match="TLS ends at HAProxy"), in_front(content, *ports, ("a", "b")):
+    with pytest.raises(ScriptError, match="TLS ends at HAProxy"), in_front(folder, content, *ports, ("a", "b")):
         pass

@@ -3,6 +3,7 @@ import logging
 import signal
 
 import pytest
+import redis
 
 from deployments.contract.errors import ConfigurationError
 from graph.capabilities.cache import stores
@@ -125,9 +126,21 @@ async def test_a_redis_that_hangs_is_not_waited_for_and_left_alone_for_a_time(tm
 
 
 @pytest.mark.slow
-async def test_a_password_is_not_told(tmp_path, caplog):
+async def test_a_password_comes_from_a_file_and_is_not_told(tmp_path, caplog):
+    (file := tmp_path / "password").write_text("secret\n")
     with running(tmp_path) as url:
-        store = Redis(url.replace("unix://", "unix://user:secret@"), 60, 10)
-        assert await store.look_up([b"a"]) == [None]
+        redis.Redis.from_url(url).config_set("requirepass", "secret")
+        for user in ("", "default@"):
+            store = Redis(url.replace("unix://", f"unix://{user}"), 60, 10, file)
+            store.keep(b"a", b"1")
+            await asyncio.gather(*store._writes)
+            assert await store.look_up([b"a"]) == [b"1"]
+        file.write_text("another secret")
+        assert await Redis(url, 60, 10, file).look_up([b"a"]) == [None]
     assert "Redis does not answer" in caplog.text
     assert "secret" not in caplog.text
+
+
+def test_a_password_that_can_not_be_read_is_named(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"redis_password_file: can't read .*FileNotFoundError"):
+        Redis("redis://localhost", 60, 1, tmp_path / "none")
