@@ -47,7 +47,7 @@ class Generator:
         for job in self._jobs:
             ours, theirs = socket.socketpair()
             # Not by `multiprocessing`, whose processes import all that the command does.
-            command = [sys.executable, "-c", WORKER, str(theirs.fileno())]
+            command = [sys.executable, "-P", "-c", WORKER, str(theirs.fileno())]
             # Away from the terminal, whose Ctrl-C is for this process to heed.
             process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)  # noqa: S603
             self._processes.append(process)

@@ -48,7 +48,7 @@ def serving(config: Mapping[str, Any], cores: int | None = None, traced_in: Path
     with tempfile.TemporaryDirectory(prefix="ensemble-plan-") as folder, ExitStack() as stack:
         file, log, port = Path(folder) / "config.yaml", Path(folder) / "log", free_ports()
         file.write_text(yaml.safe_dump(opened(config)), encoding="utf-8")
-        command = [sys.executable, "-m", "scripts.serve", str(file), "--ports-from", str(port)]
+        command = [sys.executable, "-P", "-m", "scripts.serve", str(file), "--ports-from", str(port)]
         environment = {name: value for name, value in os.environ.items() if name not in {CERTIFICATE, KEY}}
         environment |= {} if traced_in is None else {"OTEL_TRACES_EXPORTER": "file"}
         with confined(cores):

@@ -26,7 +26,9 @@ def attempt(what, path, action, *arguments):
 
 
 def plant(folder):
-    os.close(os.open(os.path.join(folder, PLANTED), os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    path = os.path.join(folder, PLANTED)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    os.unlink(path)
 
 
 def connect(path):

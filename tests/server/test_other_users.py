@@ -54,7 +54,9 @@ def server(repository, tmp_path_factory):
 
 
 def processes(server):
-    return [server.process, *psutil.Process(server.process.pid).children(recursive=True)]
+    """All of its processes."""
+    supervisor = psutil.Process(server.process.pid)
+    return [supervisor, *supervisor.children(recursive=True)]
 
 
 def private(server):
@@ -65,13 +67,14 @@ def private(server):
 
 
 def opened(server):
-    """What its processes have open, as (path, whether to write) with the inodes of sockets as paths."""
+    """What its processes have open, as (path or inode of a socket, whether to write)."""
     for process in processes(server):
-        for link in Path(f"/proc/{process.pid}/fd").iterdir():
-            # A process may end, or close a file, meanwhile.
-            with suppress(OSError):
-                flags = int(Path(f"/proc/{process.pid}/fdinfo/{link.name}").read_text().split()[3], 8)
-                yield os.readlink(link), flags & os.O_ACCMODE != os.O_RDONLY
+        # A process may end, or close a file, meanwhile.
+        with suppress(OSError):
+            for link in Path(f"/proc/{process.pid}/fd").iterdir():
+                with suppress(OSError):
+                    flags = int(Path(f"/proc/{process.pid}/fdinfo/{link.name}").read_text().split()[3], 8)
+                    yield os.readlink(link), flags & os.O_ACCMODE != os.O_RDONLY
 
 
 def sockets(server):
@@ -107,7 +110,7 @@ def test_what_it_reads_is_not_for_others_to_change(server):
     files = {Path(path) for path, _ in opened(server) if path.startswith("/")}
     for process in processes(server):
         with suppress(psutil.Error):
-            files |= {Path(mapped.path) for mapped in psutil.Process(process.pid).memory_maps()}
+            files |= {Path(mapped.path) for mapped in process.memory_maps()}
     files = {path for path in files if path.is_file() and stat.S_ISREG(path.stat().st_mode)}
     assert len(files) > 50
     folders = {above for path in files for above in path.parents}
@@ -120,8 +123,7 @@ def test_no_module_can_be_planted(server):
     folders = set(json.loads(Path(server._cwd, "path.json").read_text()))
     for process in processes(server):
         with suppress(psutil.Error, FileNotFoundError):
-            here = psutil.Process(process.pid)
-            folders |= {here.cwd(), *here.environ().get("PYTHONPATH", "").split(os.pathsep)}
+            folders |= {process.cwd(), *process.environ().get("PYTHONPATH", "").split(os.pathsep)}
     # What is no folder is a hook, an archive, or one that is not there and could be made.
     folders = {Path(folder) for folder in folders if folder.startswith("/")}
     assert server._cwd in folders
@@ -150,7 +152,7 @@ def test_ports_are_documented_or_ask_for_the_token(server):
     ports = {
         each.laddr.port
         for process in processes(server)
-        for each in psutil.Process(process.pid).net_connections("tcp")
+        for each in process.net_connections("tcp")
         if each.status == psutil.CONN_LISTEN
     }
     assert server.ports <= ports
@@ -168,7 +170,7 @@ def test_the_token_is_this_servers_alone_and_gone_with_it(repository):
             file = Path(server.told("RAY_AUTH_TOKEN_PATH"))
             assert file.parent == private(server)
             tokens.append(file.read_text())
-            # No log has it, and no command line.
+            # No log has it, and no command line that runs.
             texts = [path.read_bytes() for path in (private(server) / RAY).rglob("*") if path.is_file()]
             texts += [" ".join(process.cmdline()).encode() for process in processes(server)]
             assert not [text for text in texts if tokens[-1].encode() in text]
