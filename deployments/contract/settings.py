@@ -6,6 +6,7 @@ are read once, at the start.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
@@ -23,6 +24,8 @@ Cpus = Literal["auto"] | Annotated[tuple[Annotated[int, Field(ge=0, le=8191)], .
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=NAME, max_length=MAX_NAME_LENGTH)]
 MIB = 1024 * 1024
+# What follows the scheme of an address: it may hold a password.
+ADDRESS = re.compile(r"(?<=://)[^\s'\"]+")
 
 
 class Schema(BaseModel):
@@ -68,5 +71,5 @@ def describe(error: ValidationError) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = ADDRESS.sub("…", repr(value))
     return text if len(text) <= 200 else f"{text[:200]}…"

@@ -101,8 +101,9 @@ def split_model(given: str) -> tuple[Path | Location | None, str]:
         if isinstance(repository, Path) and not repository.is_absolute():
             raise SourceError(f"{given!r}: a model outside of the repository is given by its absolute path")
     if not re.fullmatch(NAME, name) or len(name) > MAX_NAME_LENGTH:
+        shown = name.partition("?")[0]
         raise SourceError(
-            f"{name!r} is no model's name: use at most {MAX_NAME_LENGTH} letters, digits, dots, dashes and underscores"
+            f"{shown!r} is no model's name: use at most {MAX_NAME_LENGTH} letters, digits, dots, dashes and underscores"
         )
     return repository, name
 
