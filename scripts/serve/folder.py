@@ -51,7 +51,7 @@ def private_folder() -> Iterator[Path]:
 
 
 def parent() -> Path:
-    """The folder in which servers have theirs: where Ray would have its own.
+    """The folder in which servers have theirs: where Ray would have its own. It is made if it is not there.
 
     Raises:
         ScriptError: the paths of sockets in it would be too long.
@@ -59,6 +59,7 @@ def parent() -> Path:
     around = Path(os.environ.get(SETTING) or os.environ.get("TMPDIR") or "/tmp").absolute()  # noqa: S108
     if len(os.fsencode(around)) > MAX_PATH:
         raise ScriptError(f"the path {around} is too long for sockets in it; set {SETTING} to one of {MAX_PATH} bytes")
+    around.mkdir(mode=0o700, parents=True, exist_ok=True)
     return around
 
 

@@ -120,6 +120,12 @@ def test_a_place_in_which_others_can_put_another_folder_is_refused_and_the_hint_
         assert folder.parent == around
 
 
+def test_the_folder_around_it_is_made(around, monkeypatch):
+    monkeypatch.setenv(SETTING, str(around / "new"))
+    with private_folder() as folder:
+        assert folder.parent == around / "new"
+
+
 def test_a_path_that_is_too_long_for_sockets_is_refused_before_ray_starts(tmp_path, monkeypatch):
     long = tmp_path / ("a" * 40)
     long.mkdir()
