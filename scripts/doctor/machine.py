@@ -125,8 +125,8 @@ def folder() -> Finding:
             check_place(Path(made), SETTING)
     except (ScriptError, OSError) as err:
         what, _, remedy = str(err).partition("; ")
-        return Finding("wrong", f"private folder: {what}", remedy or f"set {SETTING} to another folder")
-    return Finding("ok", f"private folder: only this user can enter the one that a server makes in {parent()}")
+        return Finding("wrong", f"files: {what}", remedy or f"set {SETTING} to another folder")
+    return Finding("ok", f"files: only this user can enter the folder that a server makes in {parent()}")
 
 
 def token() -> Finding:
