@@ -32,32 +32,39 @@ class FeedbackStore:
         """Set how much is remembered, the classes' names in order of index, the metrics, and a clock, seconds."""
         self._settings, self._metrics, self._clock = settings, metrics, clock
         self._labels = {label: index for index, label in enumerate(labels)}
-        # By the name of the request's API key, its id, and the image's position in it: when to forget, and the record.
-        self._answers: OrderedDict[tuple[str, str, int], tuple[float, Record]] = OrderedDict()
+        # By the name of the API key, and by the request's id and the image's position: when to forget, and the record.
+        self._answers: dict[str, OrderedDict[tuple[str, int], tuple[float, Record]]] = {}
 
     def remember(self, request: str, place: int, record: Record, key: str = "") -> None:
         """Remember an answer by the name of its API key, its request's id, and the image's position in the request.
 
-        Beyond `max_requests` the oldest answer is forgotten. Requests of different keys share no ids.
+        Beyond `max_requests` the oldest answer of the key that has the most is forgotten, so that no key has more than
+        its share while others want theirs. Requests of different keys share no ids.
         """
         if len(request) > MAX_ID:
             return
         self._forget()
-        self._answers.pop((key, request, place), None)
-        self._answers[key, request, place] = self._clock() + self._settings.ttl_s, record
+        own = self._answers.setdefault(key, OrderedDict())
+        own.pop((request, place), None)
+        own[request, place] = self._clock() + self._settings.ttl_s, record
         record.watchers.append(self._judge_shadow)
-        if len(self._answers) > self._settings.max_requests:
-            self._answers.popitem(last=False)
+        if self._remembered > self._settings.max_requests:
+            max(self._answers.values(), key=len).popitem(last=False)
+
+    @property
+    def _remembered(self) -> int:
+        return sum(map(len, self._answers.values()))
 
     def _forget(self) -> None:
         now = self._clock()
-        while self._answers and next(iter(self._answers.values()))[0] <= now:
-            self._answers.popitem(last=False)
+        for answers in self._answers.values():
+            while answers and next(iter(answers.values()))[0] <= now:
+                answers.popitem(last=False)
 
     def remembers(self, request: str, place: int, key: str = "") -> bool:
         """Whether the answer to an image of a key's request is remembered."""
         self._forget()
-        return (key, request, place) in self._answers
+        return (request, place) in self._answers.get(key, ())
 
     def is_class(self, label: str | int) -> bool:
         """Whether a label is the name or the index of a class."""
@@ -93,7 +100,7 @@ class FeedbackStore:
                 f"{str(label)[:MAX_QUOTED]!r} is no class; there are {len(self._labels)}, by name or index"
             )
         self._forget()
-        found = self._answers.get((key, request, place))
+        found = self._answers.get(key, OrderedDict()).get((request, place))
         image = f"image {place} of request {request[:MAX_QUOTED]!r}"
         if found is None:
             raise UnknownRequest(f"no answer to {image} is remembered: it was never given here, or is too old")
@@ -109,4 +116,4 @@ class FeedbackStore:
 
     def figures(self) -> FeedbackStats:
         """What `/stats` reports about it."""
-        return self._metrics.figures(len(self._answers))
+        return self._metrics.figures(self._remembered)
