@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from deployments.contract.settings import Schema
 
@@ -19,12 +19,18 @@ class CanarySettings(Schema):
     share: float = Field(ge=0, le=1, description="share of the images, or of the values of `key`, that it answers")
     max_failures: float = Field(0.05, ge=0, lt=1, description="highest share of its images on which it may fail")
     max_slowdown: float = Field(
-        3.0, ge=1, le=1000, description="highest median time per image, relative to the other version's"
+        3.0, ge=1, le=1000, description="highest time for the same images, relative to the other version's"
     )
     window: int = Field(
-        1000, ge=10, le=100_000, description="how many of the latest images of each version are compared"
+        1000, ge=10, le=100_000, description="how many of the latest calls of each version their usual time is taken of"
     )
-    least: int = Field(50, ge=1, le=100_000, description="fewest images of each version before they are compared")
+    least: int = Field(50, ge=1, le=100_000, description="fewest images of the canary before it is rolled back")
+
+    @model_validator(mode="after")
+    def _window_holds_the_least(self) -> Self:
+        if self.window < self.least:
+            raise ValueError(f"window is {self.window}, less than `least`, {self.least}; raise it, or lower `least`")
+        return self
 
 
 class CanaryConfig(CanarySettings):

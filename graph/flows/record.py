@@ -20,24 +20,33 @@ class Record:
         members: that of each member that answered, by name.
         versions: the version that answered of each member that has a canary, by name.
         last: the last member that a cascade asked; empty without one.
+        trials: the members whose canary has answered.
         shadows: that of each shadow, by name, once it has answered.
         label: the true class, once it is known.
         watchers: called with the name of each shadow, once both its answer and the true class are known.
+        waiting: called once the true class is known.
     """
 
     index: int
     members: dict[str, int]
     versions: dict[str, str] = field(default_factory=dict)
     last: str = ""
+    trials: tuple[str, ...] = ()
     shadows: dict[str, int] = field(default_factory=dict)
     label: int | None = None
     watchers: list[Callable[[Record, str], None]] = field(default_factory=list)
+    waiting: list[Callable[[int], None]] = field(default_factory=list)
 
     @classmethod
     def of(cls, item: Item, answer: Answer) -> Record:
         """The predictions of an answer and of its item."""
         votes = {name: vote.index for name, vote in item.predictions.items()}
-        return cls(answer.classification.index, votes, last=item.asked[-1] if item.asked else "")
+        last = item.asked[-1] if item.asked else ""
+        return cls(answer.classification.index, votes, last=last, trials=item.trials)
+
+    def without(self, member: str) -> list[int]:
+        """The predictions of the members but one."""
+        return [index for name, index in self.members.items() if name != member]
 
     def others(self, replaced: str) -> dict[str, int]:
         """The predictions that a shadow is compared with: the ensemble's, and that of the member it would replace."""
@@ -47,8 +56,17 @@ class Record:
     def set_label(self, index: int) -> None:
         """Note the true class."""
         self.label = index
+        for watch in self.waiting:
+            watch(index)
         for name in self.shadows:
             self._complete(name)
+
+    def when_labelled(self, watch: Callable[[int], None]) -> None:
+        """Call with the true class, now or once it is known."""
+        if self.label is None:
+            self.waiting.append(watch)
+        else:
+            watch(self.label)
 
     def set_shadow(self, name: str, index: int) -> None:
         """Note a shadow's prediction, before or after the true class."""

@@ -1,4 +1,4 @@
-"""Reports how often each shadow of a running server agreed, and whether it should be promoted.
+"""Reports how often each shadow and canary of a running server agreed, and whether a shadow should be promoted.
 
     ensemble shadow http://127.0.0.1:8000
     ensemble shadow http://127.0.0.1:8000 --data test.zip --limit 2000
@@ -6,7 +6,8 @@
 It reads what `/stats` has counted since the start; of several replicas of the ingress one answers. With --data it first
 sends labelled images and then their labels, and reports on these alone; the configuration needs `feedback` and one
 replica of the ingress for that. "promote" and "don't" are the verdict of McNemar's exact test, at 5 %, on the images of
-which the label is known; where they don't decide, "need N more" says how many labelled images would.
+which the label is known; where they don't decide, "need N more" says how many labelled images would. A shadow
+is compared on images that no canary has answered. Of canaries it reports all since the start; the server decides.
 
 The API key is read from the environment variable ENSEMBLE_API_KEY.
 """
@@ -46,17 +47,21 @@ PAIRS = ("both", "shadow_only", "other_only", "neither")
 
 # By the shadow and what it is compared with: agreed, compared, and the four counts of `PAIRS`.
 Counted = dict[tuple[str, str], list[int]]
+Canaries = Mapping[str, Mapping[str, Any]]
 
 
 def counted(stats: Mapping[str, Any]) -> Counted:
     """What `/stats` has of each shadow.
 
     Raises:
-        ScriptError: there is no shadow.
+        ScriptError: there is neither a shadow nor a canary.
     """
-    shadows = (stats.get("rollout") or {}).get("shadows") or {}
-    if not shadows:
-        raise ScriptError("the server has no shadow; give it a member with `role: shadow` (docs/rollout.md)")
+    rollout = stats.get("rollout") or {}
+    shadows = rollout.get("shadows") or {}
+    if not shadows and not rollout.get("canaries"):
+        raise ScriptError(
+            "the server has no shadow and no canary; give it a member with `role: shadow` or `canary` (docs/rollout.md)"
+        )
     return {
         (name, other): [agreed["count"], agreed["total"], *(each["labelled"].get(other, {}).get(p, 0) for p in PAIRS)]
         for name, each in shadows.items()
@@ -95,9 +100,11 @@ def judged(found: Counted) -> list[dict[str, Any]]:
 
 def sentences(judgement: Mapping[str, Any]) -> list[str]:
     """A judgement in words."""
+    if "canary" in judgement:
+        return about_canary(judgement)
     who = f"{judgement['shadow']} and {judgement['other']}"
     if not judgement["compared"]:
-        return [f"{who}: nothing was compared yet"]
+        return [f"{who}: nothing was compared yet (images that a canary answers are left out)"]
     agreed = f"{judgement['agreement']:.2%} ({judgement['low']:.2%} to {judgement['high']:.2%})"
     lines = [f"{who}: agree on {agreed} of {judgement['compared']:,} images"]
     if "verdict" not in judgement:
@@ -112,8 +119,32 @@ def sentences(judgement: Mapping[str, Any]) -> list[str]:
     ]
 
 
-async def stats(server: Transport) -> tuple[str, int, Counted]:
-    """The id of the ingress replica that answers, how many run, and what this one has counted."""
+def of_canary(name: str, canary: Mapping[str, Any]) -> dict[str, Any]:
+    """What `/stats` has of a member's canary, as a judgement."""
+    pairs = {which: canary["labelled"][which] for which in ("both", "canary_only", "stable_only", "neither")}
+    compared = {which: canary["agreed"][which] for which in ("share", "low", "high")}
+    verdict = {which: canary[which] for which in ("rolled_back", "found")}
+    return {"canary": name, "compared": canary["agreed"]["total"], **compared, **pairs, **verdict}
+
+
+def about_canary(judgement: Mapping[str, Any]) -> list[str]:
+    """A canary's judgement in words."""
+    agreed = "nothing was compared yet"
+    if judgement["compared"]:
+        share = f"{judgement['share']:.2%} ({judgement['low']:.2%} to {judgement['high']:.2%})"
+        agreed = f"agrees with the stable version on {share} of {judgement['compared']:,} images"
+    verdict = f"rolled back for its {judgement['rolled_back']}" if judgement["rolled_back"] else "goes on"
+    found = f": {judgement['found']}" if judgement["found"] else ""
+    alone = f"{judgement['canary_only']:,}, the stable version alone on {judgement['stable_only']:,}"
+    return [
+        f"canary of {judgement['canary']}: {agreed}",
+        f"  by true labels the canary alone is right on {alone}",
+        f"  {verdict}{found}",
+    ]
+
+
+async def stats(server: Transport) -> tuple[str, int, Counted, Canaries]:
+    """The id of the ingress replica that answers, how many run, and what this one has counted, also of canaries."""
     response = await server.send(Request("/stats", method="GET"))
     if not response.ok:
         raise ScriptError(f"/stats answered {response.status}: {response.body[:200]!r}")
@@ -122,7 +153,8 @@ async def stats(server: Transport) -> tuple[str, int, Counted]:
     except ValueError as err:
         raise ScriptError(f"/stats answered {response.body[:200]!r}; is this the ensemble?") from err
     running = (found.get("replicas") or {}).get(INGRESS, {}).get("RUNNING", 1)
-    return found.get("replica", ""), running, counted(found)
+    canaries = (found.get("rollout") or {}).get("canaries") or {}
+    return found.get("replica", ""), running, counted(found), canaries
 
 
 async def send(server: Transport, dataset: Dataset, connections: int) -> None:
@@ -169,10 +201,10 @@ async def send_labels(server: Transport, labels: list[dict[str, str]]) -> None:
 
 
 async def ask(url: str, dataset: Dataset | None, connections: int) -> list[dict[str, Any]]:
-    """The judgements on a server's shadows, by all that they have seen, or by the images of a dataset.
+    """The judgements on a server's shadows and canaries, by all that they have seen, or by the images of a dataset.
 
     Raises:
-        ScriptError: it can't be reached, has no shadow, takes no labels, or several replicas have counted.
+        ScriptError: it can't be reached, has neither, takes no labels, or several replicas have counted.
     """
     key = os.environ.get(KEY)
     if url.startswith("grpc"):
@@ -182,18 +214,18 @@ async def ask(url: str, dataset: Dataset | None, connections: int) -> list[dict[
     except ValueError as err:
         raise ScriptError(f"{url}: {err}") from err
     try:
-        replica, running, before = await stats(server)
+        replica, running, before, canaries = await stats(server)
         if dataset is None:
             if running > 1:
                 print(f"/stats was answered by one of {running} replicas of the ingress, each with counts of its own:")
-            return judged(before)
+            return [*judged(before), *(of_canary(*each) for each in canaries.items())]
         if running > 1:
             raise ScriptError(SEVERAL)
         await send(server, dataset, connections)
-        another, _, now = await stats(server)
+        another, _, now, canaries = await stats(server)
         if another != replica:
             raise ScriptError(SEVERAL)
-        return judged(since(now, before))
+        return [*judged(since(now, before)), *(of_canary(*each) for each in canaries.items())]
     except NoResponse as err:
         raise no_answer(url, err) from err
     finally:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from deployments.contract.caller import ADDRESS
+from deployments.contract.nodes import Node
 from deployments.contract.rollout import SUFFIX
 from deployments.ingress.extension import Report
+from graph.capabilities.canary.comparison import Comparison
 from graph.capabilities.canary.flow import Canary
 from graph.capabilities.canary.metrics import CanaryMetrics, CanaryStats
 from graph.capabilities.canary.trial import Trial
 from graph.capabilities.capability import Capability, Site
-from graph.flows.intercepted import Answered, InFlight, Interceptor
+from graph.flows.copies import Copying, PixelTap
+from graph.flows.intercepted import Answered, InFlight
+from graph.flows.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from graph.agreement import Agreement
@@ -27,7 +33,7 @@ class Canaries(Capability):
 
     order = 20
 
-    def __init__(self, config: EnsembleConfig, _: Agreement, site: Site) -> None:
+    def __init__(self, config: EnsembleConfig, agreed: Agreement, site: Site) -> None:
         metrics, asking, nodes = CanaryMetrics(), config.ensemble, site.nodes
         trials = [Trial(each.name, each.canary, metrics) for each in config.members if each.canary is not None]
         turns = 1 if asking.cascade is None else len(asking.cascade.order)
@@ -36,9 +42,15 @@ class Canaries(Capability):
             each.name: Canary(nodes[each.name], nodes[f"{each.name}{SUFFIX}"], each, asking.patience_ms, turns)
             for each in trials
         }
-        self.interceptor = Drawing(trials)
+        keys = {each.name: agreed.preprocessing[each.name].key for each in trials}
+        self._tap = PixelTap(list(dict.fromkeys(keys.values())))
+        comparisons = [
+            Comparison(each, {"canary": nodes[f"{each.name}{SUFFIX}"], "stable": nodes[each.name]}, keys[each.name])
+            for each in trials
+        ]
+        self.interceptor = Drawing(trials, comparisons, self._tap, asking.patience_ms)
         self.live = {SECTION: {trial.name: trial for trial in trials}}
-        self.headers = [trial.header for trial in trials if trial.header is not None]
+        self.headers = [ADDRESS, *(trial.header for trial in trials if trial.header is not None)]
         self.reports = {
             SECTION: Report(dict[str, CanaryStats], lambda: {trial.name: trial.figures() for trial in trials})
         }
@@ -48,11 +60,18 @@ class Canaries(Capability):
         """Whether a member has a canary."""
         return any(member.canary is not None for member in config.members)
 
+    def around_asker(self, asker: Node[Any, Any]) -> Node[Any, Any]:
+        """The tap, and after it the members."""
+        return Pipeline(self._tap, asker)
 
-class Drawing(Interceptor):
-    """Draws the images that canaries answer, and counts how the answers compare."""
 
-    def __init__(self, trials: Sequence[Trial]) -> None:
+class Drawing(Copying):
+    """Draws the images that canaries answer, has them compared, and counts how the answers compare."""
+
+    def __init__(
+        self, trials: Sequence[Trial], comparisons: Sequence[Comparison], tap: PixelTap, patience_ms: int | None
+    ) -> None:
+        super().__init__(comparisons, tap, patience_ms)
         self._trials = trials
 
     def on_request(self, batch: InFlight) -> None:
@@ -61,14 +80,17 @@ class Drawing(Interceptor):
             by = batch.sent.items[position].caller
             if drawn := tuple(trial.name for trial in self._trials if trial.takes(image, by)):
                 batch.items[position] = replace(batch.items[position], trials=drawn)
+        super().on_request(batch)
 
     def on_part(self, batch: InFlight, positions: Sequence[int], part: Answered) -> Answered:
-        """Note which version has answered, and whether it agreed with the ensemble."""
+        """Note which version has answered, and whether most of the other members agreed."""
         for _, item, record in batch.answered(positions, part):
             for trial in self._trials:
                 name = trial.name
                 if name in item.versions:
                     record.versions[name] = str(item.versions[name])
-                if (index := record.members.get(name)) is not None:
-                    trial.predicted(name in item.trials, item.versions.get(name), index == record.index)
+                others = Counter(record.without(name))
+                if others and (index := record.members.get(name)) is not None:
+                    agrees = others[index] == max(others.values())
+                    trial.predicted(name in item.trials, item.versions.get(name), agrees)
         return part

@@ -63,13 +63,14 @@ class Canary:
             return Batch(NO_SCORES, batch.items)
         began = time.perf_counter()
         answer = await self._stable(batch)
-        self._trial.note("stable", [False] * live, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self._trial.note("stable", batch.items, [False] * live, seconds)
         return answer
 
     async def _ask_canary(self, batch: Batch[Images]) -> Batch[Probabilities]:
         """The canary's answer; for images that it does not answer, the stable version's."""
         began = time.perf_counter()
-        fair_s = self._fair_s()
+        fair_s = self._fair_s(len(batch.items))
         left_s = patience_s(batch, None, self._turns)
         waited_s = fair_s if left_s is None else min(fair_s, PATIENT_SHARE * left_s)
         # It has its fair time, however little its images have left.
@@ -92,13 +93,13 @@ class Canary:
             for position, item in zip(left, second.items, strict=True):
                 # An image that neither version can answer does not speak against the canary.
                 failed[position] = item.error is None
-        self._trial.note("canary", failed, seconds)
+        self._trial.note("canary", batch.items, failed, seconds)
         return Batch.join(parts)
 
-    def _fair_s(self) -> float:
+    def _fair_s(self, images: int) -> float:
         """How long the canary must have had before it has failed, seconds, whatever the deadlines of its images."""
         may_take = PATIENCE_S if self._patience_ms is None else PATIENT_SHARE * self._patience_ms / 1000
-        return min(may_take, self._trial.patience_s or may_take)
+        return min(may_take, self._trial.patience_s(images) or may_take)
 
     def _answer(self, call: Call, images: int) -> Batch[Probabilities] | None:
         """The result of a call; None if it failed, or if it has not ended and is cancelled."""
@@ -118,10 +119,10 @@ class Canary:
         if self._watched.is_busy:
             call.cancel()
         else:
-            self._watched.start(self._watch(call, stable, began, left_s))
+            self._watched.start(self._watch(batch, call, stable, began, left_s))
         return self._untried(await stable)
 
-    async def _watch(self, call: Call, stable: Call, began: float, left_s: float) -> None:
+    async def _watch(self, batch: Batch[Images], call: Call, stable: Call, began: float, left_s: float) -> None:
         """Note the result of a call of the canary that no image waits for."""
         await asyncio.wait([call], timeout=left_s)
         seconds = time.perf_counter() - began
@@ -134,7 +135,7 @@ class Canary:
         if live:
             # It was given no deadlines, so a deadline that has passed is its own.
             failed = [answer is None or answer.items[position].error is not None for position in live]
-            self._trial.note("canary", failed, seconds)
+            self._trial.note("canary", [batch.items[position] for position in live], failed, seconds)
 
     def _renamed(self, batch: Batch[Probabilities]) -> Batch[Probabilities]:
         """The canary's answer as the member's."""

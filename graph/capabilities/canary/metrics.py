@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Annotated
@@ -22,21 +23,40 @@ class VersionStats(msgspec.Struct, frozen=True):
 
     images: Annotated[int, Meta(description="images that it received")]
     failed: Annotated[int, Meta(description="of these, those that it alone failed on")]
-    agreed: Annotated[Proportion, Meta(description="with the ensemble's answer")]
-    median_ms: Annotated[float | None, Meta(description="of an image, in the window that decides; null if none")]
+    agreed: Annotated[Proportion, Meta(description="with most of the other members; none if there are no others")]
+    median_ms: Annotated[float | None, Meta(description="per image, of its last calls; null if none")]
+
+
+class LabelledPairs(msgspec.Struct, frozen=True):
+    """Compared images with a true label, by which version was right."""
+
+    both: int
+    canary_only: int
+    stable_only: int
+    neither: int
 
 
 class CanaryStats(msgspec.Struct, frozen=True):
     """A canary, since the start of the ingress replica."""
 
     share: Annotated[float, Meta(description="in force")]
-    rolled_back: Annotated[str, Meta(description="`failures` or `latency` if it was rolled back, else empty")]
+    rolled_back: Annotated[
+        str, Meta(description="`failures`, `latency` or `answers` if it was rolled back, else empty")
+    ]
+    found: Annotated[str, Meta(description="what speaks against it, with figures; else empty")]
     canary: VersionStats
     stable: VersionStats
+    agreed: Annotated[Proportion, Meta(description="images that both versions were asked about, with the same answer")]
+    labelled: LabelledPairs
 
 
 class CanaryMetrics:
-    """What the ingress counts of members with a canary; the role is `canary` or `stable`."""
+    """What the ingress counts of members with a canary; the role is `canary` or `stable`.
+
+    Attributes:
+        compared: images that both versions were asked about, by member, and by whether they agreed.
+        labelled: these with a true label, by member, and by whether the canary and the stable version were right.
+    """
 
     def __init__(self) -> None:
         self.images = TaggedCounter(
@@ -46,14 +66,16 @@ class CanaryMetrics:
         )
         self.predictions = TaggedCounter(
             "ensemble_canary_predictions",
-            "Images by the version of a member that answered, and by whether it agreed with the ensemble.",
+            "Images by the version of a member that answered, and by whether most of the other members agreed.",
             *("member", "role", "version", "agrees"),
         )
         self.rollbacks = TaggedCounter(
             "ensemble_canary_rollbacks",
-            "Canaries that were rolled back, by the reason: failures or latency.",
+            "Canaries that were rolled back, by the reason: failures, latency or answers.",
             *("member", "reason"),
         )
+        self.compared: Tally[tuple[str, bool]] = Tally()
+        self.labelled: Tally[tuple[str, bool, bool]] = Tally()
         self._duration = Histogram(
             "ensemble_canary_duration_seconds",
             description="Time that a version of a member took for its images of a batch.",
@@ -71,8 +93,13 @@ class CanaryMetrics:
 
     def figures(self, trial: Trial) -> CanaryStats:
         """What `/stats` reports about a canary."""
-        versions = (self._version(trial.name, role, seconds) for role, seconds in trial.seconds.items())
-        return CanaryStats(trial.share, trial.rolled_back, *versions)
+        name = trial.name
+        canary, stable = (self._version(name, role, seconds) for role, seconds in trial.seconds.items())
+        agreed, differed = (self.compared[name, outcome] for outcome in (True, False))
+        outcomes = (True, True), (True, False), (False, True), (False, False)
+        pairs = LabelledPairs(*(self.labelled[name, *right] for right in outcomes))
+        both = proportion(agreed, agreed + differed)
+        return CanaryStats(trial.share, trial.rolled_back, trial.found, canary, stable, both, pairs)
 
     def _version(self, member: str, role: str, seconds: Sequence[float]) -> VersionStats:
         answered, failed = (self.images.counts[member, role, outcome] for outcome in (False, True))

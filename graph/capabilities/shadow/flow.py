@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
-from deployments.contract.payload import PixelSets
 from deployments.contract.rollout import ShadowSettings
 from graph.flows.background import PATIENCE_MS, Background, unhurried
+from graph.flows.copies import Copy
 from graph.flows.member import Member
 from graph.flows.record import Record
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from graph.capabilities.shadow.metrics import ShadowMetrics, ShadowStats
 
 logger = logging.getLogger("ray.serve")
-
-# An image's pixels, and the predictions for it.
-Copy = tuple[Batch[PixelSets], Record]
 
 
 class Shadow:
@@ -45,11 +42,14 @@ class Shadow:
         self._work = Background()
 
     def draw(self, items: Sequence[Item]) -> list[int]:
-        """The positions of the images that it gets a copy of; none while it or the ingress is busy."""
+        """The positions of the images that it gets a copy of; none while it or the ingress is busy.
+
+        An image that a canary answers is left out: it would compare the shadow with a mix of versions.
+        """
         drawn = [
             position
             for position, item in enumerate(items)
-            if item.error is None and item.queued_ns and self._random.random() < self.settings.share
+            if item.error is None and item.queued_ns and not item.trials and self._random.random() < self.settings.share
         ]
         waited_ms = (time.time_ns() - min((item.queued_ns for item in items if item.queued_ns), default=0)) / 1e6
         if drawn and (self._work.is_busy or waited_ms > self.settings.max_queue_ms):

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from deployments.protocol import feedback_pb2 as pb
+from tests.pictures import encode, grey
 from tests.server.clients import Grpc, infer_request
 from tests.server.flows.conftest import SURE, UNSURE
 from tests.server.server import eventually, scrape
@@ -89,6 +90,30 @@ def test_a_canary_that_fails_costs_no_answer_and_is_rolled_back_once(server, pic
         return {labels["member"]: value for labels, value in scrape(server, "ray_ensemble_canary_share")}["brightness"]
 
     assert eventually(lambda: share() == 0)
+
+
+def drawn(number):
+    """A picture like no other, of the brightness that both members take for the same class."""
+    pixels = grey(48)
+    pixels[:4, :4] = number
+    return encode(pixels, ".png")
+
+
+def test_a_canary_whose_answers_are_wrong_is_rolled_back_and_a_command_says_why(server):
+    canary(server, "one", share=1.0)
+    for number in range(250):
+        version(server, drawn(number))
+        if tried(server)["canaries"]["one"]["rolled_back"]:
+            break
+    told = tried(server)["canaries"]["one"]
+    assert (told["share"], told["rolled_back"], told["agreed"]["count"]) == (0, "answers", 0)
+    assert "the other members agree with the stable version alone on 14 of 14 images" in told["found"]
+    assert eventually(lambda: ("one", "answers") in counted(server, "canary_rollbacks_total", "member", "reason"))
+    said = subprocess.run(
+        [sys.executable, "-m", "scripts.shadow", server.url], capture_output=True, text=True, check=True
+    ).stdout
+    assert "canary of one: agrees with the stable version on 0.00%" in said
+    assert "rolled back for its answers: the other members agree" in said
 
 
 def feedback(server, *lines, kind="application/json"):

@@ -12,8 +12,7 @@ from deployments.contract.rollout import CanaryConfig
 from graph.capabilities.canary.capability import Drawing
 from graph.capabilities.canary.metrics import CanaryMetrics
 from graph.capabilities.canary.trial import Trial
-from graph.capabilities.shadow.capability import Copying
-from graph.capabilities.shadow.tap import PixelTap
+from graph.flows.copies import Copying, PixelTap
 from graph.flows.intercepted import Intercepted
 from tests.batches import batch
 from tests.unit.graph.capabilities.shadow.test_shadow import Breaks, Names, over, shadow, waiting
@@ -40,7 +39,9 @@ class Graph:
 
 def voted(item, index):
     return replace(
-        item, predictions={"a": MemberPrediction(index, 0.5)}, versions={"a": 3 if "a" in item.trials else 2}
+        item,
+        predictions={"a": MemberPrediction(index, 0.5), "b": MemberPrediction(1, 0.5)},
+        versions={"a": 3 if "a" in item.trials else 2},
     )
 
 
@@ -52,7 +53,7 @@ def answer(item):
 def rollout(share, key="image"):
     trial = Trial("a", CanaryConfig(version=3, share=share, key=key), CanaryMetrics())
     graph = Graph()
-    return Intercepted(graph, [Drawing([trial])]), graph, trial
+    return Intercepted(graph, [Drawing([trial], [], graph.tap, None)]), graph, trial
 
 
 def shadowed(node, **more):

@@ -6,7 +6,7 @@ import pytest
 
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
-from scripts.shadow.__main__ import OVERLOADED, ask, counted, judged, main, sentences, since
+from scripts.shadow.__main__ import OVERLOADED, ask, counted, judged, main, of_canary, sentences, since
 from scripts.shadow.verdict import chance, needed, verdict
 from tests.local_servers import HttpServer, Reply, refusal
 
@@ -85,7 +85,9 @@ def test_it_is_told_in_words():
     [unlabelled] = judged(counted(stats()))
     assert "no label is known" in sentences(unlabelled)[1]
     [nothing] = judged(counted(stats(agreed=(0, 0))))
-    assert sentences(nothing) == ["s and ensemble: nothing was compared yet"]
+    assert sentences(nothing) == [
+        "s and ensemble: nothing was compared yet (images that a canary answers are left out)"
+    ]
 
 
 @pytest.fixture
@@ -157,3 +159,17 @@ def test_what_is_for_images_is_refused_without_them(flag, monkeypatch, capsys):
         main()
     assert end.value.code == 2
     assert flag in capsys.readouterr().err
+
+
+def test_a_canary_is_reported_with_what_was_found():
+    agreed = {"count": 2, "total": 50, "share": 0.04, "low": 0.011, "high": 0.135}
+    pairs = {"both": 1, "canary_only": 2, "stable_only": 40, "neither": 7}
+    reported = {"rolled_back": "answers", "found": "it is wrong", "agreed": agreed, "labelled": pairs}
+    assert sentences(of_canary("a", reported)) == [
+        "canary of a: agrees with the stable version on 4.00% (1.10% to 13.50%) of 50 images",
+        "  by true labels the canary alone is right on 2, the stable version alone on 40",
+        "  rolled back for its answers: it is wrong",
+    ]
+    nothing = {"rolled_back": "", "found": "", "agreed": {**agreed, "total": 0}, "labelled": pairs}
+    assert sentences(of_canary("a", nothing))[::2] == ["canary of a: nothing was compared yet", "  goes on"]
+    assert counted({"rollout": {"canaries": {"a": reported}}}) == {}

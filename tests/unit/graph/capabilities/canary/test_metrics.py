@@ -1,3 +1,4 @@
+from deployments.contract.item import Item
 from deployments.contract.rollout import CanaryConfig
 from deployments.observe import metrics as observed
 from graph.capabilities.canary import metrics
@@ -17,7 +18,7 @@ def test_what_a_canary_does_is_counted_by_version(monkeypatch):
     counts = CanaryMetrics()
     counts.follow([Trial()])
     trial = CanaryTrial("a", CanaryConfig(version=2, share=0.5), counts)
-    trial.note("canary", [False, True, False, True, False], 0.25)
+    trial.note("canary", [Item()] * 5, [False, True, False, True, False], 0.25)
     trial.predicted(False, 2, True)
     counts.rollbacks.add("a", "latency")
     of = {"member": "a", "role": "canary"}

@@ -9,8 +9,8 @@ from graph.capabilities.feedback.capability import Remembering
 from graph.capabilities.feedback.metrics import FeedbackMetrics
 from graph.capabilities.feedback.settings import FeedbackSettings
 from graph.capabilities.feedback.store import MAX_ID, FeedbackStore
-from graph.capabilities.shadow.capability import Copying
 from graph.capabilities.shadow.metrics import Pairs
+from graph.flows.copies import Copying
 from graph.flows.intercepted import Intercepted
 from graph.flows.record import Record
 from tests.batches import batch
@@ -88,6 +88,22 @@ def test_answers_are_forgotten_after_their_time_and_when_there_are_too_many():
     with pytest.raises(UnknownRequest, match="too old"):
         found.take("2", "cat")
     assert found.figures().remembered == 1
+
+
+def test_a_key_forgets_its_own_answers_and_not_those_of_another_key():
+    found = book(max_requests=10)
+    for number in range(3):
+        found.remember(str(number), 0, seen(), "quiet")
+    for number in range(1000):
+        found.remember(str(number), 0, seen(), "busy")
+    assert [found.remembers(str(number), 0, "quiet") for number in range(3)] == [True] * 3
+    assert [number for number in range(1000) if found.remembers(str(number), 0, "busy")] == list(range(993, 1000))
+    # A key that has come later gets its share, too.
+    for number in range(1000):
+        found.remember(str(number), 0, seen(), "late")
+    assert found.figures().remembered == 10
+    assert sum(found.remembers(str(number), 0, "late") for number in range(1000)) == 4
+    assert found.remembers("2", 0, "quiet")
 
 
 def test_a_request_that_came_again_is_known_by_its_last_answer():

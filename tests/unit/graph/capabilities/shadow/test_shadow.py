@@ -10,7 +10,7 @@ from deployments.contract.item import Item
 from deployments.contract.rollout import ShadowSettings
 from graph.capabilities.shadow.flow import Shadow
 from graph.capabilities.shadow.metrics import Pairs, ShadowMetrics
-from graph.capabilities.shadow.tap import PixelTap
+from graph.flows.copies import PixelTap
 from graph.flows.member import Member
 from graph.flows.record import Record
 from tests.batches import batch
@@ -118,6 +118,11 @@ def test_while_images_wait_long_none_is_drawn():
     assert found.draw(waiting(2)) == [0, 1]
 
 
+def test_an_image_that_a_canary_answers_is_left_out():
+    canarys, plain = Item(queued_ns=time.time_ns(), trials=("b",)), *waiting(1)
+    assert shadow(Names()).draw([canarys, plain, canarys]) == [1]
+
+
 def test_a_share_is_drawn_and_nothing_of_what_warms_up_or_has_failed():
     found = shadow(Names(), share=0.1)
     drawn = sum(len(found.draw(waiting(1))) for _ in range(2000))
@@ -138,13 +143,14 @@ async def test_where_the_label_is_known_it_tells_who_was_right():
 
 
 async def test_a_tap_keeps_the_pixels_of_those_that_are_wanted_and_gives_all_on():
-    tap = PixelTap(["small"])
-    sent = Batch(
-        {"small": np.array([7, 8], np.uint8), "large": np.array([1, 2], np.uint8)},
-        (Item(), Item(error=InvalidImage("x"), image_id=1), Item(image_id=2)),
-    )
+    tap, other = PixelTap(["small"]), PixelTap(["large"])
+    failed, wanted, gone = (tap.want(item) for item in (Item(error=InvalidImage("x")), Item(), Item()))
+    assert len({each.image_id for each in (failed, wanted, gone)}) == 3
+    # Another tap knows the image by the same number.
+    assert other.want(wanted) == wanted
+    sent = Batch({"small": np.array([7, 8], np.uint8), "large": np.array([1, 2], np.uint8)}, (Item(), failed, wanted))
     assert await tap(sent) is sent
-    assert [tap.want() for _ in range(3)] == [1, 2, 3]
-    assert await tap(sent) is sent
-    assert tap.take(2).payload == {"small": np.array([8], np.uint8)}
-    assert [tap.take(number) for number in (1, 2, 3)] == [None] * 3
+    assert await other(sent) is sent
+    number = wanted.image_id
+    assert (tap.take(number).payload, other.take(number).payload) == ({"small": [8]}, {"large": [2]})
+    assert [tap.take(each.image_id) for each in (failed, wanted, gone)] == [None] * 3
