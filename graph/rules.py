@@ -176,7 +176,10 @@ ARGUMENTS = (
         )
         for name in ("max_bytes", "max_entries")
     ),
-    Rule("cache.redis_timeout_ms", lambda cache, _: cache.redis is None, "there is no Redis", "set cache.redis"),
+    *(
+        Rule(f"cache.{name}", lambda cache, _: cache.redis is None, "there is no Redis", "set cache.redis")
+        for name in ("redis_timeout_ms", "redis_password_file")
+    ),
     Rule(
         "cache.per_key",
         lambda cache, seen: cache.per_key and seen.config.access.keys is None,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from pydantic import ByteSize, Field, field_validator, model_validator
+from pydantic import ByteSize, Field, field_validator
 
 from deployments.contract.settings import MIB, Schema
 from graph.capabilities.cache.stores import Memory, Redis, Store
@@ -56,12 +56,6 @@ class CacheSettings(Schema):
         if url is not None and not WITHOUT_PASSWORD.fullmatch(url):
             raise ValueError("Serve logs it, so the password goes into a file that `redis_password_file` names")
         return url
-
-    @model_validator(mode="after")
-    def _fields_go_together(self) -> Self:
-        if self.redis_password_file is not None and self.redis is None:
-            raise ValueError("redis_password_file: it needs `redis`")
-        return self
 
     def store(self) -> Store:
         """Where entries are kept.

@@ -281,8 +281,9 @@ def undescribed(args):
 
 
 def stored(args):
-    """The time that Redis may take."""
-    return parse(args).cache.store()._client.connection_pool.connection_kwargs["socket_timeout"]
+    """The time that Redis may take, and its password."""
+    options = parse(args).cache.store()._client.connection_pool.connection_kwargs
+    return options["socket_timeout"], options["password"]
 
 
 MADE = {
@@ -311,7 +312,12 @@ MADE = {
         "datatype": (far(kind="tensorflow_serving", datatype="FP32"), undescribed, far(kind="tensorflow_serving")),
     },
     "CacheSettings": {
-        "redis_timeout_ms": ({"cache": {"redis_timeout_ms": 9}}, stored, {"cache": {"redis": "redis://a"}})
+        "redis_timeout_ms": ({"cache": {"redis_timeout_ms": 9}}, stored, {"cache": {"redis": "redis://a"}}),
+        "redis_password_file": (
+            {"cache": {"redis_password_file": __file__}},
+            stored,
+            {"cache": {"redis": "redis://a"}},
+        ),
     },
     "RemoteConfig": {
         "url": (far(url="grpc://127.0.0.1:9"), connects, far()),
@@ -506,6 +512,7 @@ CASES = {
     "cache.max_bytes": {"cache": {"redis": "redis://a", "max_bytes": "1MiB"}},
     "cache.max_entries": {"cache": {"redis": "redis://a", "max_entries": 9}},
     "cache.redis_timeout_ms": {"cache": {"redis_timeout_ms": 9}},
+    "cache.redis_password_file": {"cache": {"redis_password_file": __file__}},
     "cache.per_key": {"cache": {"per_key": True}},
     "labeler.top_k": {"labeler": {"placement": "inline", "top_k": 9}},
     **{
