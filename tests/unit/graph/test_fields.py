@@ -457,7 +457,7 @@ def front(config, monkeypatch):
     http, grpc, metrics, _ = wanted(config)
     made = []
     monkeypatch.setattr("scripts.serve.front.HAProxy", lambda _, listening: made.append(listening) or HAPROXY)
-    with in_front(config, http, grpc, metrics, None):
+    with in_front(Path("none"), config, http, grpc, metrics, None):
         environment = {name: os.environ[name] for name in (APPLICATION, FUNCTIONS)}
     return haproxy(Path("/"), made[0]), environment
 
