@@ -8,7 +8,6 @@ from tests.metrics import recorded
 
 
 def test_what_a_canary_does_is_counted_by_version(monkeypatch):
-    recorded(monkeypatch, metrics)
     told = recorded(monkeypatch, observed)
     monkeypatch.setattr(metrics, "report_periodically", lambda report, _: report())
 
