@@ -82,6 +82,9 @@ class CanaryMetrics:
             *("member", "role"),
         )
         self._share = TaggedGauge("ensemble_canary_share", "Share of the images in force.", "member")
+        self._rolled_back = TaggedGauge(
+            "ensemble_canary_rolled_back", "1 for a canary that was rolled back, by the reason.", "member", "reason"
+        )
 
     def took(self, member: str, role: str, seconds: float) -> None:
         """Count the time that a version took for a batch."""
@@ -109,5 +112,7 @@ class CanaryMetrics:
         def report() -> None:
             for each in trials:
                 self._share.set(each.share, each.name)
+                if each.rolled_back:
+                    self._rolled_back.set(1.0, each.name, each.rolled_back)
 
         report_periodically(report, "canary metrics")
