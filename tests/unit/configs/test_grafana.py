@@ -13,7 +13,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from tests.conftest import ROOT
 
 CONFIGS = ROOT / "configs"
-# Labels that Serve and Prometheus add to every metric, and that of a histogram's buckets; and what Serve adds to a gauge.
+# Labels that Serve and Prometheus add to every metric, and that of a histogram's buckets; of a gauge also the replica.
 EVERYWHERE, OF_A_GAUGE = {"application", "deployment", "job", "instance", "le"}, {"replica"}
 METRIC = re.compile(r"\bray_(ensemble_\w+)(?:\{([^}]*)\})?")
 GROUPED = re.compile(r"by \(([^)]*)\)")
