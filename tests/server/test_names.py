@@ -19,11 +19,11 @@ SURE, UNSURE = 16, 32
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Every folder, file, model and class has such a name; members, keys and applications can't."""
+    """Every folder and class has such a name; members, models, keys and applications are refused with one."""
     folder = tmp_path_factory.mktemp("küche")
     repository = folder / "modèles 猫"
-    store(repository, "ильдус", brightness(), classes=CLASSES)
-    store(repository, "zwölf", constant(one_hot(6)), classes=CLASSES)
+    store(repository, "first", brightness(), classes=CLASSES)
+    store(repository, "second", constant(one_hot(6)), classes=CLASSES)
     content = config(
         repository,
         "separate",
@@ -32,8 +32,6 @@ def server(tmp_path_factory):
         cache={},
         feedback={"max_requests": 100},
     )
-    for member, model in zip(content["applications"][0]["args"]["members"], ("ильдус", "zwölf"), strict=True):
-        member["model"] = model
     with Server(content, folder=folder) as running:
         yield running
 
