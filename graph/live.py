@@ -6,11 +6,10 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from ray.serve.metrics import Counter
-
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.nodes import Adjustable
 from deployments.contract.settings import Schema
+from deployments.observe.metrics import TaggedCounter
 from graph.names import REFUSED
 from graph.sections import changed, flat
 
@@ -29,9 +28,9 @@ class LiveSettings:
         nodes = flat(sections, self._groups)
         self._adjustable = {name: node for name, node in nodes.items() if isinstance(node, Adjustable)}
         self._initial: dict[str, Schema] = {name: node.settings for name, node in self._adjustable.items()}
-        self._refusals = Counter(
+        self._refusals = TaggedCounter(
             "ensemble_config_refused",
-            description="Changes of user_config that were refused; the previous configuration stayed in force.",
+            "Changes of user_config that were refused; the previous configuration stayed in force.",
         )
 
     def apply(self, changes: Mapping[str, Any]) -> None:
@@ -47,7 +46,7 @@ class LiveSettings:
         except ConfigurationError as err:
             logger.error("%s, the previous settings stay in force: %s", REFUSED, err)
             self.refused += 1
-            self._refusals.inc()
+            self._refusals.add()
             return
         for name, settings in accepted.items():
             if settings != self._adjustable[name].settings:

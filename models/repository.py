@@ -11,9 +11,12 @@ import hashlib
 import json
 import os
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 import msgspec
 
@@ -27,6 +30,8 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 MAX_NAME_LENGTH = 64
 # The name of a version's folder, a positive number, as Triton takes it.
 VERSION = re.compile("[1-9][0-9]{0,9}")
+# The categories of characters that are no text: controls, halves of characters, and ends of lines and paragraphs.
+NO_TEXT = {"Cc", "Cs", "Zl", "Zp"}
 MODEL_FILES = ("*.xml", "*.onnx", "*.tflite", "*.pdmodel", "saved_model.pb")
 # The files of a version: their names and sizes, and a tag that changes with the content.
 Stamp = tuple[tuple[str, int, int | str], ...]
@@ -70,15 +75,12 @@ class Model:
         """The class names in order of index: from `metadata.json`, else `labels.txt` (a name a line), else None.
 
         Raises:
-            ModelError: `labels.txt` is not UTF-8.
+            ModelError: see `class_names` and `read_labels`.
         """
         if "classes" in self.metadata:
-            return tuple(self.metadata["classes"])
+            return class_names(self.metadata["classes"], self.folder / METADATA)
         file = self.folder / LABELS
-        try:
-            return read_labels(file) if file.is_file() else None
-        except UnicodeDecodeError as err:
-            raise ModelError(f"{file} is not UTF-8; save it so: {err}") from err
+        return read_labels(file) if file.is_file() else None
 
     @property
     def input(self) -> dict[str, Any]:
@@ -116,10 +118,36 @@ class Model:
 
 
 def read_labels(file: Path) -> tuple[str, ...]:
-    """The class names in a file, one on each line, in order of index; raises OSError or UnicodeDecodeError."""
-    # A byte order mark is no part of a name, and of what ends a line for Unicode only an end of line does.
-    with file.open(encoding="utf-8-sig") as lines:
-        return tuple(line.removesuffix("\n") for line in lines)
+    """The class names in a file, one on each line, in order of index; empty lines at the end are none.
+
+    Raises:
+        OSError: it can't be read.
+        ModelError: it is not UTF-8, or see `class_names`.
+    """
+    try:
+        # A byte order mark is no part of a name, and of what ends a line for Unicode only an end of line does.
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as err:
+        raise ModelError(f"{file} is not UTF-8; save it so: {err}") from err
+    return class_names(text.rstrip().split("\n") if text.strip() else (), file)
+
+
+def class_names(given: Iterable[str], where: Path | str) -> tuple[str, ...]:
+    """The names of classes as answers have them: each on one line, and of one class.
+
+    A line break, or another control character, becomes a space. If several classes have a name, each gets its index.
+
+    Raises:
+        ModelError: a class has no name.
+    """
+    lines = ["".join(" " if category(sign) in NO_TEXT else sign for sign in name).strip() for name in given]
+    if "" in lines:
+        raise ModelError(f"{where}: the class with index {lines.index('')} has no name; give it one")
+    counts = Counter(lines)
+    names = tuple(f"{name} ({index})" if counts[name] > 1 else name for index, name in enumerate(lines))
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise ModelError(f"{where}: several classes are called {twice[0]!r}; give each a name of its own")
+    return names
 
 
 def sha256(file: Path) -> str:

@@ -282,15 +282,22 @@ def _warnings(application: Mapping[str, Any], serve: Mapping[str, Any]) -> Itera
 
 
 def check_schema(config: Mapping[str, Any]) -> None:
-    """Raise ConfigurationError for what Serve refuses once it runs, as a text where a number is due."""
+    """Raise ConfigurationError for what Serve refuses or can't run, as a text where a number is due."""
     from ray.serve.schema import ServeDeploySchema
 
     try:
-        ServeDeploySchema.model_validate(config)
+        applications = ServeDeploySchema.model_validate(config).applications
     except ValidationError as err:
         raise ConfigurationError(describe(err)) from err
     except (ImportError, AttributeError) as err:
         raise ConfigurationError(f"a function that the configuration names can't be imported: {err}") from err
+    for each in applications:
+        names = {"name": each.name, "route_prefix": each.route_prefix or ""}
+        names |= {f"deployments.{i}.name": deployment.name for i, deployment in enumerate(each.deployments)}
+        for field, value in names.items():
+            # Ray has them in its metrics, which take nothing else; an application with another one never starts.
+            if not (value.isascii() and value.isprintable()):
+                raise ConfigurationError(f"applications: {field}: {value!r} is not ASCII; Ray takes ASCII names alone")
 
 
 def check_names(config: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ import time
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import psutil
 from ray.serve.metrics import Counter, Gauge, Histogram
@@ -25,11 +26,35 @@ logger = logging.getLogger("ray.serve")
 SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
 SIZES = [1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 STATE_INTERVAL_S = 5.0
+# So many values of a tag have series of their own, the first ones that come; the rest have one together.
+MOST_VALUES, OTHER = 100, "other"
+# What Ray takes as it is: printable ASCII, but for the sign that begins a byte of anything else.
+PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 
-def tag_keys(*names: str) -> Any:
-    """The names of a metric's tags. Ray's own annotation allows one name only."""
-    return names
+class Tags:
+    """The tags of a metric: any text becomes what Ray takes, and many values become few.
+
+    Ray takes ASCII alone, and has a series for whatever it was told, for as long as the process runs. So a byte that is
+    not printable ASCII, or is `%`, is written as in a URL.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        # Ray's own annotation allows one name only.
+        self.keys: Any = tuple(names)
+        self._known: list[dict[str | bool, str]] = [{} for _ in names]
+
+    def told(self, values: Sequence[str | bool]) -> dict[str, str]:
+        """The values by the tags' names, in order; a bool is `true` or `false`."""
+        pairs = zip(self.keys, self._known, values, strict=True)
+        return {name: self._one(known, value) for name, known, value in pairs}
+
+    def _one(self, known: dict[str | bool, str], value: str | bool) -> str:
+        if value not in known:
+            if len(known) >= MOST_VALUES:
+                return OTHER
+            known[value] = quote(str(value).lower() if isinstance(value, bool) else value, PLAIN, errors="replace")
+        return known[value]
 
 
 class TaggedCounter:
@@ -40,15 +65,40 @@ class TaggedCounter:
     """
 
     def __init__(self, name: str, description: str, *tags: str) -> None:
-        self._counter, self._tags = Counter(name, description=description, tag_keys=tag_keys(*tags)), tags
+        self._tags = Tags(tags)
+        self._counter = Counter(name, description=description, tag_keys=self._tags.keys)
         self.counts: Tally[tuple[str | bool, ...]] = Tally()
 
     def add(self, *values: str | bool, count: int = 1) -> None:
         """Count `count` more with these values of the tags, in order; a bool is `true` or `false` for Prometheus."""
         if count:
-            told = (str(value).lower() if isinstance(value, bool) else value for value in values)
-            self._counter.inc(count, tags=dict(zip(self._tags, told, strict=True)))
             self.counts[values] += count
+            self._counter.inc(count, tags=self._tags.told(values))
+
+
+class TaggedGauge:
+    """A gauge for Prometheus."""
+
+    def __init__(self, name: str, description: str, *tags: str) -> None:
+        self._tags = Tags(tags)
+        self._gauge = Gauge(name, description=description, tag_keys=self._tags.keys)
+
+    def set(self, number: float, *values: str | bool) -> None:
+        """Set the number for these values of the tags, in order."""
+        self._gauge.set(number, tags=self._tags.told(values))
+
+
+class TaggedHistogram:
+    """A histogram for Prometheus."""
+
+    def __init__(self, name: str, description: str, boundaries: list[float], *tags: str) -> None:
+        self._tags = Tags(tags)
+        self._histogram = Histogram(name, description=description, boundaries=boundaries, tag_keys=self._tags.keys)
+
+    def observe(self, number: float, *values: str | bool) -> None:
+        """Note a number for these values of the tags, in order."""
+        # Ray's histograms ignore zero.
+        self._histogram.observe(max(number, 1e-9), tags=self._tags.told(values))
 
 
 class Metrics:
@@ -56,27 +106,23 @@ class Metrics:
 
     def __init__(self) -> None:
         self._requests = TaggedCounter("ensemble_requests", "Requests answered.", "protocol", "outcome")
-        self._request_duration = Histogram(
+        self._request_duration = TaggedHistogram(
             "ensemble_request_duration_seconds",
-            description="Time from a request's arrival at the ingress to its answer.",
-            boundaries=SECONDS,
-            tag_keys=tag_keys("protocol"),
+            "Time from a request's arrival at the ingress to its answer.",
+            SECONDS,
+            "protocol",
         )
-        self._refusals = Counter(
-            "ensemble_admission_refusals",
-            description="Requests refused at the in-flight limit, or for want of memory to decode.",
+        self._refusals = TaggedCounter(
+            "ensemble_admission_refusals", "Requests refused at the in-flight limit, or for want of memory to decode."
         )
-        self._queue_wait = Histogram(
+        self._queue_wait = TaggedHistogram(
             "ensemble_queue_wait_seconds",
-            description="Time from an image's arrival until its batch left the queue; per batch, that of the longest.",
-            boundaries=SECONDS,
+            "Time from an image's arrival until its batch left the queue; per batch, that of the longest.",
+            SECONDS,
         )
-        self._batch_size = Histogram("ensemble_batch_size", description="Images in a batch.", boundaries=SIZES)
-        self._stage_duration = Histogram(
-            "ensemble_stage_duration_seconds",
-            description="Time that a node worked on a batch.",
-            boundaries=SECONDS,
-            tag_keys=tag_keys("stage"),
+        self._batch_size = TaggedHistogram("ensemble_batch_size", "Images in a batch.", SIZES)
+        self._stage_duration = TaggedHistogram(
+            "ensemble_stage_duration_seconds", "Time that a node worked on a batch.", SECONDS, "stage"
         )
         self._predictions = TaggedCounter(
             "ensemble_predictions", "Images by the ensemble's most probable class.", "label"
@@ -90,8 +136,8 @@ class Metrics:
         self._exits = TaggedCounter(
             "ensemble_cascade_exits", "Images by the last member that the cascade asked.", "member"
         )
-        self._eased = Counter(
-            "ensemble_cascade_eased", description="Images for which fewer members were asked because of the load."
+        self._eased = TaggedCounter(
+            "ensemble_cascade_eased", "Images for which fewer members were asked because of the load."
         )
         self._member_predictions = TaggedCounter(
             "ensemble_member_predictions",
@@ -103,17 +149,16 @@ class Metrics:
     def request(self, protocol: str, outcome: str, seconds: float) -> None:
         """Count a request by its protocol and its outcome: `ok`, `cancelled` or an error's code."""
         self._requests.add(protocol, outcome)
-        self._request_duration.observe(seconds, tags={"protocol": protocol})
+        self._request_duration.observe(seconds, protocol)
         if outcome == "overloaded":
-            self._refusals.inc()
+            self._refusals.add()
 
     def batch(self, batch: Batch[Sequence[Answer]], queue_wait_s: float, of_ensemble: bool = True) -> None:
         """Count an answered batch, the wait of the image that waited longest, seconds, and the ensemble's answers."""
         self._batch_size.observe(len(batch.items))
-        # Ray's histograms ignore zero.
-        self._queue_wait.observe(max(queue_wait_s, 1e-9))
+        self._queue_wait.observe(queue_wait_s)
         for note in batch.notes:
-            self._stage_duration.observe(max(note.end_ns - note.start_ns, 1) / 1e9, tags={"stage": note.node})
+            self._stage_duration.observe((note.end_ns - note.start_ns) / 1e9, note.node)
         if not of_ensemble:
             return
         answered = [(batch.items[i], a.classification) for i, a in zip(batch.live, batch.payload, strict=True)]
@@ -121,8 +166,7 @@ class Metrics:
             self._predictions.add(label, count=count)
         for missing, count in Tally(pair for item, _ in answered for pair in item.missing.items()).items():
             self._degraded.add(*missing, count=count)
-        if shed := sum(item.load_shed for item, _ in answered):
-            self._eased.inc(shed)
+        self._eased.add(count=sum(item.load_shed for item, _ in answered))
         for name, count in Tally(item.asked[-1] for item, _ in answered if item.asked).items():
             self._exits.add(name, count=count)
         agreement = Tally(
@@ -139,9 +183,9 @@ def report_state(nodes: Mapping[str, Any], edges: Mapping[str, Any] | None = Non
         nodes: by name, those of this process.
         edges: by the name of a separate node, its client, which has the number of open `connections`.
     """
-    opened = Gauge("ensemble_edge_connections", description="Open connections to a node.", tag_keys=tag_keys("node"))
-    cpu = Counter("ensemble_process_cpu_seconds", description="CPU time of the node's process, user and system.")
-    memory = Gauge("ensemble_process_resident_memory_bytes", description="Resident memory of the node's process.")
+    opened = TaggedGauge("ensemble_edge_connections", "Open connections to a node.", "node")
+    cpu = Counter("ensemble_process_cpu_seconds", "CPU time of the node's process, user and system.")
+    memory = TaggedGauge("ensemble_process_resident_memory_bytes", "Resident memory of the node's process.")
     reports, process, used_s = (_version_report(nodes.values()), _address_report(nodes.values())), psutil.Process(), 0.0
 
     def report() -> None:
@@ -153,46 +197,44 @@ def report_state(nodes: Mapping[str, Any], edges: Mapping[str, Any] | None = Non
         for each in reports:
             each()
         for name, edge in (edges or {}).items():
-            opened.set(edge.connections, tags={"node": name})
+            opened.set(edge.connections, name)
 
     report_periodically(report, "metrics")
 
 
 def _version_report(nodes: Collection[Any]) -> Callable[[], None]:
     """Reports the model versions of nodes, and how many versions could not be served."""
-    version = Gauge("ensemble_member_version", description="A member's model version.", tag_keys=tag_keys("member"))
-    refusals = Counter(
+    version = TaggedGauge("ensemble_member_version", "A member's model version.", "member")
+    refusals = TaggedCounter(
         "ensemble_model_refused",
-        description="Versions of a member's model that were refused; the current one stayed in service.",
-        tag_keys=tag_keys("member"),
+        "Versions of a member's model that were refused; the current one stayed in service.",
+        "member",
     )
-    versioned, refused = [node for node in nodes if isinstance(node, Versioned)], Tally[str]()
+    versioned = [node for node in nodes if isinstance(node, Versioned)]
 
     def report() -> None:
         for node in versioned:
             # A remote server's version need not be a number.
             if str(node.version).isdecimal():
-                version.set(int(node.version), tags={"member": node.name})
-            if more := getattr(node, "refused", 0) - refused[node.name]:
-                refusals.inc(more, tags={"member": node.name})
-                refused[node.name] += more
+                version.set(int(node.version), node.name)
+            refusals.add(node.name, count=getattr(node, "refused", 0) - refusals.counts[node.name,])
 
     return report
 
 
 def _address_report(nodes: Collection[Any]) -> Callable[[], None]:
     """Reports the health of the addresses of remote members' servers."""
-    addresses = Gauge(
+    addresses = TaggedGauge(
         "ensemble_remote_addresses",
-        description="Addresses of a member's server: `asked`, or `left_alone` because they are not healthy.",
-        tag_keys=tag_keys("member", "state"),
+        "Addresses of a member's server: `asked`, or `left_alone` because they are not healthy.",
+        *("member", "state"),
     )
     remote = [node for node in nodes if isinstance(node, Remote)]
 
     def report() -> None:
         for member in remote:
             for state, count in zip(("asked", "left_alone"), member.addresses(), strict=True):
-                addresses.set(count, tags={"member": member.name, "state": state})
+                addresses.set(count, member.name, state)
 
     return report
 

@@ -20,7 +20,8 @@ from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Interpolation, Resize
 from deployments.remote import credentials
 from deployments.tensors import Binding, IncompatibleModel, TensorName, TensorSettings, bind
-from models.repository import read_labels
+from models.errors import ModelError
+from models.repository import class_names, read_labels
 from models.sources import RepositoryAddress
 
 if TYPE_CHECKING:
@@ -129,13 +130,13 @@ class RemoteConfig(TensorSettings, MemberConfig):
         raise NotImplementedError
 
     def class_names(self) -> tuple[str, ...] | None:
-        """The configured labels; raises ConfigurationError if their file can't be read."""
-        if not isinstance(self.labels, Path):
-            return self.labels
+        """The configured labels; raises ConfigurationError if their file can't be read, or a class has no name."""
         try:
-            return read_labels(self.labels)
-        except (OSError, UnicodeDecodeError) as err:
-            raise ConfigurationError(f"members: {self.name!r}: labels: can't read {self.labels}: {err}") from err
+            if isinstance(self.labels, Path):
+                return read_labels(self.labels)
+            return self.labels and class_names(self.labels, "the list")
+        except (OSError, ModelError) as err:
+            raise ConfigurationError(f"members: {self.name!r}: labels: can't be read: {err}") from err
 
     def signature(self, repository: RepositoryAddress) -> Signature:
         """What the server describes and the configuration; while no server is there, the configuration alone.

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from deployments.contract.hosts import LOOPBACK
 from graph.ray_internals.address import cluster_port, host_address, metrics_port
+from graph.ray_internals.agent import replace_agent
 from graph.ray_internals.forking import forked, forking
 from graph.ray_internals.switches import set_switches
 
@@ -50,6 +51,7 @@ def start(temporary: str, whole_dashboard: bool, forks: str = "") -> dict[str, A
     """
     from ray._private import node, parameter, ray_constants, services
 
+    replace_agent()
     original: Any = services.start_ray_process
 
     def start_ray_process(command: list[str], process_type: str, *args: Any, **more: Any) -> Any:

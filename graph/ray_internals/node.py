@@ -12,6 +12,7 @@ import signal
 from typing import Any, cast
 
 from graph.ray_internals.address import host_address, is_in_cluster, metrics_port
+from graph.ray_internals.agent import replace_agent
 from graph.ray_internals.head import IN_EVERY_WORKER
 from graph.ray_internals.switches import set_switches
 
@@ -46,6 +47,7 @@ def join(address: str, temporary: str) -> dict[str, str]:
     from ray._private import node, ray_constants
 
     set_switches()
+    replace_agent()
     os.environ[ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR] = IN_EVERY_WORKER
     joining = parameters(address, temporary)
     joined = cast(Any, node.Node)(joining, head=False, shutdown_at_exit=False, spawn_reaper=False)
@@ -64,6 +66,7 @@ def main() -> None:
         return
     from ray._private import node
 
+    replace_agent()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     joined = cast(Any, node.Node)(parameters(args.address), head=False, shutdown_at_exit=False, spawn_reaper=False)
     print("joined", flush=True)

@@ -1,7 +1,8 @@
-"""Builds the documentation as a website, and checks its links; `make docs` serves it.
+"""Builds the documentation as a website, and checks its links, tables and YAML; `make docs` serves it.
 
 The site has the shape of the repository, so a link works here as it does in the files: beside the pages it has every
-file that a page links to. A page that is in no section of zensical.toml is refused, and so is a link to nothing.
+file that a page links to. A page that is in no section of zensical.toml is refused, and so are a link to nothing, a
+table that is not drawn as one, YAML that is none, and a Serve config that `ensemble doctor` would refuse.
 """
 
 from __future__ import annotations
@@ -14,8 +15,15 @@ import sys
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import yaml
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from deployments.contract.errors import ConfigurationError
+from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.shipped import CHECKOUT
 
@@ -24,6 +32,8 @@ PAGES = ("*.md", "docs/**/*.md")
 # Links of Markdown to files of the repository, without their anchors.
 LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[^)\s]*)?\)")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+# What divides the cells of a row.
+BAR = re.compile(r"(?<!\\)\|")
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -65,6 +75,42 @@ def linked(page: Path) -> Iterator[Path]:
         yield target
 
 
+def check_blocks(page: Path) -> None:
+    """Raise ScriptError for a table or a block of YAML that a reader could not use."""
+    lines, tokens = page.read_text(encoding="utf-8").split("\n"), MarkdownIt("commonmark").enable("table")
+    for token in tokens.parse("\n".join(lines)):
+        problem = _problem(token, lines[slice(*(token.map or (0, 0)))])
+        if problem:
+            raise ScriptError(f"{page.relative_to(CHECKOUT)}, line {(token.map or [0])[0] + 1}: {problem}")
+
+
+def _problem(token: Token, lines: list[str]) -> str:
+    """What is wrong with a block of a page; empty if nothing is."""
+    if token.type == "paragraph_open" and lines[0].lstrip().startswith("|"):
+        return "a table needs a line of `|---|` below its first line, and an empty line before that"
+    if token.type == "table_open" and len({len(BAR.findall(line)) for line in lines}) > 1:
+        return "the rows of the table have different numbers of cells; write `\\|` for a bar in a cell"
+    if token.type == "fence" and token.info.split()[:1] == ["yaml"]:
+        try:
+            if "applications" in (yaml.safe_load(token.content) or ()):
+                check_config(token.content)
+        except (yaml.YAMLError, ScriptError, ConfigurationError) as err:
+            return f"the YAML can't be used: {err}"
+    return ""
+
+
+def check_config(text: str) -> None:
+    """Check a Serve config as `ensemble doctor` does, but for its models; raises what the checks raise."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "my.yaml"
+        file.write_text(text, encoding="utf-8")
+        config = configuration.read(file)
+    configuration.check_schema(config)
+    configuration.check_names(config)
+    for application in configuration.ours(config):
+        configuration.check_arguments(application)
+
+
 def build(folder: Path) -> Path:
     """Build the site in a folder, whose content is removed first, and return the site's own folder.
 
@@ -73,6 +119,8 @@ def build(folder: Path) -> Path:
     """
     written = pages()
     check_sections(written, list(listed(tomllib.loads(CONFIG.read_text(encoding="utf-8"))["project"]["nav"])))
+    for page in sorted(written):
+        check_blocks(CHECKOUT / page)
     shutil.rmtree(folder, ignore_errors=True)
     sources = {CHECKOUT / page for page in written}
     for source in sorted(sources | {file for page in sources for file in linked(page)}):

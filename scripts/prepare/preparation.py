@@ -199,5 +199,5 @@ def answers_probabilities(network: ov.Model, size: tuple[int, int]) -> bool:
 def _given_labels(file: Path) -> tuple[str, ...]:
     try:
         return read_labels(file)
-    except (OSError, UnicodeDecodeError) as err:
+    except OSError as err:
         raise ScriptError(f"can't read the labels {file}: {err}") from err

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ray.serve.metrics import Counter, Gauge
+from ray.serve.metrics import Counter
 
-from deployments.observe.metrics import TaggedCounter, report_periodically
+from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
 
 if TYPE_CHECKING:
     from graph.capabilities.cache.stores import Store
@@ -25,8 +25,8 @@ class CacheMetrics:
             "ensemble_cache_saved_seconds",
             description="Time that decoding and the members took for images that were then cached.",
         )
-        self._bytes = Gauge("ensemble_cache_bytes", description="Memory of the cached images.")
-        self._entries = Gauge("ensemble_cache_entries", description="Images cached in memory.")
+        self._bytes = TaggedGauge("ensemble_cache_bytes", "Memory of the cached images.")
+        self._entries = TaggedGauge("ensemble_cache_entries", "Images cached in memory.")
 
     def cache(self, hits: int, misses: int, passed: int, saved_s: float) -> None:
         """Count the images of a batch, and the time that was saved."""

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
-from ray.serve.metrics import Gauge, Histogram
 
-from deployments.observe.metrics import SECONDS, TaggedCounter, report_periodically, tag_keys
+from deployments.observe.metrics import SECONDS, TaggedCounter, TaggedGauge, TaggedHistogram, report_periodically
 from graph.capabilities.proportion import Proportion, proportion
 
 if TYPE_CHECKING:
@@ -76,20 +75,20 @@ class CanaryMetrics:
         )
         self.compared: Tally[tuple[str, bool]] = Tally()
         self.labelled: Tally[tuple[str, bool, bool]] = Tally()
-        self._duration = Histogram(
+        self._duration = TaggedHistogram(
             "ensemble_canary_duration_seconds",
-            description="Time that a version of a member took for its images of a batch.",
-            boundaries=SECONDS,
-            tag_keys=tag_keys("member", "role"),
+            "Time that a version of a member took for its images of a batch.",
+            SECONDS,
+            *("member", "role"),
         )
-        self._share = Gauge(
-            "ensemble_canary_share", description="Share of the images in force.", tag_keys=tag_keys("member")
+        self._share = TaggedGauge("ensemble_canary_share", "Share of the images in force.", "member")
+        self._rolled_back = TaggedGauge(
+            "ensemble_canary_rolled_back", "1 for a canary that was rolled back, by the reason.", "member", "reason"
         )
 
     def took(self, member: str, role: str, seconds: float) -> None:
         """Count the time that a version took for a batch."""
-        # Ray records only what is above zero.
-        self._duration.observe(max(seconds, 1e-9), tags={"member": member, "role": role})
+        self._duration.observe(seconds, member, role)
 
     def figures(self, trial: Trial) -> CanaryStats:
         """What `/stats` reports about a canary."""
@@ -112,6 +111,8 @@ class CanaryMetrics:
 
         def report() -> None:
             for each in trials:
-                self._share.set(each.share, tags={"member": each.name})
+                self._share.set(each.share, each.name)
+                if each.rolled_back:
+                    self._rolled_back.set(1.0, each.name, each.rolled_back)
 
         report_periodically(report, "canary metrics")

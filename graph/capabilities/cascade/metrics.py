@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
-from ray.serve.metrics import Gauge
 
-from deployments.observe.metrics import TaggedCounter, report_periodically, tag_keys
+from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
 from graph.capabilities.proportion import Proportion, proportion
 
 if TYPE_CHECKING:
@@ -27,15 +26,13 @@ class AuditMetrics:
             *("member", "result"),
         )
         self.tightened = TaggedCounter("ensemble_cascade_tightened", "Thresholds that the audit has raised.", "member")
-        self._share = Gauge(
+        self._share = TaggedGauge(
             "ensemble_cascade_audit_share",
-            description="Share of recent exits that all members together answer differently, and its 95 % interval.",
-            tag_keys=tag_keys("member", "bound"),
+            "Share of recent exits that all members together answer differently, and its 95 % interval.",
+            *("member", "bound"),
         )
-        self._threshold = Gauge(
-            "ensemble_cascade_exit_at", description="Thresholds in force.", tag_keys=tag_keys("member")
-        )
-        self._bound = Gauge("ensemble_cascade_audit_at_most", description="The configured bound of that share.")
+        self._threshold = TaggedGauge("ensemble_cascade_exit_at", "Thresholds in force.", "member")
+        self._bound = TaggedGauge("ensemble_cascade_audit_at_most", "The configured bound of that share.")
 
     def follow(self, audit: Audit) -> None:
         """Report the thresholds and the results of the audit."""
@@ -44,16 +41,16 @@ class AuditMetrics:
             if audit.at_most is not None:
                 self._bound.set(audit.at_most)
             for member, threshold, share in audit.report():
-                self._threshold.set(threshold, tags={"member": member})
+                self._threshold.set(threshold, member)
                 for bound, value in zip(("low", "mean", "high"), share or (), strict=False):
-                    self._share.set(value, tags={"member": member, "bound": bound})
+                    self._share.set(value, member, bound)
 
         report_periodically(report, "audit metrics")
 
 
 def follow_load(load: LoadState) -> None:
     """Report whether the thresholds for load are in force."""
-    gauge = Gauge("ensemble_cascade_under_load", description="1 while the thresholds for load are in force, else 0.")
+    gauge = TaggedGauge("ensemble_cascade_under_load", "1 while the thresholds for load are in force, else 0.")
     report_periodically(lambda: gauge.set(float(load.is_on)), "load metrics")
 
 

@@ -63,11 +63,12 @@ class Feedback(Capability):
         """`POST /feedback`, and Seldon's."""
         if self._peers is None:
             return {}
-        return routes.routes(service.ingress, self._peers) | seldon.routes(service.ingress, self._peers)
+        seldons = seldon.routes(service.ingress, self._peers, len(service.labels))
+        return routes.routes(service.ingress, self._peers) | seldons
 
     def calls(self, service: Service) -> Calls:
         """`ensemble.FeedbackService`, and Seldon's `SendFeedback`."""
-        return grpc.calls(self._take) | seldon.calls(self._take)
+        return grpc.calls(self._take) | seldon.calls(self._take, len(service.labels))
 
     async def check_health(self) -> None:
         """Let the other replicas find this one."""

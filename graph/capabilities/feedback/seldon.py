@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,10 @@ from deployments.protocol import seldon_pb2 as pb
 from graph.capabilities.feedback.labels import TakesLabel, TrueLabel, taken
 
 PATH = f"{PREFIX}v1.0/feedback"
-NEEDED = "feedback needs 'truth', with a label for each image: an index or a name in a tensor or an ndarray, or strData"
+NEEDED = (
+    "feedback needs 'truth', with a label for each image: an index, a name or a row with 1 for its class and 0 for the "
+    "others, in a tensor or an ndarray; or strData"
+)
 
 
 class Labelled(msgspec.Struct):
@@ -41,8 +45,8 @@ class Feedback(msgspec.Struct):
     reward: float = 0.0
 
 
-def routes(ingress: Ingress, take: TakesLabel) -> Routes:
-    """The one path; the ingress admits the requests, and `take` takes the labels."""
+def routes(ingress: Ingress, take: TakesLabel, classes: int) -> Routes:
+    """The one path; the ingress admits the requests, and `take` takes the labels, of so many classes."""
 
     async def handler(request: Request, call: Call) -> Response:
         # A client sends its request and the answer along.
@@ -52,9 +56,9 @@ def routes(ingress: Ingress, take: TakesLabel) -> Routes:
         if given.truth.str_data is not None:
             labels: Sequence[Any] = [given.truth.str_data]
         else:
-            labels = (data and (data.ndarray or (data.tensor and data.tensor.values))) or []
+            labels = (data and (data.ndarray or (data.tensor and _rows(data.tensor.shape, data.tensor.values)))) or []
         puid = given.response.meta.puid or given.request.meta.puid
-        await _take(take, puid, labels, call)
+        await _take(take, puid, labels, classes, call)
         return encoded(SeldonMessage(Meta(puid)))
 
     errors = (*OF_ARRIVING, UnknownLabel, UnknownRequest, AlreadyLabelled)
@@ -63,22 +67,40 @@ def routes(ingress: Ingress, take: TakesLabel) -> Routes:
     return {PATH: Route("POST", handler, summary, (SeldonMessage,), errors, AS_STATUS, body=body)}
 
 
-def calls(take: TakesLabel) -> Calls:
-    """The method; `take` takes the labels."""
+def calls(take: TakesLabel, classes: int) -> Calls:
+    """The method; `take` takes the labels, of so many classes."""
 
     async def handler(request: pb.Feedback, call: Call) -> Message:
         data, truth = request.truth.data, request.truth
-        labels: Sequence[Any] = [truth.strData] if truth.HasField("strData") else data.tensor.values
-        if truth.HasField("data") and data.HasField("ndarray"):
-            labels = lists(data.ndarray)
+        if truth.HasField("strData"):
+            labels: Sequence[Any] = [truth.strData]
+        else:
+            labels = lists(data.ndarray) or _rows(data.tensor.shape, data.tensor.values)
         puid = request.response.meta.puid or request.request.meta.puid
-        await _take(take, puid, labels, call)
+        await _take(take, puid, labels, classes, call)
         return pb.SeldonMessage(meta={"puid": puid})
 
     return {"SeldonSendFeedback": Rpc(handler, fields=lambda settings: settings.max_elements)}
 
 
-async def _take(take: TakesLabel, puid: str, labels: Sequence[Any], call: Call) -> None:
+def _rows(shape: Sequence[int], values: Sequence[float]) -> list[Any]:
+    """The rows of a tensor, or its values if it has one in each row."""
+    if shape and math.prod(shape) != len(values):
+        raise InvalidParameter(f"the truth's tensor has {len(values)} values; its shape is another")
+    width = shape[-1] if len(shape) > 1 else 1
+    return [list(values[start : start + width]) for start in range(0, len(values), width)] if width > 1 else [*values]
+
+
+def _class(row: list[Any], classes: int) -> Any:
+    """The label in a row of its own, or the index of the class with a 1."""
+    if len(row) == 1:
+        return row[0]
+    if len(row) != classes or row.count(1) != 1 or row.count(0) != classes - 1:
+        raise InvalidParameter(f"{NEEDED}; there are {classes} classes")
+    return row.index(1)
+
+
+async def _take(take: TakesLabel, puid: str, labels: Sequence[Any], classes: int, call: Call) -> None:
     """Take the labels in order; raises the first error, and the others are taken."""
     check_puid(puid)
     if not labels:
@@ -86,8 +108,8 @@ async def _take(take: TakesLabel, puid: str, labels: Sequence[Any], call: Call) 
 
     def read(sent: tuple[int, Any]) -> TrueLabel:
         place, label = sent
-        # Of shape [N,1] each is in a list of its own, and a tensor's indices are doubles.
-        label = label[0] if isinstance(label, list) and len(label) == 1 else label
+        label = _class(label, classes) if isinstance(label, list) else label
+        # A tensor's indices are doubles.
         label = int(label) if isinstance(label, float) and label.is_integer() else label
         try:
             return msgspec.convert({"request_id": puid, "label": label, "index": place}, TrueLabel)

@@ -168,7 +168,8 @@ def _deployed(client: httpx.Client, application: str) -> dict[str, Any]:
     give_up = time.monotonic() + TIMEOUT_S
     while True:
         deployed: dict[str, Any] = client.get(APPLICATIONS).raise_for_status().json()
-        status = deployed["applications"][application]["status"]
+        # While it is deleted, or Serve starts again, Serve has no such application.
+        status = deployed.get("applications", {}).get(application, {}).get("status", "NOT_STARTED")
         if status in {"RUNNING", "UNHEALTHY"}:
             return deployed
         if time.monotonic() > give_up:

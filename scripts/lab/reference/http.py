@@ -50,7 +50,7 @@ def _document() -> dict[str, Any]:
     ingress = Ingress.of_images(graph, IngressSettings(), 0, Observer(Tracing(None, {})))
     service = Service(ingress, (), lambda: True, stats=Stats())
     routes = protocols(service) | live.routes(service)
-    routes |= feedback.routes(ingress, _nobody) | seldon_feedback.routes(ingress, _nobody)
+    routes |= feedback.routes(ingress, _nobody) | seldon_feedback.routes(ingress, _nobody, 0)
     routes |= loading.routes(ingress, ModelControl.__new__(ModelControl))
     return documents.openapi(routes)
 

@@ -13,20 +13,18 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from tests.conftest import ROOT
 
 CONFIGS = ROOT / "configs"
-# Labels that Serve and Prometheus add to every metric, and that of a histogram's buckets.
-EVERYWHERE = {"application", "deployment", "replica", "job", "instance", "le"}
+# Labels that Serve and Prometheus add to every metric, and that of a histogram's buckets; of a gauge also the replica.
+EVERYWHERE, OF_A_GAUGE = {"application", "deployment", "job", "instance", "le"}, {"replica"}
 METRIC = re.compile(r"\bray_(ensemble_\w+)(?:\{([^}]*)\})?")
 GROUPED = re.compile(r"by \(([^)]*)\)")
-KINDS = {"TaggedCounter": "_total", "Counter": "_total", "Gauge": "", "Histogram": "_bucket"}
+KINDS = {"TaggedCounter": "_total", "Counter": "_total", "TaggedGauge": "", "TaggedHistogram": "_bucket"}
 
 
 def strings(nodes):
-    """The texts among expressions, and among the arguments of `tag_keys`."""
+    """The texts among expressions."""
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
-        elif isinstance(node, ast.Call):
-            yield from strings(node.args)
         elif isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple):
             yield from strings(node.value.elts)
 
@@ -39,9 +37,8 @@ def registered():
             for call in ast.walk(ast.parse(file.read_text())):
                 kind = getattr(call.func, "id", "") if isinstance(call, ast.Call) else ""
                 if kind in KINDS and (name := next(strings(call.args[:1]), "")).startswith("ensemble_"):
-                    tagged = [word.value for word in call.keywords if word.arg == "tag_keys"]
-                    labels = strings(call.args[2:] if kind == "TaggedCounter" else tagged)
-                    found[name + KINDS[kind]] = set(labels) | EVERYWHERE
+                    labels = {*strings(call.args[2:]), *EVERYWHERE, *(OF_A_GAUGE if "Gauge" in kind else ())}
+                    found[name + KINDS[kind]] = labels
     return found
 
 
@@ -107,7 +104,7 @@ def test_the_documentation_has_every_metric_with_its_labels():
     lines = (ROOT / "docs" / "observability.md").read_text().splitlines()
     rows = [line.split("|")[1:3] for line in lines if line.startswith("| `ray_ensemble_")]
     documented = {name: labels for names, labels in rows for name in re.findall(r"`ray_(\w+)`", names)}
-    known = {name.removesuffix("_bucket"): labels - EVERYWHERE for name, labels in registered().items()}
+    known = {name.removesuffix("_bucket"): labels - EVERYWHERE - OF_A_GAUGE for name, labels in registered().items()}
     assert documented.keys() == known.keys()
     for name, labels in documented.items():
         assert set(re.findall(r"`(\w+)`", labels)) == known[name], name

@@ -70,6 +70,16 @@ def test_entries_of_deployments_must_belong_to_one(repository, name, told):
         check(application)
 
 
+@pytest.mark.parametrize("place", ["name", "route_prefix", "deployments.0.name"])
+def test_a_name_that_ray_can_not_take_is_refused(repository, place):
+    content = config(repository, "inline")
+    *above, field = place.split(".")
+    holder = content["applications"][0]["deployments"][0] if above else content["applications"][0]
+    holder[field] = f"{holder[field]}kätzchen"
+    with pytest.raises(ConfigurationError, match=rf"applications: {place}: '.*kätzchen' is not ASCII; Ray takes ASCII"):
+        check_schema(content)
+
+
 def test_what_serve_refuses_is_named_before_it_runs(repository):
     content = config(repository, "inline")
     check_schema(content)

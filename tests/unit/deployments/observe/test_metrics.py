@@ -1,12 +1,14 @@
 import threading
+from urllib.parse import unquote
 
 import numpy as np
+import pytest
 
 from deployments.contract.answer import Answer, Classification
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from deployments.observe import metrics
-from deployments.observe.metrics import Metrics
+from deployments.observe.metrics import MOST_VALUES, OTHER, Metrics, TaggedCounter, TaggedGauge, TaggedHistogram
 from tests.metrics import recorded
 
 
@@ -17,6 +19,42 @@ def test_exits_are_counted_by_the_last_member_asked(monkeypatch):
     Metrics().batch(Batch([Answer(best, np.zeros(2, np.float32))] * 4, items), 0.0)
     exits = {tags["member"]: value for name, value, tags in told if name == "ensemble_cascade_exits"}
     assert exits == {"a": 2, "b": 1}
+
+
+# A class may be called anything.
+NAMES = ["cat", "猫", "Ærø", "50 %", "two\nlines", 'a "b" \\ c', "\ud800", "other"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ray_takes_every_name(name):
+    counter = TaggedCounter("ensemble_names", "Ray's own.", "label")
+    counter.add(name, count=2)
+    assert counter.counts == {(name,): 2}
+    TaggedGauge("ensemble_names_now", "Ray's own.", "label").set(1.0, name)
+    TaggedHistogram("ensemble_names_seconds", "Ray's own.", [1.0], "label").observe(0.5, name)
+
+
+def test_a_name_can_be_read_in_what_ray_is_told(monkeypatch):
+    told = recorded(monkeypatch, metrics)
+    counter = TaggedCounter("ensemble_names", "", "label")
+    for name in NAMES:
+        counter.add(name)
+    texts = [tags["label"] for _, _, tags in told]
+    assert texts[:4] == ["cat", "%E7%8C%AB", "%C3%86r%C3%B8", "50 %25"]
+    assert all(text.isascii() and text.isprintable() for text in texts)
+    assert [unquote(text) for text in texts] == [name.replace("\ud800", "?") for name in NAMES]
+
+
+def test_a_metric_has_a_bounded_number_of_series_and_loses_no_count(monkeypatch):
+    told = recorded(monkeypatch, metrics)
+    counter = TaggedCounter("ensemble_names", "", "label", "right")
+    for number in (*range(1000), *range(1000)):
+        counter.add(f"class {number}", number % 2 == 0)
+    series = {tuple(tags.values()) for _, _, tags in told}
+    assert len(series) == MOST_VALUES + 2
+    assert sum(value for _, value, _ in told) == counter.counts.total() == 2000
+    assert sum(value for _, value, tags in told if tags["label"] == OTHER) == 2000 - 2 * MOST_VALUES
+    assert counter.counts["class 999", False] == 2
 
 
 def test_a_report_that_fails_once_is_made_again(monkeypatch):

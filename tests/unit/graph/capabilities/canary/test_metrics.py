@@ -8,12 +8,11 @@ from tests.metrics import recorded
 
 
 def test_what_a_canary_does_is_counted_by_version(monkeypatch):
-    recorded(monkeypatch, metrics)
     told = recorded(monkeypatch, observed)
     monkeypatch.setattr(metrics, "report_periodically", lambda report, _: report())
 
     class Trial:
-        name, share = "a", 0.05
+        name, share, rolled_back = "a", 0.0, "latency"
 
     counts = CanaryMetrics()
     counts.follow([Trial()])
@@ -23,7 +22,8 @@ def test_what_a_canary_does_is_counted_by_version(monkeypatch):
     counts.rollbacks.add("a", "latency")
     of = {"member": "a", "role": "canary"}
     assert told == [
-        ("ensemble_canary_share", 0.05, {"member": "a"}),
+        ("ensemble_canary_share", 0.0, {"member": "a"}),
+        ("ensemble_canary_rolled_back", 1.0, {"member": "a", "reason": "latency"}),
         ("ensemble_canary_images", 3, {**of, "failed": "false"}),
         ("ensemble_canary_images", 2, {**of, "failed": "true"}),
         ("ensemble_canary_duration_seconds", 0.25, of),

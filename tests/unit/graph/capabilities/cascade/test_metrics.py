@@ -1,10 +1,11 @@
+from deployments.observe import metrics as observed
 from graph.capabilities.cascade import metrics
 from graph.capabilities.cascade.metrics import AuditMetrics
 from tests.metrics import recorded
 
 
 def test_what_an_audit_found_is_told_with_its_interval_and_the_bound(monkeypatch):
-    told = recorded(monkeypatch, metrics)
+    told = recorded(monkeypatch, observed)
     monkeypatch.setattr(metrics, "report_periodically", lambda report, _: report())
 
     class Audit:
@@ -18,4 +19,4 @@ def test_what_an_audit_found_is_told_with_its_interval_and_the_bound(monkeypatch
     assert shares == {"low": 0.01, "mean": 0.02, "high": 0.03}
     thresholds = {tags["member"]: value for name, value, tags in told if name == "ensemble_cascade_exit_at"}
     assert thresholds == {"a": 0.7, "b": 0.8}
-    assert ("ensemble_cascade_audit_at_most", 0.02, None) in told
+    assert ("ensemble_cascade_audit_at_most", 0.02, {}) in told

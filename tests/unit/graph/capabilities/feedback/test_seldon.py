@@ -21,20 +21,22 @@ def ask(message):
 
     class TakesLabels(Extension):
         def routes(self, service):
-            return seldon.routes(service.ingress, told)
+            return seldon.routes(service.ingress, told, 4)
 
     door._http = HttpServer(replace(door.service, extensions=[TakesLabels()]))
     return *door.ask(seldon.PATH, json.dumps(message).encode()), told.labels
 
 
 async def call(take, message):
-    return await seldon.calls(take)["SeldonSendFeedback"].handler(message, Call(Trace("")))
+    return await seldon.calls(take, 4)["SeldonSendFeedback"].handler(message, Call(Trace("")))
 
 
 ANSWER = {"meta": {"puid": "r"}, "data": {"names": ["a"], "tensor": {"shape": [1, 1], "values": [1.0]}}}
 BY = {
     "name": ({"strData": "cat"}, ["cat"]),
     "indices": ({"data": {"tensor": {"shape": [2, 1], "values": [3.0, 0.0]}}}, [3, 0]),
+    "rows": ({"data": {"tensor": {"shape": [2, 4], "values": [0, 0, 1.0, 0, 1.0, 0, 0, 0]}}}, [2, 0]),
+    "lists of rows": ({"data": {"ndarray": [[0, 0, 0, 1], [0, 1.0, 0, 0]]}}, [3, 1]),
     "lists": ({"data": {"ndarray": [["cat"], [2.0], "dog"]}}, ["cat", 2, "dog"]),
 }
 
@@ -72,6 +74,11 @@ def test_of_several_the_others_are_taken():
         {"response": ANSWER},
         {"response": ANSWER, "reward": 0.5, "truth": {}},
         {"response": ANSWER, "truth": {"data": {"ndarray": [[1, 2]]}}},
+        {"response": ANSWER, "truth": {"data": {"ndarray": [[0, 1, 0]]}}},
+        {"response": ANSWER, "truth": {"data": {"ndarray": [[0, 1, 1, 0]]}}},
+        {"response": ANSWER, "truth": {"data": {"ndarray": [[0, 0.4, 0.6, 0]]}}},
+        {"response": ANSWER, "truth": {"data": {"ndarray": [[0, 0, 0, 0]]}}},
+        {"response": ANSWER, "truth": {"data": {"tensor": {"shape": [2, 4], "values": [0, 1, 0, 0]}}}},
         {"response": ANSWER, "truth": {"data": {"ndarray": [1.5]}}},
         {"response": ANSWER, "truth": {"data": {"ndarray": [None]}}},
         {"response": ANSWER, "truth": {"data": {"ndarray": ["cat"] * 4097}}},

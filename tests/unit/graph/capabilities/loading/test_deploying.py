@@ -207,5 +207,9 @@ def test_what_serve_does_not_take_now_can_be_tried_again(config, monkeypatch):
         with pytest.raises(NotReady, match="the application is DEPLOYING; try again when it is RUNNING"):
             deploy(address, "ensemble", config, change)
         assert not taken
+    # While it is deleted, or Serve starts again.
+    for gone in ({**deployed(), "applications": {}}, {"proxies": {}}):
+        with dashboard(gone) as (address, _), pytest.raises(NotReady, match="the application is NOT_STARTED"):
+            deploy(address, "ensemble", config, change)
     with pytest.raises(NotReady):
         deploy("http://", "ensemble", config, change)
