@@ -45,8 +45,8 @@ def deploy(file: Path) -> None:
     """Deploy a configuration, and wait until it is in force.
 
     Raises:
-        ScriptError: no server runs, it ends meanwhile, Serve can't deploy it, a replica refuses its `user_config`, it changes what
-            the server keeps to its end, or other machines could use the service without a key.
+        ScriptError: no server runs, it ends meanwhile, Serve can't deploy it, a replica refuses its `user_config`, it
+            changes what the server keeps to its end, or other machines could use the service without a key.
         ConfigurationError: the application can't be built.
     """
     check_propagators()
