@@ -47,6 +47,7 @@ class Listening:
     Attributes:
         tls: a certificate with its chain, and its key, PEM; None for no TLS.
         reflects: whether gRPC's reflection is answered.
+        few: how many requests at a time the first replica gets alone, by each protocol.
     """
 
     host: str
@@ -55,20 +56,29 @@ class Listening:
     metrics: int
     tls: tuple[Path, Path] | None = None
     reflects: bool = True
+    few: int = 0
 
 
 def configuration(folder: Path, listening: Listening) -> str:
     """The text of HAProxy's configuration, with its sockets in a folder."""
-    replicas = {
-        f"{protocol}_replicas": "\n".join(
-            f"    server {SERVER.format(number)} unix@{path(folder, protocol, number)}"
-            for number in range(1, SLOTS + 1)
-        )
+    servers = {
+        protocol: [(SERVER.format(number), path(folder, protocol, number)) for number in range(1, SLOTS + 1)]
         for protocol in PROTOCOLS
+    }
+    replicas = {
+        f"{protocol}_replicas": "\n".join(f"    server {name} unix@{socket}" for name, socket in each)
+        for protocol, each in servers.items()
+    }
+    few = {
+        f"{protocol}_few": "\n".join(
+            f"    server {name} unix@{socket} track {protocol}/{name}" for name, socket in each
+        )
+        for protocol, each in servers.items()
     }
     certificate = folder / CERTIFICATE
     return string.Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        replicas,
+        replicas | few,
+        few=listening.few,
         folder=folder,
         host=listening.host,
         http=listening.http,
