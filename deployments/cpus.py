@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -71,6 +72,12 @@ def parsed(text: str) -> set[int]:
     """The numbers of a list as the kernel writes it, such as `0-3,8`; raises ValueError if it is none."""
     ends = [part.partition("-")[::2] for part in text.strip().split(",") if part]
     return {cpu for first, last in ends for cpu in range(int(first), int(last or first) + 1)}
+
+
+def cpu_ns(pid: int) -> int:
+    """The CPU time that a process has used, nanoseconds; raises OSError if it has ended."""
+    # As clock_getcpuclockid(3) of Linux numbers a process' clock.
+    return time.clock_gettime_ns(~pid << 3 | 2)
 
 
 def share(cpus: Collection[int], index: int, parts: int, system: Path = SYSTEM) -> tuple[int, ...]:

@@ -25,6 +25,8 @@ from graph.serving.ingress import IngressReplica
 from graph.serving.node import NodeDeployment
 
 logger = logging.getLogger("ray.serve")
+# Serve looks this often whether a replica is healthy, and replaces one that has been silent three times for so long.
+CHECK_EVERY_S, CHECK_TIMEOUT_S = 2.0, 3.0
 
 
 def build(args: dict[str, Any]) -> Application:
@@ -56,7 +58,8 @@ def _application(
     nodes = recipes(config, agreed)
     plan = Plan(config, agreed, compose, capabilities, services(nodes))
     placed = {name: _placed(name, recipe, config.edges == "direct") for name, recipe in nodes.items()}
-    return _deployment(IngressReplica, INGRESS).bind(plan, placed)
+    stand_ins = {name: recipe.stand_ins for name, recipe in nodes.items() if recipe.stand_ins is not None}
+    return _deployment(IngressReplica, INGRESS).bind(plan, placed, stand_ins)
 
 
 def services(nodes: dict[str, Recipe]) -> dict[str, str]:
@@ -73,5 +76,11 @@ def _placed(name: str, recipe: Recipe, listens: bool) -> Application | Factory:
 
 def _deployment(cls: type, name: str) -> serve.Deployment:
     # More calls than the ingress admits, so that the ingress refuses what is too much, and not Serve.
-    decorate = serve.deployment(name=name, max_ongoing_requests=100_000, ray_actor_options={"num_cpus": 0.1})
+    decorate = serve.deployment(
+        name=name,
+        max_ongoing_requests=100_000,
+        ray_actor_options={"num_cpus": 0.1},
+        health_check_period_s=CHECK_EVERY_S,
+        health_check_timeout_s=CHECK_TIMEOUT_S,
+    )
     return decorate(cls)

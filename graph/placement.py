@@ -31,6 +31,8 @@ class Recipe:
         placement: where it runs.
         make: makes it there.
         pinning: the CPUs of a separate node; None for all.
+        stand_ins: make the node in the ingress, for as long as no replica of a separate one answers: as usual, and for
+            images that may have ended a replica. None for a node that takes too much memory or time for that.
     """
 
     deployment: str
@@ -38,13 +40,14 @@ class Recipe:
     placement: Placement
     make: Factory
     pinning: Pinning | None = None
+    stand_ins: tuple[Factory, Factory] | None = None
 
 
 def recipes(config: EnsembleConfig, agreed: Agreement) -> dict[str, Recipe]:
     """Every node of the application, by the name that `user_config` and the graph's composition use."""
     decoding = config.transformer
     limits = transformer.TransformerSettings.part_of(decoding)
-    decode = partial(transformer.JpegTransformer, limits, agreed.wanted, decoding.threads, decoding.isolate)
+    decode = partial(transformer.JpegTransformer, limits, agreed.wanted, decoding.threads)
     method, graded = combiner.CombinerSettings.part_of(config.combiner), config.ensemble.cascade is not None
     combine = partial(combiner.Combiner, method, config.weights, graded=graded)
     label = partial(labeler.Labeler, labeler.LabelerSettings.part_of(config.labeler), agreed.labels)
@@ -55,11 +58,19 @@ def recipes(config: EnsembleConfig, agreed: Agreement) -> dict[str, Recipe]:
         return partial(make, fixed(member, agreed), shared_by, config.model_repository, gets, limit)
 
     return {
-        TRANSFORMER: Recipe(TRANSFORMER, transformer.OPERATION, decoding.placement, decode),
+        TRANSFORMER: Recipe(
+            TRANSFORMER,
+            transformer.OPERATION,
+            decoding.placement,
+            partial(decode, decoding.isolate),
+            stand_ins=(partial(decode, decoding.isolate), partial(decode, "all")),
+        ),
         **{
             m.name: Recipe(m.deployment_name, m.operation, m.placement, predict(m), pinning(config, m.name))
             for m in config.nodes
         },
-        COMBINER: Recipe(COMBINER, combiner.OPERATION, config.combiner.placement, combine),
-        LABELER: Recipe(LABELER, labeler.OPERATION, config.labeler.placement, label),
+        COMBINER: Recipe(
+            COMBINER, combiner.OPERATION, config.combiner.placement, combine, stand_ins=(combine, combine)
+        ),
+        LABELER: Recipe(LABELER, labeler.OPERATION, config.labeler.placement, label, stand_ins=(label, label)),
     }

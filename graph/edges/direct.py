@@ -11,132 +11,25 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import ray
 
 from deployments.contract.batch import Batch
-from deployments.contract.errors import EnsembleError, NoReplica, error_by_code
+from deployments.contract.errors import EnsembleError, NoReplica
 from deployments.contract.nodes import Node
-from graph.edges.frames import Frames
 from graph.edges.locality import Locality
-from graph.edges.wire import ANSWER, CALL, CLOSING, VERSION, Body, Buffer, decode, encode
+from graph.edges.replica import Replica, ReplicaGone
+from graph.edges.stand_in import StandIn
+from graph.edges.wire import VERSION
 
 logger = logging.getLogger("ray.serve")
-
-Reply = tuple[int, bytes, Body]
 
 LOOK_EVERY_S = 0.2
 COUNT_NODES_EVERY_S = 10.0
 # A batch that ends every replica that works on it must not end all of them.
 TRIES = 2
-
-
-class ReplicaGone(ConnectionError):
-    """The replica closed the connection: it has died, or is about to stop."""
-
-
-class Connection(Frames):
-    """A connection to a replica, with one call at a time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.alive = True
-        self._reply: asyncio.Future[Reply] | None = None
-
-    async def call(self, header: bytes, buffers: list[Buffer]) -> Reply:
-        """Send a batch and wait for the reply; raises ReplicaGone if the connection ends."""
-        if not self.alive:
-            raise ReplicaGone
-        self._reply = asyncio.get_running_loop().create_future()
-        try:
-            self.send(CALL, header, buffers)
-            return await self._reply
-        except BaseException:
-            # The node would go on working for nobody while the next batch waits.
-            self.abort()
-            raise
-        finally:
-            self._reply = None
-
-    def received(self, kind: int, header: bytes, body: Body) -> None:
-        """Take the reply."""
-        if self._reply is not None and not self._reply.done():
-            self._reply.set_result((kind, header, body))
-
-    def lost(self) -> None:
-        """End the call."""
-        self.alive = False
-        if self._reply is not None and not self._reply.done():
-            self._reply.set_exception(ReplicaGone())
-
-
-class Replica:
-    """A replica on this machine, with the number of its calls in flight."""
-
-    def __init__(self, path: Path) -> None:
-        self.in_flight = 0
-        self._path = path
-        self._idle: list[Connection] = []
-        self._closed = False
-
-    @property
-    def connections(self) -> int:
-        """The number of open connections."""
-        return len(self._idle) + self.in_flight
-
-    async def call(self, batch: Batch[Any]) -> Batch[Any]:
-        """The node's answer to a batch.
-
-        Raises:
-            ReplicaGone: the replica has died or is stopping; another one may take the batch.
-            EnsembleError: the node failed.
-        """
-        header, buffers = encode(batch)
-        self.in_flight += 1
-        try:
-            connection = await self._connection()
-            kind, answer, body = await connection.call(header, buffers)
-        finally:
-            self.in_flight -= 1
-        if kind == CLOSING or self._closed:
-            connection.abort()
-        else:
-            self._idle.append(connection)
-        if kind == CLOSING:
-            raise ReplicaGone
-        if kind == ANSWER:
-            return decode(answer, body)
-        raise (
-            error_by_code(**msgspec.json.decode(answer))
-            if answer
-            else RuntimeError("a node failed; its log has the cause")
-        )
-
-    async def _connection(self) -> Connection:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.alive:
-                return connection
-        connection = Connection()
-        try:
-            await asyncio.get_running_loop().create_unix_connection(lambda: connection, str(self._path))
-        except OSError as err:
-            if isinstance(err, ConnectionRefusedError):
-                # The socket of a process that was killed refuses connections.
-                with suppress(OSError):
-                    self._path.unlink()
-            raise ReplicaGone from err
-        return connection
-
-    def close(self) -> None:
-        """Close the idle connections now, and the others after their calls."""
-        self._closed = True
-        for connection in self._idle:
-            connection.abort()
 
 
 class LocalReplicas:
@@ -168,6 +61,10 @@ class LocalReplicas:
         for name in sorted(names - self._found.keys()):
             self._found[name] = Replica(self._folder / name)
         return self._found
+
+    def look_awake(self) -> dict[str, Replica]:
+        """The replicas that are not frozen."""
+        return {name: replica for name, replica in self.look().items() if not replica.is_frozen}
 
     def forget(self, name: str) -> None:
         """Close the connections to a replica; it is found again if its socket is still there."""
@@ -204,12 +101,21 @@ class DirectEdge:
     """A node behind Unix sockets, and behind its handle where none is on this machine or another one answers sooner."""
 
     def __init__(
-        self, folder: Path, handle: Node[Any, Any], count: Callable[[str], None], cluster: ClusterSize
+        self,
+        folder: Path,
+        handle: Node[Any, Any],
+        count: Callable[[str], None],
+        cluster: ClusterSize,
+        stand_in: StandIn | None = None,
     ) -> None:
-        """Set the sockets' folder, the handle's node, what counts calls by `direct` or `handle`, and the cluster."""
+        """Set the sockets' folder, the handle's node, the counter of calls, the cluster, and the node's stand-in.
+
+        Calls are counted by `direct`, `handle` or `inline`, the last of which is the stand-in.
+        """
         self._replicas, self._cluster = LocalReplicas(folder), cluster
-        self._handle, self._count = handle, count
+        self._handle, self._count, self._stand_in = handle, count, stand_in
         self._locality = Locality()
+        self._waking: asyncio.Future[Batch[Any]] | None = None
 
     @property
     def connections(self) -> int:
@@ -224,7 +130,7 @@ class DirectEdge:
             EnsembleError: the node failed.
         """
         sent = batch.outbound()
-        gone = set()
+        gone, is_suspect = set(), False
         for _ in range(TRIES):
             name, replica = self._choose()
             if replica is None:
@@ -232,9 +138,10 @@ class DirectEdge:
             ahead, began = replica.in_flight, time.monotonic()
             try:
                 answer = await replica.call(sent)
-            except ReplicaGone:
+            except ReplicaGone as err:
                 gone.add(name)
-                if self._replicas.look().get(name) is replica:
+                is_suspect |= not replica.is_frozen and err.__cause__ is None
+                if self._replicas.look_awake().get(name) is replica:
                     self._replicas.forget(name)
                 continue
             except EnsembleError:
@@ -242,13 +149,26 @@ class DirectEdge:
                 raise
             self._count("direct")
             self._locality.took_here(time.monotonic() - began, ahead)
+            if self._stand_in is not None:
+                self._stand_in.end()
             return answer.after(batch)
         # A process that is being killed may accept a connection after it has closed others.
-        is_none = self._replicas.look().keys() <= gone
-        if is_none and self._cluster.is_alone() and not any(item.waits_for_replica for item in batch.items):
-            raise NoReplica("no replica of it is running; Serve starts another")
+        if self._replicas.look_awake().keys() <= gone and self._cluster.is_alone():
+            if self._stand_in is not None:
+                self._wake(batch)
+                self._count("inline")
+                return await self._stand_in(batch, is_suspect)
+            if not any(item.waits_for_replica for item in batch.items):
+                raise NoReplica("no replica of it answers; Serve starts another")
         self._count("handle")
         return await self._call_elsewhere(batch)
+
+    def _wake(self, batch: Batch[Any]) -> None:
+        """Call by handle, because Serve starts the first replica of a node that scales to zero only then."""
+        if not self._replicas.look() and (self._waking is None or self._waking.done()):
+            self._waking = asyncio.ensure_future(self._handle(batch))
+            # Nobody waits for the answer.
+            self._waking.add_done_callback(lambda call: call.cancelled() or call.exception())
 
     async def _call_elsewhere(self, batch: Batch[Any]) -> Batch[Any]:
         began = time.monotonic()
@@ -263,10 +183,11 @@ class DirectEdge:
     def _choose(self) -> tuple[str, Replica | None]:
         """The replica to call; None for the handle, where there is none, or another machine answers sooner."""
         is_alone = self._cluster.is_alone()
-        replicas = self._replicas.look()
-        name = min(replicas, key=lambda name: replicas[name].in_flight, default="")
-        replica = replicas.pop(name, None)
+        replicas, awake = self._replicas.look(), self._replicas.look_awake()
+        name = min(awake, key=lambda name: awake[name].in_flight, default="")
+        replica = awake.get(name)
         if replica is not None:
+            del replicas[name]
             # To the end: of those with equally few calls, the next is the one that was called least recently.
             replicas[name] = replica
             if is_alone is False and not self._locality.stays(replica.in_flight):

@@ -13,14 +13,34 @@ from deployments.observe.metrics import TaggedCounter
 from graph.edges.direct import ClusterSize, DirectEdge
 from graph.edges.folder import sockets
 from graph.edges.handle import HandleEdge
+from graph.edges.stand_in import Factory, StandIn
+from graph.live import LiveSettings
+from graph.ray_internals.serve_client import user_config
 
 
 def edge(
-    name: str, handle: DeploymentHandle[Any], is_direct: bool, calls: TaggedCounter, cluster: ClusterSize
+    name: str,
+    handle: DeploymentHandle[Any],
+    is_direct: bool,
+    calls: TaggedCounter,
+    cluster: ClusterSize,
+    stand_ins: tuple[Factory, Factory] | None,
 ) -> Node[Any, Any]:
     """What calls a separate node, by its sockets on this machine or its handle, and counts calls by node and edge."""
     by_handle = HandleEdge(handle)
-    folder = sockets(serve.get_replica_context().app_name, handle.deployment_name) if is_direct else None
+    application, deployment = serve.get_replica_context().app_name, handle.deployment_name
+    folder = sockets(application, deployment) if is_direct else None
     if folder is None:
         return by_handle
-    return DirectEdge(folder, by_handle, partial(calls.add, name), cluster)
+    stand_in = None
+    if stand_ins is not None:
+        usual, careful = (partial(_adjusted, name, make, application, deployment) for make in stand_ins)
+        stand_in = StandIn(name, (usual, careful))
+    return DirectEdge(folder, by_handle, partial(calls.add, name), cluster, stand_in)
+
+
+def _adjusted(name: str, make: Factory, application: str, deployment: str) -> Node[Any, Any]:
+    """A node with the settings that Serve gives to the replicas of a deployment."""
+    node = make()
+    LiveSettings({name: node}).apply(user_config(application, deployment))
+    return node

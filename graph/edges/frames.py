@@ -21,9 +21,14 @@ CREDENTIALS = struct.Struct("iII")
 
 
 class Frames(asyncio.BufferedProtocol):
-    """One end of a connection between two processes of the same user; a subclass handles the frames that arrive."""
+    """One end of a connection between two processes of the same user; a subclass handles the frames that arrive.
+
+    Attributes:
+        pid: the process at the other end.
+    """
 
     def __init__(self) -> None:
+        self.pid = 0
         self._transport: asyncio.Transport | None = None
         self._inbox = bytearray(INBOX)
         self._arrived = 0
@@ -43,7 +48,7 @@ class Frames(asyncio.BufferedProtocol):
         # uvloop's transports are no subclasses.
         self._transport = cast(asyncio.Transport, transport)
         end = transport.get_extra_info("socket")
-        _, uid, _ = CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
+        self.pid, uid, _ = CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
         if uid != os.getuid():
             self.abort()
 

@@ -15,7 +15,7 @@ import msgspec
 from deployments.contract.batch import Batch
 from deployments.contract.errors import EnsembleError
 from graph.edges.frames import Frames
-from graph.edges.wire import ANSWER, CALL, CLOSING, FAILURE, VERSION, Body, Buffer, decode, encode
+from graph.edges.wire import ANSWER, CALL, CLOSING, FAILURE, PING, VERSION, Body, Buffer, decode, encode
 from graph.private import make_private
 
 logger = logging.getLogger("ray.serve")
@@ -81,8 +81,10 @@ class Caller(Frames):
         listener.callers.add(self)
 
     def received(self, kind: int, header: bytes, body: Body) -> None:
-        """Begin to work on a batch."""
-        if kind != CALL or self.task is not None:
+        """Begin to work on a batch, or answer a ping."""
+        if kind == PING:
+            self.send(PING)
+        elif kind != CALL or self.task is not None:
             self.abort()
         elif self._listener.closing:
             self.send(CLOSING)

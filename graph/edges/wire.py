@@ -23,7 +23,8 @@ from deployments.contract.batch import Batch
 from deployments.contract.errors import EnsembleError, error_by_code
 from deployments.contract.item import Item, Note, Step
 
-CALL, ANSWER, FAILURE, CLOSING = 0, 1, 2, 3
+# A replica answers a ping by a ping, whatever it works on.
+CALL, ANSWER, FAILURE, CLOSING, PING = range(5)
 PREFIX = struct.Struct("<BIQ")
 ALIGNMENT = 8
 Dtype = Literal["uint8", "int32", "int64", "float16", "float32", "float64"]

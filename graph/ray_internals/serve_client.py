@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from ray.serve._private.common import ReplicaState
 from ray.serve.context import _get_global_client
@@ -19,11 +20,17 @@ def replicas(application: str) -> dict[str, Counter[tuple[str, str]]]:
 
     Serve's public status counts them by state, but not by machine.
     """
-    client = _get_global_client()
-    if client is None:
-        return {}
-    deployments = client.get_serve_details()["applications"][application]["deployments"]
     return {
         name: Counter((ReplicaState(each["state"]).value, each["node_ip"] or "") for each in deployment["replicas"])
-        for name, deployment in deployments.items()
+        for name, deployment in _deployments(application).items()
     }
+
+
+def user_config(application: str, deployment: str) -> dict[str, Any]:
+    """The `user_config` of a deployment, as Serve's controller has it now."""
+    return dict(_deployments(application)[deployment]["deployment_config"]["user_config"] or {})
+
+
+def _deployments(application: str) -> dict[str, Any]:
+    client = _get_global_client()
+    return {} if client is None else dict(client.get_serve_details()["applications"][application]["deployments"])

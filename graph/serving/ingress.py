@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ray import serve
@@ -16,7 +16,7 @@ from deployments.contract.answer import Classification
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import EnsembleError, RemoteUnavailable, Unloaded
 from deployments.contract.hosts import is_loopback
-from deployments.contract.nodes import HealthChecked, Node
+from deployments.contract.nodes import HealthChecked
 from deployments.ingress.access import Access
 from deployments.ingress.grpc.server import GrpcServer, answers_grpc
 from deployments.ingress.http.server import HttpServer
@@ -35,6 +35,7 @@ from graph.defaults import pinning
 from graph.edges.direct import ClusterSize, DirectEdge
 from graph.edges.edge import edge
 from graph.edges.folder import sockets
+from graph.edges.stand_in import Factory
 from graph.front.front import Front, folder, services
 from graph.front.grpc import GrpcListener
 from graph.front.http import HttpListener
@@ -61,8 +62,13 @@ class IngressReplica:
         grpc: what every gRPC call goes to, whatever its service.
     """
 
-    def __init__(self, plan: Plan, nodes: Mapping[str, DeploymentHandle[Any] | Callable[[], Node[Any, Any]]]) -> None:
-        """Compose the graph: each node is a handle, or made here."""
+    def __init__(
+        self,
+        plan: Plan,
+        nodes: Mapping[str, DeploymentHandle[Any] | Factory],
+        stand_ins: Mapping[str, tuple[Factory, Factory]],
+    ) -> None:
+        """Compose the graph: each node is a handle, perhaps with a stand-in that is made here, or made here."""
         config, labels, keys = plan.config, plan.agreed.labels, plan.config.access.keys
         take_cores(pinning(config, INGRESS))
         inline = {name: node() for name, node in nodes.items() if not isinstance(node, DeploymentHandle)}
@@ -71,7 +77,9 @@ class IngressReplica:
             "ensemble_edge_calls", "Batches sent to a separate node, by the kind of edge.", "node", "edge"
         )
         is_direct, cluster = config.edges == "direct", ClusterSize()
-        edges = {name: edge(name, handle, is_direct, calls, cluster) for name, handle in handles.items()}
+        edges = {
+            name: edge(name, handle, is_direct, calls, cluster, stand_ins.get(name)) for name, handle in handles.items()
+        }
         replica = serve.get_replica_context().replica_id
         application = replica.deployment_id.app_name
         offers = plan.offers

@@ -59,6 +59,11 @@ class ServeApi:
             states.append(f"Serve: {application['status']} ({', '.join(nodes)})")
         return "; ".join(states) or "Serve reports no application"
 
+    def are_healthy(self) -> bool:
+        """Whether Serve reports every deployment as healthy."""
+        found = [each["status"] for application in self.applications() for each in application["deployments"].values()]
+        return bool(found) and set(found) == {"HEALTHY"}
+
     def applications(self) -> list[dict[str, Any]]:
         """What Serve reports of each application; empty while it does not answer."""
         try:

@@ -164,13 +164,15 @@ def leftovers() -> Iterator[psutil.Process]:
         with suppress(psutil.Error):
             marked = process.environ().get(MARK, "") if process.uids().real == os.getuid() else ""
             # A container's processes can be seen from outside, where they have other numbers.
-            if marked and marked.split("@")[2:] == here and not _is_there(marked):
+            if marked and marked.split("@")[2:] == here and not is_there(marked):
                 yield process
 
 
-def _is_there(marked: str) -> bool:
+def is_there(marked: str) -> bool:
+    """Whether the process of a mark runs."""
     try:
-        return mark(psutil.Process(int(marked.partition("@")[0]))) == marked
+        process = psutil.Process(int(marked.partition("@")[0]))
+        return process.status() != psutil.STATUS_ZOMBIE and mark(process) == marked
     except (psutil.Error, OSError):
         return False
 
@@ -179,7 +181,8 @@ def clear_leftovers() -> None:
     """End what earlier servers left behind that were killed, and print it."""
     if found := list(leftovers()):
         names = sorted({process.name() for process in found})
-        print(f"ending {len(found)} processes that a killed server left: {', '.join(names)}", flush=True)
+        with suppress(OSError):
+            print(f"ending {len(found)} processes that a killed server left: {', '.join(names)}", flush=True)
         end(found)
 
 

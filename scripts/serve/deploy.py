@@ -23,12 +23,15 @@ from scripts.configuration import why_serve
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.flags import described
 from scripts.serve.api import ServeApi
+from scripts.serve.cluster import is_there
 from scripts.serve.environment import check_propagators, clients_file, read_clients_file
 from scripts.serve.exposure import check_keys
 from scripts.serve.logs import Logs
 from scripts.serve.ports import GRPC_PORT, HTTP_PORT, wanted
 
 DASHBOARD, SESSION = "RAY_DASHBOARD_ADDRESS", "ENSEMBLE_RAY_SESSION"
+# The mark of the server's process.
+SERVER = "ENSEMBLE_SERVER"
 # Where the server listens; and whether other machines need no key, and whether logs are JSON: empty if not.
 HOST, WITHOUT_KEYS, JSON_LOGS = "ENSEMBLE_HOST", "ENSEMBLE_WITHOUT_KEYS", "ENSEMBLE_JSON_LOGS"
 # What a server keeps to its end, in JSON; see `kept`.
@@ -42,8 +45,8 @@ def deploy(file: Path) -> None:
     """Deploy a configuration, and wait until it is in force.
 
     Raises:
-        ScriptError: no server runs, Serve can't deploy it, a replica refuses its `user_config`, it changes what the
-            server keeps to its end, or other machines could use the service without a key.
+        ScriptError: no server runs, it ends meanwhile, Serve can't deploy it, a replica refuses its `user_config`, it
+            changes what the server keeps to its end, or other machines could use the service without a key.
         ConfigurationError: the application can't be built.
     """
     check_propagators()
@@ -59,6 +62,7 @@ def deploy(file: Path) -> None:
             raise ScriptError(
                 f"no server of this user listens on port {port}: there is no {clients_file(port)}"
             ) from err
+    check_server()
     check_kept(config, json.loads(os.environ.get(KEPT, "{}")))
     check_keys(config, os.environ.get(HOST, LOOPBACK), bool(os.environ.get(WITHOUT_KEYS)))
     if os.environ.get(JSON_LOGS):
@@ -71,6 +75,7 @@ def deploy(file: Path) -> None:
     while not is_in_force(config, api.applications()):
         if failure := api.failure():
             raise ScriptError(failure)
+        check_server()
         if time.monotonic() > give_up:
             raise ScriptError(f"not in force after {TIMEOUT_S:.0f} s: {api.progress()}")
         time.sleep(LOOK_EVERY_S)
@@ -113,6 +118,12 @@ def check_kept(config: Mapping[str, Any], keeps: Mapping[str, list[Any]]) -> Non
     ]
     if changed:
         raise ScriptError(f"{'; '.join(changed)}; {RESTART}")
+
+
+def check_server() -> None:
+    """Raise ScriptError if the server has ended."""
+    if (server := os.environ.get(SERVER)) and not is_there(server):
+        raise ScriptError("the server has ended; start it again by ensemble serve")
 
 
 def is_in_force(config: Mapping[str, Any], applications: list[dict[str, Any]]) -> bool:

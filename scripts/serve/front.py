@@ -15,6 +15,8 @@ from scripts.errors import ScriptError
 from scripts.serve.haproxy import HAProxy, Listening
 from scripts.serve.ports import Port, wanted
 
+# Two full batches at nodes of their own, and as many images that wait. A second batcher would make smaller batches.
+FEW = 64
 BY_SERVE = "Serve's own proxy takes requests: {why}; docs/operations.md says what it lacks"
 
 
@@ -40,7 +42,7 @@ def in_front(
     config["proxy_location"] = "Disabled"
     grpc_options = config.get("grpc_options") or {}
     reflects, functions = grpc_options.get("enable_reflection", True), grpc_options.get("grpc_servicer_functions")
-    listening = Listening(http.host, http.number, grpc.number, metrics.number, certificate, reflects)
+    listening = Listening(http.host, http.number, grpc.number, metrics.number, certificate, reflects, few(config))
     haproxy = HAProxy(folder, listening)
     os.environ.update({FOLDER: str(folder), APPLICATION: config["applications"][0].get("name", "default")})
     os.environ[FUNCTIONS] = json.dumps(functions)
@@ -56,3 +58,9 @@ def needed_ports(config: dict[str, Any]) -> list[Port]:
     """The ports of a Serve config that must be free; that of HAProxy's metrics only where HAProxy is in front."""
     http, grpc, metrics, ray_metrics = wanted(config)
     return [http, grpc, ray_metrics, *([metrics] if why_serve(config) is None else [])]
+
+
+def few(config: dict[str, Any]) -> int:
+    """How many requests the first replica of the ingress gets alone: none where members run in it."""
+    members = (config["applications"][0].get("args") or {}).get("members") or [{"placement": "inline"}]
+    return FEW if all(member.get("placement", "separate") == "separate" for member in members) else 0

@@ -13,11 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from graph.front.slot import PROTOCOLS, SERVER, SLOTS, command, opened, opening, path
+from graph.front.slot import COMMANDS, PROTOCOLS, SERVER, SLOTS, command, opened, opening, path
 from graph.names import COMPRESSED
 from scripts.errors import ScriptError
 from scripts.serve import tls
 from scripts.serve.cluster import marked
+from scripts.serve.pulse import Pulse
 
 TEMPLATE = Path(__file__).with_name("haproxy.cfg")
 CONFIGURATION, LOG, CERTIFICATE = "haproxy.cfg", "haproxy.log", "certificate.pem"
@@ -30,6 +31,9 @@ BUSY = "too many messages of this size are on their way; try again later"
 TLS = " ssl crt {} alpn {} ssl-min-ver TLSv1.2 no-tls-tickets"
 START_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 0.01
+# How often it is seen whether HAProxy and the replicas behind it stand still, and what a replica is asked for that.
+PULSE_EVERY_S = 0.2
+IS_LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 # How long requests that have come may take when it is to end.
 FINISH_S = 15.0
 # A HAProxy that ends within this time after its start is started again only after this time.
@@ -43,6 +47,7 @@ class Listening:
     Attributes:
         tls: a certificate with its chain, and its key, PEM; None for no TLS.
         reflects: whether gRPC's reflection is answered.
+        few: how many requests at a time the first replica gets alone, by each protocol.
     """
 
     host: str
@@ -51,20 +56,29 @@ class Listening:
     metrics: int
     tls: tuple[Path, Path] | None = None
     reflects: bool = True
+    few: int = 0
 
 
 def configuration(folder: Path, listening: Listening) -> str:
     """The text of HAProxy's configuration, with its sockets in a folder."""
-    replicas = {
-        f"{protocol}_replicas": "\n".join(
-            f"    server {SERVER.format(number)} unix@{path(folder, protocol, number)}"
-            for number in range(1, SLOTS + 1)
-        )
+    servers = {
+        protocol: [(SERVER.format(number), path(folder, protocol, number)) for number in range(1, SLOTS + 1)]
         for protocol in PROTOCOLS
+    }
+    replicas = {
+        f"{protocol}_replicas": "\n".join(f"    server {name} unix@{socket}" for name, socket in each)
+        for protocol, each in servers.items()
+    }
+    few = {
+        f"{protocol}_few": "\n".join(
+            f"    server {name} unix@{socket} track {protocol}/{name}" for name, socket in each
+        )
+        for protocol, each in servers.items()
     }
     certificate = folder / CERTIFICATE
     return string.Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        replicas,
+        replicas | few,
+        few=listening.few,
         folder=folder,
         host=listening.host,
         http=listening.http,
@@ -181,7 +195,7 @@ class HAProxy:
     def _start_again(self) -> None:
         while True:
             began = time.monotonic()
-            status = self._process.wait()
+            status = self._attend()
             if self._ending.is_set():
                 return
             warn(f"HAProxy has ended ({status}); it is started again")
@@ -196,6 +210,22 @@ class HAProxy:
                 self._open_slots()
             except (OSError, ScriptError) as err:
                 warn(str(err))
+
+    def _attend(self) -> int:
+        """Wait until it ends; its status. If it stands still, or a replica behind it does, that process is ended."""
+        watched = {"HAProxy": Pulse(self._folder / COMMANDS, b"show version\n")}
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return self._process.wait(PULSE_EVERY_S)
+            for number in opened(self._folder):
+                watched.setdefault(
+                    f"replica {number} of the ingress", Pulse(path(self._folder, PROTOCOLS[0], number), IS_LIVE)
+                )
+            for name, pulse in watched.items():
+                if (still := pulse.find_still()) is not None:
+                    warn(f"{name} (process {still}) stands still; it is ended, and another one is started")
+                    with suppress(OSError):
+                        os.kill(still, signal.SIGKILL)
 
     def finish(self) -> None:
         """Accept no more connections, have those requests answered that have come, for some seconds, and end it."""

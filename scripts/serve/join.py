@@ -29,7 +29,9 @@ from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH, check_propagators,
 from scripts.serve.exposure import check_exposure
 from scripts.serve.folder import RAY, private_folder
 from scripts.serve.front import in_front, needed_ports
+from scripts.serve.guardian import guarded
 from scripts.serve.haproxy import HAProxy
+from scripts.serve.limits import raise_file_limit
 from scripts.serve.ports import check_ports, wanted
 from scripts.serve.server import LOOK_EVERY_S, health, say_stopping, stop_signals
 
@@ -76,6 +78,7 @@ def join(address: str) -> None:
     require_token()
     check_propagators()
     set_up()
+    raise_file_limit()
     config, common = machines.published(address)
     machines.listen_on_own_address(config)
     certificate = tls.named(config)
@@ -89,7 +92,7 @@ def join(address: str) -> None:
     http, grpc, metrics, ray_metrics = wanted(config)
     os.environ[RAY_METRICS_SETTING] = str(ray_metrics.number)
     url = f"http{'s' if certificate else ''}://{http.host}:{http.number}"
-    with stop_signals() as stop, private_folder() as folder:
+    with stop_signals() as stop, guarded(), private_folder() as folder:
         clear_leftovers()
         check_ports(*needed_ports(config))
         front = in_front(folder, config, http, grpc, metrics, certificate)

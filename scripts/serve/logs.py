@@ -86,13 +86,18 @@ class Logs:
             for _ in self._lines(file):
                 pass
 
-    def print_new(self) -> None:
-        """Print the first warnings and errors since the last call, and how many more there are."""
+    def print_new(self) -> list[Record]:
+        """Print the first warnings and errors since the last call, and how many more there are; return all of them."""
         found = self.new()
         for record in found[:MOST_AT_ONCE]:
-            print(record.as_json() if self._as_json else record, file=sys.stderr, flush=True)
+            self.print(record)
         if (more := len(found) - MOST_AT_ONCE) > 0:
             print(f"warning: {more} more warnings and errors are in {self.folder}", file=sys.stderr, flush=True)
+        return found
+
+    def print(self, record: Record) -> None:
+        """Print a record in the form of the logs."""
+        print(record.as_json() if self._as_json else record, file=sys.stderr, flush=True)
 
     def _lines(self, file: Path) -> Iterator[str]:
         """The complete lines that a file has got since the last call."""

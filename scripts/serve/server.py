@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 import httpx
+import psutil
 
 from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING
 from graph.ray_internals.address import host_address, is_in_cluster
@@ -22,21 +23,25 @@ from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.serve import deploy, machines, tls
 from scripts.serve.api import ServeApi
-from scripts.serve.cluster import Cluster, clear_leftovers, end_at_once
-from scripts.serve.deploy import DASHBOARD, HOST, JSON_LOGS, KEPT, SESSION, WITHOUT_KEYS
+from scripts.serve.cluster import Cluster, clear_leftovers, end_at_once, mark
+from scripts.serve.deploy import DASHBOARD, HOST, JSON_LOGS, KEPT, SERVER, SESSION, WITHOUT_KEYS
 from scripts.serve.environment import for_clients, set_up, set_variables
 from scripts.serve.exposure import check_exposure, has_keys
 from scripts.serve.folder import private_folder
 from scripts.serve.forks import fork_server
 from scripts.serve.front import in_front, needed_ports
+from scripts.serve.guardian import guarded
 from scripts.serve.haproxy import HAProxy
-from scripts.serve.logs import Logs
+from scripts.serve.limits import raise_file_limit
+from scripts.serve.logs import Logs, Record
 from scripts.serve.ports import check_ports, move, wanted
 from scripts.shipped import shipped
 
 READY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 20.0
 LOOK_EVERY_S = 1.0
+# What Serve's controller logs of a deployment that lacks a replica, and what is printed afterwards.
+UNHEALTHY, HEALTHY = "UNHEALTHY", "every deployment is healthy again"
 # A start that takes longer prints what it waits for, and again whenever that has changed.
 QUIET_S = 15.0
 READY = """Ready. Try:
@@ -97,6 +102,7 @@ def serve(
         ConfigurationError: the application can't be built.
     """
     set_variables()
+    raise_file_limit()
     config = configuration.read(config_file)
     written = deploy.kept(config)
     if ports_from is not None:
@@ -112,7 +118,7 @@ def serve(
     http, grpc, metrics, ray_metrics = wanted(config)
     os.environ[RAY_METRICS_SETTING] = str(ray_metrics.number)
     checks = configuration.Checks(config)
-    with stop_signals() as stop, private_folder() as folder, fork_server(folder) as forks:
+    with stop_signals() as stop, guarded(), private_folder() as folder, fork_server(folder) as forks:
         checks.wait_for_arguments()
         if stop.is_set():
             return
@@ -136,21 +142,26 @@ def serve(
                 greet(config, url, f"{grpc.host}:{grpc.number}", certificate, file, logs.folder)
                 if is_in_cluster():
                     print(machines.OTHERS.format(address=cluster.address), flush=True)
-            watch(cluster, haproxy, logs, stop)
+            watch(cluster, haproxy, logs, api, stop)
             say_stopping()
 
 
-def watch(cluster: Cluster, haproxy: HAProxy | None, logs: Logs, stop: threading.Event) -> None:
-    """Renew what has ended, and print what replicas warn of, until it is to stop.
+def watch(cluster: Cluster, haproxy: HAProxy | None, logs: Logs, api: ServeApi, stop: threading.Event) -> None:
+    """Renew what has ended, and print what replicas warn of and when all are healthy again, until it is to stop.
 
     Raises:
         ScriptError: the cluster has ended.
     """
+    is_healthy = True
     while not stop.wait(LOOK_EVERY_S):
         cluster.check()
         if haproxy is not None:
             haproxy.renew()
-        logs.print_new()
+        if any(UNHEALTHY in record.message for record in logs.print_new()):
+            is_healthy = False
+        elif not is_healthy and api.are_healthy():
+            logs.print(Record("INFO", "server", str(os.getpid()), HEALTHY, ""))
+            is_healthy = True
 
 
 def say_stopping() -> None:
@@ -165,7 +176,7 @@ def variables(
     """The environment variables by which other processes find the cluster, and what `ensemble deploy` can't change."""
     found = {"RAY_ADDRESS": cluster.address, DASHBOARD: cluster.dashboard, SESSION: str(cluster.session)}
     flags = {WITHOUT_KEYS: "yes" if without_keys else "", JSON_LOGS: "yes" if json_logs else ""}
-    return {**found, HOST: host, **flags, KEPT: json.dumps(keeps)}
+    return {**found, HOST: host, **flags, KEPT: json.dumps(keeps), SERVER: mark(psutil.Process())}
 
 
 @contextmanager

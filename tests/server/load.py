@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import psutil
 
 from tests.server.server import eventually, post
@@ -13,7 +14,8 @@ CLIENTS = 8
 
 
 class Load:
-    """Clients that ask one picture after the other until the end; what they were answered, and who was missing."""
+    """Clients that ask one picture after the other until the end; what they were answered (None for
+    a connection that ended), and who was missing."""
 
     def __init__(self, server):
         self.statuses, self.missing = Counter(), Counter()
@@ -22,7 +24,11 @@ class Load:
 
     def _ask(self):
         while not self._stop.is_set():
-            answer = post(self._server, level(10))
+            try:
+                answer = post(self._server, level(10))
+            except httpx.TransportError:
+                self.statuses[None] += 1
+                continue
             self.statuses[answer.status_code] += 1
             for pair in answer.json().get("missing", {}).items():
                 self.missing[pair] += 1

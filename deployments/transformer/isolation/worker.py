@@ -27,6 +27,7 @@ from deployments.contract.errors import (
     error_by_code,
 )
 from deployments.contract.preprocessing import Preprocessing
+from deployments.cpus import cpu_ns
 from deployments.transformer.isolation.messages import (
     Decoded,
     Failure,
@@ -180,15 +181,10 @@ class Worker:
     def _receive(self, connection: socket.socket) -> tuple[Response, bytearray]:
         """The process' response; `cpu_ns` then has the CPU time that it used for it."""
         received = receive(connection, RESPONSE)
-        before_ns, self._clock_ns = self._clock_ns, self._cpu_clock_ns()
+        assert self.pid is not None
+        before_ns, self._clock_ns = self._clock_ns, cpu_ns(self.pid)
         self.cpu_ns += self._clock_ns - before_ns
         return received
-
-    def _cpu_clock_ns(self) -> int:
-        """The CPU time that the process has used, nanoseconds; raises OSError if it has ended."""
-        assert self.pid is not None
-        # As clock_getcpuclockid(3) of Linux numbers a process' clock.
-        return time.clock_gettime_ns(~self.pid << 3 | 2)
 
     def _connected(self) -> socket.socket:
         """The connection to the process; to a new one if there is none, or if it has ended."""
@@ -199,7 +195,8 @@ class Worker:
         try:
             self._connection = self._started()
             receive(self._connection, STARTED)
-            self._clock_ns = self._cpu_clock_ns()
+            assert self.pid is not None
+            self._clock_ns = cpu_ns(self.pid)
         except (EOFError, OSError) as err:
             raise EnsembleError(f"a decoding process did not start ({err!r}), and ended by {self.end()}") from err
         return self._connection

@@ -13,8 +13,9 @@ from deployments.contract.batch import Batch
 from deployments.contract.errors import DeadlineExceeded, UnknownRequest
 from deployments.contract.item import Item
 from graph.capabilities.feedback.store import FeedbackStore
-from graph.edges.direct import LocalReplicas, ReplicaGone
+from graph.edges.direct import LocalReplicas
 from graph.edges.listener import Listener
+from graph.edges.replica import ReplicaGone
 from graph.edges.wire import VERSION
 
 logger = logging.getLogger("ray.serve")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
+import psutil
 from PIL import Image
 
 from ensemble_serving.transports import Request, once
@@ -51,17 +52,21 @@ class Scenario:
     nodes: int = 1
 
 
-def _kill_replicas(*deployments: str) -> Callable[[Stage], None]:
-    def kill(here: Stage) -> None:
+KILL, FREEZE = psutil.Process.kill, psutil.Process.suspend
+
+
+def _lose_replicas(by: Callable[[psutil.Process], None], *deployments: str) -> Callable[[Stage], None]:
+    def lose(here: Stage) -> None:
         for deployment in deployments:
-            here.kill_a_replica(deployment)
+            here.lose_a_replica(deployment, by)
 
-    return kill
+    return lose
 
 
-_kill_members = _kill_replicas("ResNet", "DenseNet", "ResNet")
-_kill_nodes = _kill_replicas("JpegTransformer", "Combiner", "Labeler")
-_kill_ingress = _kill_replicas("Ingress", "Ingress", "Ingress")
+SMALL = ("JpegTransformer", "Combiner", "Labeler")
+_kill_members = _lose_replicas(KILL, "ResNet", "DenseNet", "ResNet")
+_kill_nodes = _lose_replicas(KILL, *SMALL)
+_kill_ingress = _lose_replicas(KILL, "Ingress", "Ingress", "Ingress")
 
 
 def _freeze_a_member(here: Stage) -> None:
@@ -73,14 +78,15 @@ def _freeze_a_member(here: Stage) -> None:
     here.until_whole()
 
 
-def _kill(part: str) -> Callable[[Stage], None]:
-    def kill(here: Stage) -> None:
-        for process in here.processes(part):
-            process.kill()
-        here.until(lambda: bool(here.processes(part)))
+def _lose(by: Callable[[psutil.Process], None], part: str) -> Callable[[Stage], None]:
+    def lose(here: Stage) -> None:
+        before = here.processes(part)
+        for process in before:
+            by(process)
+        here.until(lambda: bool(set(here.processes(part)) - set(before)))
         here.until_whole()
 
-    return kill
+    return lose
 
 
 def _deploy(here: Stage, names: Sequence[str], **changed: Any) -> None:
@@ -131,12 +137,20 @@ SCENARIOS = (
     Scenario("nodes", "the only transformer, combiner and labeler are killed, one after the other", _kill_nodes),
     Scenario("nodes-of-two", "one of two transformers, combiners and labelers is killed", _kill_nodes, TWO_OF_EACH),
     Scenario("frozen-member", f"a member's only replica is frozen for {FROZEN_S:.0f} s", _freeze_a_member),
+    Scenario("frozen-nodes", "the only transformer, combiner and labeler are frozen", _lose_replicas(FREEZE, *SMALL)),
+    Scenario(
+        "frozen-ingress",
+        "one of two replicas of the ingress is frozen",
+        _lose_replicas(FREEZE, "Ingress"),
+        {"Ingress": 2},
+    ),
+    Scenario("frozen-haproxy", "HAProxy is frozen", _lose(FREEZE, "haproxy")),
     Scenario("ingress", "one of two replicas of the ingress is killed, three times", _kill_ingress, {"Ingress": 2}),
     Scenario(
         "node-of-three", "one of three machines is lost, and a replica of each node", Stage.kill_a_node, THREE, nodes=3
     ),
-    Scenario("controller", "Serve's controller is killed", _kill("ray::ServeController")),
-    Scenario("haproxy", "HAProxy is killed", _kill("haproxy")),
+    Scenario("controller", "Serve's controller is killed", _lose(KILL, "ray::ServeController")),
+    Scenario("haproxy", "HAProxy is killed", _lose(KILL, "haproxy")),
     Scenario("rollout", "every node is rolled out anew, with one replica each", _roll(*NODES)),
     Scenario("rollout-of-two", "every node is rolled out anew, with two replicas each", _roll(*NODES), TWO_OF_EACH),
     Scenario("rollout-colocated", "the one process of all nodes is rolled out anew", _roll("Ingress"), {}, "colocated"),

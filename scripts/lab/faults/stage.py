@@ -70,11 +70,11 @@ class Stage:
                     found.append(process)
         return found
 
-    def kill_a_replica(self, deployment: str) -> None:
-        """Kill one of a deployment's replicas, and wait until all is whole again."""
+    def lose_a_replica(self, deployment: str, by: Callable[[psutil.Process], None]) -> None:
+        """Kill or freeze one of a deployment's replicas, and wait until all is whole again."""
         before = self.replicas(deployment)
         victim = before[0]
-        victim.kill()
+        by(victim)
 
         def is_replaced() -> bool:
             now = self.replicas(deployment)

@@ -26,14 +26,14 @@ def test_keys_and_edges_hold_for_a_graph_of_any_shape(repository, tmp_path, make
     keys = tmp_path / "keys"
     keys.write_text(f"mobile {'0' * 64}\n")
     made = make(args(repository, "one", "six", edges="handle", access={"keys": str(keys)}))
-    [plan, _] = made._bound_deployment.init_args
+    [plan, *_] = made._bound_deployment.init_args
     assert (str(plan.config.access.keys), plan.config.edges) == (str(keys), "handle")
 
 
 def test_of_a_graph_of_another_shape_the_capabilities_hold_that_depend_on_none(repository):
     members = {"cache": {}, "ensemble": {"cascade": {"order": ["one", "six"], "exit_at": [0.5]}}}
     made = own_build.build(args(repository, "one", "six", feedback={}, **members))
-    [plan, _] = made._bound_deployment.init_args
+    [plan, *_] = made._bound_deployment.init_args
     capabilities = {each.capability for each in plan.capabilities}
     assert {Loading, Feedback} <= capabilities
     assert {Cascading, Caching}.isdisjoint(capabilities)

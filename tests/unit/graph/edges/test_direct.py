@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import stat
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +23,8 @@ from graph.edges import direct, frames
 from graph.edges.direct import DirectEdge
 from graph.edges.frames import INBOX
 from graph.edges.listener import Caller, Listener
+from graph.edges.replica import LOOK_EVERY_S, LOOKS, SILENT_S, Connection
+from graph.edges.stand_in import StandIn
 from graph.edges.wire import CALL, PREFIX, VERSION
 from tests.batches import batch
 
@@ -459,7 +463,7 @@ def test_the_user_at_the_other_end_is_looked_at(run, folder, monkeypatch):
         assert (await call(rows(1))).payload.tolist() == [2]
         # Each end looks by itself: of two, one that finds the other a stranger is enough.
         own = os.getuid()
-        for end in (direct.Connection, Caller):
+        for end in (Connection, Caller):
 
             def uid(end=end):
                 return own + isinstance(sys._getframe(1).f_locals["self"], end)
@@ -518,3 +522,127 @@ def test_where_other_machines_have_replicas_they_share_what_is_too_much(run, fol
 
     assert run(main(1)) == ["direct"] * 5
     assert sorted(run(main(2))) == ["direct"] * 2 + ["handle"] * 3
+
+
+FROZEN = """
+import asyncio, sys
+from pathlib import Path
+from deployments.contract.batch import Work
+from graph.edges.listener import Listener
+
+async def main():
+    async def work(batch):
+        return Work("triple", batch).done(batch.payload * 3)
+    listener = Listener(work, Path(sys.argv[1]), "frozen")
+    await listener.open()
+    print("open", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@contextlib.contextmanager
+def another(folder):
+    """A replica in a process of its own, which triples."""
+    command = [sys.executable, "-c", FROZEN, folder]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline() == b"open\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_frozen_replicas_batches_go_elsewhere_until_it_answers(run, folder):
+    async def main():
+        ways = []
+        call, handle = edge(folder, ways)
+        assert (await call(rows(1))).payload.tolist() == [3]
+        process.send_signal(signal.SIGSTOP)
+        # The call that is on its way, and those that follow.
+        answers = await asyncio.gather(*(call(rows(1)) for _ in range(3)))
+        assert [answer.payload.tolist() for answer in answers] == [[1]] * 3
+        assert (await call(rows(1))).payload.tolist() == [1]
+        assert handle.calls == 4
+        process.send_signal(signal.SIGCONT)
+        [replica] = call._replicas.look().values()
+        await until(lambda: not replica.is_frozen)
+        assert (await call(rows(1))).payload.tolist() == [3]
+        process.send_signal(signal.SIGSTOP)
+        assert (await call(rows(1))).payload.tolist() == [1]
+        # Killed while it is frozen: its socket refuses connections, and is removed.
+        process.kill()
+        await until(lambda: not replica.is_frozen)
+        assert (await call(rows(1))).payload.tolist() == [1]
+        assert list(folder.iterdir()) == []
+
+    with another(folder) as process:
+        run(main())
+
+
+def test_a_replica_that_works_for_long_is_not_frozen(run, folder):
+    async def main():
+        replica = Replica(folder)
+        await replica.listener.open()
+        call, handle = edge(folder)
+        replica.gate.clear()
+        waiting = asyncio.create_task(call(rows(1)))
+        await asyncio.sleep(2 * SILENT_S + 2 * LOOKS * LOOK_EVERY_S)
+        replica.gate.set()
+        assert (await waiting).payload.tolist() == [2]
+        assert handle.calls == 0
+
+    run(main())
+
+
+class Careful:
+    """What a stand-in is made of: it says whether it takes suspects, and counts how often it was made."""
+
+    def __init__(self):
+        self.made = []
+        self.fails = False
+
+    def factory(self, is_careful):
+        def make():
+            if self.fails:
+                raise ConnectionError("the controller is away")
+            self.made.append(is_careful)
+
+            async def node(batch):
+                return Work("stand in", batch).done(batch.payload * (200 if is_careful else 100))
+
+            return node
+
+        return make
+
+    def stand_in(self):
+        return StandIn("double", (self.factory(False), self.factory(True)))
+
+
+def test_a_stand_in_works_while_no_replica_does_and_with_care_on_what_may_have_ended_one(run, folder):
+    async def main():
+        careful, ways, handle = Careful(), [], Handle()
+        call = DirectEdge(folder, handle, ways.append, direct.ClusterSize(), careful.stand_in())
+        replica = Replica(folder)
+        await replica.listener.open()
+        assert (await call(rows(1))).payload.tolist() == [2]
+        await until(lambda: call._cluster._counting.done())
+        replica.fault = asyncio.CancelledError()
+        assert (await call(rows(1))).payload.tolist() == [200]
+        await replica.listener.close()
+        careful.fails = True
+        with pytest.raises(ConnectionError):
+            await call(rows(1))
+        careful.fails = False
+        for _ in range(2):
+            assert (await call(rows(1))).payload.tolist() == [100]
+        assert careful.made == [True, False]
+        # One batch goes by handle, which has Serve start a replica of a node that had scaled to zero.
+        assert handle.calls >= 1
+        again = Replica(folder, "r2")
+        await again.listener.open()
+        assert (await call(rows(1))).payload.tolist() == [2]
+        assert set(ways) == {"direct", "inline"}
+
+    run(main())

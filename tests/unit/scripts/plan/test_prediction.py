@@ -96,16 +96,16 @@ def test_separate_nodes_cost_their_calls():
     separate = predict(setting(application("serve_config.yaml")), costly, Closed(1))
     # Transformer, members, combiner and labeler, one after the other, and 1 ms of computing.
     assert separate.p50_ms == pytest.approx(5.0, rel=0.01)
-    assert separate.memory_mb == 400 + 300 + 5 * 200
+    assert separate.memory_mb == 400 + 2 * 300 + 5 * 200
 
 
 def test_calls_to_separate_nodes_wait_while_their_batch_is_in_flight():
     waits = Served(Overhead(), Overhead(), 0.0, 0.0, 0.0, (4.0,) * len(NONE), 300.0, 200.0, 400.0)
     separate = profile(served={"inline": profile().served["inline"], "separate": waits})
     given = setting(application("serve_config.yaml", **ALONE))
-    # Four calls of 1 ms, and 1 ms of computing; the next batch leaves after them.
+    # Four calls of 1 ms, and 1 ms of computing; the next batch of each of the two ingress replicas leaves after them.
     assert predict(given, separate, Closed(1)).p50_ms == pytest.approx(5.0, rel=0.01)
-    assert predict(given, separate, Closed(8)).requests_per_s == pytest.approx(200, rel=0.02)
+    assert predict(given, separate, Closed(8)).requests_per_s == pytest.approx(2 * 200, rel=0.02)
 
 
 def test_a_request_waits_as_long_as_those_of_one_client_did():

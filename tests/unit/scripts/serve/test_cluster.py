@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 # Two processes below this one, of which the first look sees none: as where their parent ends while the list is made.
@@ -28,3 +29,35 @@ print(sum(psutil.pid_exists(sleep.pid) for sleep in sleeps))
 def test_a_process_that_the_first_look_misses_is_ended(way):
     done = subprocess.run([sys.executable, "-c", ENDS.replace("WAY", way)], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+GUARDED = """
+import subprocess
+from scripts.serve.cluster import marked
+from scripts.serve.guardian import guarded
+
+with guarded():
+    print(subprocess.Popen(["sleep", "600"], env=marked(), start_new_session=True, stdout=-3).pid, flush=True)
+    input()
+"""
+
+
+def test_what_a_killed_server_has_started_ends():
+    """While the killed one is a zombie, too, as it is below a shell that looks away."""
+    with subprocess.Popen([sys.executable, "-c", GUARDED], stdin=-1, stdout=-1, text=True) as server:
+        sleep = psutil.Process(int(server.stdout.readline()))
+        server.kill()
+        assert sleep.wait(60) is None
+        assert psutil.Process(server.pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_guardian_ends_with_its_server():
+    with subprocess.Popen([sys.executable, "-c", GUARDED], stdin=-1, stdout=-1, text=True) as server:
+        server.stdout.readline()
+        below = psutil.Process(server.pid).children()
+        server.communicate("\n")
+        assert len(below) == 2
+        [sleep] = [process for process in below if process.is_running() and process.name() == "sleep"]
+        sleep.kill()
+    _, alive = psutil.wait_procs(below, timeout=30)
+    assert not alive

@@ -1,5 +1,7 @@
 import os
+import subprocess
 
+import psutil
 import pytest
 import yaml
 
@@ -7,6 +9,7 @@ from graph.names import REFUSED
 from scripts.configuration import IMPORT_PATH
 from scripts.errors import ScriptError
 from scripts.serve import deploy as module
+from scripts.serve.cluster import mark
 from scripts.serve.deploy import deploy, is_in_force
 
 APPLICATION = {"name": "ensemble", "import_path": IMPORT_PATH, "args": {}}
@@ -134,4 +137,14 @@ def test_what_other_machines_reach_keeps_its_keys(server, monkeypatch):
     # It was started so.
     monkeypatch.setitem(os.environ, module.WITHOUT_KEYS, "yes")
     with pytest.raises(ScriptError, match="why"):
+        deploy(server)
+
+
+def test_a_server_that_has_ended_is_named(server, monkeypatch):
+    with subprocess.Popen(["sleep", "60"]) as process:
+        marked = mark(psutil.Process(process.pid))
+        monkeypatch.setitem(os.environ, module.SERVER, marked)
+        module.check_server()
+        process.kill()
+    with pytest.raises(ScriptError, match="the server has ended"):
         deploy(server)

@@ -4,7 +4,7 @@ import pytest
 
 from scripts.configuration import IMPORT_PATH
 from scripts.errors import ScriptError
-from scripts.serve.front import in_front, why_serve
+from scripts.serve.front import FEW, few, in_front, why_serve
 from scripts.serve.ports import Port
 
 
@@ -38,3 +38,9 @@ def test_where_serves_proxy_does_it_is_said(content, why, capsys):
     assert why in capsys.readouterr().out
     with pytest.raises(ScriptError, match="TLS ends at HAProxy"), in_front(folder, content, *ports, ("a", "b")):
         pass
+
+
+@pytest.mark.parametrize(("placements", "expected"), [(["separate", None], FEW), (["separate", "inline"], 0), ([], 0)])
+def test_the_first_ingress_gets_a_few_requests_alone_unless_a_member_needs_its_cores(placements, expected):
+    members = [{"name": "m", **({"placement": placement} if placement else {})} for placement in placements]
+    assert few(config(members=members)) == expected

@@ -65,7 +65,9 @@ class Replica(BaseHTTPRequestHandler):
         if name == "nothing":
             self.close_connection = True
             return
-        body = json.dumps(dict(self.headers)) if name == "echo" else "the replica's words"
+        body = {"echo": json.dumps(dict(self.headers)), "socket": self.server.server_address}.get(
+            name, "the replica's words"
+        )
         status = int(name) if name.isdigit() else 200
         self.send_response(status)
         self.send_header("Content-Type", "application/json" if name == "echo" else "text/plain")
@@ -153,6 +155,24 @@ def test_a_replica_is_used_as_soon_as_it_is_open_and_no_more_once_it_drains(fold
                 first.drain()
                 second.drain()
                 assert is_refusal_to_come_again(get(front, "/echo"))
+
+
+def test_the_first_replica_gets_a_few_requests_alone_and_the_next_one_in_its_place(folder):
+    def answered():
+        return {get(front, "/socket").text for _ in range(10)}
+
+    with Front(folder, few=8) as front, answering(folder) as first, answering(folder) as second:
+        assert answered() == {str(first.path("http"))}
+        first.drain()
+        assert answered() == {str(second.path("http"))}
+        second.drain()
+        assert is_refusal_to_come_again(get(front, "/echo"))
+
+
+def test_more_requests_are_for_all_replicas(folder):
+    with Front(folder) as front, answering(folder) as first, answering(folder) as second:
+        sockets = {get(front, "/socket").text for _ in range(10)}
+        assert sockets == {str(first.path("http")), str(second.path("http"))}
 
 
 def test_a_replica_that_was_killed_is_passed_over(folder):

@@ -1,0 +1,43 @@
+"""A node's stand-in: the same node in its caller's process, for as long as no replica of it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from deployments.contract.batch import Batch
+from deployments.contract.nodes import Node
+
+Factory = Callable[[], Node[Any, Any]]
+
+logger = logging.getLogger("ray.serve")
+
+
+class StandIn:
+    """Works on batches in place of a separate node."""
+
+    def __init__(self, name: str, makes: tuple[Factory, Factory]) -> None:
+        """Set the node's name, and what makes a node like it in a thread: as usual, and with care for suspects."""
+        self._name, self._makes = name, makes
+        self._made: dict[bool, asyncio.Future[Node[Any, Any]]] = {}
+
+    async def __call__(self, batch: Batch[Any], is_suspect: bool) -> Batch[Any]:
+        """Work on a batch; with care if it may have ended a replica. Raises what the making of the node raised."""
+        if not self._made:
+            logger.warning("no replica of %s answers; the ingress does its work until one does", self._name)
+        if is_suspect not in self._made:
+            self._made[is_suspect] = asyncio.ensure_future(asyncio.to_thread(self._makes[is_suspect]))
+        try:
+            node = await asyncio.shield(self._made[is_suspect])
+        except Exception:
+            self._made.pop(is_suspect, None)
+            raise
+        return await node(batch)
+
+    def end(self) -> None:
+        """Forget the nodes, because a replica has answered."""
+        if self._made:
+            logger.warning("a replica of %s answers again", self._name)
+            self._made = {}
