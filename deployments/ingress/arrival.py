@@ -21,6 +21,7 @@ class Arrival:
 
     Attributes:
         began: when it began to arrive, seconds since the epoch.
+        sender: the name of the key, or the address, that it comes from.
         size: what has come so far, bytes.
         limit: the timeout that ends it.
         error: what it is answered if that happens now.
@@ -29,7 +30,7 @@ class Arrival:
     def __init__(self, capacity: Capacity, by: Caller, timeout_s: float, slowest: int) -> None:
         """Set where its bytes count, whose it is, its time, and the least rate in bytes per second."""
         self.began = time.time()
-        self.size = 0
+        self.size, self.sender = 0, by.name or by.address
         self._capacity, self._by, self._slowest = capacity, by, slowest
         self._start = asyncio.get_running_loop().time()
         self._end = self._start + timeout_s
@@ -46,18 +47,19 @@ class Arrival:
             # To set a timer anew costs more than the rest of this, and most bodies come in one piece.
             self.limit.reschedule(self._due())
 
-    def give_way(self) -> bool:
-        """End, in favour of a newer one, unless this one has only just begun."""
-        now = asyncio.get_running_loop().time()
-        if now < self._start + YOUNG_S:
-            return False
+    @property
+    def is_young(self) -> bool:
+        """Whether it has only just begun."""
+        return asyncio.get_running_loop().time() < self._start + YOUNG_S
+
+    def give_way(self) -> None:
+        """End, in favour of a newer one."""
         self._gives_way = True
         # Its own time may be over in this very turn of the loop.
         if not self.limit.expired():
             reason = "too many requests are arriving, of which this one is the oldest"
             self.error = self._capacity.refusal(reason, self._by)
-            self.limit.reschedule(now)
-        return True
+            self.limit.reschedule(asyncio.get_running_loop().time())
 
     def _due(self) -> float:
         """When it ends unless more of it comes, by the event loop's clock."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 
@@ -76,12 +77,12 @@ class Capacity:
             SlowBody: it came at less than the least rate.
         """
         await self.admit(by)
-        if len(self._arriving) >= self.settings.max_arriving and not self._end_oldest():
-            reason = f"{len(self._arriving)} requests are arriving; no more are admitted at a time"
-            raise self.refusal(reason, by)
         # A caller may wait long for its answer, but not take long to send the request.
         timeout_s = min(self.timeout_s(options), self.timeout_s(DEFAULT))
         arrival = Arrival(self, by, timeout_s, self.settings.min_body_rate)
+        if len(self._arriving) >= self.settings.max_arriving and not self._end_oldest(arrival.sender):
+            reason = f"{len(self._arriving)} requests are arriving; no more are admitted at a time"
+            raise self.refusal(reason, by)
         self._arriving[arrival] = None
         try:
             async with arrival.limit:
@@ -92,11 +93,18 @@ class Capacity:
             self._arriving.pop(arrival, None)
             self.size -= arrival.size
 
-    def _end_oldest(self) -> bool:
-        """End the oldest arrival; False if even that one is young."""
-        oldest = next(iter(self._arriving))
-        if not oldest.give_way():
+    def _end_oldest(self, newer: str) -> bool:
+        """End the oldest arrival in favour of one of this sender, or if another sender has more, that one's oldest.
+
+        False if nobody has more, and even the oldest arrival has only just begun.
+        """
+        counts = Counter(each.sender for each in self._arriving)
+        sender, most = counts.most_common(1)[0]
+        has_more = most > counts[newer] + 1
+        oldest = next(each for each in self._arriving if each.sender == sender or not has_more)
+        if oldest.is_young and not has_more:
             return False
+        oldest.give_way()
         del self._arriving[oldest]
         return True
 

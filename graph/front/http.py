@@ -18,6 +18,10 @@ from deployments.ingress.http.server import HttpServer
 
 # HAProxy decides how long it keeps a connection. If uvicorn closed one just as a request comes, that would be lost.
 KEPT_S = 24 * 60 * 60
+# How much of a body is read and dropped whose request was answered before it came, and for how long: if the connection
+# were closed with unread bytes, it would be reset, and the client would lose the answer. A client that sends more has a
+# moment to read the answer.
+LINGER_BYTES, LINGER_S, MOMENT_S = 64 * 1024 * 1024, 30.0, 1.0
 TICK_S = 1.0
 REQUEST_ID, _ = REQUEST_IDS
 
@@ -90,11 +94,45 @@ class OneWrite:
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's protocol for a connection, whose responses leave in one write."""
+    """uvicorn's protocol for a connection: responses leave in one write, and what comes of a request later is dropped."""
+
+    _closing: asyncio.TimerHandle | None = None
+    _dropped = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection."""
         super().connection_made(cast("asyncio.Transport", OneWrite(transport)))
+
+    def on_response_complete(self) -> None:
+        """Go on to the next request; before that, drop what is still to come of this one."""
+        super().on_response_complete()
+        if self.cycle.more_body and not self.transport.is_closing():
+            self._dropped = 0
+            self._close_after(LINGER_S)
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a part of a body, or drop it."""
+        super().on_body(body)
+        if self._closing is not None and self._dropped <= LINGER_BYTES < (self._dropped + len(body)):
+            self.flow.pause_reading()
+            self._close_after(MOMENT_S)
+        self._dropped += len(body)
+
+    def on_message_complete(self) -> None:
+        """The request is whole: the connection stays."""
+        super().on_message_complete()
+        self._close_after(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._close_after(None)
+        super().connection_lost(exc)
+
+    def _close_after(self, seconds: float | None) -> None:
+        """Close the connection after a time, or keep it."""
+        if self._closing is not None:
+            self._closing.cancel()
+        self._closing = None if seconds is None else self.loop.call_later(seconds, self.transport.close)
 
 
 class Server(uvicorn.Server):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import string
 import subprocess
@@ -23,6 +24,9 @@ from scripts.serve.pulse import Pulse
 TEMPLATE = Path(__file__).with_name("haproxy.cfg")
 CONFIGURATION, LOG, CERTIFICATE = "haproxy.cfg", "haproxy.log", "certificate.pem"
 DOWN = "the application is not there; try again later"
+# Connections of clients, each of which takes two files, beside the files for other things. One address may have a share
+# of them, and while half of either number is taken, no connection is kept for a next request.
+MOST_CONNECTIONS, FILES_EACH, OTHER_FILES, SHARE = 16_384, 2, 512, 4
 # How much of a body must have come before it is handed on, and within how many seconds.
 BEGINNING_BYTES, BEGINNING_S = 8192, 10
 SLOW = f"of the body less than {BEGINNING_BYTES} bytes came in {BEGINNING_S} s; send it faster"
@@ -59,6 +63,14 @@ class Listening:
     few: int = 0
 
 
+def most_connections() -> int:
+    """The connections of clients at a time, which this system's limit on open files allows."""
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    return min(MOST_CONNECTIONS, max(1, files - OTHER_FILES) // FILES_EACH)
+
+
 def configuration(folder: Path, listening: Listening) -> str:
     """The text of HAProxy's configuration, with its sockets in a folder."""
     servers = {
@@ -75,7 +87,7 @@ def configuration(folder: Path, listening: Listening) -> str:
         )
         for protocol, each in servers.items()
     }
-    certificate = folder / CERTIFICATE
+    certificate, connections = folder / CERTIFICATE, most_connections()
     return string.Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         replicas | few,
         few=listening.few,
@@ -94,6 +106,10 @@ def configuration(folder: Path, listening: Listening) -> str:
         too_large=TOO_LARGE,
         beginning_bytes=BEGINNING_BYTES,
         beginning_s=BEGINNING_S,
+        connections=connections,
+        connections_kept=connections // 2,
+        connections_each=-(-connections // SHARE),
+        connections_kept_each=connections // SHARE // 2,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from deployments.contract.caller import caller
+from deployments.contract.caller import caller, check_once
 from deployments.contract.errors import INTERNAL_HINT, EnsembleError
 from deployments.ingress.grpc import health, open_inference, seldon, shared_memory, tensorflow_serving
 from deployments.ingress.grpc.calls import Calls, Context
@@ -56,6 +56,7 @@ class GrpcServer:
         self, name: str, body: bytes, context: Context, metadata: Mapping[str, str], call: Call
     ) -> Message:
         try:
+            check_once([name for name, _ in context.invocation_metadata()])
             return await self._handled(name, body, metadata, call)
         except EnsembleError as err:
             error = err

@@ -10,7 +10,7 @@ import time
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from deployments.contract.caller import caller
+from deployments.contract.caller import caller, check_once
 from deployments.contract.errors import INTERNAL_HINT, EnsembleError, MethodNotAllowed, NotFound
 from deployments.contract.hosts import HOST_SETTING, LOOPBACK, RAY_METRICS_SETTING
 from deployments.ingress.http import (
@@ -70,12 +70,6 @@ class HttpServer:
 
     async def __call__(self, request: Request) -> Response:
         """Answer a request, of which Serve's proxy has read the body and whose client it watches."""
-        response = await self._dispatched(request)
-        if _leaves_body(request, response):
-            response.headers["Connection"] = "close"
-        return response
-
-    async def _dispatched(self, request: Request) -> Response:
         path = request.scope["path"]
         template = path if path in self._routes else self._matching(path, request)
         route = self._routes.get(template)
@@ -127,6 +121,7 @@ class HttpServer:
     async def _answered(self, request: Request, route: Route, call: Call) -> Response:
         try:
             settings = self._ingress.settings
+            check_once(request.headers.keys())
             browsers.check_host(request.headers, settings.hosts, self._is_local)
             if route.may_change:
                 browsers.check_origin(request.headers, settings.hosts)

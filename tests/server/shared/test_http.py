@@ -13,6 +13,7 @@ import jsonschema
 import numpy as np
 import pytest
 
+from graph.front.http import LINGER_BYTES
 from tests import pictures
 from tests.networks import CLASSES, one_hot
 from tests.server.server import post
@@ -276,7 +277,7 @@ def test_what_is_left_of_a_large_refused_body_is_not_taken_in(server):
         head = f"POST {INFER} HTTP/1.1\r\nHost: {address.host}\r\nContent-Length: {2**40}\r\n\r\n"
         connection.sendall(head.encode())
         with pytest.raises(ConnectionError):
-            connection.sendall(b"[" * 2**26)
+            connection.sendall(b"[" * 2 * LINGER_BYTES)
         assert b" 413 " in connection.recv(1000).splitlines()[0]
 
 

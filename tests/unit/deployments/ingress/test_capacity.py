@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 
+from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import DeadlineExceeded, EnsembleError, Overloaded, SlowBody
 from deployments.contract.options import Options
 from deployments.ingress import arrival
@@ -13,9 +14,9 @@ def made(**settings):
     return Capacity(IngressSettings(**settings))
 
 
-async def stall(capacity, timeout_ms=60_000, began=None, sizes=()):
+async def stall(capacity, timeout_ms=60_000, began=None, sizes=(), by=ANYONE):
     """A body of which nothing more comes after these bytes."""
-    async with capacity.arriving(Options(timeout_ms=timeout_ms)) as arrival:
+    async with capacity.arriving(Options(timeout_ms=timeout_ms), by) as arrival:
         for size in sizes:
             arrival.grow(size)
         if began is not None:
@@ -116,3 +117,27 @@ async def test_what_has_only_just_begun_does_not_give_way(monkeypatch):
         async with capacity.arriving():
             pass
     task.cancel()
+
+
+@pytest.mark.parametrize("crowd", [Caller(address="10.0.0.1"), Caller(name="crowd", address="10.0.0.2")])
+async def test_the_slow_bodies_of_one_sender_take_no_place_of_another(crowd):
+    """However young they are: a sender that begins anew all the time has no other ones."""
+    capacity, other = made(max_arriving=4), Caller(address="10.0.0.2")
+    begun = [asyncio.Event() for _ in range(4)]
+    tasks = [asyncio.create_task(stall(capacity, began=event, by=crowd)) for event in begun]
+    for event in begun:
+        await event.wait()
+    with pytest.raises(Overloaded, match="4 requests are arriving"):
+        async with capacity.arriving(by=crowd):
+            pass
+    async with capacity.arriving(by=other), capacity.arriving(by=other):
+        for task in tasks[:2]:
+            with pytest.raises(Overloaded, match="oldest"):
+                await task
+        assert not any(task.done() for task in tasks[2:])
+        # Each has as many now.
+        with pytest.raises(Overloaded, match="4 requests are arriving"):
+            async with capacity.arriving(by=other):
+                pass
+    for task in tasks:
+        task.cancel()

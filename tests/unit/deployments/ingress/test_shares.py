@@ -70,7 +70,7 @@ def test_a_share_is_one_place_at_least():
 @pytest.mark.parametrize(("fair_by", "client"), [("key", "mine"), ("address", "10.0.0.1"), ("nobody", "")])
 def test_what_clients_are_told_apart_by(fair_by, client):
     headers = {"x-forwarded-for": "10.0.0.1"}
-    assert caller(headers, "mine", fair_by) == Caller(client, name="mine")
+    assert caller(headers, "mine", fair_by) == Caller(client, name="mine", address="10.0.0.1")
 
 
 def test_of_the_headers_only_what_something_goes_by_is_kept():

@@ -20,11 +20,11 @@ from tests.door import Door
 class Context:
     """What Serve hands to a method of a deployment."""
 
-    def __init__(self):
-        self.code, self.details = grpc.StatusCode.OK, ""
+    def __init__(self, *metadata):
+        self.code, self.details, self._metadata = grpc.StatusCode.OK, "", metadata
 
     def invocation_metadata(self):
-        return ()
+        return self._metadata
 
     def set_code(self, code):
         self.code = code
@@ -150,3 +150,11 @@ async def test_health_says_what_is_served_and_on():
     assert await health("ensemble.FeedbackService") == (grpc.StatusCode.OK, HealthCheckResponse.NOT_SERVING)
     server = GrpcServer(replace(Door().service, grpc_services=["grpc.health.v1.Health"]))
     assert (await health("seldon.protos.Seldon"))[0] is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_key_that_is_shown_twice_is_refused():
+    """A proxy before the server may have looked at the other one."""
+    context = Context(("authorization", "Bearer one"), ("authorization", "Bearer two"))
+    await GrpcServer(Door().service)("ModelInfer", infer(b"one").SerializeToString(), context)
+    assert context.code == grpc.StatusCode.INVALID_ARGUMENT
+    assert "'authorization' comes 2 times" in context.details

@@ -1,0 +1,87 @@
+"""How many connections a client may hold, and what becomes of the others' requests meanwhile."""
+
+import resource
+import socket
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from scripts.serve import haproxy
+from tests.unit.scripts.serve.test_haproxy import Front, answering, folder, get
+
+__all__ = ["folder"]
+pytestmark = pytest.mark.slow
+REQUEST = b"GET /200 HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@contextmanager
+def connections(fronted, sources):
+    """A connection from each address of loopback."""
+    with ExitStack() as stack:
+        target = "127.0.0.1", fronted.http
+        opened = (socket.create_connection(target, timeout=30, source_address=(source, 0)) for source in sources)
+        yield [stack.enter_context(each) for each in opened]
+
+
+def ask(connection):
+    """The answer's headers; nothing where the connection is closed."""
+    try:
+        connection.sendall(REQUEST)
+        return connection.recv(4096)
+    except ConnectionError:
+        return b""
+
+
+@pytest.fixture
+def files():
+    """As many open files as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_client_is_answered_while_others_hold_thousands_of_idle_connections(folder, files):
+    with (
+        Front(folder) as fronted,
+        answering(folder),
+        connections(fronted, [f"127.0.1.{1 + number % 20}" for number in range(4300)]) as held,
+    ):
+        assert all(ask(each).startswith(b"HTTP/1.1 200") for each in held)
+        assert get(fronted, "/200").status_code == 200
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """40 connections in all, 10 for each address."""
+    monkeypatch.setattr(haproxy, "MOST_CONNECTIONS", 40)
+
+
+def test_an_address_has_a_share_of_the_connections(folder, few):
+    with Front(folder) as fronted, answering(folder), connections(fronted, ["127.0.0.2"] * 30) as held:
+        assert sum(not ask(each) for each in held) == 20
+        assert get(fronted, "/200").status_code == 200
+
+
+def test_an_address_with_many_connections_keeps_none_for_a_next_request(folder, few):
+    """As a load balancer from which all clients come: each of its requests is answered."""
+    with Front(folder) as fronted, answering(folder), connections(fronted, ["127.0.0.2"] * 10) as held:
+        answers = [ask(each).lower() for each in held]
+        assert all(each.startswith(b"http/1.1 200") for each in answers)
+        # Each connection that ends makes room for one that is kept.
+        assert [b"connection: close" in each for each in answers] == [True] * 5 + [False] * 5
+        assert get(fronted, "/200").status_code == 200
+
+
+def test_idle_connections_of_many_addresses_take_half_of_all(folder, few):
+    sources = [f"127.0.1.{1 + number // 4}" for number in range(36)]
+    with Front(folder) as fronted, answering(folder), connections(fronted, sources) as held:
+        answers = [ask(each).lower() for each in held]
+        assert [b"connection: close" in each for each in answers] == [True] * 16 + [False] * 20
+        assert get(fronted, "/200").status_code == 200
+
+
+@pytest.mark.parametrize(("files", "most"), [(resource.RLIM_INFINITY, 16_384), (20_000, 9_744), (1024, 256)])
+def test_the_connections_fit_the_limit_on_files(files, most, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, files))
+    assert haproxy.most_connections() == most

@@ -1,0 +1,167 @@
+"""An answer that comes before its request is whole reaches the client, whatever the client is written in."""
+
+import asyncio
+import http.client
+import socket
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from graph.front import http as front
+from graph.front import slot
+from graph.front.http import HttpListener
+from tests.door import Door
+from tests.unit.scripts.serve.test_haproxy import Front, folder
+
+__all__ = ["folder"]
+pytestmark = pytest.mark.slow
+LARGE = bytes(40 * 2**20)
+GO = Path(__file__).with_name("post.go")
+
+
+@contextmanager
+def serving(folder, **settings):
+    """HAProxy, and behind it the ingress' HTTP as a replica has it, on an event loop of its own."""
+    door, place = Door(**settings), slot.take(folder)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    listener = HttpListener(door._http)
+    with Front(folder) as fronted:
+        asyncio.run_coroutine_threadsafe(listener.open(place.path("http")), loop).result(30)
+        place.open()
+        fronted.door = door
+        try:
+            yield fronted
+        finally:
+            asyncio.run_coroutine_threadsafe(listener.close(), loop).result(30)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+            place.release()
+
+
+def by_urllib(url, _):
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(urllib.request.Request(url, LARGE), timeout=60)
+    return caught.value.code, caught.value.read().decode()
+
+
+def by_http_client(url, _):
+    parsed = httpx.URL(url)
+    connection = http.client.HTTPConnection(parsed.host, parsed.port, timeout=60)
+    connection.request("POST", parsed.path, LARGE)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def by_httpx(url, _):
+    answer = httpx.post(url, content=LARGE, timeout=60)
+    return answer.status_code, answer.text
+
+
+def by_httpx_in_chunks(url, _):
+    answer = httpx.post(url, content=(LARGE[:65536] for _ in range(len(LARGE) // 65536)), timeout=60)
+    return answer.status_code, answer.text
+
+
+def by_curl(url, folder):
+    (folder / "large").write_bytes(LARGE)
+    options = ["--silent", "--output", folder / "answer", "--write-out", "%{http_code}"]
+    status, _ = printed("curl", *options, "--data-binary", f"@{folder / 'large'}", url)
+    return status, (folder / "answer").read_text()
+
+
+def by_go(url, folder):
+    subprocess.run(["go", "build", "-o", folder / "post", GO], check=True)
+    return printed(folder / "post", url, str(len(LARGE)))
+
+
+def printed(*command):
+    """What a program prints: the status, and the body in the next line."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    status, _, body = done.stdout.partition("\n")
+    return int(status), body
+
+
+CLIENTS = [by_urllib, by_http_client, by_httpx, by_httpx_in_chunks, by_curl, by_go]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_refusal_of_a_large_body_reaches_the_client(folder, tmp_path, client):
+    with serving(folder) as fronted:
+        for path, status, code in (("/nowhere", 404, "not_found"), ("/classify", 413, "image_too_large")):
+            told = client(f"http://127.0.0.1:{fronted.http}{path}", tmp_path)
+            assert (told[0], code in told[1]) == (status, True)
+        assert fronted.door.images == []
+
+
+def test_what_is_dropped_is_bounded_in_bytes_and_in_time(folder, monkeypatch):
+    monkeypatch.setattr(front, "LINGER_BYTES", 2**20)
+    with serving(folder) as fronted:
+        with connected(fronted, "POST /nowhere", f"Content-Length: {2**40}") as client, pytest.raises(ConnectionError):
+            client.sendall(LARGE)
+        monkeypatch.setattr(front, "LINGER_S", 0.1)
+        with connected(fronted, "POST /nowhere", f"Content-Length: {2**40}") as client:
+            client.sendall(bytes(9000))
+            assert until_closed(client).startswith(b"HTTP/1.1 404")
+
+
+def test_a_connection_stays_for_a_client_that_sends_the_rest(folder):
+    with serving(folder) as fronted, connected(fronted, "POST /nowhere", f"Content-Length: {len(LARGE)}") as client:
+        client.sendall(LARGE)
+        assert client.recv(4096).startswith(b"HTTP/1.1 404")
+        client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+@contextmanager
+def connected(fronted, request, *headers, source="127.0.0.1"):
+    """A connection on which a request has begun."""
+    lines = "\r\n".join([f"{request} HTTP/1.1", "Host: x", *headers])
+    with socket.create_connection(("127.0.0.1", fronted.http), timeout=30, source_address=(source, 0)) as client:
+        client.sendall(f"{lines}\r\n\r\n".encode())
+        yield client
+
+
+def until_closed(client):
+    return b"".join(iter(lambda: client.recv(65536), b""))
+
+
+ASKS = "Expect: 100-continue"
+
+
+@pytest.mark.parametrize(
+    ("path", "size", "status"), [("/nowhere", 100, 404), ("/classify", len(LARGE), 413), ("/classify?top_k=0", 9, 422)]
+)
+def test_a_client_that_asks_first_is_told_the_final_status_at_once(folder, path, size, status):
+    with serving(folder) as fronted, connected(fronted, f"POST {path}", ASKS, f"Content-Length: {size}") as client:
+        head = client.recv(4096).partition(b"\r\n\r\n")[0].lower()
+        assert head.startswith(b"http/1.1 %d" % status)
+        # It may not send the body, so nothing else can follow.
+        assert b"connection: close" in head.split(b"\r\n")
+
+
+def test_a_client_that_asks_first_is_told_to_go_on_where_its_body_is_wanted(folder):
+    with serving(folder) as fronted, connected(fronted, "POST /classify", ASKS, "Content-Length: 3") as client:
+        assert client.recv(4096).startswith(b"HTTP/1.1 100")
+        client.sendall(b"abc")
+        assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        assert fronted.door.images == [b"abc"]
+
+
+@pytest.mark.parametrize("length", [2**64 + 2, 10**18, 10**40])
+def test_a_length_that_haproxy_would_misread_is_refused_by_it(folder, length):
+    # Nobody is there: what HAProxy hands on is refused by 503.
+    with Front(folder) as fronted, connected(fronted, "POST /classify", f"Content-Length: {length}") as client:
+        client.sendall(b"ab")
+        answer = client.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert b"connection: close" in answer.lower()
