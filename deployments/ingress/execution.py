@@ -86,11 +86,11 @@ class Execution:
                 raise
             logger.exception("a call to a node was cancelled")
         except Exception as err:
-            # Nothing of a node's failure is the caller's to see: it gets a code, the log the cause.
-            ids = {"trace_ids": images.trace_ids}
-            logger.exception("the graph failed on a batch of %d; %s", len(images.items), images.traces, extra=ids)
+            # Nothing of a node's failure is the caller's to see: it gets a code, and the log the cause if there is one.
             if isinstance(err, EnsembleError):
-                error = err
+                error = err.with_traceback(None) if err.retry else err
+            words, ids = f"the graph failed on a batch of %d ({error.code}); %s", {"trace_ids": images.trace_ids}
+            logger.error(words, len(images.items), images.traces, exc_info=not error.retry, extra=ids)
         left = sorted(set(range(len(images.items))).difference(*(positions for positions, _ in done)))
         failed: Answered = Batch([], tuple(replace(images.items[i], error=error) for i in left))
         answered(left, failed)

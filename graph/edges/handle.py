@@ -7,9 +7,11 @@ import logging
 from typing import Any
 
 from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.serve.exceptions import BackPressureError
 from ray.serve.handle import DeploymentHandle
 
 from deployments.contract.batch import Batch
+from deployments.contract.errors import Overloaded
 
 logger = logging.getLogger("ray.serve")
 
@@ -21,7 +23,11 @@ class HandleEdge:
         self._handle = handle
 
     async def __call__(self, batch: Batch[Any]) -> Batch[Any]:
-        """Send the batch and wait for the node's answer; once more if the replica or its machine is lost meanwhile."""
+        """Send the batch and wait for the node's answer; once more if the replica or its machine is lost meanwhile.
+
+        Raises:
+            Overloaded: as many batches wait for the node as its `max_queued_requests` allows.
+        """
         sent = batch.outbound()
         try:
             answer = await self._call(sent)
@@ -34,6 +40,8 @@ class HandleEdge:
         response = self._handle.remote(sent)
         try:
             answer: Batch[Any] = await response
+        except BackPressureError:
+            raise Overloaded(f"{self._handle.deployment_name} has as many waiting calls as may wait") from None
         except asyncio.CancelledError:
             # The node would go on working for nobody while the next batch waits.
             response.cancel()  # type: ignore[no-untyped-call]

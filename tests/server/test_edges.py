@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -138,3 +139,17 @@ def test_a_second_machines_replicas_take_part(two_nodes):
     assert set(load.statuses) == {200}
     # Ray exports what is counted every few seconds.
     assert eventually(lambda: min(calls(server)["heavy", edge] for edge in ("direct", "handle")) > 0), calls(server)
+
+
+def test_batches_that_serve_does_not_queue_are_refused_as_overload(models):
+    """By handle Serve bounds how many wait for a node: `max_queued_requests`."""
+    full = {"JpegTransformer": {"max_ongoing_requests": 1, "max_queued_requests": 1}}
+    ingress = {"max_concurrent_batches": 16, "max_batch_size": 1}
+    content = config(models, "separate", members=["heavy"], deployments=full, edges="handle", ingress=ingress)
+    with Server(content) as server, ThreadPoolExecutor(32) as pool:
+        answers = list(pool.map(lambda _: post(server, level(10)), range(200)))
+        refused = [answer for answer in answers if answer.status_code != 200]
+        assert 0 < len(refused) < 200
+        assert {(each.status_code, each.json()["error"]["code"]) for each in refused} == {(503, "overloaded")}
+        assert all(int(each.headers["Retry-After"]) >= 1 for each in refused)
+        assert not any("Traceback" in log.read_text() for log in server.ray_logs("serve/replica_*Ingress*.log"))

@@ -2,7 +2,9 @@ import asyncio
 
 import pytest
 from ray.exceptions import ActorUnavailableError
+from ray.serve.exceptions import BackPressureError
 
+from deployments.contract.errors import Overloaded
 from graph.edges.handle import HandleEdge
 from tests.batches import batch
 
@@ -48,3 +50,14 @@ async def test_a_batch_whose_replica_is_lost_is_sent_once_more():
     assert handle.calls == 2
     with pytest.raises(ActorUnavailableError):
         await HandleEdge(Handle(lost=2))(batch(["a"]))
+
+
+async def test_a_batch_that_serve_does_not_queue_is_refused_as_overload():
+    class Handle:
+        deployment_name = "heavy"
+
+        async def remote(self, _):
+            raise BackPressureError(num_queued_requests=1, max_queued_requests=1)
+
+    with pytest.raises(Overloaded, match="heavy has as many"):
+        await HandleEdge(Handle())(batch(["a"]))
