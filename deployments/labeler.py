@@ -58,6 +58,7 @@ class Labeler:
             asked=item.asked or None,
             eased=item.load_shed or None,
             cache=item.cache,
+            warning=item.warning or None,
             trace_id=item.trace_id,
             members={name: self._member(each, top) for name, each in item.predictions.items()}
             if options.members

@@ -149,7 +149,7 @@ def check_image(name: str, encoded: bytes) -> None:
 def decode(name: str, encoded: bytes, wanted: Preprocessing) -> Pixels:
     """An image's pixels, uint8 BGR [height,width,3], as the server makes them; raises ScriptError, with its name."""
     try:
-        [pixels] = decoding.decode(encoded, decoding.read_header(encoded, LIMITS), [wanted])
+        [pixels] = decoding.decode(encoded, decoding.read_header(encoded, LIMITS), [wanted]).pixels
         return pixels
     except EnsembleError as err:
         raise ScriptError(f"{name}: {err}") from err

@@ -71,6 +71,9 @@ class Classification(ClassProbability, frozen=True, omit_defaults=True, kw_only=
         CacheStatus | None,
         Meta(description="whether the members' predictions came from the cache, and their age, seconds"),
     ] = None
+    warning: Annotated[
+        str | None, Meta(description="what is odd about the image's file, which was classified all the same")
+    ] = None
     trace_id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="the W3C trace id of the request")]
     members: Annotated[
         Mapping[str, MemberAnswer] | None, Meta(description="each member's own most probable class, if requested")

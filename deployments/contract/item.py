@@ -90,6 +90,7 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
         options: what the caller asked for.
         queued_ns: when it began to wait for a batch, nanoseconds since the epoch; 0 if it did not.
         image_size: width and height of the image, pixels; the transformer sets it.
+        warning: what is odd about the image's file; empty for nothing; the transformer sets it, too.
         versions: the model version of each member that answered.
         missing: the error's code of each member that did not answer; what is here was answered without them.
         asked: the members that a cascade asked, in order; none where there is no cascade.
@@ -112,6 +113,7 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
     options: Options = Options()
     queued_ns: int = 0
     image_size: tuple[int, int] | None = None
+    warning: str = ""
     versions: Mapping[str, Version] = {}
     missing: Mapping[str, str] = {}
     asked: tuple[str, ...] = ()

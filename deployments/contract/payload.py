@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,14 @@ Probabilities = NDArray[np.float32]
 MemberProbabilities = Mapping[str, Probabilities]
 
 P = TypeVar("P")
+
+
+class Decoded(NamedTuple):
+    """An image's pixels for each preprocessing, uint8 [H,W,3] BGR, its width and height, and what is odd about it."""
+
+    pixels: list[Pixels]
+    size: tuple[int, int]
+    warning: str = ""
 
 
 def byte_size(payload: Any) -> int | None:

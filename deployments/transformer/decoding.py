@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
 from PIL import Image, ImageOps
 
-from deployments.contract.declared import START_OF_SCAN, read_jpeg, read_netpbm
+from deployments.contract.declared import PLAIN_PIXELS, START_OF_SCAN, read_jpeg, read_netpbm
 from deployments.contract.errors import ImageTooLarge, InvalidImage
-from deployments.contract.payload import Pixels
+from deployments.contract.payload import Decoded, Pixels
 from deployments.contract.preprocessing import Preprocessing, Size
 
 if TYPE_CHECKING:
@@ -36,6 +37,27 @@ BYTES_PER_PIXEL = {"JPEG": 6, "PNG": 6, "WEBP": 6, "JPEG2000": 20, "AVIF": 21}
 MAX_SCANS = 20
 # A PGM and a PPM whose numbers are written as text.
 PLAIN_NETPBM = frozenset({b"P2", b"P3"})
+# What a file of these formats ends with.
+END_OF_JPEG, END_OF_PNG = b"\xff\xd9", b"\0\0\0\0IEND\xaeB`\x82"
+NO_END = "the file ends without its end marker; every pixel was there"
+# Bits that no encoder wrote, and their complement.
+FILLER = b"\x5a\x17\xc4\x93\x6e\x2b\xd1\x38" * 128
+FILLERS = FILLER, bytes(byte ^ 0xFF for byte in FILLER)
+# How other formats, and kinds of formats, begin. https://www.garykessler.net/library/file_sigs.html
+READ = "a JPEG, PNG, WebP, BMP, GIF, TIFF, PNM, JPEG 2000 or AVIF file"
+OTHERS = {
+    "a HEIF (HEIC) file": re.compile(rb".{4}ftyp(hei|hev|mif1|msf1)", re.DOTALL),
+    "a JPEG XL file": re.compile(rb"\xff\x0a|\0\0\0\x0cJXL "),
+    "an SVG": re.compile(
+        rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?(<!DOCTYPE svg[^>]*>\s*)?<svg\b", re.DOTALL
+    ),
+    "a PDF": re.compile(rb"%PDF-"),
+    "an ICO file": re.compile(rb"\0\0[\x01\x02]\0"),
+    "a TIFF file that is damaged, or has more than 16 bits for each colour": re.compile(rb"II[*+]\0|MM\0[*+]"),
+}
+MOST_LOOKED_AT = 1024
+# What Pillow reads in some modes, and OpenCV does not. A PGM of 16 bits, which it does, has the mode I, too.
+LARGE_NUMBERS = {"F": "floating-point numbers", "I": "numbers of 32 bits"}
 REDUCED_JPEG = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2}
 # `area` is linear where the image grows.
 INTERPOLATIONS = {
@@ -126,12 +148,14 @@ def _header(encoded: bytes) -> Header:
             if getattr(image, "is_animated", False):
                 weight = max(weight, USUAL_BYTES_PER_PIXEL)
             is_pillows = image.format == "AVIF" or (image.format == "TIFF" and "A" in image.getbands())
-            header, mode = Header(*image.size, False, weight, 0, is_pillows, _white(encoded)), image.mode
+            header = Header(*image.size, False, weight, 0, is_pillows, _white(encoded))
+            numbers = LARGE_NUMBERS.get(image.mode if image.format == "TIFF" else image.mode.replace("I", ""))
     # Pillow's parsers raise errors of many types.
     except Exception as err:
-        raise InvalidImage("the body is not an image; send a JPEG, PNG, WebP, BMP, GIF or TIFF file") from err
-    if mode == "F":
-        raise InvalidImage("the image's pixels are floating-point numbers; save it with 8 or 16 bits for each colour")
+        found = (name for name, start in OTHERS.items() if start.match(encoded[:MOST_LOOKED_AT]))
+        raise InvalidImage(f"the body is {next(found, 'not an image')}; send {READ}") from err
+    if numbers is not None:
+        raise InvalidImage(f"the image's pixels are {numbers}; save it with 8 or 16 bits for each colour")
     return header
 
 
@@ -144,7 +168,7 @@ def _white(encoded: bytes) -> int:
     return 0 if is_scaled else white
 
 
-def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> list[Pixels]:
+def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> Decoded:
     """Decode an image once, and make its pixels for each preprocessing: the standard evaluation transforms.
 
     EXIF orientation is honoured, grey becomes colour, alpha is dropped. A JPEG much larger than needed is decoded at
@@ -156,7 +180,8 @@ def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> l
         wanted: the preprocessings; if there are none, the image is decoded all the same, to find out whether it can be.
 
     Returns:
-        BGR pixels, uint8 [height,width,3], for each preprocessing, in order.
+        BGR pixels, uint8 [height,width,3], for each preprocessing, in order; a file that lacks no more than its end
+        marker has a warning.
 
     Raises:
         InvalidImage: the image is damaged or truncated.
@@ -167,19 +192,47 @@ def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> l
     # OpenCV 5.0 wants white space behind the last number.
     if encoded[:2] in PLAIN_NETPBM:
         encoded += b"\n"
-    try:
-        image = None if header.is_pillows else cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
-    except cv2.error as err:
-        raise InvalidImage("the image can't be decoded; send it in another format") from err
+    image = None if header.is_pillows else _by_opencv(encoded, flags)
     # OpenCV 5.0 fails on a GIF whose code table is full.
     if header.is_pillows or (image is None and encoded.startswith(b"GIF8")):
         image = _by_pillow(encoded)
+    warning = ""
+    if image is None and (image := _without_end(encoded, header, flags)) is not None:
+        warning = NO_END
     if image is None:
         raise InvalidImage("the image is truncated or damaged; send the whole file")
     if header.white:
         image = cv2.convertScaleAbs(image, alpha=255 / header.white)
     pixels = image.astype(np.uint8, copy=False)
-    return [resize(pixels, preprocessing) for preprocessing in wanted]
+    sets = [resize(pixels, preprocessing) for preprocessing in wanted]
+    return Decoded(sets, (header.width, header.height), warning)
+
+
+def _by_opencv(encoded: bytes, flags: int) -> Any:
+    """Decode an image by OpenCV; None if it is damaged."""
+    try:
+        return cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
+    except cv2.error as err:
+        raise InvalidImage("the image can't be decoded; send it in another format") from err
+
+
+def _without_end(encoded: bytes, header: Header, flags: int) -> Any:
+    """Decode a PNG, or a JPEG in one scan, that lacks no more than its end marker; None for another image.
+
+    libpng refuses a PNG that lacks pixels. libjpeg makes them up, of the bits that follow: all of a JPEG is there if it
+    does not matter which ones do.
+    """
+    if encoded.startswith(b"\x89PNG"):
+        parts = (size for size in range(len(END_OF_PNG)) if encoded.endswith(END_OF_PNG[:size]))
+        tries = (_by_opencv(encoded + END_OF_PNG[size:], flags) for size in parts)
+        return next((image for image in tries if image is not None), None)
+    if not header.is_jpeg or header.kept:
+        return None
+    encoded = encoded.removesuffix(END_OF_JPEG[:1])
+    # At a smaller scale, bits of the last blocks may not matter: of a large image, too few to notice.
+    fully = cv2.IMREAD_COLOR if header.width * header.height <= PLAIN_PIXELS else flags
+    one, other = (_by_opencv(encoded + filler + END_OF_JPEG, fully) for filler in FILLERS)
+    return _by_opencv(encoded + END_OF_JPEG, flags) if one is not None and np.array_equal(one, other) else None
 
 
 def _by_pillow(encoded: bytes) -> Pixels | None:

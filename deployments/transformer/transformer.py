@@ -14,12 +14,11 @@ from pydantic import Field
 
 from deployments.contract.batch import Batch, Work
 from deployments.contract.declared import declared
-from deployments.contract.errors import EnsembleError, InvalidImage
-from deployments.contract.payload import Images, PixelSets
+from deployments.contract.errors import ConfigurationError, EnsembleError, InvalidImage
+from deployments.contract.payload import Decoded, Images, PixelSets
 from deployments.contract.preprocessing import AsSent, MemberInput, Preprocessing
 from deployments.contract.settings import MIB, Placement, Schema
 from deployments.cpus import available_cpus
-from deployments.transformer.isolation.messages import Decoded
 
 logger = logging.getLogger("ray.serve")
 
@@ -72,6 +71,7 @@ class JpegTransformer:
     ) -> None:
         """Set the limits, the members' inputs by their keys, the decoding threads, and what is decoded in processes."""
         self.settings = settings
+        self._max_image_bytes = settings.max_image_bytes
         self._isolates_all = isolate == "all"
         self._wanted = {key: each for key, each in wanted.items() if isinstance(each, Preprocessing)}
         self._as_sent = [key for key, each in wanted.items() if isinstance(each, AsSent)]
@@ -83,6 +83,13 @@ class JpegTransformer:
 
         self._decoding = decoding
         self._isolated = IsolatedPool(self._threads)
+
+    def check(self, settings: TransformerSettings) -> None:
+        """Raise ConfigurationError for larger images than at the start, of which the ingress reads no more."""
+        if settings.max_image_bytes > self._max_image_bytes:
+            raise ConfigurationError(
+                f"max_image_bytes is {self._max_image_bytes} from the start; deploy it with more in `args`"
+            )
 
     async def __call__(self, batch: Batch[Sequence[bytes]]) -> Batch[PixelSets]:
         """Encoded images to pixels, uint8 [N,H,W,3] BGR by key; an image that can't be decoded fails alone.
@@ -99,7 +106,8 @@ class JpegTransformer:
             rows = [each.pixels[position] for each in decoded]
             sets[key] = np.stack(rows) if rows else np.empty((0, *wanted.size, 3), np.uint8)
         sets |= {key: [image for row, image in enumerate(work.payload) if row not in errors] for key in self._as_sent}
-        return work.done(sets, lambda row: {"image_size": decoded[row].size}, errors=errors, cpu_ns=cpu_ns)
+        noted = [{"image_size": each.size, "warning": each.warning} for each in decoded]
+        return work.done(sets, noted.__getitem__, errors=errors, cpu_ns=cpu_ns)
 
     async def _outcomes(self, work: Work[Sequence[bytes]]) -> tuple[list[Outcome], int]:
         """Decode the rows: the pixels or the error of each, and the CPU time that processes used, nanoseconds."""
@@ -136,8 +144,7 @@ class JpegTransformer:
     def _decode(self, encoded: bytes) -> Outcome:
         try:
             header = self._decoding.read_header(encoded, self.settings)
-            pixels = self._decoding.decode(encoded, header, tuple(self._wanted.values()))
-            return Decoded(pixels, (header.width, header.height))
+            return self._decoding.decode(encoded, header, tuple(self._wanted.values()))
         except EnsembleError as err:
             return err.with_traceback(None)
         except Exception:

@@ -189,7 +189,8 @@ def response_parameters(answers: Sequence[Answer], asked: Options) -> dict[str, 
     """What the protocol has no tensor for.
 
     `trace_id`; and as JSON, an element for each image, `missing`, where members did not answer, `asked`, of a cascade,
-    `cache`, of a cache, and `classifications`, the answers, if an option asks for what they show.
+    `cache`, of a cache, `warning`, where a file is odd, and `classifications`, the answers, if an option asks for what
+    they show.
     """
     each = [answer.classification for answer in answers]
     listed: dict[str, list[Any]] = {}
@@ -199,6 +200,8 @@ def response_parameters(answers: Sequence[Answer], asked: Options) -> dict[str, 
         listed["asked"] = [one.asked for one in each]
     if each[0].cache is not None:
         listed["cache"] = [one.cache for one in each]
+    if any(one.warning for one in each):
+        listed["warning"] = [one.warning or "" for one in each]
     if any(getattr(asked, name) for name in SHOWN):
         listed["classifications"] = each
     texts = {name: msgspec.json.encode(values).decode() for name, values in listed.items()}

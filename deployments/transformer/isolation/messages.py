@@ -5,23 +5,15 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from deployments.contract.payload import Pixels
 from deployments.contract.preprocessing import Preprocessing
 
 PREFIX = struct.Struct("<IQ")
 ENCODER = msgspec.msgpack.Encoder()
 T = TypeVar("T")
-
-
-class Decoded(NamedTuple):
-    """An image's pixels for each preprocessing, uint8 [H,W,3] BGR, and its own width and height."""
-
-    pixels: list[Pixels]
-    size: tuple[int, int]
 
 
 class Request(msgspec.Struct):
@@ -55,9 +47,10 @@ class Failure(msgspec.Struct, tag="failure"):
 
 
 class Success(msgspec.Struct, tag="success"):
-    """The image's width and height, and the shapes of its pixels, which follow."""
+    """The image's width and height, what is odd about it, and the shapes of its pixels, which follow."""
 
     size: tuple[int, int]
+    warning: str
     shapes: list[tuple[int, int, int]]
 
 

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from deployments.contract.errors import EnsembleError
+from deployments.contract.payload import Decoded
 from deployments.contract.preprocessing import Preprocessing
-from deployments.transformer.isolation.messages import Decoded
 from deployments.transformer.isolation.worker import MemoryBudget, Worker
 
 if TYPE_CHECKING:

@@ -87,11 +87,9 @@ def decode(connection: socket.socket, request: Request, image: bytes) -> tuple[S
         is_granted, _ = receive(connection, IS_GRANTED)
         if not is_granted:
             return None, []
-    sets = decoding.decode(image, header, request.wanted)
+    sets, size, warning = decoding.decode(image, header, request.wanted)
     shapes = [(each.shape[0], each.shape[1], each.shape[2]) for each in sets]
-    return Success((header.width, header.height), shapes), [
-        np.ascontiguousarray(each).reshape(-1).data for each in sets
-    ]
+    return Success(size, warning, shapes), [np.ascontiguousarray(each).reshape(-1).data for each in sets]
 
 
 def main() -> None:

@@ -26,10 +26,10 @@ from deployments.contract.errors import (
     Overloaded,
     error_by_code,
 )
+from deployments.contract.payload import Decoded
 from deployments.contract.preprocessing import Preprocessing
 from deployments.cpus import cpu_ns
 from deployments.transformer.isolation.messages import (
-    Decoded,
     Failure,
     Request,
     Reservation,
@@ -239,4 +239,4 @@ def _result(response: Response, body: bytearray) -> Decoded:
     for shape in response.shapes:
         pixels.append(np.frombuffer(body, np.uint8, math.prod(shape), offset).reshape(shape))
         offset += pixels[-1].size
-    return Decoded(pixels, response.size)
+    return Decoded(pixels, response.size, response.warning)

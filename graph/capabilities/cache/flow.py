@@ -47,6 +47,7 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
     versions: dict[str, Version]
     asked: tuple[str, ...]
     scores: dict[str, bytes]
+    warning: str = ""
 
 
 ENCODER = msgspec.msgpack.Encoder()
@@ -214,7 +215,9 @@ def _entries(
         item = answer.items[place]
         if not item.missing and not item.load_shed and item.trials == sent.items[positions[place]].trials:
             scores = {name: rows[row].tobytes() for name, rows in answer.payload.items() if not np.isnan(rows[row][0])}
-            entries[positions[place]] = Entry(now, took_s, item.image_size, dict(item.versions), item.asked, scores)
+            entries[positions[place]] = Entry(
+                now, took_s, item.image_size, dict(item.versions), item.asked, scores, item.warning
+            )
     return entries
 
 
@@ -233,6 +236,7 @@ def _remembered(batch: Batch[Any], entries: Mapping[int, Entry]) -> Part:
             image_size=entry.image_size,
             versions=entry.versions,
             asked=entry.asked,
+            warning=entry.warning,
             cache=CacheStatus(True, max(0.0, now - entry.made)),
         )
         for position, entry in entries.items()

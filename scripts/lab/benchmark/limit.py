@@ -97,7 +97,7 @@ class Slot:
 
     def _decode(self, images: list[bytes]) -> None:
         limits = TransformerSettings()
-        decoded = [decode(image, read_header(image, limits), [self._run.wanted])[0] for image in images]
+        decoded = [decode(image, read_header(image, limits), [self._run.wanted]).pixels[0] for image in images]
         with self._lock:
             self._pixels += decoded
             self._undecoded -= 1

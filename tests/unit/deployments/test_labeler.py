@@ -75,3 +75,9 @@ async def test_who_was_asked_and_what_was_remembered_is_told_where_there_is_such
     assert not {"asked", "cache"} & set(msgspec.to_builtins(plain))
     told = msgspec.to_builtins(cheap)
     assert (list(told["asked"]), told["cache"]) == (["a"], {"hit": True, "age_s": 1.5})
+
+
+async def test_what_is_odd_about_a_file_is_in_its_answer():
+    batch = Batch(ROWS, (Item(TRACE, warning="no end"), Item(TRACE)))
+    answers = (await Labeler(LabelerSettings(), ("cat", "dog", "ship"))(batch)).payload
+    assert [answer.classification.warning for answer in answers] == ["no end", None]

@@ -60,6 +60,7 @@ function reported(answer, about) {
   say("Missing", pairs(answer.missing, ": "));
   say("Asked", asked.join(", "));
   say("Load", answer.eased && "fewer members were asked, because of the load");
+  say("File", answer.warning);
   say("Strategy", about?.strategy);
   say("Versions", pairs(answer.model_versions, " "));
   say("Cache", answer.cache && (answer.cache.hit ? `remembered for ${answer.cache.age_s.toFixed(1)} s` : "not remembered"));

@@ -141,7 +141,7 @@ async def test_warm_up_sends_a_picture_that_the_transformer_decodes():
 
     async def graph(batch):
         header = read_header(batch.payload[0], TransformerSettings())
-        seen.extend(decode(batch.payload[0], header, [Preprocessing((4, 4))]))
+        seen.extend(decode(batch.payload[0], header, [Preprocessing((4, 4))]).pixels)
         return Batch([answer("a")], batch.items)
 
     await Ingress.of_images(graph, IngressSettings(), 5, OBSERVER).warm_up()

@@ -3,6 +3,7 @@ import struct
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from PIL import Image
 
 from deployments.contract.errors import ImageTooLarge, InvalidImage
 from deployments.contract.preprocessing import Preprocessing
-from deployments.transformer.decoding import MAX_SCANS, decode, read_header
+from deployments.transformer.decoding import MAX_SCANS, NO_END, decode, read_header
 from deployments.transformer.transformer import TransformerSettings
 from tests import pictures
 
@@ -40,7 +41,7 @@ def test_a_gif_whose_table_of_codes_is_full_is_decoded():
     whole.putpalette([0] * 21 + [10, 20, 30])
     whole.save(out, "GIF")
     limits = TransformerSettings()
-    [pixels] = decode(out.getvalue(), read_header(out.getvalue(), limits), [Preprocessing((8, 8))])
+    [pixels] = decode(out.getvalue(), read_header(out.getvalue(), limits), [Preprocessing((8, 8))]).pixels
     assert pixels.tolist() == [[[30, 20, 10]] * 8] * 8
     cut = out.getvalue()[: len(out.getvalue()) // 2]
     with pytest.raises(InvalidImage, match="truncated or damaged"):
@@ -113,3 +114,56 @@ def test_decoding_takes_no_more_memory_than_a_header_says(tmp_path):
     excess = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines()[1:])
     assert len(excess) == len(cases)
     assert {name: more for name, more in excess.items() if int(more) > side * side} == {}
+
+
+USUAL = TransformerSettings()
+LACKING = {
+    "JPEG": (pictures.jpeg(), (1, 2)),
+    "grey JPEG": (pictures.encode(pictures.noise()[:, :, 0], ".jpg"), (1, 2)),
+    "PNG": (pictures.encode(pictures.noise(), ".png"), (5, 8, 11, 12)),
+}
+
+
+def made(encoded):
+    return decode(encoded, read_header(encoded, USUAL), [Preprocessing((32, 32))])
+
+
+@pytest.mark.parametrize(("whole", "cuts"), LACKING.values(), ids=LACKING)
+def test_a_file_that_lacks_its_end_marker_alone_is_decoded_with_a_warning(whole, cuts):
+    expected = made(whole)
+    assert expected.warning == ""
+    for cut in cuts:
+        found = made(whole[:-cut])
+        assert found.warning == NO_END
+        assert found.pixels[0].tolist() == expected.pixels[0].tolist()
+
+
+@pytest.mark.parametrize(("whole", "cuts"), LACKING.values(), ids=LACKING)
+@pytest.mark.parametrize("more", [4, 30, 500])
+def test_a_file_that_lacks_pixels_is_refused(whole, cuts, more):
+    with pytest.raises(InvalidImage, match="truncated or damaged"):
+        made(whole[: -max(cuts) - more])
+
+
+OTHERS = {
+    "HEIF": b"\0\0\0\x18ftypheic\0\0\0\0mif1heic",
+    "JPEG XL": b"\xff\x0a\xfa\x0f",
+    "a JPEG XL": b"\0\0\0\x0cJXL \r\n\x87\n",
+    "SVG": b"<?xml version='1.0'?>\n<!-- drawn -->\n<svg xmlns='http://www.w3.org/2000/svg'/>",
+    "PDF": b"%PDF-1.7",
+    "ICO": b"\0\0\1\0\1\0",
+    "TIFF": pictures.encode(np.zeros((8, 8, 3), np.float32), ".tiff"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_format_is_named_and_what_is_read_too(name):
+    with pytest.raises(InvalidImage, match=f"{name}.*; send a JPEG, PNG, .* JPEG 2000 or AVIF file"):
+        read_header(OTHERS[name], USUAL)
+
+
+def test_a_tiff_of_large_numbers_is_refused_as_such():
+    file = io.BytesIO()
+    Image.fromarray(np.zeros((8, 8), np.int32)).save(file, "TIFF")
+    with pytest.raises(InvalidImage, match="numbers of 32 bits; save it with 8 or 16 bits"):
+        read_header(file.getvalue(), USUAL)

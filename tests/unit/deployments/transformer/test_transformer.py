@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from deployments.contract.errors import DeadlineExceeded, ImageTooLarge, InvalidImage
+from deployments.contract.errors import ConfigurationError, DeadlineExceeded, ImageTooLarge, InvalidImage
 from deployments.contract.item import Item
+from deployments.contract.payload import Decoded
 from deployments.contract.preprocessing import AsSent, Preprocessing
 from deployments.transformer import decoding
 from deployments.transformer.decoding import decode, read_header
@@ -20,7 +21,7 @@ WANTED = {"small": Preprocessing((16, 16))}
 
 
 def decoded(encoded, size=(32, 32), crop_ratio=1.0, limits=LIMITS):
-    [pixels] = decode(encoded, read_header(encoded, limits), [Preprocessing(size, crop_ratio)])
+    [pixels] = decode(encoded, read_header(encoded, limits), [Preprocessing(size, crop_ratio)]).pixels
     return pixels
 
 
@@ -156,6 +157,13 @@ def test_too_many_bytes():
         decoded(pictures.jpeg(480, 640), limits=limits)
 
 
+def test_an_image_may_not_become_larger_than_the_ingress_reads_it():
+    transformer = JpegTransformer(TransformerSettings(max_image_bytes=2048), WANTED, 1)
+    transformer.check(TransformerSettings(max_image_bytes=1024))
+    with pytest.raises(ConfigurationError, match="is 2048 from the start; deploy it with more in `args`"):
+        transformer.check(TransformerSettings(max_image_bytes=4096))
+
+
 def test_a_bomb_is_refused_before_it_is_decoded(monkeypatch):
     monkeypatch.setattr(cv2, "imdecode", lambda *_: pytest.fail("the pixels were decoded"))
     with pytest.raises(ImageTooLarge, match="20000 x 20000"):
@@ -211,7 +219,7 @@ async def test_an_unforeseen_failure_is_the_images_own(monkeypatch):
     def trip(encoded, *_):
         if encoded == images[1]:
             raise ZeroDivisionError
-        return [np.zeros((16, 16, 3), np.uint8)]
+        return Decoded([np.zeros((16, 16, 3), np.uint8)], (160, 120))
 
     images = [pictures.jpeg(seed=seed) for seed in range(3)]
     monkeypatch.setattr(decoding, "read_header", lambda *_: decoding.Header(16, 16, True))
@@ -241,7 +249,7 @@ def stripes(height=60, width=120):
 
 
 def resized(encoded, **wanted):
-    [pixels] = decode(encoded, read_header(encoded, LIMITS), [Preprocessing(**wanted)])
+    [pixels] = decode(encoded, read_header(encoded, LIMITS), [Preprocessing(**wanted)]).pixels
     return pixels
 
 
