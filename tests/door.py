@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 
 import numpy as np
 from starlette.requests import Request
@@ -31,13 +32,14 @@ CLASSES = len(LABELS)
 class Door:
     """Answers requests from a graph that answers every image alike, and keeps them in `images`."""
 
-    def __init__(self, **settings):
+    def __init__(self, max_image_bytes=sys.maxsize, **settings):
         self.images = []
         self.service = Service(
             Ingress.of_images(self._graph, IngressSettings(**settings), CLASSES, OBSERVER),
             LABELS,
             lambda: True,
             extensions=[NO_LOADING, NO_FEEDBACK],
+            max_image_bytes=max_image_bytes,
         )
         self._http = HttpServer(self.service)
 

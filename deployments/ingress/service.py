@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -44,6 +45,7 @@ class Service:
         regions: the shared memory that clients have registered.
         extensions: what the application's capabilities add.
         is_local: whether the server listens on loopback alone.
+        max_image_bytes: the most of an image, which is read no further.
         weights: of the members in the answer, by name, as they were when the application was built.
         versions: by name, the version that each member serves, as far as this process knows.
         grpc_services: the full names of the gRPC services that clients reach.
@@ -66,6 +68,7 @@ class Service:
     is_local: bool = False
     weights: Mapping[str, float] = field(default_factory=dict)
     grpc_services: Sequence[str] = tuple(chain.from_iterable(SERVED_BY.values()))
+    max_image_bytes: int = sys.maxsize
 
     @property
     def unloaded(self) -> Collection[str]:

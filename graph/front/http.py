@@ -94,7 +94,7 @@ class OneWrite:
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's protocol for a connection: responses leave in one write, and what comes of a request later is dropped."""
+    """uvicorn's protocol: responses leave in one write, and what comes of an answered request is dropped."""
 
     _closing: asyncio.TimerHandle | None = None
     _dropped = 0

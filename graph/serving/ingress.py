@@ -117,6 +117,7 @@ class IngressReplica:
             is_local=is_loopback(http_host()),
             weights=plan.weights,
             grpc_services=[service.full_name for service in services()],
+            max_image_bytes=config.transformer.max_image_bytes,
         )
         self._http, self.grpc = HttpServer(service), GrpcServer(service)
         self._by_handle = 0

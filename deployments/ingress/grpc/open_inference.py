@@ -120,6 +120,10 @@ class OpenInference:
         where, settings = regions.place(parameters(tensor.parameters)), self._ingress.settings
         if len(raw) > 1:
             raise InvalidParameter(f"the request has one input but {len(raw)} raw_input_contents")
+        if [where is not None, bool(raw), bool(tensor.contents.ListFields())].count(True) > 1:
+            raise InvalidParameter(
+                f"{tensor.name!r} is sent in several forms: raw, typed or in shared memory; send one"
+            )
         shape = list(tensor.shape[: tensors.MOST_DIMENSIONS + 1])
         if where is not None:
             taken = regions.taken(self._service.regions, where, settings.max_request_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from starlette.datastructures import FormData, UploadFile
@@ -16,40 +16,78 @@ from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidPar
 from deployments.ingress.arrival import Arrival
 from deployments.ingress.capacity import Capacity
 from deployments.ingress.http.encodings import decoded
+from deployments.ingress.settings import IngressSettings
 
 # Many clients send "application/octet-stream" for a file of unknown type, and curl declares every body a form.
 UNDECLARED = frozenset({"", "application/octet-stream", "application/x-www-form-urlencoded"})
 FORM_OVERHEAD_BYTES = 64 * 1024
 # To read more than this costs more than a new connection.
 LARGE_BYTES = 2**20
+# A text field is no image, and its beginning is enough to say so.
+MOST_OF_FIELD = 4096
+BASE64 = "an image is standard base64 (with + and /), without line breaks"
 T = TypeVar("T")
 # In a request's scope, when all of its body has been read.
 WHOLE = "ensemble.body.whole"
 
 
-class BoundedParser(MultiPartParser):
-    """Starlette's parser for forms, with a limit on the whole body and every part kept in memory."""
+class Limit(NamedTuple):
+    """The most bytes of a body, and the setting that says so."""
 
-    def __init__(self, request: Request, capacity: Capacity, max_bytes: int, arrival: Arrival) -> None:
-        """Set what bounds the number of parts, and the most bytes of the body."""
-        most, content = capacity.settings.max_parts, bounded(request, max_bytes, arrival)
-        super().__init__(request.headers, content, max_files=most, max_fields=most, max_part_size=4096)
-        self.spool_max_size = max_bytes
-        self._capacity, self._parts, self._is_ended = capacity, 0, False
+    most: int
+    setting: str = ""
+
+    def error(self, what: str) -> ImageTooLarge:
+        """The error of what has more."""
+        return ImageTooLarge(f"{what}; at most {self.most} are accepted{self.setting and f' ({self.setting})'}")
+
+
+def of_request(settings: IngressSettings) -> Limit:
+    """The limit of any body."""
+    return Limit(settings.max_request_bytes, "ingress.max_request_bytes")
+
+
+def of_image(settings: IngressSettings, max_image_bytes: int) -> Limit:
+    """The limit of a body that is one image."""
+    return min(Limit(max_image_bytes, "transformer.max_image_bytes"), of_request(settings))
+
+
+class BoundedParser(MultiPartParser):
+    """Starlette's parser for forms, with limits on the whole body and on each part, which are kept in memory."""
+
+    def __init__(self, request: Request, capacity: Capacity, limit: Limit, image: Limit, arrival: Arrival) -> None:
+        """Set what bounds the number of parts, and the limits of the body and of an image."""
+        most, content = capacity.settings.max_parts, bounded(request, limit, arrival)
+        super().__init__(request.headers, content, max_files=most, max_fields=most, max_part_size=MOST_OF_FIELD)
+        self.spool_max_size, self._most = limit.most, image.most + 1
+        self._capacity, self._parts, self._kept, self._is_ended = capacity, 0, 0, False
 
     def on_part_begin(self) -> None:
         """A part begins, whatever it is; raises InvalidParameter if it is one image too many."""
         super().on_part_begin()
-        self._parts += 1
+        self._parts, self._kept = self._parts + 1, 0
         self._capacity.check_count(self._parts)
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        """Keep what comes of a part, up to one byte more than an image may have."""
+        most = MOST_OF_FIELD if self._current_part.file is None else self._most
+        kept = min(end - start, most - self._kept)
+        self._kept += kept
+        super().on_part_data(data, start, start + kept)
 
     def on_end(self) -> None:
         """The closing boundary has come."""
         self._is_ended = True
 
     async def parse(self) -> FormData:
-        """The form; raises MultiPartException if it was cut off, which loses its last part."""
-        form = await super().parse()
+        """The form; raises MultiPartException if it is malformed, or was cut off, which loses its last part."""
+        try:
+            form = await super().parse()
+        except MultiPartException as err:
+            if err.__cause__ is None:
+                raise
+            begins = "" if self._parts else "; it begins with its boundary, and nothing may come before that"
+            raise MultiPartException(f"{err.__cause__}{begins}") from err
         if not self._is_ended:
             await form.close()
             raise MultiPartException("it does not end with its boundary")
@@ -69,11 +107,11 @@ def check_image_type(declared: str) -> None:
         )
 
 
-async def bounded(request: Request, limit: int, arrival: Arrival) -> AsyncGenerator[bytes, None]:
+async def bounded(request: Request, limit: Limit, arrival: Arrival) -> AsyncGenerator[bytes, None]:
     """The request's body, chunk by chunk.
 
     Raises:
-        ImageTooLarge: it exceeds `limit` bytes.
+        ImageTooLarge: it exceeds the limit.
         Overloaded: it exceeds what is admitted.
         UnsupportedMediaType: its encoding is unknown.
         InvalidParameter: it is not compressed as it declares.
@@ -81,14 +119,14 @@ async def bounded(request: Request, limit: int, arrival: Arrival) -> AsyncGenera
     received, expected = 0, _declared(request)
     async for chunk in decoded(request):
         received += len(chunk)
-        if received > limit:
-            raise ImageTooLarge(f"the request has more than {limit} bytes")
+        if received > limit.most:
+            raise limit.error("the request has more bytes")
         arrival.grow(len(chunk), received == expected)
         yield chunk
     request.scope[WHOLE] = True
 
 
-async def body(request: Request, limit: int, arrival: Arrival) -> bytes:
+async def body(request: Request, limit: Limit, arrival: Arrival) -> bytes:
     """The whole body; raises as `bounded` does, and before a byte is read if it declares too many."""
     _check_declared_length(request, limit)
     # A body that came in one piece is not copied; its last chunk is empty.
@@ -96,7 +134,7 @@ async def body(request: Request, limit: int, arrival: Arrival) -> bytes:
 
 
 async def document(
-    request: Request, capacity: Capacity, by: Caller, limit: int | None = None, is_json: bool = True
+    request: Request, capacity: Capacity, by: Caller, limit: Limit | None = None, is_json: bool = True
 ) -> tuple[bytes, float]:
     """Admit a request, and read its whole body, a JSON document; also when it began to arrive, as `Arrival` has it.
 
@@ -107,7 +145,7 @@ async def document(
         request: the request.
         capacity: admits it.
         by: who sends it.
-        limit: the most bytes; default: those of the settings.
+        limit: its limit; default: that of any body.
         is_json: whether elements are counted.
 
     Raises:
@@ -115,7 +153,7 @@ async def document(
         InvalidParameter: it may have more elements than the settings allow; what has not arrived yet is not read.
     """
     settings, chunks, elements = capacity.settings, [], 0
-    limit = limit or settings.max_request_bytes
+    limit = limit or of_request(settings)
     async with capacity.arriving(by=by) as arrival:
         _check_declared_length(request, limit)
         async for chunk in bounded(request, limit, arrival):
@@ -132,7 +170,8 @@ def parsed(body: bytes, model: type[T]) -> T:
         # Unlike msgspec's own decoder this one takes a text of half a character, which some clients send as an id.
         return msgspec.convert(json.loads(body), model)
     except (ValueError, RecursionError) as err:
-        raise InvalidParameter(f"the body is not the JSON object that is needed: {err}") from err
+        hint = f"; {BASE64}" if "base64" in str(err) else ""
+        raise InvalidParameter(f"the body is not the JSON object that is needed: {err}{hint}") from err
 
 
 def check_elements(chunk: bytes, most: int, before: int = 0) -> int:
@@ -143,8 +182,10 @@ def check_elements(chunk: bytes, most: int, before: int = 0) -> int:
     return elements
 
 
-async def images(request: Request, capacity: Capacity, arrival: Arrival) -> list[bytes | EnsembleError]:
-    """The images of a body, which is one, or a form; or for a part that declares another type, its error.
+async def images(
+    request: Request, capacity: Capacity, arrival: Arrival, max_image_bytes: int
+) -> list[bytes | EnsembleError]:
+    """The images of a body, which is one, or a form; or a part's error, if it is too large or declares another type.
 
     Raises:
         UnsupportedMediaType: the body declares another type.
@@ -152,14 +193,16 @@ async def images(request: Request, capacity: Capacity, arrival: Arrival) -> list
         ImageTooLarge: it exceeds the limits.
         Overloaded: it exceeds what is admitted.
     """
-    declared, limit = media_type(request.headers), capacity.settings.max_request_bytes
+    declared, settings = media_type(request.headers), capacity.settings
+    image = of_image(settings, max_image_bytes)
     if declared != "multipart/form-data":
         check_image_type(declared)
-        return [await body(request, limit, arrival)]
-    limit += FORM_OVERHEAD_BYTES
+        return [await body(request, image, arrival)]
+    limit = of_request(settings)
+    limit = limit._replace(most=limit.most + FORM_OVERHEAD_BYTES)
     _check_declared_length(request, limit)
     try:
-        form = await BoundedParser(request, capacity, limit, arrival).parse()
+        form = await BoundedParser(request, capacity, limit, image, arrival).parse()
     except (MultiPartException, KeyError, UnicodeError) as err:
         raise InvalidParameter(f"the form is malformed: {getattr(err, 'message', err)}") from err
     try:
@@ -168,19 +211,20 @@ async def images(request: Request, capacity: Capacity, arrival: Arrival) -> list
         parts = form.getlist("image")
         if not parts:
             raise InvalidParameter("the form has no part 'image'")
-        return [await _part(part) for part in parts]
+        return [await _part(part, image) for part in parts]
     finally:
         await form.close()
 
 
-async def _part(part: UploadFile | str) -> bytes | EnsembleError:
+async def _part(part: UploadFile | str, limit: Limit) -> bytes | EnsembleError:
     if isinstance(part, str):
         return InvalidParameter("the part 'image' is a text field; send the file itself, with a filename")
     try:
         check_image_type(media_type(part.headers))
     except UnsupportedMediaType as err:
         return err
-    return await part.read()
+    content = await part.read()
+    return limit.error("the image has more bytes") if len(content) > limit.most else content
 
 
 def is_whole(request: Request) -> bool:
@@ -195,9 +239,9 @@ def has_large_rest(request: Request) -> bool:
     return "transfer-encoding" in request.headers or _declared(request) > LARGE_BYTES
 
 
-def _check_declared_length(request: Request, limit: int) -> None:
-    if (declared := _declared(request)) > limit:
-        raise ImageTooLarge(f"the request declares {declared} bytes; at most {limit} are accepted")
+def _check_declared_length(request: Request, limit: Limit) -> None:
+    if (declared := _declared(request)) > limit.most:
+        raise limit.error(f"the request declares {declared} bytes")
 
 
 def _declared(request: Request) -> int:

@@ -46,7 +46,7 @@ def routes(service: Service) -> Routes:
         asked = options.with_headers(options.from_query(request.query_params), request.headers)
         # Before a byte of the body is read.
         async with ingress.capacity.arriving(asked, call.caller) as arrival:
-            images = await bodies.images(request, ingress.capacity, arrival)
+            images = await bodies.images(request, ingress.capacity, arrival, service.max_image_bytes)
         # The parts of a form that are images; the others are errors already.
         sent = {place: image for place, image in enumerate(images) if isinstance(image, bytes)}
         outcomes: dict[int, Outcome] = {

@@ -16,7 +16,7 @@ MOST_AT_ONCE = 64 * 1024
 # How many times as large a body may become, or how many bytes where that is more. An image takes five times its bytes
 # until it is refused; these keep that below 8 bytes for each byte sent, and 64 MB.
 MOST_TIMES, FREE_BYTES = 3, 8 * MIB
-NOT_ALL = "the body is not what {} compressed, all of it and nothing else"
+NOT_ALL = "the body is not what {} compressed in one piece, all of it and nothing else"
 
 
 async def decoded(request: Request) -> AsyncGenerator[bytes, None]:

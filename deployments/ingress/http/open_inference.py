@@ -122,8 +122,9 @@ class OpenInference:
         if (declared := bodies.media_type(request.headers)) not in JSON_TYPES:
             raise UnsupportedMediaType(f"{declared!r} is not application/json")
         header = request.headers.get(tensors.BINARY)
+        limit = bodies.of_image(settings, self._service.max_image_bytes) if tensors.is_image(model, header) else None
         # Of binary tensors only the JSON before them has elements.
-        body, began = await bodies.document(request, self._ingress.capacity, call.caller, is_json=header is None)
+        body, began = await bodies.document(request, self._ingress.capacity, call.caller, limit, header is None)
         asked = tensors.read(model, body, header, settings, regions)
         inferred = await model.infer(
             asked.tensor,

@@ -34,7 +34,7 @@ def routes(service: Service) -> Routes:
     regions = service.regions
 
     async def register(request: Request, call: Call) -> Response:
-        body, _ = await bodies.document(request, service.ingress.capacity, call.caller, MOST_BYTES)
+        body, _ = await bodies.document(request, service.ingress.capacity, call.caller, bodies.Limit(MOST_BYTES))
         asked = bodies.parsed(body, Registration)
         regions.register(Region(request.path_params["region"], asked.key, asked.offset, asked.byte_size))
         return encoded({})

@@ -183,16 +183,14 @@ def _only(inputs: Any) -> Any:
 
 
 def _decoded(value: Any) -> bytes:
-    """The bytes of a value: base64 in an object, or a string's own."""
+    """The bytes of a value: base64 in an object. A string would be its own bytes, which no image is."""
     encoded = value.get("b64") if isinstance(value, dict) and set(value) == {"b64"} else None
+    if not isinstance(encoded, str):
+        raise InvalidParameter('an image is {"b64": ...}, its bytes in base64')
     try:
-        if isinstance(value, str):
-            return value.encode()
-        if isinstance(encoded, str):
-            return msgspec.convert(encoded, bytes)
+        return msgspec.convert(encoded, bytes)
     except ValueError as err:
-        raise InvalidParameter(f"an image is no base64: {err}") from err
-    raise InvalidParameter('an image is {"b64": ...}, its bytes in base64')
+        raise InvalidParameter(f"{err}; {bodies.BASE64}") from err
 
 
 def _rows(tensor: Tensor) -> list[Any]:

@@ -74,7 +74,7 @@ class Asked(NamedTuple):
     def is_binary(self, output: Requested) -> bool:
         """Whether an output is to be answered in binary."""
         default = self.request.parameters.get("binary_data_output", False)
-        return output.parameters.get("binary_data", default) is True
+        return bool(output.parameters.get("binary_data", default))
 
 
 def read(model: Model, body: bytes, header: str | None, settings: IngressSettings, regions: Regions) -> Asked:
@@ -93,6 +93,10 @@ def read(model: Model, body: bytes, header: str | None, settings: IngressSetting
     tensor = _tensor(model, request.inputs, memoryview(body)[length:], settings, regions)
     requested = model.requested(request.outputs)
     check(regions, requested)
+    wanted = [request.parameters.get("binary_data_output", False)]
+    for each in (*wanted, *(output.parameters.get("binary_data", False) for output in requested)):
+        if type(each) is not bool:
+            raise InvalidParameter(f"binary_data and binary_data_output are true or false; got {repr(each)[:40]}")
     return Asked(tensor, requested, request)
 
 
@@ -117,6 +121,11 @@ def write(model: Model, asked: Asked, inferred: Inferred, regions: Regions) -> R
         return response
     head = bytes(response.body)
     return Response(b"".join([head, *raws]), media_type="application/octet-stream", headers={BINARY: str(len(head))})
+
+
+def is_image(model: Model, header: str | None) -> bool:
+    """Whether the whole body is one image."""
+    return header is not None and not header.strip("0") and model.metadata.inputs[0].datatype == "BYTES"
 
 
 def _length(header: str | None, size: int) -> int:
@@ -144,6 +153,8 @@ def _tensor(
     most, size, where = settings.max_parts, given.parameters.get("binary_data_size"), place(given.parameters)
     if (size or 0) != len(tail):
         raise InvalidParameter(f"{len(tail)} bytes follow the JSON; binary_data_size of {given.name!r} is {size}")
+    if given.data and (where is not None or size is not None):
+        raise InvalidParameter(f"{given.name!r} has data both in the JSON and elsewhere; send them once")
     if where is not None or size is not None:
         raw = tail if where is None else taken(regions, where, settings.max_request_bytes)
         return tensors.from_raw(given.name, given.datatype, given.shape, raw, most)
@@ -155,4 +166,4 @@ def _tensor(
         # A fourth of the time that Python's base64 takes.
         return Tensor(given.name, given.datatype, given.shape, msgspec.convert(elements, list[bytes]))
     except ValueError as err:
-        raise InvalidParameter(f"the data of {given.name!r} must be base64 strings: {err}") from err
+        raise InvalidParameter(f"the data of {given.name!r} must be base64 strings: {err}; {bodies.BASE64}") from err

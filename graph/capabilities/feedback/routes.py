@@ -41,7 +41,7 @@ def routes(ingress: Ingress, take: TakesLabel) -> Routes:
     """The one path; the ingress admits the requests, and `take` takes the labels."""
 
     async def handler(request: Request, call: Call) -> Response:
-        body, _ = await bodies.document(request, ingress.capacity, call.caller, MAX_BYTES)
+        body, _ = await bodies.document(request, ingress.capacity, call.caller, bodies.Limit(MAX_BYTES))
         lines = [line for line in body.split(b"\n") if line.strip()]
         is_one = bodies.media_type(request.headers) not in LINES and len(lines) <= 1
         errors = await taken(take, _read, [body] if is_one else lines, call.caller.name)

@@ -32,7 +32,7 @@ def routes(ingress: Ingress, control: ModelControl) -> Routes:
     def route(change: Callable[[str, Mapping[str, Any]], Awaitable[None]], summary: str) -> Route:
         async def handler(request: Request, call: Call) -> Response:
             control.check_permitted(call.caller.name)
-            body, _ = await bodies.document(request, ingress.capacity, call.caller, MAX_BYTES)
+            body, _ = await bodies.document(request, ingress.capacity, call.caller, bodies.Limit(MAX_BYTES))
             await change(request.path_params["model"], bodies.parsed(body or b"{}", RepositoryRequest).parameters)
             return encoded({})
 

@@ -431,3 +431,15 @@ def test_answers_are_as_the_document_says(server):
     for path, described in document["paths"].items():
         if "get" in described and "content" in described["get"]["responses"]["200"]:
             valid(document, path, "get", httpx.get(server.url + path))
+
+
+@pytest.mark.parametrize("whole", [pictures.jpeg(), level(10)], ids=["jpeg", "png"])
+def test_a_file_without_its_end_is_answered_with_a_warning(server, whole):
+    cut = whole.removesuffix(b"\xff\xd9").removesuffix(b"\0\0\0\0IEND\xaeB`\x82")
+    expected, answer = post(server, whole).json(), post(server, cut).json()
+    assert answer["warning"] == "the file ends without its end marker; every pixel was there"
+    assert "warning" not in expected
+    assert answer["top"] == expected["top"]
+    body = {"inputs": [{**GOOD, "data": [base64.b64encode(cut).decode()]}]}
+    told = httpx.post(server.url + INFER, json=body).json()["parameters"]
+    assert json.loads(told["warning"]) == [answer["warning"]]

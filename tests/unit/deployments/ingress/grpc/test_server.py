@@ -158,3 +158,11 @@ async def test_a_key_that_is_shown_twice_is_refused():
     await GrpcServer(Door().service)("ModelInfer", infer(b"one").SerializeToString(), context)
     assert context.code == grpc.StatusCode.INVALID_ARGUMENT
     assert "'authorization' comes 2 times" in context.details
+
+
+async def test_an_image_is_typed_or_raw():
+    request, context, door = infer(b"one"), Context(), Door()
+    request.raw_input_contents.append(b"\3\0\0\0two")
+    await GrpcServer(door.service)("ModelInfer", request.SerializeToString(), context)
+    assert (context.code, door.images) == (grpc.StatusCode.INVALID_ARGUMENT, [])
+    assert "in several forms" in context.details

@@ -1,8 +1,14 @@
 """Whatever a body is, it is an answer or the caller's mistake; what is well formed arrives as it was sent."""
 
+import base64
+import gzip
+import json
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deployments.ingress.http import bodies
 from tests.door import Door
 
 NAMES = st.sampled_from([b"image", b"image", b"image", b"other", b"", b"\xff", "ü".encode(), b'im"age', b"image\0"])
@@ -21,6 +27,9 @@ DECLARED = st.one_of(
         lambda name: f"multipart/form-data; boundary={BOUNDARY}; charset={name}".encode("latin-1")
     ),
 )
+
+
+END = b"--" + BOUNDARY.encode() + b"--\r\n"
 
 
 def part(name, content, line=b"", filename=b'; filename="x"'):
@@ -102,3 +111,71 @@ def test_a_form_of_too_many_parts_is_told_how_many_there_may_be():
             body = part(b"image", b"abc", filename=filename) * count + f"--{BOUNDARY}--\r\n".encode()
             status, told = Door(max_parts=2).ask("/classify", body, [("Content-Type", DECLARED_FORM)])
             assert (status, "1 to 2 images" in told["error"]["message"]) == (422, True)
+
+
+MOST = 1024
+
+
+@pytest.mark.parametrize("headers", [[], [("Content-Length", b"1025")]])
+def test_one_image_is_read_no_further_than_an_image_may_be(headers):
+    for path, more in (("/classify", []), ("/v2/models/ensemble/infer", [("Inference-Header-Content-Length", b"0")])):
+        door = Door(max_image_bytes=MOST)
+        status, told = door.ask(path, bytes(MOST + 1), headers + more)
+        assert (status, door.images) == (413, [])
+        assert "at most 1024 are accepted (transformer.max_image_bytes)" in json.dumps(told)
+        assert Door(max_image_bytes=MOST).ask(path, bytes(MOST), more)[0] == 200
+
+
+def test_a_part_that_is_too_large_fails_alone():
+    door = Door(max_image_bytes=MOST)
+    body = b"".join(part(b"image", image) for image in (b"one", bytes(10 * MOST), bytes(MOST))) + END
+    status, told = door.ask("/classify", body, [("Content-Type", DECLARED_FORM)])
+    assert (status, door.images) == (200, [b"one", bytes(MOST)])
+    error = told["results"][1]["error"]
+    assert (error["code"], "transformer.max_image_bytes" in error["message"]) == ("image_too_large", True)
+
+
+@pytest.mark.parametrize("size", [10, 10_000])
+def test_a_part_without_a_file_name_is_told_what_it_lacks(size):
+    door = Door()
+    body = part(b"image", bytes(size), filename=b"") + part(b"image", b"one") + END
+    status, told = door.ask("/classify", body, [("Content-Type", DECLARED_FORM)])
+    assert (status, door.images) == (200, [b"one"])
+    assert "send the file itself, with a filename" in told["results"][0]["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("before", "hint"),
+    [
+        (b"A preamble.\r\n", "it begins with its boundary, and nothing may come before that"),
+        (part(b"image", b"one") + b"--another--\r\n", "it does not end with its boundary"),
+    ],
+)
+def test_a_malformed_form_is_told_what_is_wrong(before, hint):
+    body = before if before.endswith(b"--another--\r\n") else before + part(b"image", b"one") + END
+    status, told = Door().ask("/classify", body, [("Content-Type", DECLARED_FORM)])
+    assert (status, hint in told["error"]["message"]) == (422, True)
+
+
+def test_several_members_of_gzip_are_told_to_be_one():
+    body = gzip.compress(b"one") + gzip.compress(b"two")
+    status, told = Door().ask("/classify", body, [("Content-Encoding", b"gzip")])
+    assert (status, "in one piece" in told["error"]["message"]) == (422, True)
+
+
+TEXTS = {
+    "line breaks": base64.encodebytes(bytes(range(256))).decode(),
+    "URL-safe": base64.urlsafe_b64encode(bytes(range(256))).decode(),
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_another_base64_is_told_which_is_read(text):
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [text]}
+    for path, body in {
+        "/v2/models/ensemble/infer": {"inputs": [tensor]},
+        "/v1/models/ensemble:predict": {"instances": [{"b64": text}]},
+        "/api/v1.0/predictions": {"binData": text},
+    }.items():
+        status, told = Door().ask(path, json.dumps(body).encode())
+        assert (400 <= status < 500, bodies.BASE64 in json.dumps(told)) == (True, True)

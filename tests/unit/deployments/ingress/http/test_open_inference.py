@@ -4,6 +4,7 @@ import base64
 import json
 from importlib import metadata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -109,3 +110,27 @@ def test_a_place_for_an_output_that_is_not_there_is_refused_before_the_work():
         "outputs": [{"name": "probabilities", "parameters": place}],
     }
     assert (door.ask(INFER, json.dumps(asked).encode())[0], door.images) == (404, [])
+
+
+GOOD = {"name": "image", "datatype": "BYTES", "shape": [1], "data": ["eA=="]}
+
+
+@pytest.mark.parametrize(
+    ("body", "hint"),
+    [
+        ({"inputs": [GOOD], "parameters": {"binary_data_output": "true"}}, "true or false; got 'true'"),
+        ({"inputs": [GOOD], "outputs": [{"name": "label", "parameters": {"binary_data": 1}}]}, "true or false; got 1"),
+    ],
+)
+def test_how_outputs_are_sent_is_true_or_false(body, hint):
+    door = Door()
+    status, told = door.ask(INFER, json.dumps(body).encode())
+    assert (status, hint in told["error"], door.images) == (422, True, [])
+
+
+def test_an_image_is_in_the_json_or_behind_it():
+    tail = b"\1\0\0\0x"
+    head = json.dumps({"inputs": [{**GOOD, "parameters": {"binary_data_size": len(tail)}}]}).encode()
+    headers = [("Inference-Header-Content-Length", str(len(head)).encode())]
+    status, told = Door().ask(INFER, head + tail, headers)
+    assert (status, "both in the JSON and elsewhere" in told["error"]) == (422, True)
