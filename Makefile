@@ -16,7 +16,7 @@ test: $(VENV)/dev.installed
 
 # What needs neither Ray nor PyTorch: seconds.
 test-fast: $(VENV)/dev.installed
-	$(BIN)/python -m pytest tests/unit -m "not slow"
+	$(BIN)/python -m pytest tests/unit packages lab -m "not slow"
 
 # The manifests of configs/kubernetes on a Kubernetes of one node that it builds: docs/kubernetes.md. Root; 40 minutes at first.
 test-kubernetes: $(VENV)/dev.installed
@@ -86,8 +86,9 @@ $(VENV)/serve.installed: requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $@
 
-$(VENV)/dev.installed: requirements-dev.lock $(VENV)/serve.installed
+$(VENV)/dev.installed: requirements-dev.lock packages/capacity/pyproject.toml lab/pyproject.toml $(VENV)/serve.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e packages/capacity -e lab
 	touch $@
 
 $(VENV)/train.installed: $(VENV)/dev.installed

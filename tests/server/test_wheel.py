@@ -90,14 +90,12 @@ def test_what_trains_and_what_measures_stays_in_a_checkout(python, tmp_path):
         [python, "-c", "import scripts; print(scripts.__path__[0])"], cwd=tmp_path, capture_output=True, text=True
     )
     rooms = {path.name for path in Path(folder.stdout.strip()).iterdir()}
-    assert {"serve", "load"} <= rooms
-    assert not rooms & {"training", "lab"}
-    done = subprocess.run([python.with_name("ensemble"), "train"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert (
-        done.stderr
-        == "ensemble train: this installation has no scripts.training; run it in a checkout of the project\n"
-    )
+    assert {"serve", "trace"} <= rooms
+    assert not rooms & {"training", "lab", "load", "plan", "tune"}
+    for name, distribution in (("train", "ensemble-lab"), ("load", "ensemble-capacity")):
+        done = subprocess.run([python.with_name("ensemble"), name], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"ensemble {name} is part of {distribution}, which is not installed here: ")
 
 
 def test_what_the_image_runs_is_there(python, tmp_path):
