@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from ensemble_serving.answer import Version
+
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.item import Version
 from deployments.contract.member import MemberInterface, Signature
 from deployments.contract.preprocessing import AsSent, MemberInput, Preprocessing, Size
 from deployments.transformer.transformer import TransformerConfig

@@ -40,11 +40,11 @@ class Command(NamedTuple):
 
 # Each distribution's table of commands: `COMMANDS` of scripts/commands.py, and of the packages beside it.
 ENTRY_POINTS = "ensemble.commands"
-# What this project's other distributions bring, and the folder of each.
+# What this project's other distributions bring, and the folders that are installed in a checkout.
 ELSEWHERE = {
-    "ensemble-capacity": ("packages/capacity", ("load", "plan", "tune")),
+    "ensemble-capacity": (("packages/capacity",), ("load", "plan", "tune")),
     "ensemble-lab": (
-        "lab",
+        ("packages/capacity", "lab"),
         ("train", "benchmark", "limit", "experiments", "faults", "harder", "pictures", "reference", "docs"),
     ),
 }
@@ -97,11 +97,12 @@ def usage() -> str:
 
 def absent(name: str) -> str:
     """Explain why there is no such command, and what brings it."""
-    for distribution, (folder, names) in ELSEWHERE.items():
+    for distribution, (folders, names) in ELSEWHERE.items():
         if name in names:
-            if (CHECKOUT / folder).is_dir():
-                remedy = f"{sys.executable} -m pip install -e {CHECKOUT / folder}"
-            elif folder.startswith("packages"):
+            if (CHECKOUT / folders[-1]).is_dir():
+                options = " ".join(f"-e {CHECKOUT / folder}" for folder in folders)
+                remedy = f"{sys.executable} -m pip install {options}"
+            elif len(folders) == 1:
                 remedy = "install its wheel, which is built as the one of ensemble-serving is"
             else:
                 remedy = "a checkout of the project has it"

@@ -8,11 +8,11 @@ from typing import Any, Literal, Self
 
 import msgspec
 import numpy as np
+from ensemble_serving.answer import Version
 from pydantic import Field, model_validator
 
 from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import EnsembleError, InferenceFailed
-from deployments.contract.item import Version
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Color, CropRatio, Interpolation, MemberInput, Preprocessing, Resize, Size

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import urlsplit
 
+from ensemble_serving.url import DEFAULT_PORTS
 from pydantic import Field, model_validator
 
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.hosts import DEFAULT_PORTS, is_loopback
+from deployments.contract.hosts import is_loopback
 from deployments.contract.member import MemberConfig, MemberInterface, Signature
 from deployments.contract.nodes import Node
 from deployments.contract.options import MAX_CLASSES

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from ensemble_serving.answer import Version
 
 from deployments.contract.batch import Batch, Work
-from deployments.contract.item import AttributeValue, Item, Version
+from deployments.contract.item import AttributeValue, Item
 from deployments.contract.member import NO_SCORES, MemberInterface, failed, predicted
 from deployments.contract.payload import Images, Probabilities
 from deployments.contract.preprocessing import AsSent, Preprocessing

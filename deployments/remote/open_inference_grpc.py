@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from ensemble_serving.protocol import inference_pb2 as pb
 from numpy.typing import NDArray
 
 from deployments.contract.payload import Images
-from deployments.protocol import inference_pb2 as pb
 from deployments.remote.client import Output
 from deployments.remote.errors import InvalidResponse, Unavailable
 from deployments.remote.grpc_client import GrpcClient

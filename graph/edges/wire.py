@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
+from ensemble_serving import answer
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -69,7 +70,8 @@ class Header(msgspec.Struct, array_like=True):
 
 def _version() -> str:
     """A digest of the code that decides what is sent: two versions of it don't connect to each other."""
-    files = sorted(Path(contract.__file__).parent.glob("*.py"))
+    folders = (Path(contract.__file__).parent, Path(answer.__file__).parent)
+    files = (file for folder in folders for file in sorted(folder.glob("*.py")))
     return hashlib.sha256(b"".join(file.read_bytes() for file in [*files, Path(__file__)])).hexdigest()[:6]
 
 

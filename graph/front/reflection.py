@@ -7,10 +7,10 @@ from pathlib import Path
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
+from ensemble_serving.protocol.pool import POOL
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from deployments.protocol.pool import POOL
 from deployments.protocol.services import SERVICES
 
 

@@ -23,8 +23,8 @@ from ensemble_capacity.load.processes import Processes
 from ensemble_capacity.load.protocols.classify import Classify
 from ensemble_capacity.load.protocols.open_inference import OpenInference
 from ensemble_capacity.load.row import Row
-
 from ensemble_serving.transports import NoResponse, once
+
 from lab.benchmark.peer import AS_IT_IS, form, grpc_form, head, python_of
 from lab.benchmark.workloads import ROOT, Placement, Workload
 from lab.network import Machine

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_serving.transports import NoResponse, Request, Response, connect, once
+
 from lab.experiments.forms import Form
 from scripts.errors import ScriptError
 

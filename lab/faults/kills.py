@@ -26,9 +26,9 @@ from pathlib import Path
 
 import psutil
 import yaml
+from ensemble_serving.transports import NoResponse, Request, is_ready, once
 from tqdm import tqdm
 
-from ensemble_serving.transports import NoResponse, Request, is_ready, once
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT
 from lab.benchmark.workloads import ROOT, workload
 from scripts.errors import ScriptError, at_least_zero, errors_in_one_line, positive

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ensemble_serving.protocol import inference_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor, ServiceDescriptor
 
-from deployments.protocol import feedback_pb2, inference_pb2, seldon_pb2, tensorflow_serving_pb2
+from deployments.protocol import feedback_pb2, seldon_pb2, tensorflow_serving_pb2
 from deployments.protocol.services import SERVICES
 from lab.reference.markdown import code, table
 
@@ -31,7 +32,8 @@ def page() -> str:
     """The page: services, and then messages by proto."""
     parts = [INTRODUCTION, *map(_service, SERVICES)]
     for name, file in FILES.items():
-        parts += [f"## {name}\n", f"[`deployments/protocol/{name}`](../../deployments/protocol/{name})\n"]
+        folder = "" if file.name.startswith("deployments") else "packages/client/"
+        parts += [f"## {name}\n", f"[`{folder}{file.name}`](../../{folder}{file.name})\n"]
         parts += [_message(message) for message in file.message_types_by_name.values() if message.fields]
     return "\n".join(parts)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
+from ensemble_serving.protocol import inference_pb2 as pb
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
@@ -18,7 +19,6 @@ from deployments.ingress.open_inference.model import Model
 from deployments.ingress.open_inference.tensors import Tensor
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
-from deployments.protocol import inference_pb2 as pb
 from deployments.protocol.services import OPEN_INFERENCE
 
 M = TypeVar("M", bound=Message)

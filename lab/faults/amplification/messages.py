@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
+from ensemble_serving.protocol import inference_pb2 as inference
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from deployments.protocol import inference_pb2 as inference
 from deployments.protocol import tensorflow_serving_pb2 as serving
 from lab.faults.amplification.images import IMAGES
 

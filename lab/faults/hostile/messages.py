@@ -7,7 +7,8 @@ from collections.abc import Callable
 from functools import cache
 from random import Random
 
-from deployments.protocol import inference_pb2 as pb
+from ensemble_serving.protocol import inference_pb2 as pb
+
 from lab.faults.hostile.inputs import INFER, Input
 from lab.faults.hostile.mutations import AWKWARD, mutated, truncated, zeros
 from lab.faults.hostile.pictures import well_formed

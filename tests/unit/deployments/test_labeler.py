@@ -1,9 +1,10 @@
 import msgspec
 import numpy as np
+from ensemble_serving.answer import CacheStatus
 
 from deployments.contract.answer import ClassProbability, MemberAnswer
 from deployments.contract.batch import Batch
-from deployments.contract.item import CacheStatus, Item, MemberPrediction
+from deployments.contract.item import Item, MemberPrediction
 from deployments.contract.options import Options
 from deployments.labeler import Labeler, LabelerSettings
 

@@ -109,7 +109,7 @@ OWN = ("ensemble-serving", "scripts.commands:COMMANDS")
     ("name", "where", "remedy"),
     [
         ("load", ROOT, rf"ensemble-capacity, which .*: \S+ -m pip install -e {ROOT}/packages/capacity$"),
-        ("train", ROOT, rf"ensemble-lab, which .*: \S+ -m pip install -e {ROOT}/lab$"),
+        ("train", ROOT, rf"ensemble-lab, which .*: \S+ -m pip install -e {ROOT}/packages/capacity -e {ROOT}/lab$"),
         ("overload", ROOT / "docs", "ensemble-capacity, which .*: install its wheel, "),
         ("limit", ROOT / "docs", "ensemble-lab, which .*: a checkout of the project has it$"),
     ],

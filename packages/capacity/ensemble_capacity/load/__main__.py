@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import psutil
+from ensemble_serving.transports import NoResponse, Response, ResponseTimeout
 from tqdm import tqdm
 
 from ensemble_capacity.load import flags, plan
@@ -32,7 +33,6 @@ from ensemble_capacity.load.report.report import Report, remarks
 from ensemble_capacity.load.row import Row
 from ensemble_capacity.load.search import Objective, search
 from ensemble_capacity.load.server import Server
-from ensemble_serving.transports import NoResponse, Response, ResponseTimeout
 from scripts.errors import ScriptError
 
 # The first request: the server may have to warm up.

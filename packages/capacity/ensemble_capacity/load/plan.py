@@ -8,12 +8,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ensemble_serving.url import parsed
+
 from ensemble_capacity.load.arrivals import Arrivals
 from ensemble_capacity.load.duration import Duration
 from ensemble_capacity.load.load import Closed, Mode, Target
 from ensemble_capacity.load.protocols import chosen
 from ensemble_capacity.load.protocols.classify import Classify
-from ensemble_serving.transports.url import parsed
 from scripts.client import KEY
 from scripts.dataset import SUFFIXES, Dataset
 from scripts.errors import DatasetError, ScriptError

@@ -9,11 +9,11 @@ from ensemble_capacity.load.protocols.classify import Classify
 from ensemble_capacity.load.protocols.open_inference import OpenInference
 from ensemble_capacity.load.protocols.tensorflow_serving import TensorFlowServing
 from ensemble_capacity.load.protocols.tensors import Input, filled
-
-from deployments.protocol import inference_pb2 as pb
-from deployments.protocol import tensorflow_serving_pb2 as tf
+from ensemble_serving.protocol import inference_pb2 as pb
 from ensemble_serving.transports import connect
-from ensemble_serving.transports.url import parsed
+from ensemble_serving.url import parsed
+
+from deployments.protocol import tensorflow_serving_pb2 as tf
 from scripts.errors import ScriptError
 from tests import pictures
 from tests.local_servers import GrpcServer, HttpServer, Reply

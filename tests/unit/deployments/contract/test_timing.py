@@ -1,5 +1,7 @@
+from ensemble_serving.answer import Timing
+
 from deployments.contract.item import Note, Step
-from deployments.contract.timing import Timeline, Timing
+from deployments.contract.timing import Timeline
 from deployments.ingress.http.server_timing import server_timing
 
 MS = 1_000_000

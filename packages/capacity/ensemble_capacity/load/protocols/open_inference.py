@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 import msgspec
 import numpy as np
+from ensemble_serving.transports import Request, Transport
 
 from ensemble_capacity.load.protocols.tensors import Input, Tensor, filled
-from ensemble_serving.transports import Request, Transport
 
 # The name of the extension.
 BINARY = b"binary_tensor_data"
@@ -77,7 +77,7 @@ class OpenInference:
 
 
 def _message(model: str, tensors: Sequence[Tensor]) -> Request:
-    from deployments.protocol import inference_pb2 as pb
+    from ensemble_serving.protocol import inference_pb2 as pb
 
     message = pb.ModelInferRequest(model_name=model, id="load")
     for tensor in tensors:

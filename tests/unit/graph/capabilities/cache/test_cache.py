@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from ensemble_serving.answer import CacheStatus
 from msgspec.structs import replace
 from pydantic import ValidationError
 
@@ -12,7 +13,7 @@ from deployments.combiner import Combiner, CombinerSettings
 from deployments.contract.batch import Batch, Work
 from deployments.contract.caller import Caller
 from deployments.contract.errors import InferenceFailed, InvalidImage
-from deployments.contract.item import CacheStatus, Item
+from deployments.contract.item import Item
 from deployments.contract.options import Options
 from graph.capabilities.cache.flow import DECODER, Cache
 from graph.capabilities.cache.metrics import CacheMetrics

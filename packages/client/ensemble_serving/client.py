@@ -3,31 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from deployments.contract.answer import Classification
-from deployments.contract.errors import EnsembleError
+from ensemble_serving.answer import Classification
+from ensemble_serving.errors import EnsembleError
 from ensemble_serving.messages import Messages, Option, OverGrpc, OverHttp
 from ensemble_serving.transports import NoConnection, NoResponse, Response, ResponseTimeout, connect
 from ensemble_serving.transports.request import Headers
-from ensemble_serving.transports.url import parsed
+from ensemble_serving.url import parsed
 
 # Between tries to reach a server that is not there: the first, and the longest, seconds.
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 10.0
+# Encoded, or the path of a file.
+Image = bytes | str | os.PathLike[str]
+
+
+async def encoded(image: Image) -> bytes:
+    """Read an image, unless it is encoded already.
+
+    Raises:
+        OSError: the file can't be read.
+        TypeError: the image is neither bytes nor a path.
+    """
+    if isinstance(image, bytes):
+        return image
+    if isinstance(image, (str, os.PathLike)):
+        return await asyncio.to_thread(Path(image).read_bytes)
+    if isinstance(image, (bytearray, memoryview)):
+        return bytes(image)
+    raise TypeError(f"an image is bytes, as of a JPEG or PNG file, or a path; this is of type {type(image).__name__}")
 
 
 class Client:
     """A client of one server, over HTTP or gRPC, for one event loop.
 
     A request that the server refuses for now is sent again after the time in the refusal, and one whose connection was
-    lost after a while. Every other error is raised at once, as the class of `graph.errors` that belongs to its code.
+    lost after a while. Every other error is raised at once, as the class of `ensemble_serving.errors` that belongs to
+    its code.
 
         async with Client("http://127.0.0.1:8000") as client:
-            answer = await client.classify(image, top_k=3)
+            answer = await client.classify("photo.jpg", top_k=3)
             async for position, future in client.as_completed(images):
                 print(position, future.result().label)
     """
@@ -87,11 +107,11 @@ class Client:
         self._closed.set()
         await self._transport.close()
 
-    async def classify(self, image: bytes, *, headers: Headers = (), **options: Option) -> Classification:
-        """The class of an image.
+    async def classify(self, image: Image, *, headers: Headers = (), **options: Option) -> Classification:
+        """Classify an image.
 
         Args:
-            image: an encoded one, as JPEG or PNG.
+            image: an encoded image, as JPEG or PNG, or the path of a file with one.
             headers: of the request; over gRPC metadata.
             options: as `docs/api.md` lists them: `top_k`, `members`, `timings`, `timeout_ms`, ...
 
@@ -100,8 +120,10 @@ class Client:
             NoResponse: there is no connection, or it was lost, for longer than `reconnect_s`.
             ResponseTimeout: no response came within the time-out.
             ValueError: a header can't be sent, because HTTP/1.1 has Latin-1 alone.
+            OSError: the file can't be read.
+            TypeError: the image is neither bytes nor a path.
         """
-        request = self._messages.request(image, options, headers)
+        request = self._messages.request(await encoded(image), options, headers)
         refused_at = lost_at = None
         pause_s = FIRST_WAIT_S
         error: EnsembleError | NoResponse
@@ -143,17 +165,17 @@ class Client:
             text = response.body[:200].decode(errors="replace")
             raise EnsembleError(f"{self._url} responds {text!r}; is this the ensemble?") from err
 
-    def submit(self, image: bytes, *, headers: Headers = (), **options: Option) -> asyncio.Task[Classification]:
+    def submit(self, image: Image, *, headers: Headers = (), **options: Option) -> asyncio.Task[Classification]:
         """A future of what `classify` gives; cancelling it disconnects."""
         return asyncio.get_running_loop().create_task(self.classify(image, headers=headers, **options))
 
     async def as_completed(
-        self, images: Iterable[bytes], *, headers: Headers = (), **options: Option
+        self, images: Iterable[Image], *, headers: Headers = (), **options: Option
     ) -> AsyncIterator[tuple[int, asyncio.Task[Classification]]]:
         """Classify many images, of which at most `concurrency` are under way; they are read as they are sent.
 
         Args:
-            images: encoded; an iterator that makes them one by one is never read ahead.
+            images: encoded, or paths; an iterator that makes them one by one is never read ahead.
             headers: of every request.
             options: of every request.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import SplitResult, urlsplit
 
-from deployments.contract.hosts import DEFAULT_PORTS
+# The port of a URL without one, by the schemes of servers.
+DEFAULT_PORTS = {"http": 80, "https": 443, "grpc": 9000, "grpcs": 443}
 
 
 def parsed(url: str) -> SplitResult:

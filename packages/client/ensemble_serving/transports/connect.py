@@ -7,7 +7,7 @@ from pathlib import Path
 from ensemble_serving.transports.grpc import grpc
 from ensemble_serving.transports.http import http
 from ensemble_serving.transports.request import Headers, Transport
-from ensemble_serving.transports.url import parsed
+from ensemble_serving.url import parsed
 
 
 def connect(

@@ -8,8 +8,8 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from deployments.contract.answer import Classification
-from deployments.contract.errors import EnsembleError, error_by_code, errors_by_code
+from ensemble_serving.answer import Classification
+from ensemble_serving.errors import EnsembleError, error_by_code, errors_by_code
 from ensemble_serving.transports import Request, Response
 from ensemble_serving.transports.request import Headers
 
@@ -71,7 +71,7 @@ class OverGrpc:
 
     def request(self, image: bytes, options: Options, headers: Headers) -> Request:
         """See `Messages.request`."""
-        from deployments.protocol import inference_pb2 as pb
+        from ensemble_serving.protocol import inference_pb2 as pb
 
         message = pb.ModelInferRequest(model_name=self._model)
         message.inputs.add(name="image", datatype="BYTES", shape=[1])
@@ -89,7 +89,7 @@ class OverGrpc:
 
     def answer(self, response: Response) -> Classification:
         """See `Messages.answer`."""
-        from deployments.protocol import inference_pb2 as pb
+        from ensemble_serving.protocol import inference_pb2 as pb
 
         message = pb.ModelInferResponse.FromString(response.body)
         [classification] = _classifications(message.parameters["classifications"].string_param)

@@ -13,7 +13,7 @@ from typing import cast
 from urllib.parse import SplitResult
 
 from ensemble_serving.transports.request import Headers, NoConnection, NoResponse, Request, Response, ResponseTimeout
-from ensemble_serving.transports.url import address
+from ensemble_serving.url import address
 
 
 class Exchange(asyncio.Future[Response]):

@@ -3,13 +3,14 @@ import json
 import subprocess
 import sys
 
+import ensemble_serving
 import grpc
 import pytest
-
-from deployments.protocol import inference_pb2 as pb
 from ensemble_serving import Client, NoResponse, ResponseTimeout
 from ensemble_serving import client as module
-from graph.errors import EnsembleError, InvalidImage, Overloaded
+from ensemble_serving.errors import EnsembleError, InvalidImage, Overloaded
+from ensemble_serving.protocol import inference_pb2 as pb
+
 from tests.local_servers import GrpcServer, HttpServer, Reply, refusal
 
 ANSWER = {"label": "cat", "index": 3, "probability": 0.5, "top": [], "model_versions": {}, "trace_id": "0" * 32}
@@ -23,11 +24,43 @@ def error(status, code, message="why"):
     return Reply(status, json.dumps({"error": {"code": code, "message": message}}).encode())
 
 
-def test_it_needs_neither_ray_nor_openvino():
-    heavy = {"ray", "openvino", "cv2", "grpc", "google.protobuf", "httpx", "pydantic"}
-    script = f"import sys, ensemble_serving; print(sorted({heavy} & set(sys.modules)))"
+def loaded(statement):
+    """The modules that a new process has imported after a statement."""
+    script = f"import sys; {statement}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    return set(done.stdout.split())
+
+
+def test_it_needs_neither_ray_nor_openvino():
+    heavy = {"ray", "openvino", "cv2", "numpy", "grpc", "google.protobuf", "httpx", "pydantic"}
+    assert not loaded("from ensemble_serving import *; Client") & {*heavy, "graph", "deployments", "models", "scripts"}
+
+
+def test_a_process_that_needs_errors_and_answers_alone_imports_no_transport():
+    found = loaded("import ensemble_serving.errors, ensemble_serving.answer, ensemble_serving.url")
+    assert not found & {"ensemble_serving.client", "ensemble_serving.transports", "asyncio", "ssl", "hpack"}
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'Cliend'"):
+        ensemble_serving.Cliend  # noqa: B018
+
+
+async def test_an_image_is_bytes_or_the_path_of_a_file(tmp_path):
+    path = tmp_path / "cat.jpg"
+    path.write_bytes(b"cat")
+    with HttpServer(lambda asked: Reply(body=answer(asked.body.decode()))) as server:
+        async with Client(server.url) as client:
+            for image in (b"cat", bytearray(b"cat"), memoryview(b"cat"), path, str(path)):
+                assert (await client.classify(image)).label == "cat"
+            assert [each.result().label async for _, each in client.as_completed([path, b"dog"])] in (
+                ["cat", "dog"],
+                ["dog", "cat"],
+            )
+            with pytest.raises(FileNotFoundError, match=r"none\.jpg"):
+                await client.classify(tmp_path / "none.jpg")
+            with pytest.raises(TypeError, match="bytes, as of a JPEG or PNG file, or a path; this is of type list"):
+                await client.classify([1, 2])
 
 
 async def test_many_are_under_way_and_come_as_they_are_done():
