@@ -39,7 +39,7 @@ class Command(NamedTuple):
 
 
 # Each distribution's table of commands: `COMMANDS` of scripts/commands.py, and of the packages beside it.
-ENTRY_POINTS = "ensemble.commands"
+ENTRY_POINTS = "ensemble_serving.commands"
 # What this project's other distributions bring, and the folders that are installed in a checkout.
 ELSEWHERE = {
     "ensemble-capacity": (("packages/capacity",), ("load", "plan", "tune")),

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import msgspec
-from ensemble_serving import Client as Connection
-from ensemble_serving import EnsembleError, NoResponse
 from tqdm import tqdm
 
+from ensemble_serving import Client as Connection
+from ensemble_serving import EnsembleError, NoResponse
 from scripts.errors import ScriptError
 
 T = TypeVar("T")

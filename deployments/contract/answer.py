@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ensemble_serving.answer import Classification, ClassProbability, MemberAnswer, NodeCost, Receipt
-
 from deployments.contract.payload import Probabilities
+from ensemble_serving.answer import Classification, ClassProbability, MemberAnswer, NodeCost, Receipt
 
 __all__ = ["PROBABILITY_DIGITS", "Answer", "ClassProbability", "Classification", "MemberAnswer", "NodeCost", "Receipt"]
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from ensemble_serving.answer import CacheStatus, Version
 
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import EnsembleError
 from deployments.contract.options import Options
+from ensemble_serving.answer import CacheStatus, Version
 
 AttributeValue = str | int | float
 PROCESS = socket.gethostname(), os.getpid()

@@ -8,7 +8,6 @@ from typing import Any, Literal, Self
 
 import msgspec
 import numpy as np
-from ensemble_serving.answer import Version
 from pydantic import Field, model_validator
 
 from deployments.contract.batch import Batch, Work
@@ -18,6 +17,7 @@ from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Color, CropRatio, Interpolation, MemberInput, Preprocessing, Resize, Size
 from deployments.contract.rollout import SUFFIX, CanaryConfig
 from deployments.contract.settings import Name, Placement, Schema, Weight
+from ensemble_serving.answer import Version
 from models.errors import ModelError
 from models.repository import METADATA
 from models.sources import RepositoryAddress

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ensemble_serving.answer import Timing
-
 from deployments.contract.item import Step
+from ensemble_serving.answer import Timing
 
 QUEUE = "queue"
 # Decimal places of milliseconds.

@@ -10,8 +10,6 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import grpc
-from ensemble_serving.protocol import inference_pb2
-from ensemble_serving.protocol.pool import add_to_default_pool
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -19,6 +17,8 @@ from grpc_health.v1 import health_pb2
 
 from deployments.protocol import feedback_pb2, seldon_pb2, tensorflow_serving_pb2
 from deployments.protocol.functions import SERVED_BY
+from ensemble_serving.protocol import inference_pb2
+from ensemble_serving.protocol.pool import add_to_default_pool
 
 OPEN_INFERENCE: ServiceDescriptor = inference_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 HEALTH: ServiceDescriptor = health_pb2.DESCRIPTOR.services_by_name["Health"]

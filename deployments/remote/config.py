@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import urlsplit
 
-from ensemble_serving.url import DEFAULT_PORTS
 from pydantic import Field, model_validator
 
 from deployments.contract.errors import ConfigurationError
@@ -21,6 +20,7 @@ from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Interpolation, Resize
 from deployments.remote import credentials
 from deployments.tensors import Binding, IncompatibleModel, TensorName, TensorSettings, bind
+from ensemble_serving.url import DEFAULT_PORTS
 from models.repository import read_labels
 from models.sources import RepositoryAddress
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from ensemble_serving.answer import Version
 
 from deployments.contract.batch import Batch, Work
 from deployments.contract.item import AttributeValue, Item
@@ -21,6 +20,7 @@ from deployments.contract.preprocessing import AsSent, Preprocessing
 from deployments.remote.endpoints import Endpoint, Endpoints
 from deployments.remote.errors import CallError, InvalidResponse, TimedOut
 from deployments.tensors import Binding, IncompatibleModel, convert_pixels, pad, probabilities, split
+from ensemble_serving.answer import Version
 
 if TYPE_CHECKING:
     from deployments.remote.config import RemoteConfig

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from ensemble_serving.protocol import inference_pb2 as pb
 from numpy.typing import NDArray
 
 from deployments.contract.payload import Images
@@ -18,6 +17,7 @@ from deployments.remote.client import Output
 from deployments.remote.errors import InvalidResponse, Unavailable
 from deployments.remote.grpc_client import GrpcClient
 from deployments.tensors import FLOATS, Binding, ModelMetadata, Tensor
+from ensemble_serving.protocol import inference_pb2 as pb
 
 
 class OpenInferenceGrpc(GrpcClient):

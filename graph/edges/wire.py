@@ -14,7 +14,6 @@ from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
-from ensemble_serving import answer
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -23,6 +22,7 @@ from deployments.contract.answer import Answer, Classification
 from deployments.contract.batch import Batch
 from deployments.contract.errors import EnsembleError, error_by_code
 from deployments.contract.item import Item, Note, Step
+from ensemble_serving import answer
 
 CALL, ANSWER, FAILURE, CLOSING = 0, 1, 2, 3
 PREFIX = struct.Struct("<BIQ")

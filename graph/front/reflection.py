@@ -7,11 +7,11 @@ from pathlib import Path
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
-from ensemble_serving.protocol.pool import POOL
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from deployments.protocol.services import SERVICES
+from ensemble_serving.protocol.pool import POOL
 
 
 class ReflectionListener:

@@ -88,7 +88,7 @@ class Limit:
 
     def __init__(self, load: Workload, clients: Sequence[int], seconds: float, settings: Sequence[str] = ()) -> None:
         """Set what is measured, with a setting for each number of clients as `ensemble limit` prints them."""
-        self._command = [sys.executable, "-m", "lab.benchmark.limit", *map(str, load.models)]
+        self._command = [sys.executable, "-P", "-m", "lab.benchmark.limit", *map(str, load.models)]
         self._command += ["--images", *map(str, load.images), "--size", *map(str, load.size)]
         self._command += ["--crop-ratio", str(load.crop_ratio)]
         self._command += ["--clients", *map(str, clients), "--seconds", str(seconds)]

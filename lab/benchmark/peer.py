@@ -14,7 +14,6 @@ from typing import Any
 from ensemble_capacity.load.protocols.classify import Classify
 from ensemble_capacity.load.protocols.open_inference import OpenInference
 from ensemble_capacity.load.protocols.tensors import Input
-
 from lab.benchmark.workloads import CACHE
 from scripts.errors import ScriptError
 

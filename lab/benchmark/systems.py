@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import yaml
+
 from ensemble_capacity.load.duration import Duration
 from ensemble_capacity.load.load import Closed, Mode, Target
 from ensemble_capacity.load.measure import measure
@@ -24,7 +25,6 @@ from ensemble_capacity.load.protocols.classify import Classify
 from ensemble_capacity.load.protocols.open_inference import OpenInference
 from ensemble_capacity.load.row import Row
 from ensemble_serving.transports import NoResponse, once
-
 from lab.benchmark.peer import AS_IT_IS, form, grpc_form, head, python_of
 from lab.benchmark.workloads import ROOT, Placement, Workload
 from lab.network import Machine
@@ -271,7 +271,7 @@ def _ours(
     if machine is not None:
         config["http_options"]["host"] = machine.address
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    command = [sys.executable, "-m", "scripts.serve", str(folder / "config.yaml")]
+    command = [sys.executable, "-P", "-m", "scripts.serve", str(folder / "config.yaml")]
     return command if machine is None else [*machine.inside, *command, "--without-keys"]
 
 

@@ -201,7 +201,7 @@ def imagenet_models() -> Path:
             flags = ["--weights", "random", "--name", name, "--repository", str(root), "--int8", "--data", temporary]
             # Of random weights no accuracy can be lost, and the answers to so few images may all be others.
             flags += ["--samples", "32", "--max-drop", "100"]
-            command = [sys.executable, "-m", "scripts.prepare", IMAGENET_NAMES[name], *flags]
+            command = [sys.executable, "-P", "-m", "scripts.prepare", IMAGENET_NAMES[name], *flags]
             if subprocess.run(command, cwd=ROOT).returncode != 0:  # noqa: S603
                 raise ScriptError(
                     "the ImageNet models need PyTorch and NNCF: make train, or pip install '.[train,quantize]'"

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_serving.transports import NoResponse, Request, Response, connect, once
-
 from lab.experiments.forms import Form
 from scripts.errors import ScriptError
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_capacity.load.energy import Energy
-
 from scripts.errors import ScriptError, errors_in_one_line, number
 from scripts.flags import described
 from scripts.results import Table, add_files, check_files, write_files

@@ -13,13 +13,13 @@ from typing import Any, Literal
 import cv2
 import msgspec
 import numpy as np
-from ensemble_serving.protocol import inference_pb2 as pb
-from ensemble_serving.transports import Request
 from numpy.typing import NDArray
 
 from deployments.ingress.open_inference.tensors import Tensor, from_raw, to_raw
 from deployments.protocol import seldon_pb2 as seldon
 from deployments.protocol import tensorflow_serving_pb2 as tf
+from ensemble_serving.protocol import inference_pb2 as pb
+from ensemble_serving.transports import Request
 from scripts.errors import ScriptError
 
 Pixels = NDArray[np.uint8]

@@ -14,10 +14,9 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from deployments.cpus import available_cpus
 from ensemble_capacity.load.load import Closed
 from ensemble_capacity.load.row import Row
-
-from deployments.cpus import available_cpus
 from lab.benchmark.systems import OURS, System, named, running
 from lab.benchmark.workloads import MEMBERS, Placement, Precision, Workload, workload
 from lab.experiments.cascade import Setup, files

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
+
 from ensemble_capacity.load.arrivals import Arrivals
 from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Closed, Mode, Target
 from ensemble_capacity.load.protocols.classify import Classify
 from ensemble_capacity.load.records import RIGHT, SHED, Records, between, latency_ms, ok, quantile
-from tqdm import tqdm
-
 from lab.benchmark.systems import HTTP_PORT, VARIANTS, Running, running
 from lab.benchmark.workloads import Workload, workload
 from scripts.dataset import Dataset, default_data

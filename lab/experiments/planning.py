@@ -17,6 +17,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tqdm import tqdm
+
 from ensemble_capacity.load.arrivals import Arrivals
 from ensemble_capacity.load.load import Closed
 from ensemble_capacity.plan import profile as profiles
@@ -26,8 +28,6 @@ from ensemble_capacity.plan.profile import Placement, Profile
 from ensemble_capacity.plan.server import loaded, serving
 from ensemble_capacity.plan.setting import setting
 from ensemble_capacity.plan.variant import placed, tuned
-from tqdm import tqdm
-
 from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line, positive
 from scripts.flags import described

@@ -104,7 +104,7 @@ def _loaded(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "load.json"
         flags = ("--concurrency", clients, "--seconds", seconds, "--warm-up", 0, "--json", file)
-        command = (sys.executable, "-m", "ensemble_capacity.load", f"http://{server.address}:{HTTP_PORT}", *flags)
+        command = (sys.executable, "-P", "-m", "ensemble_capacity.load", f"http://{server.address}:{HTTP_PORT}", *flags)
         options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
         with client.start(*command, "--images", *load.images, **options) as process:
             wire = _wire(server, process, seconds)

@@ -17,7 +17,6 @@ from ensemble_capacity.load.protocols.classify import Classify
 from ensemble_capacity.load.records import DEGRADED
 from ensemble_capacity.plan.server import WARM_UP_S
 from ensemble_serving.transports import NoResponse, Transport, connect
-
 from lab.experiments.path import ELSEWHERE, path
 from scripts.errors import ScriptError
 from scripts.trace.spans import Span

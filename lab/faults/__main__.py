@@ -11,7 +11,7 @@
 Each scenario starts a server of its own, of the shipped configuration with the bundled models. Clients never retry a
 request. It prints the requests that failed, the answers that lacked a member, the rate of answers during the fault as a
 fraction of that before, and the longest time without an answer. A server takes half a minute to start; all scenarios
-take about a quarter of an hour.
+take about a quarter of an hour. The exit status is 1 if every request of a scenario failed.
 """
 
 from __future__ import annotations
@@ -110,6 +110,8 @@ def main() -> None:
             # Of what ends early, what was measured.
             if results:
                 report(results, args)
+    if any(seen.failed == seen.requests for _, seen in results):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from ensemble_serving.transports import NoResponse, Request, once
-
 from lab.benchmark.systems import HTTP_PORT
 from scripts.errors import ScriptError
 from scripts.serve.haproxy import BEGINNING_BYTES

@@ -26,9 +26,9 @@ from pathlib import Path
 
 import psutil
 import yaml
-from ensemble_serving.transports import NoResponse, Request, is_ready, once
 from tqdm import tqdm
 
+from ensemble_serving.transports import NoResponse, Request, is_ready, once
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT
 from lab.benchmark.workloads import ROOT, workload
 from scripts.errors import ScriptError, at_least_zero, errors_in_one_line, positive
@@ -78,7 +78,7 @@ class Served:
         """Start it."""
         self.log = log
         with log.open("wb") as stream:
-            command = [sys.executable, "-m", "scripts.serve", str(config)]
+            command = [sys.executable, "-P", "-m", "scripts.serve", str(config)]
             self._process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, cwd=ROOT)  # noqa: S603
 
     def kill(self, part: str) -> bool:

@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
+
 from ensemble_capacity.load.arrivals import Arrivals
 from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Closed, Mode, Target
 from ensemble_capacity.load.protocols.classify import Classify
 from ensemble_capacity.load.records import RETRY, Records, between, latency_ms, ok, outcomes, quantile
-from tqdm import tqdm
-
 from lab.benchmark.systems import HTTP_PORT, OURS, running
 from lab.benchmark.workloads import workload
 from scripts.errors import errors_in_one_line, positive

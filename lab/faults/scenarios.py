@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
-from ensemble_serving.transports import Request, once
 from PIL import Image
 
+from ensemble_serving.transports import Request, once
 from lab.benchmark.workloads import Placement
 from lab.faults.attackers import (
     BRACKET_SENDERS,

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
-from ensemble_capacity.load.generator import Generator
 
+from ensemble_capacity.load.generator import Generator
 from lab.benchmark.systems import HTTP_PORT, OURS, Running, replicas_among, running
 from lab.benchmark.workloads import Placement, Workload
 from lab.faults.watch import is_whole, watch

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Closed, Target
 from ensemble_capacity.load.protocols.classify import Classify

@@ -22,9 +22,9 @@ INTRODUCTION = """# Commands
 The commands of the group "Capacity" come with `pip install -e packages/capacity`, the commands of "Training" and
 "Laboratory" with `pip install -e lab`, both in a checkout.
 
-Another distribution adds commands by an entry point of the group `ensemble.commands`. The entry point names a table
-such as `COMMANDS` of [`commands.py`](../../packages/capacity/ensemble_capacity/commands.py). By the title of a group,
-the table has its commands, each with the module whose `main` is called, and a line of help.
+Another distribution adds commands by an entry point of the group `ensemble_serving.commands`. The entry point names a
+table such as `COMMANDS` of [`commands.py`](../../packages/capacity/ensemble_capacity/commands.py). By the title of a
+group, the table has its commands, each with the module whose `main` is called, and a line of help.
 """
 
 

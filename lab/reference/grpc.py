@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ensemble_serving.protocol import inference_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor, ServiceDescriptor
 
 from deployments.protocol import feedback_pb2, seldon_pb2, tensorflow_serving_pb2
 from deployments.protocol.services import SERVICES
+from ensemble_serving.protocol import inference_pb2
 from lab.reference.markdown import code, table
 
 FILES: dict[str, FileDescriptor] = {

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import ensemble_serving
-
 from graph.ray_internals.address import CLUSTER_PORT, DEFAULT_CLUSTER_PORT, HOST_ADDRESS, is_in_cluster
 from scripts.configuration import ours
 from scripts.errors import ScriptError

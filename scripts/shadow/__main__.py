@@ -24,7 +24,6 @@ from typing import Any
 from uuid import uuid4
 
 from ensemble_serving.transports import NoResponse, Request, Transport, connect
-
 from graph.capabilities.proportion import wilson
 from graph.names import INGRESS
 from scripts.client import KEY, for_each, no_answer

@@ -6,9 +6,9 @@ from unittest.mock import Mock
 import grpc
 import httpx
 import ray.exceptions
-from ensemble_serving.protocol import inference_pb2 as pb
 
 from deployments.contract.errors import EnsembleError
+from ensemble_serving.protocol import inference_pb2 as pb
 from tests.stub import GRPCInferenceServiceStub
 
 

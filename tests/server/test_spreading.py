@@ -7,9 +7,9 @@ from pathlib import Path
 import grpc
 import httpx
 import pytest
-from ensemble_serving.protocol import inference_pb2 as pb
 from ray import serve
 
+from ensemble_serving.protocol import inference_pb2 as pb
 from tests import pictures
 from tests.server.clients import Grpc
 from tests.server.receiver import Receiver

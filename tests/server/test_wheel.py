@@ -16,9 +16,9 @@ import numpy as np
 import onnx
 import pytest
 import yaml
-from ensemble_serving.protocol import inference_pb2 as pb
 from packaging.requirements import Requirement
 
+from ensemble_serving.protocol import inference_pb2 as pb
 from tests.conftest import ROOT
 from tests.local_servers import GrpcServer, HttpServer, Reply
 from tests.server.server import Server, post

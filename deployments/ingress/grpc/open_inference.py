@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
-from ensemble_serving.protocol import inference_pb2 as pb
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
@@ -20,6 +19,7 @@ from deployments.ingress.open_inference.tensors import Tensor
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 from deployments.protocol.services import OPEN_INFERENCE
+from ensemble_serving.protocol import inference_pb2 as pb
 
 M = TypeVar("M", bound=Message)
 # The field of a tensor's typed contents, by its datatype; protobuf has none for FP16.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ensemble_serving.protocol import inference_pb2 as pb
 from google.protobuf.message import Message
 from msgspec.structs import asdict
 
@@ -10,6 +9,7 @@ from deployments.ingress.grpc.calls import Calls, Rpc
 from deployments.ingress.service import Service
 from deployments.ingress.shared_memory import Region
 from deployments.observe.observer import Call
+from ensemble_serving.protocol import inference_pb2 as pb
 
 
 def calls(service: Service) -> Calls:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-from ensemble_serving.answer import CacheStatus, Version
 from msgspec.structs import replace
 
 from deployments.contract.batch import Batch, Work
@@ -23,6 +22,7 @@ from deployments.contract.item import Item
 from deployments.contract.nodes import InParts, Node, Part, parts
 from deployments.contract.options import prediction_options
 from deployments.contract.payload import MemberProbabilities
+from ensemble_serving.answer import CacheStatus, Version
 from graph.capabilities.cache.stores import Store
 
 if TYPE_CHECKING:

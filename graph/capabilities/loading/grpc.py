@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from ensemble_serving.protocol import inference_pb2 as pb
 from google.protobuf.message import Message
 
 from deployments.contract.errors import ImageTooLarge
 from deployments.ingress.grpc.calls import Calls, Rpc
 from deployments.ingress.grpc.open_inference import parameters
 from deployments.observe.observer import Call
+from ensemble_serving.protocol import inference_pb2 as pb
 from graph.capabilities.loading.control import ModelControl
 from graph.capabilities.loading.parameters import MAX_BYTES
 

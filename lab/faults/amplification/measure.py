@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from ensemble_serving.transports import Request, once
 
+from ensemble_serving.transports import Request, once
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
 from lab.benchmark.workloads import CIFAR_SIZE, Placement, Workload
 from lab.faults.amplification.bystander import Bystander

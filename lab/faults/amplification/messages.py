@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from ensemble_serving.protocol import inference_pb2 as inference
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from deployments.protocol import tensorflow_serving_pb2 as serving
+from ensemble_serving.protocol import inference_pb2 as inference
 from lab.faults.amplification.images import IMAGES
 
 Make = Callable[[Random, int], bytes]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
-from ensemble_serving.transports import is_ready
 
+from ensemble_serving.transports import is_ready
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
 from lab.benchmark.workloads import CIFAR_SIZE, Placement, Workload
 from lab.faults.hostile.corpus import made

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from random import Random
 
 from ensemble_serving.protocol import inference_pb2 as pb
-
 from lab.faults.hostile.bombs import BOMBS
 from lab.faults.hostile.documents import DOCUMENTS, INFER
 from lab.faults.hostile.forms import FORMS, form, part

@@ -8,7 +8,6 @@ from functools import cache
 from random import Random
 
 from ensemble_serving.protocol import inference_pb2 as pb
-
 from lab.faults.hostile.inputs import INFER, Input
 from lab.faults.hostile.mutations import AWKWARD, mutated, truncated, zeros
 from lab.faults.hostile.pictures import well_formed

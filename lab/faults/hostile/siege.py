@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ensemble_serving.transports import NoResponse, Request, Response, Transport, connect, once
-
 from lab.faults.hostile.inputs import Input
 from lab.faults.hostile.sending import Outcome, Sender
 

@@ -5,8 +5,8 @@ import sys
 import cv2
 import numpy as np
 import pytest
-from ensemble_capacity.load.protocols.classify import Classify
 
+from ensemble_capacity.load.protocols.classify import Classify
 from lab.benchmark import peer as peer_file
 from lab.benchmark import systems, workloads
 from lab.benchmark.peer import grpc_form, head

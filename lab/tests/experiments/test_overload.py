@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from ensemble_capacity.load.records import SHED
 
+from ensemble_capacity.load.records import SHED
 from graph.config import parse
 from lab.experiments import overload
 from lab.experiments.overload import SETUPS, summary

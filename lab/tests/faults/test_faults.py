@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from ensemble_capacity.load.records import DEGRADED, LOST
 
+from ensemble_capacity.load.records import DEGRADED, LOST
+from lab.faults import __main__ as command
 from lab.faults.__main__ import table
 from lab.faults.attackers import attack
 from lab.faults.scenarios import SCENARIOS
@@ -60,6 +61,17 @@ def test_the_results_are_a_table():
     results = [(scenario, sight(made((0, 0, 1, 200, 0)), 0.0, 1, 2)) for scenario in SCENARIOS]
     assert len(set(scenario.name for scenario in SCENARIOS)) == len(SCENARIOS)
     assert len(table(results).markdown().splitlines()) == 2 + len(SCENARIOS)
+
+
+def test_the_exit_status_is_1_if_every_request_of_a_scenario_failed(monkeypatch):
+    statuses = iter((200, 503))
+    monkeypatch.setattr(command, "measure", lambda *_: sight(made((0, 0, 1, next(statuses), 0)), 0.0, 1, 2))
+    monkeypatch.setattr(command, "set_up", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["ensemble faults", "members"])
+    command.main()
+    with pytest.raises(SystemExit) as end:
+        command.main()
+    assert end.value.code == 1
 
 
 def test_an_unknown_scenario_is_told():

@@ -3,14 +3,14 @@ import json
 import subprocess
 import sys
 
-import ensemble_serving
 import grpc
 import pytest
+
+import ensemble_serving
 from ensemble_serving import Client, NoResponse, ResponseTimeout
 from ensemble_serving import client as module
 from ensemble_serving.errors import EnsembleError, InvalidImage, Overloaded
 from ensemble_serving.protocol import inference_pb2 as pb
-
 from tests.local_servers import GrpcServer, HttpServer, Reply, refusal
 
 ANSWER = {"label": "cat", "index": 3, "probability": 0.5, "top": [], "model_versions": {}, "trace_id": "0" * 32}

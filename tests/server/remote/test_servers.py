@@ -2,11 +2,6 @@
 
 import numpy as np
 import pytest
-from ensemble_capacity.load import flags, plan
-from ensemble_capacity.load.__main__ import described
-from ensemble_capacity.load.duration import Duration
-from ensemble_capacity.load.load import Closed
-from ensemble_capacity.load.measure import measure
 
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import Item
@@ -15,6 +10,11 @@ from deployments.contract.preprocessing import AsSent, Preprocessing
 from deployments.members.open_inference import OpenInference
 from deployments.members.openvino import OpenVino
 from deployments.members.tensorflow_serving import TensorFlowServing
+from ensemble_capacity.load import flags, plan
+from ensemble_capacity.load.__main__ import described
+from ensemble_capacity.load.duration import Duration
+from ensemble_capacity.load.load import Closed
+from ensemble_capacity.load.measure import measure
 from models.repository import DEFAULT_ROOT
 from scripts.dataset import decode
 from tests import pictures

@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from ensemble_serving import Client
 
+from ensemble_serving import Client
 from graph.errors import InvalidImage
 from tests.conftest import ROOT
 from tests.server.shared.servers import only

@@ -11,9 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from ensemble_serving import client as connection
 from rich.console import Console
 
+from ensemble_serving import client as connection
 from scripts import answers, classify, client
 from scripts.classify import show, to_json
 from scripts.errors import ScriptError

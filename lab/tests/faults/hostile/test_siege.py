@@ -1,8 +1,8 @@
 import asyncio
 
 import pytest
-from ensemble_serving.transports import Request
 
+from ensemble_serving.transports import Request
 from lab.faults.hostile.inputs import Input, classify
 from lab.faults.hostile.sending import Sender, is_whole
 from lab.faults.hostile.siege import Siege, Verdict, WellMeaning, besiege, families, told

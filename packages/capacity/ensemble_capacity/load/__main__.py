@@ -8,7 +8,8 @@
 
 It loads any server that speaks the Open Inference Protocol or TensorFlow Serving's API, and one that takes an image as
 the body of a POST (to the URL's path, by default /classify). Latency counts from when a request was due. A load is
-measured in windows until the last three agree, as perf_analyzer does it. See docs/load.md.
+measured in windows until the last three agree, as perf_analyzer does it. The exit status is 1 if every request failed.
+See docs/load.md.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import psutil
-from ensemble_serving.transports import NoResponse, Response, ResponseTimeout
 from tqdm import tqdm
 
 from ensemble_capacity.load import flags, plan
@@ -33,6 +33,7 @@ from ensemble_capacity.load.report.report import Report, remarks
 from ensemble_capacity.load.row import Row
 from ensemble_capacity.load.search import Objective, search
 from ensemble_capacity.load.server import Server
+from ensemble_serving.transports import NoResponse, Response, ResponseTimeout
 from scripts.errors import ScriptError
 
 # The first request: the server may have to warm up.
@@ -135,6 +136,8 @@ def main() -> None:
                 if rows:
                     spoken, percentile = target.protocol.name, args.percentile or 99.0
                     report(Report(args.url, spoken, rows, args.slo_ms, percentile, found, args.price_per_hour), args)
+        if not any(row.requests for row in rows):
+            raise SystemExit(1)
     except psutil.NoSuchProcess:
         parser.error(f"--pid: there is no process {args.pid}")
     except (ScriptError, OSError) as err:

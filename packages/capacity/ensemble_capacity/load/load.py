@@ -9,10 +9,9 @@ from itertools import cycle, zip_longest
 from pathlib import Path
 from random import Random
 
-from ensemble_serving.transports import Request, Transport, connect
-
 from ensemble_capacity.load.arrivals import Arrivals
 from ensemble_capacity.load.protocols.protocol import Protocol
+from ensemble_serving.transports import Request, Transport, connect
 
 # Requests of an open loop that find no free connection wait for one.
 MOST_CONNECTIONS = 1000

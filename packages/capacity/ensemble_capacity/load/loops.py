@@ -8,12 +8,11 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ensemble_serving.transports import Request, Response
-
 from ensemble_capacity.load.alarm import Alarm
 from ensemble_capacity.load.arrivals import Arrivals
 from ensemble_capacity.load.load import Closed
 from ensemble_capacity.load.records import RETRY
+from ensemble_serving.transports import Request, Response
 
 if TYPE_CHECKING:
     from ensemble_capacity.load.worker import Worker

@@ -8,13 +8,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ensemble_serving.url import parsed
-
 from ensemble_capacity.load.arrivals import Arrivals
 from ensemble_capacity.load.duration import Duration
 from ensemble_capacity.load.load import Closed, Mode, Target
 from ensemble_capacity.load.protocols import chosen
 from ensemble_capacity.load.protocols.classify import Classify
+from ensemble_serving.url import parsed
 from scripts.client import KEY
 from scripts.dataset import SUFFIXES, Dataset
 from scripts.errors import DatasetError, ScriptError
@@ -87,15 +86,24 @@ def duration(args: argparse.Namespace, mode: Mode) -> Duration:
     )
 
 
-def _images(paths: Sequence[Path] | None) -> tuple[bytes, ...]:
+def image_files(paths: Sequence[Path] | None) -> list[Path]:
+    """Find the files to send: files as they are named, and the images of folders; a cat by default.
+
+    Raises:
+        ScriptError: a folder has no image.
+    """
     found: list[Path] = []
     for path in paths or [shipped("tests/cat.jpg")]:
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES) if path.is_dir() else [path]
         if not files:
             raise ScriptError(f"--images: there is no image in {path}")
         found += files
+    return found[:MOST_IMAGES]
+
+
+def _images(paths: Sequence[Path] | None) -> tuple[bytes, ...]:
     try:
-        return tuple(file.read_bytes() for file in found[:MOST_IMAGES])
+        return tuple(file.read_bytes() for file in image_files(paths))
     except OSError as err:
         raise ScriptError(f"--images: {err}") from err
 

@@ -12,12 +12,12 @@ from urllib.parse import quote
 
 import msgspec
 import psutil
-from ensemble_serving.transports import NoResponse, Request, Transport
-from ensemble_serving.url import address, parsed
 
 from ensemble_capacity.load.energy import Energy
 from ensemble_capacity.load.load import Target
 from ensemble_capacity.load.processes import Processes, difference
+from ensemble_serving.transports import NoResponse, Request, Transport
+from ensemble_serving.url import address, parsed
 
 EVERY_S = 0.5
 # Of what the server reports of itself; a server that is full may take longer, and is not waited for.
@@ -123,8 +123,9 @@ class Server:
         """The model's statistics, as the Open Inference Protocol's extension has them; empty if there are none."""
         if not self._target.is_grpc:
             return await self._json(f"/v2/models/{quote(self._model, safe='')}/stats")
-        from ensemble_serving.protocol import inference_pb2 as pb
         from google.protobuf.json_format import MessageToDict
+
+        from ensemble_serving.protocol import inference_pb2 as pb
 
         request = pb.ModelStatisticsRequest(name=self._model)
         path = "/inference.GRPCInferenceService/ModelStatistics"

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import uvloop
-from ensemble_serving.transports import NoResponse, Request, Response, ResponseTimeout
 
 from ensemble_capacity.load.load import Closed, Mode, Target
 from ensemble_capacity.load.loops import closed_loop, open_loop
 from ensemble_capacity.load.records import FAILED, LATE, LAYOUT, LOST
+from ensemble_serving.transports import NoResponse, Request, Response, ResponseTimeout
 
 # Between two reports.
 REPORT_S = 0.2

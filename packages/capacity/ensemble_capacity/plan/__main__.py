@@ -22,6 +22,7 @@ from deployments.members.local import LocalMember
 from deployments.members.streams import folder
 from ensemble_capacity.load.arrivals import Arrivals
 from ensemble_capacity.load.load import Closed
+from ensemble_capacity.load.plan import image_files
 from ensemble_capacity.plan import profile as profiles
 from ensemble_capacity.plan.prediction import HEADINGS, Prediction, predict
 from ensemble_capacity.plan.profile import Profile
@@ -43,7 +44,13 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
         "--profile", type=Path, metavar="FILE", help="file of the profile; default: in the user's cache folder"
     )
     parser.add_argument("--measure", action="store_true", help="measure the profile again")
-    parser.add_argument("--images", type=Path, nargs="+", metavar="FILE", help="images to measure with; default: a cat")
+    parser.add_argument(
+        "--images",
+        type=Path,
+        nargs="+",
+        metavar="PATH",
+        help="images to measure with; default: a cat",
+    )
     parser.add_argument("--cores", type=positive, help="cores of the machine to predict for; default: this one's")
     parser.add_argument("--clients-here", action="store_true", help="the clients compute on the server's cores, too")
     parser.add_argument(
@@ -61,7 +68,7 @@ def photographs(args: argparse.Namespace) -> list[bytes]:
     Raises:
         ScriptError: a file is no image.
     """
-    files = args.images or [shipped("tests/cat.jpg")]
+    files = image_files(args.images)
     images = [file.read_bytes() for file in files]
     for file, encoded in zip(files, images, strict=True):
         check_image(str(file), encoded)
@@ -104,17 +111,27 @@ def profile_of(
     file = args.profile or folder() / f"plan-{key}.json"
     if args.profile is not None and like is not None:
         file = file.with_stem(f"{file.stem}-{key}")
-    if file.exists() and not args.measure:
-        return profiles.read(file)
-    from ensemble_capacity.plan.measuring import measure
+    begun = profiles.read(file) if file.exists() and not args.measure else None
+    if begun is not None and begun.served:
+        return begun
+    from ensemble_capacity.plan.measuring import measure_nodes, measure_server
 
     # Refuses what can't be planned, before minutes of measurement.
     setting(application, exits)
     time = "about two minutes" if like is None else "about half a minute"
     print(f"Measuring a profile of this machine, {time}; it is kept in {file}.", flush=True)
-    made = measure(config, images, lambda text: print(f"  {text}", flush=True), like)
-    profiles.write(made, file)
-    return made
+
+    def log(text: str) -> None:
+        print(f"  {text}", flush=True)
+
+    if begun is None:
+        begun = measure_nodes(config, images, log, like)
+        # At once, so that a server that does not start costs its own measurement alone.
+        profiles.write(begun, file)
+    if not begun.served:
+        begun = measure_server(begun, config, images, log)
+        profiles.write(begun, file)
+    return begun
 
 
 def _key(application: Mapping[str, Any], images: Sequence[bytes]) -> str:

@@ -127,10 +127,15 @@ async def members(
     return {name: Curve(threads, streams[name], tuple(alone[name]), tuple(together)) for name in made}
 
 
-def measure(
+def measure(config: Mapping[str, Any], photographs: Sequence[bytes], log: Log = print) -> Profile:
+    """Measure a profile of the application in a Serve config; see `measure_nodes` and `measure_server`."""
+    return measure_server(measure_nodes(config, photographs, log), config, photographs, log)
+
+
+def measure_nodes(
     config: Mapping[str, Any], photographs: Sequence[bytes], log: Log = print, like: Profile | None = None
 ) -> Profile:
-    """Measure a profile of the application in a Serve config.
+    """Measure each node of the application in a Serve config, in this process.
 
     Args:
         config: the Serve config.
@@ -139,14 +144,21 @@ def measure(
         like: a profile of other versions of the same models: what the server costs besides them is taken of it.
 
     Raises:
-        ScriptError: a server did not start, or refused requests.
         ConfigurationError: the application can't be served.
     """
     application = next(configuration.ours(config))
     curves = asyncio.run(nodes(application, photographs, log))
-    profile = Profile(facts(photographs), available_cpus(), curves, like.served if like else {})
-    if like is not None:
-        return profile
+    return Profile(facts(photographs), available_cpus(), curves, like.served if like else {})
+
+
+def measure_server(
+    profile: Profile, config: Mapping[str, Any], photographs: Sequence[bytes], log: Log = print
+) -> Profile:
+    """Add to a profile of the nodes what a server of them costs.
+
+    Raises:
+        ScriptError: a server did not start, or refused requests.
+    """
     found: dict[Placement, Served] = {}
     for placement in ("inline", "separate"):
         changed = asking_all(placed(config, placement))

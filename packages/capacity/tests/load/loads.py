@@ -1,6 +1,7 @@
 """Loads of the small servers, and records that are made up."""
 
 import numpy as np
+
 from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Target
 from ensemble_capacity.load.protocols.classify import Classify

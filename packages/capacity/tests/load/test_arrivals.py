@@ -2,6 +2,7 @@ from itertools import chain, islice
 
 import numpy as np
 import pytest
+
 from ensemble_capacity.load.arrivals import Arrivals
 
 

@@ -1,10 +1,11 @@
+import itertools
 import json
 import sys
 
 import pytest
+
 from ensemble_capacity.load import __main__ as load
 from ensemble_capacity.load import search
-
 from packages.capacity.tests.load.test_protocols import ANSWERS, described
 from tests.local_servers import HttpServer, Reply
 
@@ -133,3 +134,12 @@ def test_a_search_ends_with_what_it_found(monkeypatch, tmp_path, capsys):
     assert told["found"] == len(told["rows"]) - 1
     assert told["rows"][told["found"]]["slo_percentile_ms"] <= 60_000
     assert "is the highest rate found at which p50 is at most 60000 ms" in capsys.readouterr().out
+
+
+def test_the_exit_status_is_1_if_every_request_failed(monkeypatch, capsys):
+    # The first one, which asks whether there is a server, is answered.
+    replies = itertools.chain([Reply()], itertools.repeat(Reply(500, b"no")))
+    with HttpServer(lambda asked: next(replies)) as server, pytest.raises(SystemExit) as end:
+        run(monkeypatch, server.url, "--seconds", 0.2, "--warm-up", 0)
+    assert end.value.code == 1
+    assert "500" in capsys.readouterr().out

@@ -7,6 +7,7 @@ import time
 import cv2
 import numpy as np
 import pytest
+
 from ensemble_capacity.load import generator as module
 from ensemble_capacity.load.arrivals import Arrivals
 from ensemble_capacity.load.load import Closed, marked
@@ -26,7 +27,6 @@ from ensemble_capacity.load.records import (
     outcomes,
     quantile,
 )
-
 from packages.capacity.tests.load.loads import sent, target
 from scripts.errors import ScriptError
 from tests.conftest import ROOT

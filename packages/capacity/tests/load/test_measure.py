@@ -2,6 +2,7 @@ import dataclasses
 import math
 
 import pytest
+
 from ensemble_capacity.load.arrivals import Arrivals
 from ensemble_capacity.load.duration import Duration, agree, is_beyond, window
 from ensemble_capacity.load.load import Closed
@@ -9,7 +10,6 @@ from ensemble_capacity.load.measure import measure
 from ensemble_capacity.load.records import LOST, RIGHT, quantile
 from ensemble_capacity.load.row import row
 from ensemble_capacity.load.search import Objective, search
-
 from packages.capacity.tests.load.loads import made, target
 from tests.local_servers import HttpServer, Reply
 

@@ -4,6 +4,8 @@ from email.parser import BytesParser
 
 import numpy as np
 import pytest
+
+from deployments.protocol import tensorflow_serving_pb2 as tf
 from ensemble_capacity.load.protocols import chosen
 from ensemble_capacity.load.protocols.classify import Classify
 from ensemble_capacity.load.protocols.open_inference import OpenInference
@@ -12,8 +14,6 @@ from ensemble_capacity.load.protocols.tensors import Input, filled
 from ensemble_serving.protocol import inference_pb2 as pb
 from ensemble_serving.transports import connect
 from ensemble_serving.url import parsed
-
-from deployments.protocol import tensorflow_serving_pb2 as tf
 from scripts.errors import ScriptError
 from tests import pictures
 from tests.local_servers import GrpcServer, HttpServer, Reply

@@ -6,6 +6,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+
 from ensemble_capacity.load.arrivals import Arrivals
 from ensemble_capacity.load.load import Closed
 from ensemble_capacity.load.report.charts import bars, lines
@@ -13,7 +14,6 @@ from ensemble_capacity.load.report.page import page
 from ensemble_capacity.load.report.report import NOT_MEASURED, Report, remarks
 from ensemble_capacity.load.row import row
 from ensemble_capacity.load.server import Figures
-
 from packages.capacity.tests.load.loads import made, target
 
 PARTS = {"queue": 100.0, "compute_input": 200.0, "compute_infer": 4000.0, "compute_output": 50.0}

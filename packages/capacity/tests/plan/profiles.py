@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from ensemble_capacity.plan.profile import SHARES, Curve, Overhead, Point, Profile, Served
 
 ROOT = Path(__file__).parents[4]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from ensemble_capacity.plan.clock import Machine, Pool
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 
+import msgspec
 import pytest
+import yaml
+
 from ensemble_capacity.plan import __main__ as command
 from ensemble_capacity.plan import profile as profiles
 from ensemble_capacity.plan.measuring import asking_all
-from ensemble_capacity.plan.server import opened
+from ensemble_capacity.plan.server import opened, serving
 from ensemble_capacity.plan.variant import placed, tuned
-
 from packages.capacity.tests.plan.profiles import ROOT, application, profile
+from scripts.errors import ScriptError
 from tests.networks import brightness, store
 
 
@@ -137,3 +141,44 @@ def test_a_server_to_measure_has_neither_keys_nor_an_address_outside():
         "applications": [{"import_path": "graph.app:build", "args": {"cache": {"ttl_s": 1}}}],
     }
     assert "access" in config["applications"][0]["args"]
+
+
+def test_a_server_that_does_not_start_costs_no_profile_of_the_nodes(tmp_path, monkeypatch):
+    args = argparse.Namespace(profile=tmp_path / "profile.json", measure=False)
+    config = yaml.safe_load((ROOT / "configs/colocated.yaml").read_text())
+    asked = []
+
+    def nodes(*_):
+        asked.append("nodes")
+        return profile(served={})
+
+    def server(begun, *_):
+        asked.append("server")
+        if len(asked) == 2:
+            raise ScriptError("the server did not start")
+        return msgspec.structs.replace(begun, served=profile().served)
+
+    monkeypatch.setattr("ensemble_capacity.plan.measuring.measure_nodes", nodes)
+    monkeypatch.setattr("ensemble_capacity.plan.measuring.measure_server", server)
+    with pytest.raises(ScriptError, match="did not start"):
+        command.profile_of(args, config, [b"image"])
+    for _ in range(2):
+        assert command.profile_of(args, config, [b"image"]) == profile()
+    assert asked == ["nodes", "server", "server"]
+
+
+def test_a_server_is_measured_from_a_folder_with_other_code_of_our_names(tmp_path, monkeypatch):
+    (tmp_path / "graph.py").write_text("raise SystemExit('the wrong graph')")
+    monkeypatch.chdir(tmp_path)
+    config = yaml.safe_load((ROOT / "configs/colocated.yaml").read_text())
+    config["applications"][0]["args"]["no_such"] = 1
+    # The right code has read it.
+    with pytest.raises(ScriptError, match="no_such"), serving(config):
+        pass
+
+
+def test_the_images_of_a_folder_are_measured_with(tmp_path):
+    for name in ("b.jpg", "a.jpg"):
+        (tmp_path / name).write_bytes((ROOT / "tests" / "cat.jpg").read_bytes())
+    (tmp_path / "notes.txt").touch()
+    assert len(command.photographs(argparse.Namespace(images=[tmp_path]))) == 2

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+
 from ensemble_capacity.load.row import Row
 from ensemble_capacity.load.server import Figures
 from ensemble_capacity.plan import profile as profiles
 from ensemble_capacity.plan.fitting import Watched, overhead
 from ensemble_capacity.plan.profile import Curve, Point
-
 from packages.capacity.tests.plan.profiles import curve, profile
 from scripts.errors import ScriptError
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import yaml
+
 from ensemble_capacity.tune import form as forms
 from ensemble_capacity.tune.form import AS_CONFIGURED, Form, Forms
-
 from scripts.configuration import check_arguments
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError

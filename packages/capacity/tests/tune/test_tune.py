@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
+
 from ensemble_capacity.plan import profile as profiles
 from ensemble_capacity.plan.profile import Curve, Overhead, Point, Served
 from ensemble_capacity.tune import __main__ as command
@@ -21,7 +22,6 @@ from ensemble_capacity.tune.form import AS_CONFIGURED, Form, exits_of
 from ensemble_capacity.tune.kept import Seen
 from ensemble_capacity.tune.measuring import confirmed, promised
 from ensemble_capacity.tune.search import Goal, Trial, ranked
-
 from packages.capacity.tests.plan.profiles import NONE, ROOT, application, profile
 from scripts.configuration import check_arguments
 from scripts.errors import ScriptError

@@ -5,9 +5,9 @@ import threading
 import grpc
 import hpack
 import pytest
+
 from ensemble_serving.transports import NoResponse, Request, ResponseTimeout, connect, once
 from ensemble_serving.transports.http2 import ACK, CONTINUATION, DATA, HEADERS, PING, RST_STREAM, SETTINGS, frame
-
 from tests.certificates import self_signed
 from tests.local_servers import GrpcServer, HttpServer, Reply
 

@@ -2,8 +2,8 @@ import asyncio
 import socket
 
 import pytest
-from ensemble_serving.transports import NoConnection, NoResponse, Request, ResponseTimeout, connect, is_ready, once
 
+from ensemble_serving.transports import NoConnection, NoResponse, Request, ResponseTimeout, connect, is_ready, once
 from tests.local_servers import HttpServer, Reply, refusal
 
 

@@ -15,8 +15,8 @@ import grpc
 import httpx
 import psutil
 import pytest
-from ensemble_serving.protocol import inference_pb2 as pb
 
+from ensemble_serving.protocol import inference_pb2 as pb
 from graph.front import slot
 from scripts.errors import ScriptError
 from scripts.serve import haproxy

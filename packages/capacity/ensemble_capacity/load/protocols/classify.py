@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
-from ensemble_serving.transports import Request, Transport
 
 from ensemble_capacity.load.records import DEGRADED, FAILED, RIGHT, SHED
+from ensemble_serving.transports import Request, Transport
 
 BOUNDARY = "ensemble-load-boundary"
 MEDIA_TYPES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG": "image/png", b"RIFF": "image/webp"}

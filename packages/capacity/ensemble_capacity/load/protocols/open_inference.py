@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 import msgspec
 import numpy as np
-from ensemble_serving.transports import Request, Transport
 
 from ensemble_capacity.load.protocols.tensors import Input, Tensor, filled
+from ensemble_serving.transports import Request, Transport
 
 # The name of the extension.
 BINARY = b"binary_tensor_data"

@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 import msgspec
 import numpy as np
-from ensemble_serving.transports import Request, Transport
 
 from ensemble_capacity.load.protocols.tensors import Input, Tensor, filled
+from ensemble_serving.transports import Request, Transport
 
 SIGNATURE = "serving_default"
 PREDICT = "/tensorflow.serving.PredictionService/Predict"

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from ensemble_serving.answer import CacheStatus
 from msgspec.structs import replace
 from pydantic import ValidationError
 
@@ -15,6 +14,7 @@ from deployments.contract.caller import Caller
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
 from deployments.contract.options import Options
+from ensemble_serving.answer import CacheStatus
 from graph.capabilities.cache.flow import DECODER, Cache
 from graph.capabilities.cache.metrics import CacheMetrics
 from graph.capabilities.cache.settings import CacheSettings
