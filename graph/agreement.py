@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.item import Version
 from deployments.contract.member import MemberInterface, Signature
 from deployments.contract.preprocessing import AsSent, MemberInput, Preprocessing, Size
 from deployments.transformer.transformer import TransformerConfig
+from ensemble_serving.answer import Version
 from graph.config import EnsembleConfig
 
 T = TypeVar("T")

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import NamedTuple
 
-from scripts.shipped import hidden
+from scripts.shipped import CHECKOUT, hidden
 
 # Options are read from a command's `--help`; files otherwise.
 COMPLETION = """_ensemble() {
@@ -38,59 +38,76 @@ class Command(NamedTuple):
     help: str
 
 
-GROUPS = {
-    "Serve": {
-        "serve": Command("scripts.serve.__main__", "Serves an application in the foreground until Ctrl-C."),
-        "join": Command("scripts.serve.join", "Joins this machine to the cluster of a server, and serves on it."),
-        "deploy": Command("scripts.serve.deploy", "Deploys a changed configuration to a running server."),
-        "classify": Command("scripts.classify", "Classifies images with a running server."),
-        "plan": Command("scripts.plan.__main__", "Predicts a configuration's rates and latencies."),
-        "tune": Command("scripts.tune.__main__", "Chooses the settings that suit a p99, and writes them."),
-        "load": Command("scripts.load.__main__", "Loads a server and reports its rate, latency and cost."),
-        "doctor": Command("scripts.doctor.__main__", "Checks this machine and a configuration."),
-        "keys": Command("scripts.keys", "Makes, lists and removes API keys."),
-        "trace": Command("scripts.trace.__main__", "Draws a trace from a file or from Jaeger."),
-        "shadow": Command("scripts.shadow.__main__", "Recommends whether to promote a running server's shadows."),
-    },
-    "Models": {
-        "init": Command("scripts.init", "Writes the configuration that serves models of your own."),
-        "prepare": Command("scripts.prepare.__main__", "Brings a model of any framework into the repository."),
-        "quantize": Command("scripts.prepare.quantize", "Quantizes a model of the repository to int8."),
-        "calibrate": Command("scripts.prepare.calibrate", "Fits a temperature that makes probabilities right."),
-        "check": Command("scripts.evaluate.__main__", "Measures a configuration on labelled images."),
-        "evaluate": Command("scripts.evaluate.__main__", "The same, and models of a repository or a server."),
-        "tune-cascade": Command("scripts.tune_cascade.__main__", "Chooses a cascade's order and thresholds."),
-        "manifest": Command("scripts.manifest", "Writes the manifest of a repository that a website serves."),
-    },
-    "Training (in a checkout)": {
-        "train": Command("scripts.training.__main__", "Trains a member: a CIFAR-size network."),
-    },
-    "Laboratory (in a checkout)": {
-        "benchmark": Command("scripts.lab.benchmark.__main__", "Compares this application with other servers."),
-        "limit": Command("scripts.lab.benchmark.limit", "Measures what the models allow, unserved."),
-        "experiments": Command("scripts.lab.experiments.__main__", "Repeats an experiment of docs/experiments."),
-        "faults": Command("scripts.lab.faults.__main__", "Injects faults into running servers under load."),
-        "harder": Command("scripts.lab.harder", "Makes labelled images harder to recognize."),
-        "pictures": Command("scripts.lab.pictures.__main__", "Draws the pictures of the documentation."),
-        "reference": Command("scripts.lab.reference.__main__", "Writes docs/reference from the code."),
-        "docs": Command("scripts.lab.docs", "Builds the documentation as a website, and checks its links."),
-    },
+# Each distribution's table of commands: `COMMANDS` of scripts/commands.py, and of the packages beside it.
+ENTRY_POINTS = "ensemble_serving.commands"
+# What this project's other distributions bring, and the folders that are installed in a checkout.
+ELSEWHERE = {
+    "ensemble-capacity": (("packages/capacity",), ("load", "plan", "tune")),
+    "ensemble-lab": (
+        ("packages/capacity", "lab"),
+        ("train", "benchmark", "limit", "experiments", "faults", "harder", "pictures", "reference", "docs"),
+    ),
 }
-COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 # Names of earlier versions, read for one more.
 RENAMED = {"overload": "load"}
-# What the wheel leaves out.
-CHECKOUT_ONLY = ("scripts.training", "scripts.lab")
+
+
+def groups() -> dict[str, dict[str, Command]]:
+    """Find the commands that are installed, by the title of their group; no command's own module is imported.
+
+    A table that can't be imported, and a command whose name is taken, are reported and left out.
+    """
+    found: dict[str, dict[str, Command]] = {}
+    points = metadata.entry_points(group=ENTRY_POINTS)
+    for point in sorted(points, key=lambda point: (point.name != "ensemble-serving", point.name)):
+        try:
+            table = {
+                title: {name: Command(*each) for name, each in group.items()} for title, group in point.load().items()
+            }
+        except Exception as err:
+            print(f"ensemble: the commands of {point.name} are left out: {err!r}", file=sys.stderr)
+            continue
+        taken = by_name(found)
+        for title, group in table.items():
+            for name in taken.keys() & group.keys():
+                print(f"ensemble: another command {name!r}, of {point.name}, is left out", file=sys.stderr)
+            found.setdefault(title, {}).update({name: group[name] for name in group if name not in taken})
+    return found
+
+
+def by_name(found: Mapping[str, Mapping[str, Command]]) -> dict[str, Command]:
+    """Join the groups of commands."""
+    return {name: command for group in found.values() for name, command in group.items()}
 
 
 def usage() -> str:
-    """The commands by group, a line each."""
-    width = max(map(len, COMMANDS)) + 2
+    """List the commands by group, a line each, and the distributions that would bring more."""
+    installed = groups()
+    there = by_name(installed)
+    width = max(map(len, [*there, "completion"])) + 2
     lines = ["usage: ensemble COMMAND ..."]
-    for title, group in GROUPS.items():
+    for title, group in installed.items():
         lines += ["", f"{title}:", *(f"  {name:{width}}{command.help}" for name, command in group.items())]
     lines += ["", f"  {'completion':{width}}Prints a script that completes commands and options in a shell."]
+    for distribution, (_, names) in ELSEWHERE.items():
+        if missing := [name for name in names if name not in there]:
+            lines += ["", f"Not installed: {distribution}, with {', '.join(missing)}."]
     return "\n".join([*lines, "", "ensemble COMMAND --help says more; ensemble --version prints the version."])
+
+
+def absent(name: str) -> str:
+    """Explain why there is no such command, and what brings it."""
+    for distribution, (folders, names) in ELSEWHERE.items():
+        if name in names:
+            if (CHECKOUT / folders[-1]).is_dir():
+                options = " ".join(f"-e {CHECKOUT / folder}" for folder in folders)
+                remedy = f"{sys.executable} -m pip install {options}"
+            elif len(folders) == 1:
+                remedy = "install its wheel, which is built as the one of ensemble-serving is"
+            else:
+                remedy = "a checkout of the project has it"
+            return f"ensemble {name} is part of {distribution}, which is not installed here: {remedy}"
+    return f"ensemble: there is no command {name!r}\n\n{usage()}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -104,21 +121,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     elif name == "--version":
         print(f"ensemble-serving {metadata.version('ensemble-serving')}")
     elif name == "completion":
-        print(COMPLETION % " ".join([*COMMANDS, "completion"]))
-    elif name not in COMMANDS:
-        sys.exit(f"ensemble: there is no command {name!r}\n\n{usage()}")
+        print(COMPLETION % " ".join([*by_name(groups()), "completion"]))
+    elif (command := by_name(groups()).get(name)) is None:
+        sys.exit(absent(name))
     elif found := hidden():
         place = next(iter(found.values()))
         sys.exit(
             f"ensemble: {place} hides a package of ensemble-serving; take its folder out of PYTHONPATH, or rename it"
         )
     else:
-        try:
-            module = importlib.import_module(COMMANDS[name].module)
-        except ModuleNotFoundError as err:
-            if err.name not in CHECKOUT_ONLY:
-                raise
-            sys.exit(f"ensemble {name}: this installation has no {err.name}; run it in a checkout of the project")
+        module = importlib.import_module(command.module)
         # What argparse calls the program.
         sys.argv = [f"ensemble {name}", *rest]
         try:

@@ -9,8 +9,6 @@ RAY_METRICS_SETTING = "RAY_METRICS_PORT"
 # That for the address of this machine in a cluster of several, where they are then.
 HOST_SETTING = "ENSEMBLE_HOST_ADDRESS"
 LOOPBACK = "127.0.0.1"
-# The port of a URL without one, by the schemes of servers.
-DEFAULT_PORTS = {"http": 80, "https": 443, "grpc": 9000, "grpcs": 443}
 
 
 def is_address(host: str) -> bool:

@@ -12,10 +12,9 @@ import msgspec
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import EnsembleError
 from deployments.contract.options import Options
+from ensemble_serving.answer import CacheStatus, Version
 
 AttributeValue = str | int | float
-# A local model's version is a number, a remote server's what it calls it.
-Version = int | str
 PROCESS = socket.gethostname(), os.getpid()
 # What a member notes of how it computes.
 THREADS, STREAMS = "ensemble.threads", "ensemble.streams"
@@ -67,18 +66,6 @@ class MemberPrediction(msgspec.Struct, frozen=True, array_like=True):
     index: int
     probability: float
     row: bytes = b""
-
-
-class CacheStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Whether what the members said of an image was remembered, and since when.
-
-    Attributes:
-        hit: whether it was.
-        age_s: for how long, seconds; None if it was not.
-    """
-
-    hit: bool
-    age_s: float | None = None
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True):

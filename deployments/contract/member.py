@@ -12,12 +12,12 @@ from pydantic import Field, model_validator
 
 from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import EnsembleError, InferenceFailed
-from deployments.contract.item import Version
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Color, CropRatio, Interpolation, MemberInput, Preprocessing, Resize, Size
 from deployments.contract.rollout import SUFFIX, CanaryConfig
 from deployments.contract.settings import Name, Placement, Schema, Weight
+from ensemble_serving.answer import Version
 from models.errors import ModelError
 from models.repository import METADATA
 from models.sources import RepositoryAddress

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
-
-import msgspec
-from msgspec import Meta
+from typing import NamedTuple
 
 from deployments.contract.item import Step
+from ensemble_serving.answer import Timing
 
 QUEUE = "queue"
 # Decimal places of milliseconds.
 DIGITS = 3
-
-
-class Timing(msgspec.Struct, frozen=True):
-    """The time of one stage."""
-
-    stage: Annotated[str, Meta(description="the name of the stage in traces, such as `decode`")]
-    start_ms: Annotated[float, Meta(description="when it began, ms since the image began to wait for its batch")]
-    duration_ms: Annotated[float, Meta(description="how long it took, ms")]
 
 
 class Timeline(NamedTuple):

@@ -1,5 +1,5 @@
 """The messages of `feedback.proto`; their types are in the `.pyi` file beside."""
 
-from deployments.protocol.pool import define
+from ensemble_serving.protocol.pool import define
 
-DESCRIPTOR = define("feedback.proto", globals())
+DESCRIPTOR = define(__file__, globals())

@@ -15,9 +15,10 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 
-from deployments.protocol import feedback_pb2, inference_pb2, seldon_pb2, tensorflow_serving_pb2
+from deployments.protocol import feedback_pb2, seldon_pb2, tensorflow_serving_pb2
 from deployments.protocol.functions import SERVED_BY
-from deployments.protocol.pool import add_to_default_pool
+from ensemble_serving.protocol import inference_pb2
+from ensemble_serving.protocol.pool import add_to_default_pool
 
 OPEN_INFERENCE: ServiceDescriptor = inference_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 HEALTH: ServiceDescriptor = health_pb2.DESCRIPTOR.services_by_name["Health"]

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.hosts import DEFAULT_PORTS, is_loopback
+from deployments.contract.hosts import is_loopback
 from deployments.contract.member import MemberConfig, MemberInterface, Signature
 from deployments.contract.nodes import Node
 from deployments.contract.options import MAX_CLASSES
@@ -20,6 +20,7 @@ from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Interpolation, Resize
 from deployments.remote import credentials
 from deployments.tensors import Binding, IncompatibleModel, TensorName, TensorSettings, bind
+from ensemble_serving.url import DEFAULT_PORTS
 from models.errors import ModelError
 from models.repository import class_names, read_labels
 from models.sources import RepositoryAddress

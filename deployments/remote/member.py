@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from deployments.contract.batch import Batch, Work
-from deployments.contract.item import AttributeValue, Item, Version
+from deployments.contract.item import AttributeValue, Item
 from deployments.contract.member import NO_SCORES, MemberInterface, failed, predicted
 from deployments.contract.payload import Images, Probabilities
 from deployments.contract.preprocessing import AsSent, Preprocessing
 from deployments.remote.endpoints import Endpoint, Endpoints
 from deployments.remote.errors import CallError, InvalidResponse, TimedOut
 from deployments.tensors import Binding, IncompatibleModel, convert_pixels, pad, probabilities, split
+from ensemble_serving.answer import Version
 
 if TYPE_CHECKING:
     from deployments.remote.config import RemoteConfig

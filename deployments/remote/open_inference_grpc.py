@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deployments.contract.payload import Images
-from deployments.protocol import inference_pb2 as pb
 from deployments.remote.client import Output
 from deployments.remote.errors import InvalidResponse, Unavailable
 from deployments.remote.grpc_client import GrpcClient
 from deployments.tensors import FLOATS, Binding, ModelMetadata, Tensor
+from ensemble_serving.protocol import inference_pb2 as pb
 
 
 class OpenInferenceGrpc(GrpcClient):

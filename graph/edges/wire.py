@@ -22,6 +22,7 @@ from deployments.contract.answer import Answer, Classification
 from deployments.contract.batch import Batch
 from deployments.contract.errors import EnsembleError, error_by_code
 from deployments.contract.item import Item, Note, Step
+from ensemble_serving import answer
 
 # A replica answers a ping by a ping, whatever it works on.
 CALL, ANSWER, FAILURE, CLOSING, PING = range(5)
@@ -70,7 +71,8 @@ class Header(msgspec.Struct, array_like=True):
 
 def _version() -> str:
     """A digest of the code that decides what is sent: two versions of it don't connect to each other."""
-    files = sorted(Path(contract.__file__).parent.glob("*.py"))
+    folders = (Path(contract.__file__).parent, Path(answer.__file__).parent)
+    files = (file for folder in folders for file in sorted(folder.glob("*.py")))
     return hashlib.sha256(b"".join(file.read_bytes() for file in [*files, Path(__file__)])).hexdigest()[:6]
 
 

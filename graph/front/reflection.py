@@ -10,8 +10,8 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from deployments.protocol.pool import POOL
 from deployments.protocol.services import SERVICES
+from ensemble_serving.protocol.pool import POOL
 
 
 class ReflectionListener:

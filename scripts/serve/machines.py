@@ -13,8 +13,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
+import ensemble_serving
 from graph.ray_internals.address import CLUSTER_PORT, DEFAULT_CLUSTER_PORT, HOST_ADDRESS, is_in_cluster
 from scripts.configuration import ours
 from scripts.errors import ScriptError
@@ -25,7 +27,7 @@ from scripts.shipped import CHECKOUT
 # A host of `http_options` that is every address of a machine, and so right for each machine.
 EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104
 ASK_S = 30.0
-# The packages that decide what is answered, and how machines talk to each other.
+# The packages that decide what is answered, and how machines talk to each other; the client's is added.
 SERVING = ("graph", "deployments", "models")
 
 OTHERS = "On every further machine: ensemble join {address} --host-address ITS_ADDRESS (docs/cluster.md)"
@@ -121,10 +123,10 @@ def _noticeboard(action: str, address: str, document: str = "") -> str:
 
 def _code() -> str:
     """A digest of the Python files that serve."""
-    files = sorted(file for package in SERVING for file in (CHECKOUT / package).rglob("*.py"))
     digest = hashlib.sha256()
-    for file in files:
-        digest.update(f"{file.relative_to(CHECKOUT)}\0".encode() + file.read_bytes())
+    for folder in (*(CHECKOUT / package for package in SERVING), Path(ensemble_serving.__file__).parent):
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(f"{file.relative_to(folder.parent)}\0".encode() + file.read_bytes())
     return digest.hexdigest()[:12]
 
 

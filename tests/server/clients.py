@@ -8,7 +8,7 @@ import httpx
 import ray.exceptions
 
 from deployments.contract.errors import EnsembleError
-from deployments.protocol import inference_pb2 as pb
+from ensemble_serving.protocol import inference_pb2 as pb
 from tests.stub import GRPCInferenceServiceStub
 
 

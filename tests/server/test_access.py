@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from deployments.protocol import inference_pb2 as pb
+from ensemble_serving.protocol import inference_pb2 as pb
 from scripts import keys
 from scripts.serve.tls import CERTIFICATE, KEY
 from tests.certificates import self_signed

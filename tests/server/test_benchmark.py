@@ -23,7 +23,7 @@ FIELDS = {
 
 
 def test_a_row_for_each_system_placement_and_protocol(tmp_path):
-    command = [sys.executable, "-m", "scripts.lab.benchmark", "--workload", "trivial", "--systems", "limit", "ours"]
+    command = [sys.executable, "-m", "lab.benchmark", "--workload", "trivial", "--systems", "limit", "ours"]
     flags = ["--clients", "2", "--seconds", "0.5", "--rounds", "1", "--json", str(tmp_path / "rows.json")]
     done = subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr

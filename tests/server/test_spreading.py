@@ -9,7 +9,7 @@ import httpx
 import pytest
 from ray import serve
 
-from deployments.protocol import inference_pb2 as pb
+from ensemble_serving.protocol import inference_pb2 as pb
 from tests import pictures
 from tests.server.clients import Grpc
 from tests.server.receiver import Receiver

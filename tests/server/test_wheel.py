@@ -8,40 +8,108 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
+from ensemble_serving.protocol import inference_pb2 as pb
 from tests.conftest import ROOT
+from tests.local_servers import GrpcServer, HttpServer, Reply
 from tests.server.server import Server, post
 from tests.server.test_own_models import Drawn, drawn_images
 
+# What is built into wheels, by the name of the distribution.
+FOLDERS = {"ensemble_serving": ".", "ensemble_client": "packages/client", "ensemble_capacity": "packages/capacity"}
+
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory):
-    """The Python of an environment with nothing but the wheel; what the wheel depends on is found in this one's."""
-    folder = tmp_path_factory.mktemp("wheel")
+def wheels(tmp_path_factory):
+    """Each distribution's wheel."""
+    folder = tmp_path_factory.mktemp("wheels")
     source = folder / "source"
-    # What the Dockerfile builds of, which is all that a wheel needs; elsewhere, because a build writes beside it.
+    # What the Dockerfile builds of, which is all that a server needs; elsewhere, because a build writes beside it.
     listed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
-    for name in listed:
+    for name in (*listed, "packages/capacity"):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+            shutil.copytree(ROOT / name, source / name, ignore=ignored)
         else:
             shutil.copy(ROOT / name, source / name)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source]
-    subprocess.run(command, check=True)
-    [wheel] = folder.glob("*.whl")
-    venv.create(folder / "venv", with_pip=True)
-    python = folder / "venv" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", wheel], check=True)
-    [packages] = (folder / "venv" / "lib").glob("python*/site-packages")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder]
+    subprocess.run([*command, *(source / each for each in FOLDERS.values())], check=True)
+    return {wheel.name.partition("-")[0]: wheel for wheel in folder.glob("*.whl")}
+
+
+def environment(folder, *wheels):
+    """The Python and the packages' folder of an environment with nothing but these wheels."""
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", *wheels], check=True)
+    [packages] = (folder / "lib").glob("python*/site-packages")
+    return python, packages
+
+
+@pytest.fixture(scope="module")
+def python(wheels, tmp_path_factory):
+    """The Python of an environment with the server's and the client's wheel; other packages are found in this one's."""
+    folder = tmp_path_factory.mktemp("wheel")
+    python, packages = environment(folder / "venv", wheels["ensemble_serving"], wheels["ensemble_client"])
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     return python
+
+
+def test_each_package_is_in_one_wheel_and_no_test_is_in_any(wheels):
+    assert wheels.keys() == FOLDERS.keys()
+    rooms = {name: {line.split("/")[0] for line in zipfile.ZipFile(wheel).namelist()} for name, wheel in wheels.items()}
+    own = {name: {room for room in found if "." not in room} for name, found in rooms.items()}
+    assert own == {
+        "ensemble_serving": {"graph", "deployments", "models", "scripts"},
+        "ensemble_client": {"ensemble_serving"},
+        "ensemble_capacity": {"ensemble_capacity"},
+    }
+
+
+CLASSIFY = """
+import asyncio, importlib.util, sys
+from ensemble_serving import Client
+
+async def main():
+    for url in sys.argv[1:]:
+        async with Client(url) as client:
+            print((await client.classify(b"image")).label)
+
+asyncio.run(main())
+print([name for name in ("ray", "openvino", "numpy", "grpc", "graph", "scripts") if importlib.util.find_spec(name)])
+"""
+
+
+def test_the_client_alone_needs_what_it_declares_and_neither_ray_nor_the_server(wheels, tmp_path):
+    python, packages = environment(tmp_path / "venv", wheels["ensemble_client"])
+    [described] = packages.glob("ensemble_client-*.dist-info")
+    requirements = [Requirement(each) for each in metadata.Distribution.at(described).requires]
+    assert len(requirements) <= 6
+    # These few come from this environment, file by file.
+    for requirement in requirements:
+        found = metadata.distribution(requirement.name)
+        for file in found.files:
+            if ".." not in file.parts:
+                (packages / file).parent.mkdir(parents=True, exist_ok=True)
+                (packages / file).symlink_to(found.locate_file(file))
+    answer = {"label": "cat", "index": 3, "probability": 0.5, "top": [], "model_versions": {}, "trace_id": "0" * 32}
+    response = pb.ModelInferResponse(model_name="ensemble")
+    response.parameters["classifications"].string_param = json.dumps([answer])
+    body, message = json.dumps(answer).encode(), response.SerializeToString()
+    with HttpServer(lambda _: Reply(body=body)) as http, GrpcServer(lambda *_: message) as grpc:
+        command = [python, "-I", "-c", CLASSIFY, http.url, grpc.url]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "cat\ncat\n[]\n"), done.stderr
 
 
 def test_it_serves(python, tmp_path):
@@ -85,19 +153,22 @@ def test_two_onnx_files_are_three_commands_from_an_answer(python, tmp_path):
     assert json.loads(answer.stdout)["model_versions"] == {"one": 1, "two": 1}
 
 
-def test_what_trains_and_what_measures_stays_in_a_checkout(python, tmp_path):
-    folder = subprocess.run(
-        [python, "-c", "import scripts; print(scripts.__path__[0])"], cwd=tmp_path, capture_output=True, text=True
-    )
-    rooms = {path.name for path in Path(folder.stdout.strip()).iterdir()}
-    assert {"serve", "load"} <= rooms
-    assert not rooms & {"training", "lab"}
-    done = subprocess.run([python.with_name("ensemble"), "train"], cwd=tmp_path, capture_output=True, text=True)
+@pytest.mark.parametrize(("name", "distribution"), [("train", "ensemble-lab"), ("load", "ensemble-capacity")])
+def test_a_command_of_another_distribution_says_which(name, distribution, python, tmp_path):
+    done = subprocess.run([python.with_name("ensemble"), name], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
-    assert (
-        done.stderr
-        == "ensemble train: this installation has no scripts.training; run it in a checkout of the project\n"
-    )
+    # Above it, this test's own environment lists other distributions whose code the new one does not find.
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"ensemble {name} is part of {distribution}, which is not installed here: ")
+
+
+def test_beside_the_wheel_of_the_capacity_tools_load_is_a_command(wheels, tmp_path):
+    python, packages = environment(tmp_path / "venv", *wheels.values())
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    command = [python.with_name("ensemble"), "load", "http://127.0.0.1:9", "--seconds", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("ensemble load: URL: no connection to 127.0.0.1:9: ")
 
 
 def test_what_the_image_runs_is_there(python, tmp_path):

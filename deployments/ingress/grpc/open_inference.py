@@ -18,8 +18,8 @@ from deployments.ingress.open_inference.model import Model
 from deployments.ingress.open_inference.tensors import Tensor
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
-from deployments.protocol import inference_pb2 as pb
 from deployments.protocol.services import OPEN_INFERENCE
+from ensemble_serving.protocol import inference_pb2 as pb
 
 M = TypeVar("M", bound=Message)
 # The field of a tensor's typed contents, by its datatype; protobuf has none for FP16.

@@ -9,7 +9,7 @@ from deployments.ingress.grpc.calls import Calls, Rpc
 from deployments.ingress.service import Service
 from deployments.ingress.shared_memory import Region
 from deployments.observe.observer import Call
-from deployments.protocol import inference_pb2 as pb
+from ensemble_serving.protocol import inference_pb2 as pb
 
 
 def calls(service: Service) -> Calls:

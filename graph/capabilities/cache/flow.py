@@ -18,10 +18,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from deployments.contract.batch import Batch, Work
-from deployments.contract.item import CacheStatus, Item, Version
+from deployments.contract.item import Item
 from deployments.contract.nodes import InParts, Node, Part, parts
 from deployments.contract.options import prediction_options
 from deployments.contract.payload import MemberProbabilities
+from ensemble_serving.answer import CacheStatus, Version
 from graph.capabilities.cache.stores import Store
 
 if TYPE_CHECKING:

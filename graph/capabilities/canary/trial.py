@@ -11,8 +11,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from deployments.contract.caller import ADDRESS, Caller
-from deployments.contract.item import Item, Version
+from deployments.contract.item import Item
 from deployments.contract.rollout import CanaryConfig, CanarySettings
+from ensemble_serving.answer import Version
 from graph.capabilities.canary.evidence import LIMIT, Allowance, Question, Reason, Score
 from graph.flows.record import Record
 

@@ -11,7 +11,7 @@ from deployments.contract.errors import ImageTooLarge
 from deployments.ingress.grpc.calls import Calls, Rpc
 from deployments.ingress.grpc.open_inference import parameters
 from deployments.observe.observer import Call
-from deployments.protocol import inference_pb2 as pb
+from ensemble_serving.protocol import inference_pb2 as pb
 from graph.capabilities.loading.control import ModelControl
 from graph.capabilities.loading.parameters import MAX_BYTES
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from scripts.lab.network import run
+from lab.network import run
 from tests.server.server import eventually
 
 METRICS_PORT = 19_200

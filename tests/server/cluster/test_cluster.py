@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from scripts.lab.network import can_make, network
+from lab.network import can_make, network
 from tests import pictures
 from tests.networks import heavy, store
 from tests.server.cluster.cluster import Clients, Cluster, first_request, status_without_key

@@ -5,7 +5,7 @@ import grpc
 import numpy as np
 import pytest
 
-from deployments.protocol import inference_pb2 as pb
+from ensemble_serving.protocol import inference_pb2 as pb
 from tests.networks import CLASSES
 from tests.server.clients import infer_request
 from tests.server.shared.servers import only

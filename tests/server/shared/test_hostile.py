@@ -5,9 +5,9 @@ import asyncio
 import httpx
 import pytest
 
-from scripts.lab.faults.hostile.corpus import made
-from scripts.lab.faults.hostile.sending import Sender
-from scripts.lab.faults.hostile.siege import WellMeaning, besiege
+from lab.faults.hostile.corpus import made
+from lab.faults.hostile.sending import Sender
+from lab.faults.hostile.siege import WellMeaning, besiege
 from tests import pictures
 
 SEED, INPUTS = 20, 250

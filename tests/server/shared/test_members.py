@@ -8,7 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
-from deployments.protocol import inference_pb2 as pb
+from ensemble_serving.protocol import inference_pb2 as pb
 from tests.networks import one_hot
 from tests.server.server import eventually
 from tests.server.shared.servers import only

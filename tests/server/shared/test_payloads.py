@@ -4,9 +4,9 @@ import httpx
 import numpy as np
 import pytest
 
-from scripts.lab.experiments.asking import REGION, Asking, region, register
-from scripts.lab.experiments.forms import FORMS, shared
-from scripts.lab.experiments.payloads import cost, jpeg
+from lab.experiments.asking import REGION, Asking, region, register
+from lab.experiments.forms import FORMS, shared
+from lab.experiments.payloads import cost, jpeg
 from tests.server.shared.servers import only
 
 pytestmark = only(2)
@@ -29,7 +29,7 @@ def file(server):
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_each_form_is_answered(ask, file, batch, monkeypatch):
-    monkeypatch.setattr("scripts.lab.experiments.payloads.MEMBER", "one")
+    monkeypatch.setattr("lab.experiments.payloads.MEMBER", "one")
     pixels = np.zeros((batch, 32, 32, 3), np.uint8)
     encoded = [jpeg(image) for image in pixels]
     for form in (*FORMS, shared(file, REGION)):

@@ -8,7 +8,7 @@ import numpy as np
 import psutil
 import pytest
 
-from deployments.protocol import inference_pb2 as pb
+from ensemble_serving.protocol import inference_pb2 as pb
 from tests.server.clients import Grpc
 from tests.server.server import post
 from tests.server.shared.servers import only

@@ -3,9 +3,10 @@ import numpy as np
 
 from deployments.contract.answer import ClassProbability, MemberAnswer
 from deployments.contract.batch import Batch
-from deployments.contract.item import CacheStatus, Item, MemberPrediction
+from deployments.contract.item import Item, MemberPrediction
 from deployments.contract.options import Options
 from deployments.labeler import Labeler, LabelerSettings
+from ensemble_serving.answer import CacheStatus
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 ROWS = np.array([[0.1, 0.6, 0.3], [0.5, 0.0, 0.5]], np.float32)

@@ -3,32 +3,45 @@ import re
 import subprocess
 import sys
 from importlib import metadata
-from types import SimpleNamespace
 
 import pytest
 
-from scripts import cli, shipped
+from scripts import cli, commands, shipped
 from tests.conftest import ROOT
 
 # Modules that are run, but by no name of a command.
 PROGRAMS = {"scripts.cli"}
+# Where each distribution's packages are.
+SOURCES = {"scripts": ROOT, "lab": ROOT, "ensemble_capacity": ROOT / "packages" / "capacity"}
 
 
 def runnable() -> set[str]:
-    files = [file for file in (ROOT / "scripts").rglob("*.py") if '__name__ == "__main__"' in file.read_text("utf-8")]
-    names = {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files}
-    return {name for name in names if not name.startswith("scripts.lab.benchmark.peers.")}
+    found = set()
+    for package, source in SOURCES.items():
+        files = [file for file in (source / package).rglob("*.py") if '__name__ == "__main__"' in file.read_text()]
+        found |= {".".join(file.relative_to(source).with_suffix("").parts) for file in files}
+    return {name for name in found if not name.startswith("lab.benchmark.peers.")}
 
 
-def test_every_command_is_in_the_table(capsys):
-    assert {command.module for command in cli.COMMANDS.values()} == runnable() - PROGRAMS
+def test_every_command_is_in_a_table(capsys):
+    installed = cli.groups()
+    assert {command.module for command in cli.by_name(installed).values()} == runnable() - PROGRAMS
     cli.main(["--help"])
     out = capsys.readouterr().out
-    for name, command in cli.COMMANDS.items():
-        assert f"  {name} " in out
-        assert command.help in out
-    for group in cli.GROUPS:
-        assert f"\n{group}:\n" in out
+    for title, group in installed.items():
+        assert f"\n{title}:\n" in out
+        for name, command in group.items():
+            assert f"  {name} " in out
+            assert command.help in out
+    assert "Not installed" not in out
+
+
+def test_help_imports_no_command():
+    script = "import sys; from scripts import cli; cli.main(['--help']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = set(done.stderr.split())
+    assert {"scripts.commands", "ensemble_capacity.commands", "lab.commands"} <= loaded
+    assert not loaded & {"ray", "openvino", "numpy", *(each.module for each in cli.by_name(cli.groups()).values())}
 
 
 def test_the_version_is_that_of_the_package_and_of_the_changelog(capsys):
@@ -83,22 +96,53 @@ def test_an_unknown_command_is_told_what_there_is():
         cli.main(["serv"])
 
 
-@pytest.mark.parametrize(("name", "room"), [("train", "scripts.training"), ("limit", "scripts.lab")])
-def test_what_the_wheel_leaves_out_is_named_in_one_line(name, room, monkeypatch):
-    for module in [each for each in sys.modules if each.startswith(room)]:
-        monkeypatch.delitem(sys.modules, module)
+def only(monkeypatch, *points):
+    """Let these entry points be all that is installed."""
+    made = [metadata.EntryPoint(name, value, cli.ENTRY_POINTS) for name, value in points]
+    monkeypatch.setattr(cli.metadata, "entry_points", lambda group: metadata.EntryPoints(made))
 
-    def find_spec(module, *_):
-        if module == room:
-            raise ModuleNotFoundError(name=module)
 
-    monkeypatch.setattr(sys, "meta_path", [SimpleNamespace(find_spec=find_spec), *sys.meta_path])
-    with pytest.raises(SystemExit, match=f"^ensemble {name}: this installation has no {room}; run it in a checkout"):
+OWN = ("ensemble-serving", "scripts.commands:COMMANDS")
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "remedy"),
+    [
+        ("load", ROOT, rf"ensemble-capacity, which .*: \S+ -m pip install -e {ROOT}/packages/capacity$"),
+        ("train", ROOT, rf"ensemble-lab, which .*: \S+ -m pip install -e {ROOT}/packages/capacity -e {ROOT}/lab$"),
+        ("overload", ROOT / "docs", "ensemble-capacity, which .*: install its wheel, "),
+        ("limit", ROOT / "docs", "ensemble-lab, which .*: a checkout of the project has it$"),
+    ],
+)
+def test_a_command_that_is_not_installed_says_what_brings_it(name, where, remedy, monkeypatch):
+    only(monkeypatch, OWN)
+    monkeypatch.setattr(cli, "CHECKOUT", where)
+    with pytest.raises(SystemExit, match=f"^ensemble {cli.RENAMED.get(name, name)} is part of {remedy}"):
         cli.main([name, "--help"])
 
 
+def test_help_lists_what_is_not_installed(monkeypatch):
+    only(monkeypatch, OWN)
+    assert "\nNot installed: ensemble-capacity, with load, plan, tune.\n" in cli.usage()
+
+
+def test_other_distributions_add_commands_and_neither_break_nor_replace_ours(monkeypatch, tmp_path, capsys):
+    mine = {"Mine": {"hello": ("mine.hello", "Says hello."), "doctor": ("mine.hello", "Is no doctor.")}}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "commands.py").write_text(f"COMMANDS = {mine}")
+    (tmp_path / "mine" / "hello.py").write_text("def main(): print('hello')")
+    monkeypatch.syspath_prepend(tmp_path)
+    only(monkeypatch, ("a-broken-one", "no_such:COMMANDS"), ("mine", "mine.commands:COMMANDS"), OWN)
+    cli.main(["hello"])
+    told = capsys.readouterr()
+    assert told.out == "hello\n"
+    assert "the commands of a-broken-one are left out: ModuleNotFoundError" in told.err
+    assert "another command 'doctor', of mine, is left out" in told.err
+    assert cli.by_name(cli.groups())["doctor"].module == "scripts.doctor.__main__"
+
+
 def test_another_module_that_is_missing_keeps_its_traceback(monkeypatch):
-    monkeypatch.setitem(cli.COMMANDS, "doctor", cli.Command("scripts.no_such", ""))
+    monkeypatch.setitem(commands.COMMANDS["Serve"], "doctor", ("scripts.no_such", ""))
     with pytest.raises(ModuleNotFoundError, match="no_such"):
         cli.main(["doctor"])
 

@@ -15,8 +15,8 @@ from deployments.contract.declared import (
     declared,
     read_jpeg,
 )
-from scripts.lab.faults.hostile.bombs import BOMBS
-from scripts.lab.faults.hostile.pictures import ANIMATED, FORMATS, animated, well_formed
+from lab.faults.hostile.bombs import BOMBS
+from lab.faults.hostile.pictures import ANIMATED, FORMATS, animated, well_formed
 from tests import pictures
 
 

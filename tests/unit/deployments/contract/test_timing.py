@@ -1,6 +1,7 @@
 from deployments.contract.item import Note, Step
-from deployments.contract.timing import Timeline, Timing
+from deployments.contract.timing import Timeline
 from deployments.ingress.http.server_timing import server_timing
+from ensemble_serving.answer import Timing
 
 MS = 1_000_000
 

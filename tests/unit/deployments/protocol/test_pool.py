@@ -3,10 +3,11 @@ import sys
 
 SCRIPT = """
 from google.protobuf import descriptor_pool
-from deployments.protocol import feedback_pb2, inference_pb2, pool, tensorflow_serving_pb2
+from deployments.protocol import feedback_pb2, tensorflow_serving_pb2
+from ensemble_serving.protocol import inference_pb2, pool
 
 default = descriptor_pool.Default()
-names = [file.name for file in pool.FILES.file if file.name.startswith("deployments")]
+names = [file.name for file in pool.FILES if not file.name.startswith("google")]
 for name in names:
     try:
         default.FindFileByName(name)

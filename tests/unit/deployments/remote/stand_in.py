@@ -12,8 +12,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from deployments.protocol import inference_pb2 as pb
 from deployments.protocol.services import OPEN_INFERENCE, types
+from ensemble_serving.protocol import inference_pb2 as pb
 
 UNIFORM = np.full(4, 0.25, np.float32)
 

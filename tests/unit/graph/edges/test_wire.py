@@ -4,8 +4,9 @@ import pytest
 from deployments.contract.answer import Answer, Classification, ClassProbability, MemberAnswer
 from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import InvalidImage
-from deployments.contract.item import CacheStatus, Item, MemberPrediction
+from deployments.contract.item import Item, MemberPrediction
 from deployments.contract.options import Options
+from ensemble_serving.answer import CacheStatus
 from graph.edges import wire
 from tests.batches import batch, errors, notes
 

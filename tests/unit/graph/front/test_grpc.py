@@ -8,10 +8,10 @@ import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from deployments.protocol import inference_pb2 as pb
 from deployments.protocol import services as module
 from deployments.protocol.functions import SERVED_BY
 from deployments.protocol.services import SERVICES, listed
+from ensemble_serving.protocol import inference_pb2 as pb
 from graph.front.grpc import BESIDES, GrpcListener
 from graph.front.grpc_call import GrpcCall
 from graph.front.reflection import ReflectionListener

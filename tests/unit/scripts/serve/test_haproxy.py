@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from deployments.protocol import inference_pb2 as pb
+from ensemble_serving.protocol import inference_pb2 as pb
 from graph.front import slot
 from scripts.errors import ScriptError
 from scripts.serve import haproxy

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import grpc
 import pytest
 
-from deployments.protocol import inference_pb2 as pb
+from ensemble_serving.protocol import inference_pb2 as pb
 from graph.front import slot
 from graph.front.grpc import GrpcListener
 from tests.unit.scripts.serve.test_haproxy import Front, folder

@@ -11,9 +11,9 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from deployments.ingress.access import Access
 from deployments.ingress.grpc.server import MOST_HELD, GrpcServer
 from deployments.ingress.refusals import LEAST_PACE, Refusals
-from deployments.protocol import inference_pb2 as pb
 from deployments.protocol import services
 from deployments.protocol.services import SERVICES
+from ensemble_serving.protocol import inference_pb2 as pb
 from tests.door import Door
 
 

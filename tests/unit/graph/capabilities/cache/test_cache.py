@@ -12,8 +12,9 @@ from deployments.combiner import Combiner, CombinerSettings
 from deployments.contract.batch import Batch, Work
 from deployments.contract.caller import Caller
 from deployments.contract.errors import InferenceFailed, InvalidImage
-from deployments.contract.item import CacheStatus, Item
+from deployments.contract.item import Item
 from deployments.contract.options import Options
+from ensemble_serving.answer import CacheStatus
 from graph.capabilities.cache.flow import DECODER, Cache
 from graph.capabilities.cache.metrics import CacheMetrics
 from graph.capabilities.cache.settings import CacheSettings

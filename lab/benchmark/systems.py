@@ -1,0 +1,291 @@
+"""The servers that `ensemble benchmark` compares, each started, loaded and stopped alike."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from ensemble_capacity.load.duration import Duration
+from ensemble_capacity.load.load import Closed, Mode, Target
+from ensemble_capacity.load.measure import measure
+from ensemble_capacity.load.processes import Processes
+from ensemble_capacity.load.protocols.classify import Classify
+from ensemble_capacity.load.protocols.open_inference import OpenInference
+from ensemble_capacity.load.row import Row
+from ensemble_serving.transports import NoResponse, once
+from lab.benchmark.peer import AS_IT_IS, form, grpc_form, head, python_of
+from lab.benchmark.workloads import ROOT, Placement, Workload
+from lab.network import Machine
+from scripts.errors import ScriptError
+from scripts.process import says_ready, started
+from scripts.serve.environment import switches
+from scripts.serve.ports import Port, check_ports
+from scripts.shipped import shipped
+
+# The variables let two campaigns run side by side; what Serve listens on behind HAProxy has variables of its own.
+HTTP_PORT = int(os.environ.get("ENSEMBLE_LAB_HTTP_PORT", "18100"))
+GRPC_PORT = int(os.environ.get("ENSEMBLE_LAB_GRPC_PORT", "19100"))
+READY_TIMEOUT_S, PORTS_TIMEOUT_S = 120.0, 15.0
+WARM_UP_S = 1.0
+PEERS = Path(__file__).resolve().parent / "peers"
+ENSEMBLE = grpc_form()
+# A peer's file has the name of the package that it needs, which Python would find in the file's folder first.
+UNSHADOWED = ("-P",)
+
+
+@dataclass(frozen=True)
+class System:
+    """A server to measure.
+
+    Attributes:
+        name: `ours` or a file of `lab/benchmark/peers`.
+        placement: of our nodes; None for a peer.
+        protocols: what it is asked by.
+        form: of a request over HTTP.
+        grpc_form: of a request over gRPC.
+        file: our configuration, where it is not the placement's usual one; or a peer's program.
+        arguments: further ones of a peer's program.
+    """
+
+    name: str
+    placement: Placement | None
+    protocols: tuple[str, ...]
+    form: Classify = AS_IT_IS
+    grpc_form: OpenInference = ENSEMBLE
+    file: str | None = None
+    arguments: tuple[str, ...] = ()
+
+
+OURS: dict[Placement, System] = {
+    "colocated": System("ours", "colocated", ("http", "grpc")),
+    "separate": System("ours", "separate", ("http", "grpc")),
+}
+
+# What is measured beside `ours`: one process by HTTP alone, a process per core, and what makes an answer cheap.
+VARIANTS = {
+    "colocated": System("colocated", "colocated", ("http",)),
+    "throughput": System("throughput", "colocated", ("http", "grpc"), file="configs/throughput.yaml"),
+    "cascade": System("cascade", "colocated", ("http",), file="configs/cascade.yaml"),
+    "student": System("student", "colocated", ("http",), file="configs/student.yaml"),
+    "cached": System("cached", "colocated", ("http",), file="configs/cached.yaml"),
+}
+
+
+def named(names: list[str]) -> list[System]:
+    """The systems of these names, in order; `ours` is two.
+
+    Raises:
+        ScriptError: there is no such system.
+    """
+    others = peers()
+    known = ["limit", "ours", *VARIANTS, *others]
+    systems: list[System] = []
+    for name in names:
+        if name == "ours":
+            systems += OURS.values()
+        elif name in VARIANTS:
+            systems.append(VARIANTS[name])
+        elif name in others:
+            systems.append(others[name])
+        elif name != "limit":
+            raise ScriptError(f"there is no system {name!r}; there are {', '.join(known)}")
+    return systems
+
+
+def peers() -> dict[str, System]:
+    """The servers to compare with, by name."""
+    return {system.name: system for file in sorted(PEERS.glob("*.py")) for system in forms_of(file)}
+
+
+def forms_of(file: Path) -> Iterator[System]:
+    """A peer's server, and its variants, named `<file>-<variant>`, by the `[tool.benchmark]` table of the file's head.
+
+    Besides the fields of `form`: `grpc`, whether the server answers the Open Inference Protocol over gRPC, too, on
+    `--grpc-port`; `shape`, of the input of a gRPC request; and `variants`, the arguments of each, by its name.
+    """
+    declared = dict(head(file).get("tool", {}).get("benchmark", {}))
+    variants = {"": (), **declared.pop("variants", {})}
+    protocols = ("http", "grpc") if declared.pop("grpc", False) else ("http",)
+    forms: dict[str, Any] = {"grpc_form": grpc_form(declared.pop("shape", (1,))), "form": form(declared)}
+    for name, arguments in variants.items():
+        full = f"{file.stem}-{name}" if name else file.stem
+        yield System(full, None, protocols, file=str(file), arguments=tuple(arguments), **forms)
+
+
+class Running:
+    """A server that runs: where it is asked, and what its processes use."""
+
+    def __init__(self, process: subprocess.Popen[bytes], system: System, log: Path) -> None:
+        """Set the process that all its others descend from, the system that it is, and what it prints to."""
+        self._process = psutil.Process(process.pid)
+        self._usage = Processes(self._process)
+        self._system = system
+        self._log = log
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process of the server."""
+        return [self._process, *self._process.children(recursive=True)]
+
+    def told(self, name: str) -> str:
+        """The value of a variable in the file that our server names for other shells."""
+        words = self._log.read_text(encoding="utf-8").split()
+        variables = Path(words[words.index("source") + 1]).read_text(encoding="utf-8").split()
+        return next(word.partition("=")[2] for word in variables if word.startswith(f"{name}="))
+
+    def cpu_s(self) -> float:
+        """CPU seconds of its processes so far, user and system; of those that have ended as well."""
+        return sum(self._usage.cpu_s().values())
+
+    def resident_mb(self) -> float:
+        """Its processes' resident memory together, megabytes; a page that several share counts once."""
+        return sum(self._usage.memory_mb().values())
+
+    def replicas(self, deployment: str) -> list[psutil.Process]:
+        """The processes that run a deployment's replicas."""
+        return replicas_among(self.processes(), deployment)
+
+    def row(
+        self, workload: Workload, protocol: str, mode: Mode, seconds: float, timeout_s: float = Target.timeout_s
+    ) -> Row:
+        """What a load measures; requests may have failed, also by the time-out."""
+        target = Target(
+            f"{protocol}://127.0.0.1:{HTTP_PORT if protocol == 'http' else GRPC_PORT}",
+            self._system.form if protocol == "http" else self._system.grpc_form,
+            tuple(path.read_bytes() for path in workload.images),
+            repeats=workload.repeats,
+            timeout_s=timeout_s,
+        )
+        return measure(target, mode, Duration(WARM_UP_S, seconds))
+
+    def load(self, workload: Workload, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
+        """What a closed loop of clients measures, and what the server used meanwhile.
+
+        Raises:
+            ScriptError: a request failed.
+        """
+        before = self.cpu_s()
+        row = self.row(workload, protocol, Closed(clients), seconds)
+        used = self.cpu_s() - before
+        if row.failed or not row.requests:
+            raise ScriptError(f"{row.failed} requests failed, {row.requests} did not: {row.first_error}")
+        # Over the warm-up as well, like the CPU that was counted.
+        per_request = seconds / (seconds + WARM_UP_S) * 1000 / row.requests
+        return {
+            "requests_per_s": row.requests_per_s,
+            "p50_ms": row.percentiles_ms["p50"],
+            "p99_ms": row.percentiles_ms["p99"],
+            "server_cpu_ms_per_request": used * per_request,
+            "client_cpu_ms_per_request": row.client_cpu_ms,
+            "resident_mb": self.resident_mb(),
+        }
+
+
+def replicas_among(processes: Iterable[psutil.Process], deployment: str) -> list[psutil.Process]:
+    """Those of the processes that run a deployment's replicas."""
+    return [p for p in processes if f"ServeReplica:ensemble:{deployment}" in " ".join(_command(p))]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+@contextmanager
+def running(
+    system: System,
+    workload: Workload,
+    edit: Callable[[dict[str, Any]], None] | None = None,
+    environment: Mapping[str, str] | None = None,
+    machine: Machine | None = None,
+) -> Iterator[Running]:
+    """Start a system, wait until it answers, and stop it at the end.
+
+    Args:
+        system: the server.
+        workload: what it serves.
+        edit: changes our configuration.
+        environment: more of it.
+        machine: where ours runs, and listens for anyone; None for here.
+
+    Raises:
+        ScriptError: it did not start.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        command = _ours(system, workload, edit, folder, machine) if system.placement else _peer(system, workload)
+        _wait_for_ports()
+        log, env = folder / "log", {**_inherited(system), **(environment or {})}
+        where, is_ready = (ROOT, says_ready) if system.placement else (folder, partial(_answers, system, workload))
+        with started(command, log, is_ready, READY_TIMEOUT_S, cwd=where, env=env) as process:
+            yield Running(process, system, log)
+
+
+def _inherited(system: System) -> dict[str, str]:
+    """The environment of a server: this process' own, and of a peer without this application's switches."""
+    ours = switches() if system.placement is None else {}
+    return {name: value for name, value in os.environ.items() if name not in ours}
+
+
+def _wait_for_ports() -> None:
+    """Wait until nothing listens where servers do: a worker of the one before may need a moment to end.
+
+    Raises:
+        ScriptError: something still does.
+    """
+    give_up = time.monotonic() + PORTS_TIMEOUT_S
+    while True:
+        try:
+            return check_ports(Port("127.0.0.1", HTTP_PORT), Port("127.0.0.1", GRPC_PORT))
+        except ScriptError:
+            if time.monotonic() > give_up:
+                raise
+        time.sleep(0.2)
+
+
+def _ours(
+    system: System,
+    workload: Workload,
+    edit: Callable[[dict[str, Any]], None] | None,
+    folder: Path,
+    machine: Machine | None,
+) -> list[str]:
+    assert system.placement is not None
+    file = shipped(system.file) if system.file is not None else None
+    config = workload.config(system.placement, HTTP_PORT, GRPC_PORT, file)
+    if edit is not None:
+        edit(config)
+    if machine is not None:
+        config["http_options"]["host"] = machine.address
+    (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    command = [sys.executable, "-P", "-m", "scripts.serve", str(folder / "config.yaml")]
+    return command if machine is None else [*machine.inside, *command, "--without-keys"]
+
+
+def _peer(system: System, workload: Workload) -> list[str]:
+    assert system.file is not None
+    command = [python_of(Path(system.file)), *UNSHADOWED, system.file, "--port", str(HTTP_PORT)]
+    if "grpc" in system.protocols:
+        command += ["--grpc-port", str(GRPC_PORT)]
+    command += ["--size", *map(str, workload.size), "--precision-hint", workload.precision or ""]
+    return [*command, *system.arguments, *map(str, workload.models)]
+
+
+def _answers(system: System, workload: Workload, _: Path) -> bool:
+    with suppress(NoResponse):
+        request = system.form.request([workload.images[0].read_bytes()])
+        return once(f"http://127.0.0.1:{HTTP_PORT}", request, timeout_s=30).ok
+    return False

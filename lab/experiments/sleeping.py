@@ -1,0 +1,52 @@
+"""An application whose member waits instead of computing, so that replicas add capacity on a machine of few cores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ray.serve import Application
+
+from deployments.contract.batch import Batch
+from deployments.contract.nodes import Graph, Node
+from deployments.contract.payload import PixelSets
+from graph.agreement import agree
+from graph.app import application
+from graph.capabilities.capability import Capability, Nodes
+from graph.config import parse
+from graph.flows.ensemble import Ensemble
+from graph.flows.member import Member
+from graph.flows.pipeline import Pipeline
+from graph.names import COMBINER, LABELER, TRANSFORMER
+
+# Of an image; images wait for each other, as they do for a member's threads.
+SLEEP_S = 0.02
+
+
+class Sleeping:
+    """An ensemble that takes as long as a slow one, and no CPU time for it."""
+
+    def __init__(self, ensemble: Node[Any, Any]) -> None:
+        """Set what answers in the end."""
+        self._ensemble, self._turn = ensemble, asyncio.Lock()
+
+    async def __call__(self, batch: Batch[PixelSets]) -> Batch[Any]:
+        """Pixels to probabilities, one batch after the other."""
+        async with self._turn:
+            await asyncio.sleep(SLEEP_S * len(batch.items))
+        return await self._ensemble(batch)
+
+
+def compose(pixels: Mapping[str, str], nodes: Nodes, _: Sequence[Capability]) -> Graph:
+    """Transformer, the sleeping ensemble, labeler."""
+    members = {name: Member(nodes[name], key) for name, key in pixels.items()}
+    return Pipeline(nodes[TRANSFORMER], Sleeping(Ensemble(members, nodes[COMBINER])), nodes[LABELER])
+
+
+def build(args: dict[str, Any]) -> Application:
+    """`import_path: lab.experiments.sleeping:build`."""
+    config = parse(args)
+    agreed = agree(config)
+    return application(config, agreed, partial(compose, agreed.pixels))

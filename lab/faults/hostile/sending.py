@@ -1,0 +1,152 @@
+"""Sends hostile inputs, and judges what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from lab.faults.hostile.inputs import Input
+
+# The server's deadline is 30 s, and so is its patience with a connection on which nothing comes.
+DEADLINE_S = 30.0
+GRACE_S = 5.0
+MOST_READ = 4 * 1024 * 1024
+STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+RETRY_AFTER = re.compile(rb"\r\nretry-after: *\d", re.IGNORECASE)
+# That the server failed, and not the caller.
+GRPC_FAULTS = frozenset({"UNKNOWN", "INTERNAL", "DATA_LOSS", "ABORTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
+ENDED = re.compile("GOAWAY received; Error code: (9|11)")
+# No limit of the client's own, no second attempt, no connection that others use: it is the server that is looked at.
+CHANNEL = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_metadata_size", 10**6),
+    ("grpc.enable_retries", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+PACKINGS = {"": None, "gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}
+# Between two pieces of a request that is sent in many, so that they don't arrive as one.
+PAUSE_S = 0.001
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an input.
+
+    Attributes:
+        status: the status, or how the connection ended.
+        seconds: how long it took.
+        failure: what the server did wrong; None for nothing.
+    """
+
+    status: str
+    seconds: float
+    failure: str | None
+
+
+class Sender:
+    """Sends inputs to a server, each on a connection of its own: what ends one is no other's business."""
+
+    def __init__(self, host: str, http_port: int, grpc_port: int) -> None:
+        """Set where the server listens."""
+        self._http, self._grpc = (host, http_port), (host, grpc_port)
+
+    async def send(self, sent: Input) -> Outcome:
+        """What becomes of an input, within the deadline and some grace."""
+        began = time.monotonic()
+        way = {"http": self._by_http, "grpc": self._by_grpc, "http2": self._by_http2}[sent.way]
+        try:
+            async with asyncio.timeout(DEADLINE_S + GRACE_S):
+                status, failure = await way(sent)
+            if status in sent.due:
+                failure = None
+        except TimeoutError:
+            status, failure = "hangs", f"no answer in {DEADLINE_S + GRACE_S:.0f} s"
+        return Outcome(status, time.monotonic() - began, failure)
+
+    async def _by_grpc(self, sent: Input) -> tuple[str, str | None]:
+        async with grpc.aio.insecure_channel(f"{self._grpc[0]}:{self._grpc[1]}", options=CHANNEL) as channel:
+            try:
+                call: Any = channel.unary_unary(sent.method)
+                packing = PACKINGS[sent.packing]
+                await call(sent.content, metadata=sent.metadata, timeout=DEADLINE_S + GRACE_S, compression=packing)
+            except grpc.aio.AioRpcError as err:
+                name, details = err.code().name, err.details() or ""
+                if ENDED.search(details):
+                    # The front ended the connection: it is how HTTP/2 refuses headers that are too large.
+                    return "connection ended", None
+                return name, f"{name} {details}" if name in GRPC_FAULTS else None
+            return "OK", None
+
+    async def _by_http2(self, sent: Input) -> tuple[str, str | None]:
+        answer = await exchange(self._grpc, sent, lambda got: False)
+        if answer is None:
+            return "refused", "the connection was refused"
+        return ("frames" if len(answer) > 9 else "closed"), None
+
+    async def _by_http(self, sent: Input) -> tuple[str, str | None]:
+        answer = await exchange(self._http, sent, is_whole)
+        if answer is None:
+            return "refused", "the connection was refused"
+        # A reader that was fooled answers twice.
+        found = STATUS.match(answer)
+        if found is None:
+            return "closed", "the connection was closed without an answer" if sent.whole else None
+        status = int(found[1])
+        is_refusal = status == 503 and RETRY_AFTER.search(answer) is not None
+        fault = status >= 500 and status != 505 and not is_refusal
+        return str(status), f"{status} {answer[-300:]!r}" if fault else None
+
+
+async def exchange(where: tuple[str, int], sent: Input, is_enough: Callable[[bytes], bool]) -> bytes | None:
+    """What a server answers to bytes on a connection of their own; None if it takes none."""
+    try:
+        reader, writer = await asyncio.open_connection(*where)
+    except OSError:
+        return None
+    got = bytearray()
+    sending = asyncio.ensure_future(_write(writer, sent))
+    try:
+        with suppress(OSError):
+            while len(got) < MOST_READ and (more := await reader.read(65536)):
+                got += more
+                if is_enough(bytes(got)):
+                    break
+    finally:
+        sending.cancel()
+        writer.close()
+        with suppress(OSError, asyncio.CancelledError):
+            await sending
+    return bytes(got)
+
+
+async def _write(writer: asyncio.StreamWriter, sent: Input) -> None:
+    with suppress(OSError):
+        piece = -(-len(sent.content) // sent.pieces) or 1
+        for start in range(0, len(sent.content), piece):
+            writer.write(sent.content[start : start + piece])
+            await writer.drain()
+            if sent.pieces > 1:
+                await asyncio.sleep(PAUSE_S)
+        if not sent.whole or sent.way == "http2":
+            # What is not whole stays so: the server need not wait for more.
+            writer.write_eof()
+
+
+def is_whole(got: bytes) -> bool:
+    """Whether a whole answer of HTTP/1.1 is among these bytes."""
+    head, end, body = got.partition(b"\r\n\r\n")
+    if not end:
+        return False
+    if head[9:10] == b"1" and head[9:12] != b"101":
+        return is_whole(body)
+    if (length := LENGTH.search(head)) is not None:
+        return len(body) >= int(length[1])
+    return body.endswith(b"0\r\n\r\n") if b"chunked" in head.lower() else False

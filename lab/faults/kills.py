@@ -1,0 +1,258 @@
+"""Kills a process of a server at some moment of its start, of its load or of its stop, and then starts a server again.
+
+    ensemble faults kills                          # 40 kills, three quarters of an hour
+    ensemble faults kills --seed 7 --first 4 --kills 1    # one that failed, alone
+
+Which process is killed (SIGKILL) and when follows from the seed and the kill's number. What was killed either heals, or
+ends and says why; either way it must end within 30 s of Ctrl-C. The server that is started then must clear away what is
+left, answer, and leave nothing behind itself. Another Ray of this user runs all the while, and must go on. The exit
+status is 1 if anything was not so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import yaml
+from tqdm import tqdm
+
+from ensemble_serving.transports import NoResponse, Request, is_ready, once
+from lab.benchmark.systems import GRPC_PORT, HTTP_PORT
+from lab.benchmark.workloads import ROOT, workload
+from scripts.errors import ScriptError, at_least_zero, errors_in_one_line, positive
+from scripts.flags import described
+from scripts.results import Table, add_files, check_files, write_files
+from scripts.serve.cluster import leftovers
+from scripts.serve.environment import set_up
+
+# By what is in its command line, the most particular first: whose process it is.
+PARTS = {
+    "the process of `make serve`": "scripts.serve",
+    "GCS": "gcs_server",
+    "the raylet": "raylet/raylet",
+    "Serve's interface": "ray::ServeInterface",
+    "the fork server": "graph.ray_internals.fork_server",
+    "Serve's controller": "ray::ServeController",
+    "HAProxy": "bin/haproxy",
+    "the replica": "ray::ServeReplica",
+}
+MOMENTS = ("start", "load", "stop")
+# Within these a start and a stop happen, seconds.
+START_S, STOP_S = 12.0, 3.0
+READY_S, END_S, NOTICED_S = 180.0, 30.0, 3.0
+HEADINGS = ("killed", "moment", "kills", "healed", "ended by itself", "too late", "cleared away", "failed")
+BYSTANDER = "import ray, sys; ray.init(num_cpus=1, include_dashboard=False); print('up', flush=True); sys.stdin.read()"
+
+
+@dataclass
+class Fate:
+    """What became of one kill.
+
+    Attributes:
+        outcome: `healed`, `ended`, or `late` if the process was not there (yet, or any more).
+        cleared: how many processes the next server cleared away.
+        failure: what was not as it must be; empty if all was.
+    """
+
+    outcome: str = "late"
+    cleared: int = 0
+    failure: str = ""
+
+
+class Served:
+    """A server in a process of its own."""
+
+    def __init__(self, config: Path, log: Path) -> None:
+        """Start it."""
+        self.log = log
+        with log.open("wb") as stream:
+            command = [sys.executable, "-P", "-m", "scripts.serve", str(config)]
+            self._process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, cwd=ROOT)  # noqa: S603
+
+    def kill(self, part: str) -> bool:
+        """Kill its process of a part; whether it was there."""
+        with suppress(psutil.Error):
+            own = psutil.Process(self._process.pid)
+            for process in (own, *own.children(recursive=True)):
+                with suppress(psutil.Error):
+                    if part in " ".join(process.cmdline()[:4]):
+                        process.kill()
+                        return True
+        return False
+
+    def until(self, check: Callable[[], bool], seconds: float) -> bool:
+        """Wait until something holds, or it has ended, or the time is over; whether it holds."""
+        give_up = time.monotonic() + seconds
+        while not (held := check()) and self.runs() and time.monotonic() < give_up:
+            time.sleep(0.1)
+        return held
+
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def is_ready(self) -> bool:
+        """Whether it has said that it is, and its service says so too."""
+        return "Ready." in self.told() and is_ready(f"http://127.0.0.1:{HTTP_PORT}")
+
+    def interrupt(self) -> None:
+        """As Ctrl-C does."""
+        if self.runs():
+            self._process.send_signal(signal.SIGINT)
+
+    def ends(self) -> bool:
+        """Whether it ends within the time that it has; it is killed if not."""
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return False
+        return True
+
+    def told(self) -> str:
+        """What it printed so far."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+
+def fate(number: int, seed: int, config: Path, image: bytes) -> tuple[str, str, Fate]:
+    """Kill once: the part and the moment that the number chose, and what became of it."""
+    chance = random.Random(f"{seed} {number}")
+    part, moment = chance.choice(list(PARTS)), chance.choice(MOMENTS)
+    found = Fate()
+    server = Served(config, config.with_name("killed.log"))
+    if moment == "start":
+        time.sleep(chance.uniform(0, START_S))
+    else:
+        if not server.until(server.is_ready, READY_S):
+            found.failure = f"did not start: {server.told()[-500:]}"
+        if moment == "stop":
+            server.interrupt()
+            time.sleep(chance.uniform(0, STOP_S))
+    if server.kill(PARTS[part]):
+        found.outcome = "ended"
+        if moment != "stop":
+            # What is left may say for a moment that all is well.
+            time.sleep(NOTICED_S)
+            found.outcome = "healed" if server.until(server.is_ready, READY_S) else "ended"
+            if found.outcome == "ended" and server.runs():
+                found.failure = f"neither ready nor ended after {READY_S:.0f} s: {server.told()[-500:]}"
+    server.interrupt()
+    if not server.ends():
+        found.failure = f"did not end {END_S:.0f} s after Ctrl-C: {server.told()[-500:]}"
+    if "Traceback" in server.told():
+        found.failure = f"printed a traceback: {server.told()[-500:]}"
+    _again(config, image, found)
+    return part, moment, found
+
+
+def _again(config: Path, image: bytes, found: Fate) -> None:
+    """Start a server on what the one before left, ask it, and stop it."""
+    left = _names(leftovers())
+    found.cleared = len(left)
+    server = Served(config, config.with_name("again.log"))
+    try:
+        if not server.until(server.is_ready, READY_S):
+            found.failure = f"the next server did not start: {server.told()[-500:]}"
+        elif found.cleared and "that a killed server left" not in server.told():
+            found.failure = f"the next server did not say that it cleared away {', '.join(left)}"
+        elif not (response := once(f"http://127.0.0.1:{HTTP_PORT}", Request("/classify", image))).ok:
+            found.failure = f"the next server answered {response.status}"
+    except NoResponse as err:
+        found.failure = f"the next server did not answer: {err}"
+    finally:
+        server.interrupt()
+        if not server.ends():
+            found.failure = f"the next server did not end: {server.told()[-500:]}"
+    if left := _names(leftovers()):
+        found.failure = f"the next server left {', '.join(left)}"
+
+
+def _names(processes: Iterable[psutil.Process]) -> list[str]:
+    """Names of processes, of those that have not ended meanwhile."""
+    names = []
+    for process in processes:
+        with suppress(psutil.Error):
+            names.append(process.name())
+    return names
+
+
+@contextmanager
+def bystander(folder: Path) -> Iterator[psutil.Process]:
+    """Another Ray of this user, that nobody marked as ours: its raylet."""
+    process = subprocess.Popen(  # noqa: S603
+        [sys.executable, "-c", BYSTANDER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(Path.home()), "RAY_TMPDIR": str(folder)},
+    )
+    try:
+        assert process.stdout is not None
+        if process.stdout.readline().strip() != b"up":
+            raise ScriptError("another Ray did not start beside the server")
+        yield next(p for p in psutil.Process(process.pid).children(recursive=True) if p.name() == "raylet")
+    finally:
+        process.communicate()
+
+
+def rows(fates: Sequence[tuple[str, str, Fate]]) -> list[list[str]]:
+    """The table's lines, without its headings."""
+    groups: dict[tuple[str, str], list[Fate]] = defaultdict(list)
+    for part, moment, found in fates:
+        groups[part, moment].append(found)
+    lines = []
+    for (part, moment), group in sorted(groups.items()):
+        outcomes = [sum(each.outcome == outcome for each in group) for outcome in ("healed", "ended", "late")]
+        counts = [len(group), *outcomes, sum(each.cleared for each in group), sum(bool(each.failure) for each in group)]
+        lines.append([part, moment, *map(str, counts)])
+    return lines
+
+
+def report(fates: Sequence[tuple[str, str, Fate]], args: argparse.Namespace) -> None:
+    """Print what became of all, and write the file that was asked for."""
+    table = Table(HEADINGS, rows(fates), words=range(2))
+    table.show()
+    write_files(args, table)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Parse the command line, kill, and tell."""
+    parser = described(__doc__, "ensemble faults kills")
+    parser.add_argument("--kills", type=positive, default=40, help="how many; default: %(default)s")
+    parser.add_argument("--seed", type=int, default=1, help="of what is killed when; default: %(default)s")
+    parser.add_argument("--first", type=at_least_zero, default=0, metavar="NUMBER", help="of the first kill")
+    add_files(parser, "markdown")
+    args = parser.parse_args(arguments)
+    check_files(parser, args)
+    fates: list[tuple[str, str, Fate]] = []
+    with errors_in_one_line(), tempfile.TemporaryDirectory(prefix="es-") as temporary:
+        load, config = workload("embedded", "int8"), Path(temporary) / "config.yaml"
+        config.write_text(yaml.safe_dump(load.config("colocated", HTTP_PORT, GRPC_PORT)), encoding="utf-8")
+        image = load.images[0].read_bytes()
+        try:
+            with bystander(Path(temporary)) as other:
+                set_up()
+                for number in tqdm(range(args.first, args.first + args.kills), unit="kill"):
+                    fates.append(fate(number, args.seed, config, image))
+                    if fates[-1][2].failure:
+                        tqdm.write(f"kill {number}, {fates[-1][0]} at its {fates[-1][1]}: {fates[-1][2].failure}")
+                if not other.is_running():
+                    raise ScriptError("another Ray of this user was ended")
+        finally:
+            if fates:
+                report(fates, args)
+    if any(found.failure for _, _, found in fates):
+        sys.exit(1)

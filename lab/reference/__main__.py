@@ -1,0 +1,42 @@
+"""Writes docs/reference from the code: configuration, commands, errors, HTTP and gRPC, and a JSON schema of the YAML.
+
+    ensemble reference
+
+Run it after a change of a field, a command's options, an error, a path or a proto; a test fails until it is done.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lab.reference import commands, configuration, errors, grpc, http, schema
+from scripts.flags import described
+from scripts.shipped import CHECKOUT
+
+FOLDER = CHECKOUT / "docs" / "reference"
+NOTE = "<!-- Written by `ensemble reference` from the code; a change here is lost. -->\n\n"
+
+
+def files() -> dict[str, str]:
+    """The text of each file, by its name in the folder."""
+    pages = {"configuration": configuration, "commands": commands, "errors": errors, "http": http, "grpc": grpc}
+    return {**{f"{name}.md": NOTE + made.page() for name, made in pages.items()}, schema.FILE: schema.text()}
+
+
+def write(folder: Path) -> None:
+    """Write every file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files().items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """Parse the command line and write."""
+    parser = described(__doc__)
+    parser.parse_args()
+    write(FOLDER)
+    print(f"wrote {FOLDER}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""The page on the fields of a configuration, made of their schemas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from lab.reference.markdown import code, first_paragraph, prose, table
+from lab.reference.schema import DEFINITIONS, FILE, arguments
+
+UNITS = {
+    "_ms": "ms", "_s": "s", "_bytes": "bytes", "_pixels": "pixels", "share": "share, 0 to 1", "_rate": "bytes/s",
+    "_batch_size": "images", "max_in_flight": "images", "max_parts": "images", "window": "answers", "top_k": "classes",
+}  # fmt: skip
+HEAD = ("field", "type", "default", "unit", "what it sets")
+INTRODUCTION = f"""# Every field of the configuration
+
+These are the fields of `args`, where `import_path` is `graph.app:build`. [The page on
+configuration](../configuration.md) explains how they work together. Where there is no default, the last column says
+what holds without the field. Ray Serve's own fields, as `deployments`, are [documented by
+Serve](https://docs.ray.io/en/latest/serve/configure-serve-deployment.html).
+
+[`{FILE}`]({FILE}) is the JSON schema of the whole YAML file, Serve's fields included. With it an editor completes the
+names of fields, shows this text and marks what is wrong; YAML Language Server (VS Code, Neovim, Emacs) reads it where
+the first line is:
+
+```yaml
+# yaml-language-server: $schema=docs/reference/{FILE}
+```
+"""
+
+
+def page() -> str:
+    """The page: the fields of `args`, and then those of each section, in the order in which they are named."""
+    schema = arguments()
+    definitions = schema[DEFINITIONS]
+    parts = [INTRODUCTION, "## args\n", _fields(schema, definitions)]
+    for name, path in _sections(schema, definitions):
+        parts += [f"## {path}\n", f"{first_paragraph(definitions[name]['description'])}\n"]
+        parts.append(_fields(definitions[name], definitions))
+    return "\n".join(parts)
+
+
+def _fields(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    required = schema.get("required", ())
+    rows = []
+    for name, field in schema["properties"].items():
+        described = field.get("description") or " ".join(
+            first_paragraph(definitions[each].get("description")) for each in _referred(field)
+        )
+        default = "required" if name in required else code(_default(field))
+        rows.append((code(name), _kind(field), default, _unit(name), prose(described)))
+    return table(HEAD, rows)
+
+
+def _sections(schema: Mapping[str, Any], definitions: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """The schemas that fields refer to, each once, and the path of the field in `args`."""
+    for name, path in dict(_below(schema, definitions, above)).items():
+        yield name, path
+        if not path.startswith("members[]"):
+            yield from _sections(definitions[name], definitions, f"{path}.")
+    if not above:
+        member = definitions["OpenVino"]
+        yield from ((name, path) for name, path in _below(member, definitions, "members[]."))
+
+
+def _below(schema: Mapping[str, Any], definitions: Mapping[str, Any], above: str) -> Iterator[tuple[str, str]]:
+    for field, value in schema["properties"].items():
+        for name in _referred(value):
+            yield name, _path(f"{above}{field}", name, definitions)
+
+
+def _path(field: str, name: str, definitions: Mapping[str, Any]) -> str:
+    kind = definitions[name]["properties"].get("kind", {}).get("const")
+    return f"{field}[] of kind {kind}" if kind else field
+
+
+def _referred(field: Mapping[str, Any]) -> list[str]:
+    """The names of the schemas that a field's type names."""
+    inner = [field, *field.get("anyOf", ()), *field.get("items", {}).get("oneOf", ())]
+    return [each["$ref"].rpartition("/")[2] for each in inner if "$ref" in each]
+
+
+def _default(field: Mapping[str, Any]) -> str:
+    if _referred(field) or "default" not in field or field["default"] is None:
+        return ""
+    return json.dumps(field["default"])
+
+
+def _unit(name: str) -> str:
+    return next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "")
+
+
+def _kind(field: Mapping[str, Any]) -> str:
+    """A field's type in words, with its bounds."""
+    if len(_referred(field)) > 1:
+        return "list of sections, by kind"
+    if "anyOf" in field:
+        kinds = [_kind(each) for each in field["anyOf"] if each.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
+    if "$ref" in field:
+        return "section"
+    if "enum" in field:
+        return " or ".join(code(each) for each in field["enum"])
+    if "const" in field:
+        return code(field["const"])
+    if field.get("type") == "array":
+        items = field.get("items") or {"type": "value"}
+        inner = [_kind(each) for each in field.get("prefixItems", [items])]
+        return f"list of {', '.join(dict.fromkeys(inner))}"
+    return f"{_TYPES.get(field.get('type', ''), field.get('type', 'value'))}{_bounds(field)}"
+
+
+_TYPES = {"object": "mapping", "string": "text"}
+
+
+def _bounds(field: Mapping[str, Any]) -> str:
+    low = field.get("minimum", field.get("exclusiveMinimum"))
+    high = field.get("maximum", field.get("exclusiveMaximum"))
+    above = "more than " if "exclusiveMinimum" in field else ""
+    below = "less than " if "exclusiveMaximum" in field else ""
+    if low is not None and high is not None:
+        return f", {above}{_number(low)} to {below}{_number(high)}"
+    if low is not None:
+        return f", {above or 'at least '}{_number(low)}"
+    return "" if high is None else f", {below or 'at most '}{_number(high)}"
+
+
+def _number(value: float) -> str:
+    return f"{int(value):,}" if value == int(value) else str(value)

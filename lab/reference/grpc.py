@@ -1,0 +1,62 @@
+"""The page on gRPC, made of the protos."""
+
+from __future__ import annotations
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor, ServiceDescriptor
+
+from deployments.protocol import feedback_pb2, seldon_pb2, tensorflow_serving_pb2
+from deployments.protocol.services import SERVICES
+from ensemble_serving.protocol import inference_pb2
+from lab.reference.markdown import code, table
+
+FILES: dict[str, FileDescriptor] = {
+    "inference.proto": inference_pb2.DESCRIPTOR,
+    "tensorflow_serving.proto": tensorflow_serving_pb2.DESCRIPTOR,
+    "seldon.proto": seldon_pb2.DESCRIPTOR,
+    "feedback.proto": feedback_pb2.DESCRIPTOR,
+}
+TYPES = {
+    number: name.removeprefix("TYPE_").lower()
+    for name, number in vars(FieldDescriptor).items()
+    if name.startswith("TYPE_") and isinstance(number, int)
+}
+INTRODUCTION = """# gRPC
+
+These are the services at 127.0.0.1:9000 and their messages. [The page of the interface](../api.md) says what
+each call does here. The server answers reflection unless API keys are on, so `grpcurl`
+needs no proto.
+"""
+
+
+def page() -> str:
+    """The page: services, and then messages by proto."""
+    parts = [INTRODUCTION, *map(_service, SERVICES)]
+    for name, file in FILES.items():
+        folder = "" if file.name.startswith("deployments") else "packages/client/"
+        parts += [f"## {name}\n", f"[`{folder}{file.name}`](../../{folder}{file.name})\n"]
+        parts += [_message(message) for message in file.message_types_by_name.values() if message.fields]
+    return "\n".join(parts)
+
+
+def _service(service: ServiceDescriptor) -> str:
+    rows = [(code(each.name), code(each.input_type.name), code(each.output_type.name)) for each in service.methods]
+    return f"## {service.full_name}\n\n{table(('method', 'request', 'response'), rows)}"
+
+
+def _message(message: Descriptor, above: str = "") -> str:
+    name = f"{above}{message.name}"
+    rows = [(str(field.number), code(field.name), _kind(field)) for field in message.fields]
+    inner = [each for each in message.nested_types if not each.GetOptions().map_entry]
+    text = f"### {name}\n\n{table(('number', 'field', 'type'), rows)}"
+    return "\n".join([text, *(_message(each, f"{name}.") for each in inner)])
+
+
+def _kind(field: FieldDescriptor) -> str:
+    kind = field.message_type or field.enum_type
+    name = kind.name if kind is not None else TYPES[field.type]
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        key, value = field.message_type.fields
+        return f"map of {code(TYPES[key.type])} to {_kind(value)}"
+    repeated = "repeated " if field.is_repeated else ""
+    oneof = "" if field.containing_oneof is None else f", one of {code(field.containing_oneof.name)}"
+    return f"{repeated}{code(name)}{oneof}"

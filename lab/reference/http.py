@@ -1,0 +1,97 @@
+"""The page on HTTP, made of the OpenAPI document of a server with every capability."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from deployments.contract.batch import Batch
+from deployments.ingress.http import documents
+from deployments.ingress.http.page import live
+from deployments.ingress.http.server import protocols
+from deployments.ingress.ingress import Ingress
+from deployments.ingress.service import Service
+from deployments.ingress.settings import IngressSettings
+from deployments.observe.observer import Observer
+from deployments.observe.stats import Stats
+from deployments.observe.tracing import Tracing
+from graph.capabilities.feedback import routes as feedback
+from graph.capabilities.feedback import seldon as seldon_feedback
+from graph.capabilities.loading import routes as loading
+from graph.capabilities.loading.control import ModelControl
+from lab.reference.markdown import code, table
+
+# Of an error, in the description of a status.
+CODE = re.compile(r"`\w+`(?=: )")
+INTRODUCTION = """# HTTP
+
+These are the paths at 127.0.0.1:8000. A running server has those that are turned on as a document at `/openapi.json`,
+with the schemas of all bodies, and as a page to try at `/docs`. [The page of the interface](../api.md) explains them,
+and [error codes](errors.md) lists every error.
+"""
+
+
+def page() -> str:
+    """The page: a row for each path, and then the paths with a query, a body or errors of their own."""
+    paths = _document()["paths"]
+    listed = [(path, method.upper(), operation) for path, each in paths.items() for method, operation in each.items()]
+    rows = [(method, code(path), operation["summary"]) for path, method, operation in listed]
+    parts = [INTRODUCTION, "## Paths\n", table(("method", "path", "what it does"), rows)]
+    return "\n".join([*parts, *(_operation(path, method, operation) for path, method, operation in listed)])
+
+
+def _document() -> dict[str, Any]:
+    """The OpenAPI document, of routes that are asked for nothing."""
+
+    async def graph(batch: Batch[Any]) -> Batch[Any]:
+        return batch
+
+    ingress = Ingress.of_images(graph, IngressSettings(), 0, Observer(Tracing(None, {})))
+    service = Service(ingress, (), lambda: True, stats=Stats())
+    routes = protocols(service) | live.routes(service)
+    routes |= feedback.routes(ingress, _nobody) | seldon_feedback.routes(ingress, _nobody, 0)
+    routes |= loading.routes(ingress, ModelControl.__new__(ModelControl))
+    return documents.openapi(routes)
+
+
+async def _nobody(*_: Any) -> None:
+    """Takes no label."""
+
+
+def _operation(path: str, method: str, operation: Mapping[str, Any]) -> str:
+    parts = [f"## {method} {path}\n", f"{operation['summary']}.\n"]
+    if "security" not in operation:
+        parts.append("It needs no API key.\n")
+    if parameters := operation.get("parameters"):
+        rows = [
+            (code(each["name"]), each["in"], _kind(each["schema"]), each.get("description", "")) for each in parameters
+        ]
+        parts.append(table(("parameter", "in", "type", "what it is"), rows))
+    if body := operation.get("requestBody"):
+        kinds = [f"{code(media_type)} ({_kind(each['schema'])})" for media_type, each in body["content"].items()]
+        parts.append(f"Body: {', '.join(kinds)}.\n")
+    answer = operation["responses"]["200"].get("content", {}).get("application/json", {})
+    parts.append(
+        f"Answer: {_kind(answer['schema']) if answer else 'no JSON'}. Errors: {_errors(operation['responses'])}.\n"
+    )
+    return "\n".join(parts)
+
+
+def _errors(responses: Mapping[str, Any]) -> str:
+    failures = {status: response["description"] for status, response in responses.items() if status != "200"}
+    return ", ".join(f"{status} {' '.join(CODE.findall(text))}" for status, text in failures.items())
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    """A schema in words; a named one by its name in the document."""
+    if "$ref" in schema:
+        return code(schema["$ref"].rpartition("/")[2])
+    for several in ("oneOf", "anyOf"):
+        if several in schema:
+            return " or ".join(map(_kind, schema[several]))
+    if "enum" in schema:
+        return " or ".join(code(each) for each in schema["enum"])
+    low, high = schema.get("minimum"), schema.get("maximum")
+    bounds = f", {low:,} to {high:,}" if low is not None and high is not None else ""
+    return f"{schema.get('type', 'any')}{bounds}"

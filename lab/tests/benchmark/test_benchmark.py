@@ -1,0 +1,122 @@
+import contextlib
+import json
+import sys
+
+import pytest
+
+from lab.benchmark import __main__ as benchmark
+from lab.benchmark.__main__ import Row, run, table
+from lab.benchmark.systems import OURS, System, named
+from lab.benchmark.workloads import workload
+from scripts.errors import ScriptError
+
+
+class FakeServer:
+    """Requests/s by the number of clients, one more in each round."""
+
+    rounds = 0
+
+    def load(self, load, protocol, clients, seconds):
+        sample = dict.fromkeys(benchmark.MEASURES[:-1], 1.0)
+        return {**sample, "requests_per_s": 100.0 * clients + FakeServer.rounds}
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Servers and a limit that answer numbers, and the order in which they were asked."""
+    order = []
+    FakeServer.rounds = 0
+
+    @contextlib.contextmanager
+    def running(system, load):
+        order.append(f"{system.name} {system.placement or ''}".strip())
+        FakeServer.rounds += 1
+        yield FakeServer()
+
+    class Limit:
+        checks = ()
+
+        def measure(self):
+            order.append("limit")
+            return {clients: {"requests_per_s": 200.0 * clients, "p50_ms": 1.0} for clients in (1, 8)}
+
+    monkeypatch.setattr(benchmark, "running", running)
+    return order, Limit()
+
+
+def test_systems_take_turns_with_the_limit_between_them(fake):
+    order, limit = fake
+    systems = [OURS["colocated"], System("fastapi", None, ("http",))]
+    *_, rows = run(workload("trivial", "int8"), systems, limit, [1, 8], 0.1, 3)
+    once = ["limit", "ours colocated", "limit", "fastapi", "limit"]
+    assert order == once * 3
+    assert len(rows) == 2 + 2 * 2 + 2
+    [row] = [row for row in rows if (row.system, row.protocol, row.clients) == ("ours", "grpc", 8)]
+    # Rounds 1, 3 and 5 were its own: the median is the middle one.
+    assert row.requests_per_s == 803
+    assert row.ratio_to_limit == pytest.approx(803 / 1600)
+
+
+def test_what_was_measured_before_a_failure_is_written(fake, monkeypatch, tmp_path):
+    _, limit = fake
+    calm = benchmark.running
+
+    def running(system, load):
+        if system.name == "fastapi":
+            raise ScriptError("fastapi did not start")
+        return calm(system, load)
+
+    monkeypatch.setattr(benchmark, "running", running)
+    monkeypatch.setattr(benchmark, "Limit", lambda *_: limit)
+    flags = ["--workload", "trivial", "--systems", "limit", "ours", "fastapi", "--clients", "1", "8"]
+    monkeypatch.setattr(sys, "argv", ["benchmark", *flags, "--json", str(tmp_path / "rows.json")])
+    with pytest.raises(SystemExit, match="fastapi did not start"):
+        benchmark.main()
+    systems = {(row["system"], row["placement"]) for row in json.loads((tmp_path / "rows.json").read_text())}
+    assert systems == {("limit", None), ("ours", "colocated"), ("ours", "separate")}
+    monkeypatch.setattr(sys, "argv", [*sys.argv[:-1], str(tmp_path / "missing" / "rows.json")])
+    with pytest.raises(SystemExit, match=r"^2$"):
+        benchmark.main()
+
+
+def test_a_limit_that_hangs_is_given_up(monkeypatch):
+    limit = benchmark.Limit(workload("trivial", "int8"), [1], 0.1)
+    monkeypatch.setattr(limit, "_command", [sys.executable, "-c", "import time; time.sleep(600)"])
+    monkeypatch.setattr(limit, "_patience_s", 0.5)
+    with pytest.raises(ScriptError, match="not measured within"):
+        limit.measure()
+
+
+def rows():
+    numbers = (100.0, 1.0, 2.0, 3.0)
+    return [
+        Row("trivial", "limit", None, None, 8, *numbers, None, None, None),
+        Row("trivial", "ours", "colocated", "http", 8, *numbers, 0.1, 900.0, 0.97),
+    ]
+
+
+def test_what_a_system_has_not_is_left_out_of_the_tables():
+    assert rows()[0].cells == ["limit", "-", "-", "8", "100", "1.00", "2.0", "3.00", "-", "-", "-"]
+    lines = table(rows()).markdown().splitlines()
+    assert len(lines) == 4
+    assert lines[3].startswith("| ours | colocated | http | 8 |")
+
+
+def test_an_unknown_system_is_told():
+    known = "limit, ours, colocated, throughput, cascade, student, cached, bentoml"
+    with pytest.raises(ScriptError, match=f"no system 'nginx'; there are {known}"):
+        named(["ours", "nginx"])
+    assert [system.name for system in named(["limit", "ours", "chain"])] == ["ours", "ours", "chain"]
+
+
+def test_the_shipped_configuration_is_what_is_measured():
+    load = workload("embedded", "float32")
+    config = load.config("separate", 1, 2)
+    assert config["http_options"]["port"] == 1
+    assert config["grpc_options"]["port"] == 2
+    members = config["applications"][0]["args"]["members"]
+    assert [(m["name"], m["version"], m["inference_precision"]) for m in members] == [
+        ("resnet", 1, "f32"),
+        ("densenet", 1, "f32"),
+    ]
+    assert all(path.read_bytes()[:2] == b"\xff\xd8" for path in load.images)

@@ -1,0 +1,150 @@
+import importlib.metadata
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import pytest
+
+from ensemble_capacity.load.protocols.classify import Classify
+from lab.benchmark import peer as peer_file
+from lab.benchmark import systems, workloads
+from lab.benchmark.peer import grpc_form, head
+from lab.benchmark.stopping import thresholds
+from lab.benchmark.systems import PEERS, System, named
+from lab.benchmark.workloads import Workload
+from models.repository import DEFAULT_ROOT, find
+from scripts.dataset import Dataset
+from scripts.errors import ScriptError
+from scripts.evaluate.accuracy import predict
+from tests.conftest import ROOT
+from tests.networks import brightness, store
+
+
+@pytest.fixture
+def installed(monkeypatch, tmp_path):
+    """What pip is asked to install, without installing it."""
+    asked = []
+
+    def run(command):
+        asked.append(command[command.index("--quiet") + 1 :])
+        return subprocess.CompletedProcess(command, installed_rc[0])
+
+    installed_rc = [0]
+    asked_of = type("Installed", (), {"asked": asked, "rc": installed_rc})
+    monkeypatch.setattr(peer_file, "CACHE", tmp_path)
+    monkeypatch.setattr(peer_file.subprocess, "run", run)
+    monkeypatch.setattr(peer_file.venv, "create", lambda folder, **_: folder.mkdir(parents=True, exist_ok=True))
+    return asked_of
+
+
+def peer(folder, *lines):
+    file = folder / "peer.py"
+    file.write_text("\n".join(["# /// script", *(f"# {line}".rstrip() for line in lines), "# ///", "import os"]))
+    return file
+
+
+def test_what_a_peer_wants_of_a_request_is_in_its_head(monkeypatch, tmp_path):
+    lines = [
+        "dependencies = []",
+        "",
+        "[tool.benchmark]",
+        'path = "/v2"',
+        'headers = { A = "b" }',
+        "body = '[\"BASE64\"]'",
+        "grpc = true",
+        "shape = [1, 1]",
+        'variants = { callable = ["--callable"] }',
+    ]
+    file = str(peer(tmp_path, *lines))
+    monkeypatch.setattr(systems, "PEERS", tmp_path)
+    forms = {"form": Classify("/v2", (("a", "b"),), '["BASE64"]'), "grpc_form": grpc_form((1, 1))}
+    assert named(["peer", "peer-callable"]) == [
+        System("peer", None, ("http", "grpc"), file=file, **forms),
+        System("peer-callable", None, ("http", "grpc"), file=file, arguments=("--callable",), **forms),
+    ]
+    assert forms["grpc_form"].inputs[0].shape == (-1, 1)
+
+
+def test_a_peer_that_declares_no_request_is_sent_the_image():
+    assert head(PEERS / "fastapi.py").get("tool") is None
+    [fastapi] = named(["fastapi"])
+    assert fastapi.form == Classify()
+
+
+def test_every_peer_is_well_declared():
+    names = sorted(path.stem for path in PEERS.glob("*.py"))
+    assert {"litserve", "mlserver", "bentoml", "triton"} < set(names)
+    assert [system.name for system in named(names)] == names
+
+
+def test_a_peer_has_our_builds_but_for_the_versions_it_asks_for(installed, tmp_path):
+    file = peer(tmp_path, 'dependencies = ["openvino", "numpy<2", "another"]')
+    for _ in range(2):
+        peer_file.python_of(file)
+    # The second time it is there.
+    assert installed.asked == [[f"openvino=={importlib.metadata.version('openvino')}", "numpy<2", "another"]]
+
+
+def test_a_peer_that_can_not_be_installed_is_told(installed, tmp_path):
+    installed.rc[0] = 1
+    with pytest.raises(ScriptError, match="peer could not be installed"):
+        peer_file.python_of(peer(tmp_path, 'dependencies = ["openvino"]'))
+
+
+def test_a_peer_without_a_head_runs_here():
+    assert peer_file.python_of(PEERS / "chain.py") == sys.executable
+
+
+def test_what_makes_the_ensemble_cheap_is_measured_beside_it(monkeypatch, tmp_path):
+    variants = named(["colocated", "cascade", "student", "cached"])
+    assert [system.placement for system in variants] == ["colocated"] * 4
+    monkeypatch.setattr(workloads, "CACHE", tmp_path)
+    (tmp_path / "a.jpg").write_bytes((ROOT / "tests" / "cat.jpg").read_bytes())
+    load = Workload("embedded", DEFAULT_ROOT, 2, (32, 32), (tmp_path / "a.jpg",), None)
+    plain, cascade, student, cached = (
+        load.config("colocated", 1, 2, ROOT / system.file if system.file else None)["applications"][0]["args"]
+        for system in variants
+    )
+    assert cascade.pop("ensemble")["cascade"]["exit_at"] == [0.9295]
+    assert cached.pop("cache")["ttl_s"] == 600
+    assert cascade["members"][1].pop("least_at_once") == 4
+    assert student.pop("ensemble")["cascade"]["order"] == ["student", "resnet", "densenet"]
+    assert (student["members"][0]["name"], student["members"].pop(0)["weight"]) == ("student", 0)
+    assert student["members"][1].pop("least_at_once") == 4
+    assert student.pop("ingress") == {"max_batch_size": 64}
+    # Nothing else differs.
+    ensemble = plain.pop("ensemble")
+    assert cached.pop("ensemble") == ensemble
+    assert plain == cascade == student == cached
+
+
+def test_the_threshold_stops_the_share_that_is_wanted(tmp_path):
+    for number in range(8):
+        level = np.full((32, 32, 3), 24 + number, np.uint8)
+        cv2.imwrite(str(tmp_path / f"{number}.png"), level)
+    photographs = Dataset(tmp_path, tuple(f"{number}.png" for number in range(8)))
+    for name in ("first", "second", "third"):
+        store(tmp_path / "models", name, brightness())
+    models = [find(tmp_path / "models", name) for name in ("first", "second", "third")]
+    weights = {model.name: 1.0 for model in models}
+    [scores] = predict(models[:1], photographs)
+    [at] = thresholds(models[:2], weights, photographs, [0.75])
+    assert (scores.max(axis=1) >= at).sum() == 6
+    # All say the same, so that the second stage is as sure as the first.
+    high, low = thresholds(models, weights, photographs, [0.5, 0.25])
+    assert (scores.max(axis=1) >= high).sum() == 4
+    assert (scores.max(axis=1) >= low).sum() == 6
+    with pytest.raises(ScriptError, match="no threshold stops"):
+        thresholds(models[:2], weights, photographs, [1.0])
+    with pytest.raises(ScriptError, match="wants 2 shares"):
+        thresholds(models, weights, photographs, [0.5])
+
+
+def test_a_peer_runs_without_our_switches(monkeypatch):
+    monkeypatch.setenv("RAY_SERVE_THROUGHPUT_OPTIMIZED", "1")
+    monkeypatch.setenv("ANOTHER", "1")
+    [chain] = named(["chain"])
+    assert "RAY_SERVE_THROUGHPUT_OPTIMIZED" not in systems._inherited(chain)
+    assert systems._inherited(chain)["ANOTHER"] == "1"
+    assert systems._inherited(systems.OURS["colocated"])["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "1"

@@ -1,0 +1,122 @@
+import re
+from dataclasses import replace
+
+import pytest
+
+from graph.config import parse
+from lab import reported
+from lab.experiments import experiment, hops
+from lab.experiments.traced import divided
+from scripts.errors import ScriptError
+from scripts.trace.spans import Span
+
+TRACE, US = "aa" * 16, 1000
+
+
+def span(identifier, parent, name, start, end):
+    """Times in milliseconds."""
+    return Span(TRACE, identifier, parent, name, "service", start * US, end * US, {}, [], {}, False)
+
+
+CLIENT = span("c", None, "client", 0, 100)
+SPANS = [
+    span("r", "c", "classify", 10, 95),
+    span("q", "r", "queue", 12, 20),
+    span("d", "r", "decode", 21, 30),
+    span("p", "r", "predict resnet", 33, 60),
+    span("x", "p", "classify", 35, 58),
+    span("z", "x", "predict m", 39, 50),
+    span("k", "r", "combine", 64, 66),
+    span("l", "r", "label", 71, 72),
+]
+
+
+@pytest.fixture
+def row():
+    return {"way": "open_inference", "rate": hops.RATES[1], **divided([(CLIENT, 100.5)], {TRACE: SPANS})}
+
+
+def test_every_part_has_its_share_and_they_sum_to_the_latency(row):
+    times = hops.parts(row)
+    assert times == pytest.approx(
+        {
+            "client": 15,
+            "ingress": 25,
+            "queue": 8,
+            "decode": 9,
+            "member": 11,
+            "combine": 2,
+            "label": 1,
+            "hops": 13,
+            "proxy": 16,
+        }
+    )
+    assert sum(times.values()) == pytest.approx(CLIENT.duration_us / US)
+    assert list(hops.hops(row).items()) == [
+        ("queue to decode", pytest.approx(1)),
+        ("decode to member", pytest.approx(3)),
+        ("member to combine", pytest.approx(4)),
+        ("combine to label", pytest.approx(5)),
+    ]
+
+
+def test_the_table_and_the_picture_tell_each_hop(row):
+    [line] = hops.table([row]).lines
+    assert "1.00 + 3.00 + 4.00 + 5.00" in line
+    [(heading, bars)] = hops.picture([row])
+    assert heading.startswith("open_inference")
+    assert {bar.label for bar in bars if bar.ours} == {"hops", "proxy"}
+
+
+def test_a_row_is_stored(row, tmp_path, monkeypatch):
+    for folder in ("FOLDER", "IMAGES"):
+        monkeypatch.setattr(experiment, folder, tmp_path)
+    (tmp_path / "hops.md").write_text(experiment.BEGIN + experiment.END)
+    rows = [{**row, "way": way} for way in hops.WAYS]
+    assert replace(hops.HOPS, measure=lambda _: [experiment.Part("all", lambda: rows)]).run(1, again=True)
+    assert hops.HOPS.stored().rows == rows
+
+
+def test_every_reported_figure_is_found(row):
+    rows = [{**row, "way": way} for way in hops.WAYS]
+    found = hops.compare(rows)
+    assert set(found) == {each.what for each in reported.of("hops")}
+    assert found["most of a hop between two nodes"].value == pytest.approx(5)
+
+
+def test_what_a_proxy_adds_is_told_of_the_requests_that_waited_for_it(row):
+    # Of another request, the member that is here ended last.
+    here = span("c", None, "client", 0, 50)
+    here = replace(here, trace_id="bb" * 16)
+    spans = [replace(span("r", "c", "classify", 0, 50), trace_id="bb" * 16)]
+    both = divided([(CLIENT, 100.0), (here, 50.0)], {TRACE: SPANS, here.trace_id: spans})
+    assert (both["requests"], both["elsewhere"]) == (2, 1)
+    found = hops.compare([row | both | {"way": way} for way in hops.WAYS])
+    assert found["least that a proxy to a model server adds"].value == pytest.approx(hops.parts(row)["proxy"])
+
+
+def test_a_member_after_the_other_is_no_hop():
+    late = [*SPANS, span("e", "r", "predict densenet", 61, 63)]
+    row = divided([(CLIENT, 100.0)], {TRACE: late})
+    assert hops.parts(row)["member"] == pytest.approx(11 + 1 + 2)
+    assert len(hops.hops(row)) == 4
+
+
+def test_a_sum_that_misses_the_latency_is_an_error():
+    with pytest.raises(ScriptError, match=re.escape("sum to 100.00 ms, and the client's latency is 104.00 ms")):
+        divided([(CLIENT, 104.0)], {TRACE: SPANS})
+
+
+def test_a_trace_that_was_not_written_is_an_error():
+    with pytest.raises(ScriptError, match="was not written"):
+        divided([(CLIENT, 100.0)], {})
+
+
+@pytest.mark.parametrize("way", hops.WAYS)
+def test_a_way_is_a_configuration(way):
+    config = hops.configured(way, "grpc://127.0.0.1:1")
+    parsed = parse(config["applications"][0]["args"])
+    separate = way in hops.EDGES
+    assert {each.placement for each in (*parsed.members, parsed.combiner)} == {"separate" if separate else "inline"}
+    assert parsed.edges == (way if separate else "direct")
+    assert [each.kind for each in parsed.members] == [way if way in hops.REMOTE else "openvino", "openvino"]

@@ -1,0 +1,129 @@
+import asyncio
+import json
+
+import cv2
+import grpc
+import numpy as np
+import pytest
+
+from deployments.ingress.grpc.server import GrpcServer
+from lab import reported
+from lab.experiments import payloads
+from lab.experiments.forms import DECODING, FORMS, PREDICT, PREDICTIONS, shared
+from lab.experiments.payloads import PAYLOADS, Cost, cost, jpeg, table
+from tests.door import Door
+from tests.unit.deployments.ingress.grpc.test_server import Context
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
+PARSED = [form for form in FORMS if form.parse is not None and form.of == "pixels"]
+SELDONS = [form for form in FORMS if form.name.startswith("Seldon")]
+
+
+@pytest.mark.parametrize("form", PARSED, ids=lambda form: form.name)
+def test_a_server_has_the_pixels_that_a_client_sends(form):
+    parsed = form.parse(form.encode(PIXELS, "m").body)
+    np.testing.assert_array_equal(getattr(parsed, "data", parsed), PIXELS)
+
+
+@pytest.mark.parametrize("form", SELDONS, ids=lambda form: form.name)
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_server_takes_seldon_s_forms(form, count):
+    door, content = Door(), PIXELS[:count] if form.of == "pixels" else [jpeg(image) for image in PIXELS[:count]]
+    request = form.encode(content, "m")
+    if form.way == "http":
+        assert request.path == PREDICTIONS
+        assert door.ask(request.path, request.body)[0] == 200
+    else:
+        assert request.path == PREDICT
+        context = Context()
+        asyncio.run(GrpcServer(door.service)("SeldonPredict", request.body, context))
+        assert context.code == grpc.StatusCode.OK
+    if form.of == "jpeg":
+        assert sorted(door.images) == sorted(content)
+    else:
+        found = [cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR)[:, :, ::-1] for image in door.images]
+        np.testing.assert_array_equal(found, content)
+
+
+def test_shared_memory_holds_them(tmp_path):
+    file = tmp_path / "region"
+    file.write_bytes(bytes(1000))
+    request = shared(file, "there").encode(PIXELS, "m")
+    assert file.read_bytes() == PIXELS.tobytes() + bytes(1000 - PIXELS.nbytes)
+    [tensor] = json.loads(request.body)["inputs"]
+    assert tensor["parameters"] == {"shared_memory_region": "there", "shared_memory_byte_size": PIXELS.nbytes}
+
+
+@pytest.fixture(scope="module")
+def unsent():
+    """Rows of one image that was sent nowhere."""
+    from skimage import data
+
+    cat = payloads.square(data.cat()[:, :, ::-1], 224)
+    return [
+        cost(payloads.PIXELS, form, cat[None] if form.of == "pixels" else [jpeg(cat)], 0, None)._asdict()
+        for form in FORMS
+    ]
+
+
+def test_a_jpeg_has_a_twentieth_of_the_bytes_of_floats(unsent):
+    sizes = {row["form"]: row["bytes"] for row in unsent}
+    floats = 224 * 224 * 3 * 4
+    for form in ("REST, binary float32", "Seldon gRPC, TensorProto, raw float32", "Seldon gRPC, Tensor"):
+        assert sizes[form] > floats
+    for form in ("REST, JPEG", "gRPC, JPEG", "Seldon gRPC, JPEG", "TensorFlow Serving REST, base64 of a JPEG"):
+        assert sizes[form] * 20 < floats
+
+
+def test_every_reported_figure_has_one_beside_it(unsent):
+    here = PAYLOADS.compare(unsent)
+    assert set(here) == {each.what for each in reported.of("payloads")}
+    assert here["traffic of 1,000 float32 images per second"].text == "4.82 Gb/s"
+    assert here["overhead of the image as repeated numbers (Tensor) over gRPC"].text == "not sent"
+    assert here["bytes of the image as floats for each byte of its JPEG"].value > 20
+    sent = [{**row, "p50_ms": 7.25} for row in unsent]
+    assert PAYLOADS.compare(sent)["the image as a ListValue"].text == "7.2 ms, and 7.2 ms as Tensor"
+    (told, bars), (_, here_bars) = PAYLOADS.picture(sent)
+    assert (told, len(bars), len(here_bars)) == ("reported", 4, len(FORMS))
+
+
+def test_the_default_limit_would_refuse_what_the_experiment_sends(unsent):
+    lists = json.dumps(np.zeros((max(payloads.BATCHES), 224, 224, 3)).tolist())
+    assert 32_768 * 20 < sum(map(lists.count, ",[")) < payloads.MOST_ELEMENTS
+
+
+def test_what_is_refused_is_measured_without_being_sent():
+    asked = []
+
+    def refused(form, request):
+        asked.append(request.path)
+        return False
+
+    one = cost("8x8", FORMS[-1], [jpeg(PIXELS[0])], 0, refused)
+    assert one.form == DECODING
+    assert one.server_ms > 0
+    one = cost("8x8", FORMS[0], PIXELS, 0, refused)
+    assert asked == [PREDICTIONS]
+    assert (one.server_ms, one.p50_ms) == (None, None)
+
+
+def test_cpu_is_of_an_image_and_a_latency_of_a_request():
+    used = iter((1.0, 1.5))
+    one = cost("8x8", FORMS[3], PIXELS, 0, lambda *_: True, lambda: next(used))
+    # Five requests of two images.
+    assert one.server_ms == pytest.approx(50)
+    assert one.batch == 2
+    assert one.p50_ms > 0
+
+
+def test_the_table():
+    costs = [
+        Cost("224x224", "b", 1, 602_112.0, 1.0, 2.0, 3.0),
+        Cost("224x224", "c", 4, 9.0, 1.0, 2.0, None),
+        Cost("photographs", "a", 1, 9.0, 1.0, None, None),
+    ]
+    assert table([one._asdict() for one in costs]).markdown().splitlines()[2:] == [
+        "| 224x224 | b | 1 | 602,112 | 4.82 | 1.00 | 2.00 | 3.0 |",
+        "| 224x224 | c | 4 | 9 | 0.00 | 1.00 | 2.00 (parsing) | not sent |",
+        "| photographs | a | 1 | 9 | 0.00 | 1.00 |  | not sent |",
+    ]

@@ -1,0 +1,107 @@
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from lab import reported
+from lab.experiments import engines, precision
+from lab.experiments.engines import Network, timed
+from scripts.dataset import Dataset
+from scripts.errors import ScriptError
+from scripts.evaluate.served import Answers
+
+
+@pytest.fixture
+def rows(monkeypatch, tmp_path):
+    """The rows of a server that answers worse over gRPC, and of engines that are twice as slow as the one before."""
+    asked, speeds = [], iter([(2.0**number, 100.0 - number) for number in range(99)])
+
+    @contextmanager
+    def running(system, load):
+        asked.append((system.placement, load.version))
+        yield
+
+    def ask(url, data, connections):
+        right = 9 if url.startswith("http") else 8
+        rights = {None: 10, "resnet": right, "densenet": right - asked[-1][1]}
+        return Answers(10, {name: [(0.5, row < count) for row in range(10)] for name, count in rights.items()})
+
+    monkeypatch.setattr(precision, "running", running)
+    monkeypatch.setattr(precision, "ask", ask)
+    monkeypatch.setattr(precision, "labelled", lambda: Dataset(tmp_path, ()))
+    monkeypatch.setattr(precision, "timed", lambda *_: next(speeds))
+    for name in ("pytorch", "onnxruntime", "openvino"):
+        monkeypatch.setattr(Network, name, lambda *_: None)
+    made = [row for part in precision.measure(1.0) for row in part.rows()]
+    assert asked == [("colocated", 1), ("colocated", 2)]
+    return made
+
+
+def test_every_network_is_computed_by_every_engine_and_the_bundled_ones_have_an_accuracy(rows):
+    assert len(precision.joined(rows)) == len(precision.table(rows).lines) == 4 * 4 + 2
+    lines = {(line[0], line[1]): line[2:] for line in precision.table(rows).lines}
+    assert lines["ResNet-50", "PyTorch, float32"] == ["1.00", "99.0", "", ""]
+    assert lines["bundled DenseNet", "OpenVINO, int8"][2:] == ["70.00", "60.00"]
+    assert lines["both bundled models", "OpenVINO, int8"] == ["", "", "100.00", "100.00"]
+
+
+def test_every_reported_figure_is_answered(rows):
+    found = precision.compare(rows)
+    assert set(found) == {each.what for each in reported.of("precision")}
+    assert found["latency of ResNet-50, float32, in its framework"].value == 1.0
+    assert found["top-1 of the ResNet, float32"].text == "90.00 % over HTTP, 80.00 % over gRPC"
+    assert [len(bars) for _, bars in precision.picture(rows)] == [2] * 6
+
+
+def test_missing_packages_are_told(monkeypatch):
+    monkeypatch.setattr(precision, "find_spec", lambda name: None if name in {"torch", "nncf"} else name)
+    with pytest.raises(ScriptError, match="torch, nncf missing: make train"):
+        precision.check()
+
+
+@pytest.fixture
+def network():
+    return Network("bundled ResNet", "embedded", "resnet")
+
+
+@pytest.mark.parametrize("wanted", ["float32", "int8"])
+def test_openvino_computes_the_bundled_model_for_one_client_and_for_several(network, wanted, monkeypatch):
+    monkeypatch.setattr(engines, "WARM_UP_S", 0.0)
+    for clients in (1, 4):
+        assert min(timed(network.openvino(wanted), clients, 0.2)) > 0
+
+
+def test_clients_are_computed_at_most_one_on_each_core(monkeypatch):
+    monkeypatch.setattr(engines, "WARM_UP_S", 0.0)
+    monkeypatch.setattr(engines, "available_cpus", lambda: 2)
+    started, inside, most = [], [], []
+
+    def engine(at_once):
+        started.append(at_once)
+
+        def infer():
+            inside.append(None)
+            most.append(len(inside))
+            time.sleep(0.001)
+            inside.pop()
+
+        return lambda: infer
+
+    timed(engine, 5, 0.05)
+    assert started == [2]
+    assert max(most) <= 2
+
+
+def test_a_time_in_which_nothing_ends_is_refused():
+    with pytest.raises(ScriptError, match="no image was computed"):
+        timed(lambda _: lambda: lambda: None, 1, 0.0)
+
+
+# PyTorch's exporter warns of its own code.
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+def test_the_other_engines_compute_the_architecture_of_the_bundled_model(network):
+    pytest.importorskip("torch", reason="PyTorch is large: make train")
+    pytest.importorskip("onnxruntime")
+    for engine in (network.pytorch(), network.onnxruntime()):
+        assert np.asarray(engine(1)()()).reshape(-1).shape == (10,)

@@ -1,0 +1,128 @@
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from graph.config import parse
+from lab import reported
+from lab.benchmark.workloads import Workload
+from lab.experiments import scaling
+from lab.experiments.scaling import BEYOND, CLIENTS, Size, compare, picture, sizes, table
+from scripts.errors import ScriptError
+from scripts.shipped import shipped
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch):
+    monkeypatch.setattr(scaling, "available_cpus", lambda: 2)
+    monkeypatch.setattr(scaling, "usable", lambda: (0, 1))
+
+
+def test_every_size_is_there_once():
+    assert len(set(sizes())) == len(sizes()) == 5
+
+
+@pytest.mark.parametrize(("size", "cpus"), [(Size(1, 1), (0,)), (Size(2, 1), None)])
+def test_a_size_is_a_configuration(size, cpus):
+    config = yaml.safe_load(shipped("configs/colocated.yaml").read_text())
+    size.edit(config)
+    application = config["applications"][0]
+    assert parse(application["args"]).cpus == cpus
+    assert application["deployments"][0]["num_replicas"] == size.replicas
+
+
+@pytest.fixture
+def rows(tmp_path, monkeypatch):
+    """One client gets 100 requests/s, and two cores hold 400; the server with two cores and two replicas fails."""
+    image = tmp_path / "image.jpg"
+    image.write_bytes(bytes(12_500))
+    now = []
+
+    @contextmanager
+    def running(system, load, edit, machine=None):
+        now[:] = [edit.__self__]
+        if now[0] == Size(2, 2):
+            raise ScriptError("no\nroom")
+        yield SimpleNamespace(load=answered)
+
+    def answered(load, protocol, clients, seconds):
+        return {"requests_per_s": min(100.0 * clients, 200.0 * now[0].cores), "p50_ms": 1.0}
+
+    @contextmanager
+    def network(count):
+        yield ["client", "server"][:count]
+
+    def loaded(client, server, load, clients, seconds):
+        found = answered(load, "http", clients, seconds)
+        return {**found, "percentiles_ms": {"p50": 1.0}}, [44.0, 4.4]
+
+    monkeypatch.setattr(scaling, "network", network)
+    monkeypatch.setattr(scaling, "_loaded", loaded)
+    monkeypatch.setattr(scaling, "running", running)
+    monkeypatch.setattr(scaling, "workload", lambda *_: Workload("embedded", tmp_path, 2, (32, 32), (image,), None))
+    return [row for part in scaling.measure(1.0) for row in part.rows()]
+
+
+def test_the_end_of_linear_growth_is_found_and_compared(rows):
+    found = compare(rows)
+    assert set(found) == {each.what for each in reported.of("scaling")}
+    assert found["rate up to which throughput grows linearly"].value == 400.0
+    assert found["traffic at that rate"].value == pytest.approx(40.0)
+    assert found["clients per pod"].value == 4.0
+
+
+def test_the_table_has_what_was_measured_and_calls_the_rest_extrapolated(rows):
+    made = table(rows)
+    assert sum(line[3] == f"{BEYOND}, extrapolated" for line in made.lines) == 4
+    assert len(made.lines) == 4 * (len(CLIENTS) + 1)
+    assert any(note.endswith("room") for note in made.notes)
+    assert sum("fitted without 32 clients" in note for note in made.notes) == 4
+
+
+def test_only_what_is_extrapolated_has_an_interval_and_no_colour(rows):
+    for _, bars in picture(rows):
+        assert [bar.label for bar in bars if not bar.ours] == [f"{BEYOND} clients, extrapolated"]
+        assert [bar.label for bar in bars if bar.interval] == [f"{BEYOND} clients, extrapolated"]
+
+
+def test_the_wire_of_clients_elsewhere_is_stored_and_shown(rows):
+    [across] = [row for row in rows if row["machines"] == 2 and row["clients"] == 4]
+    assert (across["requests_per_s"], across["megabits_per_s"]) == (400.0, pytest.approx(40.0))
+    assert [line[7:9] for line in table(rows).lines if line[:4] == ["2", "2", "1", "4"]] == [["44.0", "4.4"]]
+
+
+def test_the_wire_is_what_the_servers_interface_counts_in_the_middle_of_the_load():
+    class Interface:
+        def __init__(self):
+            self.seen = iter([0, 60_000, 100_000, 200_000, 1_450_000])
+
+        def traffic(self):
+            received = next(self.seen)
+            return received, received // 10
+
+    there, back = scaling._wire(Interface(), SimpleNamespace(poll=lambda: None), 0.2)
+    assert there == pytest.approx(10 * back)
+    # 10 Mb within half of the load, or somewhat longer.
+    assert 0 < there <= 10 / 0.1
+
+
+def test_without_root_the_clients_elsewhere_are_a_row_with_the_reason(monkeypatch):
+    monkeypatch.setattr("lab.network.can_make", lambda: False)
+    [row] = scaling.measure(1.0)[-1].rows()
+    assert "need root and iproute2" in row["error"]
+
+
+def test_nothing_measured_compares_nothing():
+    assert compare([{"cores": 1, "replicas": 1, "clients": 0, "error": "no"}]) == {}
+
+
+def test_rates_that_no_law_fits_are_shown_without_one():
+    rates = (119.0, 38.0, 5.0, 4.0, 3.0, 208.0)
+    own = [
+        {"cores": 2, "replicas": 1, "clients": clients, "requests_per_s": rate, "p50_ms": 1.0, "megabits_per_s": 1.0}
+        for clients, rate in zip(CLIENTS, rates, strict=True)
+    ]
+    made = table(own)
+    assert [line[4] for line in made.lines if line[4]] == [f"{rate:.0f}" for rate in rates]
+    assert not any("-" in line[10] for line in made.lines)

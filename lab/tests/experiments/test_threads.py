@@ -1,0 +1,103 @@
+import os
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from graph.config import parse
+from lab import reported
+from lab.experiments import quota as quotas
+from lab.experiments import threads
+from lab.experiments.threads import Setting, grid, table
+from scripts.errors import ScriptError
+from scripts.shipped import shipped
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch):
+    monkeypatch.setattr(threads, "available_cpus", lambda: 2)
+
+
+def test_the_grid_has_each_setting_once_and_one_default_for_each_number_of_cpus():
+    assert len(set(grid())) == len(grid()) == 12
+    assert [(each.quota, each.workers, each.threads) for each in grid() if each.is_default] == [
+        (None, 1, 1),
+        (threads.QUOTA, 1, 1),
+    ]
+
+
+@pytest.mark.parametrize("setting", [Setting(2, 1, True), Setting(1, 2, False)])
+def test_a_setting_is_a_configuration(setting):
+    config = yaml.safe_load(shipped("configs/colocated.yaml").read_text())
+    setting.edit(config)
+    application = config["applications"][0]
+    parsed = parse(application["args"])
+    assert parsed.cpus == ("auto" if setting.pinned else None)
+    assert {member.threads for member in parsed.members} == {setting.threads}
+    assert application["deployments"][0]["num_replicas"] == setting.workers
+
+
+def test_what_could_not_be_measured_has_its_row_and_the_default_is_compared_with_its_own_best(monkeypatch):
+    asked = []
+
+    @contextmanager
+    def running(system, load, edit):
+        asked.append(edit.__self__)
+        if asked[-1].workers == 2 and asked[-1].pinned:
+            raise ScriptError("no\nroom")
+        # The first round is disturbed.
+        rate = 100.0 * asked[-1].threads if len(asked) > len(grid()) else 1.0
+        yield SimpleNamespace(load=lambda *_: {"requests_per_s": rate, "p50_ms": 1.0, "p99_ms": 2.0, "other": 0})
+
+    limits = []
+
+    @contextmanager
+    def quota(cpus):
+        limits.append(cpus)
+        yield
+
+    monkeypatch.setattr(threads, "running", running)
+    monkeypatch.setattr(threads, "quota", quota)
+    monkeypatch.setattr(threads, "workload", lambda *_: None)
+    rows = [row for part in threads.measure(1.0) for row in part.rows()]
+    assert asked == 3 * grid()
+    assert limits == [each.quota for each in asked]
+    made = table(rows)
+    assert [line[4] for line in made.lines].count("not measured") == 2
+    assert sum("reaches 50 % of the best" in note for note in made.notes) == 2
+    assert sum(note.endswith("room") for note in made.notes) == 2
+    found = threads.compare(rows)
+    assert set(found) == {each.what for each in reported.of("threads")}
+    ends = ("rate before threads were matched to cores", "rate after threads were matched to cores")
+    assert [found[name].value for name in ends] == [100.0, 200.0]
+    assert [sum(bar.ours for bar in bars) for _, bars in threads.picture(rows)] == [1, 1]
+
+
+@pytest.fixture
+def group(tmp_path, monkeypatch):
+    """A hierarchy of version 1, in which this process is in the uppermost group."""
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1")
+    monkeypatch.setattr(quotas, "_group", lambda root: (root / "cpu", "cpu"))
+    return tmp_path
+
+
+def test_a_quota_is_of_what_starts_in_the_block(group):
+    own = str(os.getpid())
+    with quotas.quota(1.5, group):
+        [limited] = (group / "cpu").glob("ensemble-lab-*")
+        assert (limited / "cgroup.procs").read_text() == own
+        assert int((limited / "cpu.cfs_quota_us").read_text()) / int((limited / "cpu.cfs_period_us").read_text()) == 1.5
+    assert (group / "cpu" / "cgroup.procs").read_text() == own
+
+
+def test_without_a_quota_no_group_is_made(group):
+    with quotas.quota(None, group):
+        assert list((group / "cpu").glob("ensemble-lab-*")) == []
+
+
+def test_a_hierarchy_that_cannot_be_written_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(quotas, "_group", lambda root: (root / "none", "cpu"))
+    with pytest.raises(ScriptError, match="run as root"), quotas.quota(1.0, tmp_path):
+        pass

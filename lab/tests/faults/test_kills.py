@@ -1,0 +1,82 @@
+import signal
+import subprocess
+import sys
+from argparse import Namespace
+
+import pytest
+
+from lab.faults import kills
+from lab.faults.kills import HEADINGS, PARTS, Fate, Served, report, rows
+
+FATES = [
+    ("HAProxy", "load", Fate("healed")),
+    ("HAProxy", "load", Fate("late", failure="printed a traceback")),
+    ("GCS", "stop", Fate("ended", cleared=7)),
+]
+
+
+def test_each_part_at_each_moment_has_a_line(tmp_path, capsys):
+    assert rows(FATES) == [
+        ["GCS", "stop", "1", "0", "1", "0", "7", "0"],
+        ["HAProxy", "load", "2", "1", "0", "1", "0", "1"],
+    ]
+    report(FATES, Namespace(markdown=tmp_path / "kills.md"))
+    assert "HAProxy" in capsys.readouterr().out
+    lines = (tmp_path / "kills.md").read_text().splitlines()
+    assert lines[0] == f"| {' | '.join(HEADINGS)} |"
+    assert len(lines) == 4
+
+
+class Small(Served):
+    """Two processes: one that waits, below one that waits for it; and what it prints."""
+
+    def __init__(self, log, script):
+        self.log = log
+        with log.open("wb") as stream:
+            self._process = subprocess.Popen([sys.executable, "-u", "-c", script], stdout=stream)
+
+
+@pytest.fixture
+def small(tmp_path):
+    made = []
+
+    def make(script):
+        made.append(Small(tmp_path / "log", script))
+        return made[-1]
+
+    yield make
+    for server in made:
+        if server.runs():
+            server._process.kill()
+        server._process.wait()
+
+
+WAITING = "import time; time.sleep(60)"
+# Only the child's own command line has its script in one piece.
+PARENT = """
+import subprocess, sys
+sys.exit(subprocess.run([sys.executable, "-c", "import time; " + "time.sleep(60)"]).returncode)
+"""
+
+
+def test_only_the_process_of_a_part_is_killed(small):
+    server = small(PARENT)
+    assert server.until(lambda: not server.kill("nobody"), 1)
+    # Its first three arguments name it.
+    assert server.until(lambda: server.kill(WAITING), 30)
+    assert server.ends()
+    # The other has ended by itself, and tells of the kill.
+    assert server._process.returncode == 256 - signal.SIGKILL
+
+
+def test_what_ignores_ctrl_c_is_told_and_ended(small, monkeypatch):
+    monkeypatch.setattr(kills, "END_S", 0.1)
+    server = small(f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print('on'); {WAITING}")
+    assert server.until(lambda: "on" in server.told(), 30)
+    server.interrupt()
+    assert not server.ends()
+    assert not server.runs()
+
+
+def test_the_parts_are_told_apart():
+    assert len(set(PARTS.values())) == len(PARTS)

@@ -1,0 +1,75 @@
+import pytest
+
+from lab import docs
+from scripts.errors import ScriptError
+from tests.conftest import ROOT
+
+
+def test_the_site_is_built_and_its_links_lead_somewhere(tmp_path):
+    site = docs.build(tmp_path)
+    assert "ensemble-serving" in (site / "index.html").read_text()
+    assert (site / "docs" / "api" / "index.html").is_file()
+    assert (site / "serve_config.yaml").read_bytes() == (ROOT / "serve_config.yaml").read_bytes()
+
+
+def test_the_site_asks_no_other_site_for_anything(tmp_path):
+    page = (docs.build(tmp_path) / "docs" / "configuration" / "index.html").read_text()
+    assert 'src="http' not in page
+    assert 'rel="stylesheet" href="http' not in page
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (["a.md"], r"^b\.md: in no section of zensical\.toml"),
+        (["a.md", "b.md", "c.md"], r"^zensical\.toml lists c\.md, which is not there"),
+        (["a.md", "b.md", "a.md"], r"^zensical\.toml lists a\.md twice"),
+    ],
+)
+def test_a_page_is_in_one_section(sections, message):
+    with pytest.raises(ScriptError, match=message):
+        docs.check_sections({"a.md", "b.md"}, sections)
+
+
+def test_a_link_that_leads_nowhere_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(docs, "CHECKOUT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("[there](page.md#top) and [here](https://example.com)\n```\n[not](a-link.md)\n```\n")
+    assert list(docs.linked(page)) == [page]
+    page.write_text("[gone](gone.md)")
+    with pytest.raises(ScriptError, match=r"^page\.md: gone\.md is no file"):
+        list(docs.linked(page))
+
+
+WHOLE = """```yaml title="my.yaml"
+applications:
+  - name: ensemble
+    import_path: graph.app:build
+    args: {members: [{name: one}%s]}
+```
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("text\n\n| a | b |\n|---|---|\n| 1 | `x \\| y` |\n", ""),
+        ("```yaml\n# nothing but a comment\n```\n```yaml\n- a\n- b\n```\n", ""),
+        (WHOLE % "", ""),
+        ("| a | b |\n\n|---|---|\n| 1 | 2 |\n", "line 1: a table needs a line"),
+        ("| a | b |\n|---|---|\n| 1 | 2 |\n| 1 | 2 | 3 |\n", "line 1: the rows of the table have different numbers"),
+        ("| a | b |\n|---|---|\n| 1 | `x | y` |\n", "line 1: the rows of the table have different numbers"),
+        ("text\n\n- list\n  ```yaml\n  a: 1\n    b: 2\n  ```\n", "line 4: the YAML can't be used"),
+        (WHOLE % ", {nam: two}", "line 1: the YAML can't be used: .*nam"),
+        (WHOLE.replace("name: ensemble", "nmae: ensemble") % "", "line 1: the YAML can't be used: .*nmae"),
+    ],
+)
+def test_tables_are_drawn_and_yaml_can_be_used(tmp_path, monkeypatch, text, told):
+    monkeypatch.setattr(docs, "CHECKOUT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    if not told:
+        docs.check_blocks(page)
+        return
+    with pytest.raises(ScriptError, match=rf"^page\.md, {told}"):
+        docs.check_blocks(page)

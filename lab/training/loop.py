@@ -1,0 +1,186 @@
+"""The training run: epochs over augmented images, a checkpoint after each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from lab.training import checkpoint as saving
+from lab.training.architectures import network, whiten
+from lab.training.batches import batches
+from lab.training.data import TrainingData
+from lab.training.muon import Muon
+from lab.training.precision import arithmetic
+from lab.training.recipe import Recipe
+from lab.training.teachers import LOSSES
+
+# Of 5,000 images of 32x32: enough for the statistics of 2x2 patches.
+WHITENING_PIXELS = 5000 * 32 * 32
+
+
+def optimizers(model: nn.Sequential, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Muon for the convolutions, SGD for biases and the head; the loss is a sum over the batch, which scales SGD's."""
+    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    decay = recipe.weight_decay * recipe.batch_size
+    groups = [
+        {
+            "params": [parameter for parameter in learnt if parameter.ndim == dimensions],
+            "lr": rate,
+            "weight_decay": decay / rate,
+        }
+        for dimensions, rate in ((1, recipe.bias_learning_rate), (2, recipe.head_learning_rate))
+    ]
+    convolutions = [parameter for parameter in learnt if parameter.ndim == 4]
+    return [
+        Muon(convolutions, recipe.learning_rate, recipe.momentum),
+        torch.optim.SGD(groups, momentum=recipe.sgd_momentum, nesterov=True),
+    ]
+
+
+def sum_gradients(
+    model: nn.Module, images: Tensor, targets: Tensor, recipe: Recipe, taught: Tensor | None = None
+) -> float:
+    """Add the gradients of a batch, a part that fits a CPU's caches at a time; returns the loss summed over images.
+
+    Args:
+        model: from images to logits.
+        images: normalized, float [N,3,H,W].
+        targets: class indices, int64 [N], or the classes' probabilities, float [N,classes].
+        recipe: the size of a part, the label smoothing, and the teachers' weight, loss and temperature.
+        taught: the teachers' probabilities, float [N,classes]; None without teachers.
+    """
+    total, size = torch.zeros((), device=images.device), recipe.forward_batch_size
+    lessons: Sequence[Tensor | None] = [None] * len(images) if taught is None else taught.split(size)
+    for part, truth, lesson in zip(images.split(size), targets.split(size), lessons, strict=False):
+        precision = arithmetic(part.device)
+        with torch.autocast(part.device.type, precision, enabled=precision is torch.bfloat16):
+            logits = model(part.contiguous(memory_format=torch.channels_last)).float()
+        loss = F.cross_entropy(logits, truth, label_smoothing=recipe.label_smoothing, reduction="sum")
+        if lesson is not None:
+            soft = LOSSES[recipe.teacher_loss](logits, lesson, recipe.temperature)
+            loss = torch.lerp(loss, soft, recipe.teacher_weight)
+        loss.backward()
+        total += loss.detach()
+    # Once for all parts, because a GPU stands still while a number is fetched from it.
+    return float(total)
+
+
+def smaller(images: Tensor, size: int) -> Tensor:
+    """Float [N,3,H,W] to [N,3,size,size]; small images first: Tan and Le 2021 (arXiv:2104.00298)."""
+    return F.interpolate(images, (size, size), mode="bilinear", antialias=True)
+
+
+def decay(progress: float) -> float:
+    """The learning rates' factor, linear from 1 to 0; `progress` runs from 0 to 1 over the whole training."""
+    return 1 - progress
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """Top-1 on normalized images, a fraction."""
+    model.eval()
+    hits = sum(
+        int((model(batch).argmax(1) == truth).sum())
+        for batch, truth in zip(images.split(500), labels.split(500), strict=True)
+    )
+    return hits / len(labels)
+
+
+class Run:
+    """A training run: what it learns from, its network, and how far it is."""
+
+    def __init__(self, recipe: Recipe, data: TrainingData, checkpoint: Path, initial: Path | None = None) -> None:
+        """Load everything, from the checkpoint if there is one.
+
+        Args:
+            recipe: what decides the result.
+            data: what is learnt.
+            checkpoint: written every epoch.
+            initial: a finished run's checkpoint, to begin with its weights.
+
+        Raises:
+            ScriptError: the checkpoint was made with another recipe, other data or another size; `initial` is not at
+                its end, or of other classes or another size; either is no checkpoint, or another architecture's; or
+                see `TrainingData.load`.
+        """
+        self._recipe, self._data, self._checkpoint = recipe, data, checkpoint
+        self._begun: dict[str, Any] = {"recipe": recipe.to_json(), "initial": None, **data.begun}
+        origin = None if initial is None else saving.origin(initial, self._begun)
+        if origin is not None:
+            self._begun["initial"] = {what: origin.get(what) for what in ("recipe", "data_sha256", "initial")}
+        torch.manual_seed(recipe.seed)
+        model = network(recipe.to_json(), len(data.begun["classes"]))
+        saved = saving.resume(checkpoint, self._begun)
+        if (weights := saved or origin) is not None:
+            saving.set_weights(model, weights, checkpoint if saved is not None else initial)
+        data.load()
+        if weights is None:
+            # Every so many, because they are sorted by class.
+            whiten(model, data.images[:: -(-data.images[:, 0].numel() // WHITENING_PIXELS)].cpu())
+        self._model: nn.Sequential = model.to(data.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._optimizers = optimizers(self._model, recipe)
+        self._peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in self._optimizers]
+        self.epoch = 0
+        if saved is not None:
+            for optimizer, state in zip(self._optimizers, saved["optimizers"], strict=True):
+                optimizer.load_state_dict(state)
+            saving.set_random_state(saved["random"])
+            self.epoch = saved["epoch"]
+
+    def finish(self) -> None:
+        """Train to the end of the recipe; the checkpoint is saved after every epoch."""
+        while self.epoch < self._recipe.epochs:
+            print(self.next_epoch(), flush=True)
+
+    def next_epoch(self) -> str:
+        """Go through the images once and save the checkpoint; returns a sentence on it."""
+        recipe, data, losses = self._recipe, self._data, []
+        started = time.monotonic()
+        steps = max(1, len(data.images) // recipe.batch_size)
+        title = f"epoch {self.epoch + 1}/{recipe.epochs}"
+        self._model.train()
+        with tqdm(total=steps, desc=title, unit="batch", leave=False) as progress:
+            for step, (batch, truth, taught) in enumerate(batches(data.draw, len(data.images), recipe, self.epoch)):
+                self._set_rates((self.epoch * steps + step) / (recipe.epochs * steps))
+                self._model.zero_grad()
+                if taught is None and data.teachers is not None:
+                    taught = data.teachers(data.normalize.undo(batch))
+                if self.epoch < recipe.early_epochs:
+                    batch = smaller(batch, recipe.early_size)
+                losses.append(sum_gradients(self._model, batch, truth, recipe, taught) / len(batch))
+                for optimizer in self._optimizers:
+                    optimizer.step()
+                progress.update()
+                progress.set_postfix(loss=f"{sum(losses) / len(losses):.3f}")
+        self.epoch += 1
+        top1 = f", top-1 {accuracy(self._model, *data.judged):.4f}" if data.judged else ""
+        self._save()
+        seconds = time.monotonic() - started
+        return f"epoch {self.epoch}: loss {sum(losses) / max(1, len(losses)):.4f}{top1}, {seconds:.0f} s"
+
+    def _set_rates(self, progress: float) -> None:
+        factor = decay(progress)
+        for optimizer, rates in zip(self._optimizers, self._peaks, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
+
+    def _save(self) -> None:
+        content = {
+            **self._begun,
+            "mean": self._data.normalize.mean.tolist(),
+            "std": self._data.normalize.std.tolist(),
+            "torch": str(torch.__version__),
+            "device": self._data.device.type,
+            "epoch": self.epoch,
+            "model": self._model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "random": saving.random_state(),
+        }
+        saving.save(self._checkpoint, content)

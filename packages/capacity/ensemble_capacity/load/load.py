@@ -1,0 +1,107 @@
+"""What is sent to a server, and how."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, zip_longest
+from pathlib import Path
+from random import Random
+
+from ensemble_capacity.load.arrivals import Arrivals
+from ensemble_capacity.load.protocols.protocol import Protocol
+from ensemble_serving.transports import Request, Transport, connect
+
+# Requests of an open loop that find no free connection wait for one.
+MOST_CONNECTIONS = 1000
+# Over gRPC calls share connections; HAProxy's and others' default is 100 calls on each.
+CALLS_A_CONNECTION, MOST_CHANNELS = 50, 8
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server, and the requests that it gets.
+
+    Attributes:
+        protocol: makes the requests.
+        images: encoded; they take turns.
+        labels: theirs, by which answers of `/classify` are right or wrong; empty if they are not known, or `batch` is
+            not 1.
+        batch: images per request.
+        repeats: the share of the requests whose image was sent before, while all others are new; None to send the same
+            images in turn. Of JPEGs.
+        key: that the server requires; empty for none.
+        ca_file: certificates to trust.
+        connections: the most of them; None for what the transport needs.
+    """
+
+    url: str
+    protocol: Protocol
+    images: tuple[bytes, ...]
+    labels: tuple[str, ...] = ()
+    batch: int = 1
+    repeats: float | None = None
+    key: str = ""
+    ca_file: Path | None = None
+    timeout_s: float = 60.0
+    connections: int | None = None
+
+    @property
+    def is_grpc(self) -> bool:
+        """Whether requests go over gRPC."""
+        return self.url.startswith("grpc")
+
+    def connect(self, concurrency: int | None = None) -> Transport:
+        """A transport to the server, for so many requests at a time, or for any number."""
+        channels = MOST_CHANNELS if concurrency is None else min(MOST_CHANNELS, -(-concurrency // CALLS_A_CONNECTION))
+        most = self.connections or (channels if self.is_grpc else MOST_CONNECTIONS)
+        headers = (("authorization", f"Bearer {self.key}"),) if self.key else ()
+        return connect(self.url, connections=most, timeout_s=self.timeout_s, headers=headers, ca_file=self.ca_file)
+
+    def requests(self) -> Iterator[Request]:
+        """A request for each image, or for each group of `batch` of them, the last ones filled up with the first."""
+        count = len(self.images)
+        for start in range(0, count, self.batch):
+            yield self.protocol.request([self.images[(start + i) % count] for i in range(self.batch)])
+
+    def turns(self, part: int, parts: int) -> Iterator[tuple[Request, str]]:
+        """Requests without end, each with its image's label, or an empty one: one of several parts of all."""
+        if self.repeats is not None:
+            yield from ((self.protocol.request([each]), "") for each in partly_repeated(self.images, self.repeats))
+        pairs = list(zip_longest(self.requests(), self.labels, fillvalue=""))
+        # Each part begins elsewhere.
+        first = part * len(pairs) // parts
+        yield from cycle(pairs[first:] + pairs[:first])
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A closed loop: each client sends its next request when it has the response to its last.
+
+    Attributes:
+        concurrency: how many clients there are.
+        obey: whether a client that is refused sends the same image again after the time in the refusal.
+        pause_s: how long a client waits after a request that failed.
+    """
+
+    concurrency: int
+    obey: bool = False
+    pause_s: float = 0.0
+
+
+Mode = Closed | Arrivals
+
+
+def marked(image: bytes, number: int) -> bytes:
+    """A JPEG with a number of 64 bits in a comment behind its first marker: other bytes, the same picture."""
+    return image[:2] + b"\xff\xfe\x00\x0a" + number.to_bytes(8, "big") + image[2:]
+
+
+def partly_repeated(images: Sequence[bytes], repeats: float) -> Iterator[bytes]:
+    """JPEGs without end, none of them sent before, by this load or another, except for that share of them."""
+    random, new, first = Random(0), 0, secrets.randbits(64)
+    while True:
+        number = random.randrange(new) if new and random.random() < repeats else new
+        new = max(new, number + 1)
+        yield marked(images[number % len(images)], (first + number) % 2**64)

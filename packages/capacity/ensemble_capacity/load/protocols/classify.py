@@ -1,0 +1,91 @@
+"""`POST /classify`, and any other path that takes an image as a body."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from ensemble_capacity.load.records import DEGRADED, FAILED, RIGHT, SHED
+from ensemble_serving.transports import Request, Transport
+
+BOUNDARY = "ensemble-load-boundary"
+MEDIA_TYPES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG": "image/png", b"RIFF": "image/webp"}
+
+
+class _Answer(msgspec.Struct):
+    label: str = ""
+    missing: dict[str, str] | None = None
+    eased: bool | None = None
+    error: Any = None
+
+
+class _Response(_Answer):
+    # Of each image of a form.
+    results: list[_Answer] = []
+
+
+_decoded = msgspec.json.Decoder(_Response).decode
+
+
+@dataclass(frozen=True)
+class Classify:
+    """An image as the body of a request.
+
+    Attributes:
+        path: that responds.
+        headers: instead of the image's content type.
+        body: a text that has the image in base64 for `BASE64`; None for the image as it is.
+    """
+
+    name: ClassVar[str] = "classify"
+    path: str = "/classify"
+    headers: tuple[tuple[str, str], ...] | None = None
+    body: str | None = None
+
+    async def described(self, transport: Transport, url: str, key: str, ca_file: Path | None = None) -> Classify:
+        """Itself: there is nothing to learn."""
+        return self
+
+    def request(self, images: Sequence[bytes]) -> Request:
+        """One image as the body, several as a form."""
+        if len(images) > 1:
+            return self._form(images)
+        [image] = images
+        headers = self.headers if self.headers is not None else (("content-type", _media_type(image)),)
+        body = image
+        if self.body is not None:
+            body = self.body.replace("BASE64", base64.b64encode(image).decode()).encode()
+        return Request(self.path, body, headers)
+
+    def seen(self, body: bytes, label: str) -> int:
+        """See `Protocol.seen`."""
+        try:
+            response = _decoded(body)
+        except msgspec.MsgspecError:
+            return 0
+        flags = RIGHT if label and response.label == label else 0
+        for answer in response.results or [response]:
+            flags |= (DEGRADED if answer.missing else 0) | (SHED if answer.eased else 0)
+            flags |= FAILED if answer.error is not None else 0
+        return flags
+
+    def _form(self, images: Sequence[bytes]) -> Request:
+        parts = [
+            f'--{BOUNDARY}\r\ncontent-disposition: form-data; name="image"; filename="{number}"\r\n'
+            f"content-type: {_media_type(image)}\r\n\r\n".encode()
+            + image
+            + b"\r\n"
+            for number, image in enumerate(images)
+        ]
+        headers = (("content-type", f"multipart/form-data; boundary={BOUNDARY}"),)
+        return Request(self.path, b"".join([*parts, f"--{BOUNDARY}--\r\n".encode()]), headers)
+
+
+def _media_type(image: bytes) -> str:
+    found = (kind for start, kind in MEDIA_TYPES.items() if image.startswith(start))
+    return next(found, "application/octet-stream")

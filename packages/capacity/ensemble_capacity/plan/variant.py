@@ -1,0 +1,78 @@
+"""Other forms of a Serve config: its nodes placed elsewhere, its replicas fixed, its batches changed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ensemble_capacity.plan.profile import Placement
+from graph.names import COMBINER, INGRESS, LABELER, TRANSFORMER
+from scripts import configuration
+
+NODES = {TRANSFORMER: "transformer", COMBINER: "combiner", LABELER: "labeler"}
+OPENVINO = "openvino"
+# What a replica may hold is the ingress' to bound; Serve's bounds are out of the way.
+MOST_CALLS = 1000
+# Of a core, per replica: a reservation, and no limit.
+RESERVED = 0.05
+# What a deployment has for another number of replicas, or for several machines.
+DROPPED = {"autoscaling_config", "num_replicas", "max_replicas_per_node"}
+
+
+def placed(config: Mapping[str, Any], placement: Placement, ingresses: int = 1, nodes: int = 1) -> dict[str, Any]:
+    """The config with every node of its application placed alike, and a fixed number of replicas.
+
+    Args:
+        config: a Serve config.
+        placement: of every node.
+        ingresses: replicas of the ingress.
+        nodes: replicas of each separate member and of the transformer; the light nodes have one.
+    """
+    changed: dict[str, Any] = copy.deepcopy(dict(config))
+    application = next(configuration.ours(changed))
+    arguments = application["args"]
+    for section in NODES.values():
+        arguments[section] = {**(arguments.get(section) or {}), "placement": placement}
+    for member in arguments["members"]:
+        member["placement"] = placement
+    before = {entry["name"]: entry for entry in application.get("deployments") or []}
+    application["deployments"] = [_fixed(INGRESS, before, ingresses)]
+    if placement == "separate":
+        members = [member.get("deployment") or member["name"] for member in arguments["members"]]
+        counts = {TRANSFORMER: nodes, **dict.fromkeys(members, nodes), COMBINER: 1, LABELER: 1}
+        application["deployments"] += [_fixed(name, before, count) for name, count in counts.items()]
+    return changed
+
+
+def _fixed(name: str, before: Mapping[str, Mapping[str, Any]], replicas: int) -> dict[str, Any]:
+    """A deployment's entry with as many replicas, and what else it had; all of them must find room on any machine."""
+    kept = dict(_kept(before.get(name, {})))
+    options = {**kept.pop("ray_actor_options", {}), "num_cpus": RESERVED}
+    return {
+        "name": name,
+        "max_ongoing_requests": MOST_CALLS,
+        **kept,
+        "ray_actor_options": options,
+        "num_replicas": replicas,
+    }
+
+
+def _kept(entry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((key, value) for key, value in entry.items() if key not in DROPPED)
+
+
+def tuned(
+    config: Mapping[str, Any], *, threads: int | None, streams: int | None = None, ingress: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The config with other settings of the ingress, and with so many threads and streams for each member."""
+    changed: dict[str, Any] = copy.deepcopy(dict(config))
+    arguments = next(configuration.ours(changed))["args"]
+    arguments["ingress"] = {**(arguments.get("ingress") or {}), **ingress}
+    for member in arguments["members"]:
+        member.pop("threads", None)
+        if threads is not None:
+            member["threads"] = threads
+        if streams is not None and member.get("kind", OPENVINO) == OPENVINO:
+            member["streams"] = streams
+    return changed

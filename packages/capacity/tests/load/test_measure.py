@@ -1,0 +1,177 @@
+import dataclasses
+import math
+
+import pytest
+
+from ensemble_capacity.load.arrivals import Arrivals
+from ensemble_capacity.load.duration import Duration, agree, is_beyond, window
+from ensemble_capacity.load.load import Closed
+from ensemble_capacity.load.measure import measure
+from ensemble_capacity.load.records import LOST, RIGHT, quantile
+from ensemble_capacity.load.row import row
+from ensemble_capacity.load.search import Objective, search
+from packages.capacity.tests.load.loads import made, target
+from tests.local_servers import HttpServer, Reply
+
+TARGET = target("http://127.0.0.1:9", batch=2)
+
+
+@pytest.mark.parametrize(
+    ("windows", "expected"),
+    [
+        ([(100, 10), (100, 10)], False),
+        ([(100, 10), (109, 10), (100, 10.9)], True),
+        ([(100, 10), (111, 10), (100, 10)], False),
+        ([(100, 10), (100, 11.1), (100, 10)], False),
+        # Only the last three count.
+        ([(50, 99), (100, 10), (100, 10), (100, 10)], True),
+        ([(0, math.inf)] * 3, False),
+    ],
+)
+def test_windows_agree_as_perf_analyzer_wants_them(windows, expected):
+    assert agree(windows, Duration()) == expected
+
+
+def test_windows_that_all_exceed_the_limit_are_enough():
+    assert not is_beyond([(1, 60)] * 3, Duration())
+    assert is_beyond([(1, 10), (1, 60), (1, 70), (1, math.inf)], Duration(limit_ms=50))
+    assert not is_beyond([(1, 60), (1, 60), (1, 50)], Duration(limit_ms=50))
+    assert not is_beyond([(1, 60), (1, 60)], Duration(limit_ms=50))
+
+
+def test_a_window_has_the_rate_and_the_latency_of_what_succeeded():
+    found = made((0, 0, 0.1, 200, 0), (0, 0, 0.3, 200, 0), (0, 0, 0.4, 503, 0), (0.9, 0.9, 1.0, 200, 0))
+    assert window(found, 0, 1, None) == (2, pytest.approx(200))
+    assert window(found, 0, 1, 99) == (2, pytest.approx(300))
+    assert window(found, 2, 3, None) == (0, math.inf)
+
+
+def test_a_percentile_is_one_of_the_values():
+    assert [quantile([1.0, 2.0, 3.0, 4.0], percent) for percent in (1, 25, 50, 75, 99)] == [1, 1, 2, 3, 4]
+    assert math.isnan(quantile([], 50))
+
+
+def test_a_row_counts_what_was_due_from_when_it_was_due():
+    found = made(
+        (0.5, 0.5, 0.9, 200, RIGHT),
+        (1.0, 1.001, 1.2, 200, RIGHT),
+        (1.5, 1.5, 1.6, 200, 0),
+        (1.6, 1.6, 1.7, 503, 0),
+        (1.9, 1.9, 2.4, 200, 0),
+        (2.5, 2.5, 2.6, 200, 0),
+    )
+    one = row(
+        found,
+        1.0,
+        2.0,
+        dataclasses.replace(TARGET, labels=("a",)),
+        Closed(3),
+        percentile=99,
+        stable=None,
+        first_error="503",
+        cpu_s=0.4,
+    )
+    assert (one.mode, one.value, one.requests, one.failed) == ("concurrency", 3, 3, 1)
+    assert one.outcomes == {"200": 3, "503": 1}
+    # What came back meanwhile.
+    assert (one.requests_per_s, one.images_per_s) == (2, 4)
+    assert one.percentiles_ms == {"p50": pytest.approx(200), **dict.fromkeys(("p90", "p95", "p99"), pytest.approx(500))}
+    assert one.slo_percentile_ms == math.inf
+    assert one.late_p99_ms == pytest.approx(1)
+    assert one.top1 == pytest.approx(100 / 3)
+    assert [second["requests"] for second in one.timeline] == [4]
+
+
+def test_requests_of_before_that_fail_only_now_are_failures():
+    found = made((0.5, 0.5, 0.9, 503, 0), (0.5, 0.5, 1.5, 200, 0), (0.5, 0.5, 3.0, -2, 0), (0.6, 0.6, 3.0, -2, 0))
+    one = row(found, 1.0, 2.0, TARGET, Closed(3), percentile=99, stable=None, first_error="no response")
+    assert (one.requests, one.failed, one.outcomes) == (0, 2, {"timeout": 2})
+    assert one.slo_percentile_ms == math.inf
+
+
+@pytest.mark.parametrize(
+    ("late_s", "cpu_s", "verdict"), [(0, 0.5, "ok"), (0.005, 0.5, "ok"), (0.02, 0.5, "late"), (0, 1.8, "busy")]
+)
+def test_a_row_says_when_the_client_was_the_bottleneck(late_s, cpu_s, verdict):
+    found = made(*((n / 100, n / 100 + late_s, n / 100 + 0.1, 200, 0) for n in range(100)))
+    one = row(found, 0, 1, TARGET, Arrivals(100), stable=None, first_error="", cpu_s=cpu_s, processes=2)
+    assert one.client.startswith(verdict)
+    assert one.name == "100/s"
+
+
+def test_a_fixed_time_is_measured_after_the_warm_up():
+    with HttpServer(lambda asked: Reply(delay_s=0.01)) as server:
+        one = measure(target(server.url), Closed(2), Duration(0.2, 0.5))
+    assert (one.stable, one.seconds) == (None, pytest.approx(0.5))
+    assert one.requests < len(server.asked)
+    assert one.percentiles_ms["p50"] > 10
+    assert one.client_cpu_ms > 0
+
+
+def test_windows_are_measured_until_they_agree_or_there_have_been_enough():
+    with HttpServer(lambda asked: Reply(delay_s=0.05)) as server:
+        one = measure(target(server.url), Arrivals(50, "constant"), Duration(0.1, window_s=0.5, tolerance=1e9))
+        assert (one.stable, one.seconds) == (True, pytest.approx(1.5))
+        assert one.requests in {74, 75}
+        other = measure(target(server.url), Closed(1), Duration(0.0, window_s=0.2, tolerance=0.0, trials=4))
+        assert (other.stable, other.seconds) == (False, pytest.approx(0.6))
+
+
+def holds_up_to(capacity, peak=200.0, closed_s=0.16):
+    """A server whose p99 is 40 ms up to a rate, and 400 ms above; each load that is measured."""
+    loads = []
+
+    def run(mode):
+        loads.append(mode)
+        if isinstance(mode, Closed):
+            # The first of them were due before the measurement began.
+            due = (n / peak for n in range(-int(peak * closed_s), int(peak)))
+            found = made(*((at, at, at + closed_s, 200, 0) for at in due))
+        else:
+            took = 0.04 if mode.rate <= capacity else 0.4
+            found = made(*((n / 100, n / 100, n / 100 + took, 200 if capacity else LOST, 0) for n in range(100)))
+        return row(found, 0, 1, TARGET, mode, percentile=99, stable=True, first_error="")
+
+    return run, loads
+
+
+@pytest.mark.parametrize("capacity", [20.0, 97.0, 160.0, 195.0, 500.0])
+def test_the_search_finds_the_highest_rate_that_holds_and_confirms_it(capacity):
+    run, loads = holds_up_to(capacity)
+    *rows, (last, found) = search(Objective(50, 99), Arrivals(1.0, "constant", seed=7), run)
+    assert isinstance(loads[0], Closed)
+    assert found
+    assert not any(is_found for _, is_found in rows)
+    assert loads[-1].rate <= capacity
+    assert loads[-1].rate == pytest.approx(min(capacity, 200), abs=0.06 * 200)
+    # With other requests than before.
+    assert loads[-1].seed != 7
+    assert loads[-1].process == "constant"
+    assert last.slo_percentile_ms <= 50
+
+
+def test_a_rate_above_what_a_closed_loop_reaches_in_time_is_found():
+    run, loads = holds_up_to(900.0, closed_s=0.04)
+    *_, (_, found) = search(Objective(50, 99), Arrivals(1.0), run)
+    assert found
+    assert loads[-1].rate == pytest.approx(900, rel=0.1)
+
+
+def test_where_nothing_holds_nothing_is_found():
+    run, loads = holds_up_to(0.0)
+    found = list(search(Objective(50, 99), Arrivals(1.0), run))
+    assert not any(is_found for _, is_found in found)
+    assert 2 < len(loads) < 12
+
+
+def test_a_rate_that_held_by_luck_is_lowered():
+    run, loads = holds_up_to(100.0)
+
+    def moody(mode):
+        if isinstance(mode, Arrivals) and mode.seed == 1:
+            return run(dataclasses.replace(mode, rate=1e9))
+        return run(mode)
+
+    *_, (_, before), (_, found) = search(Objective(50, 99), Arrivals(1.0), moody)
+    assert (before, found) == (False, True)
+    assert loads[-1].rate < 100

@@ -1,0 +1,5 @@
+"""The messages of `inference.proto`; their types are in the `.pyi` file beside."""
+
+from ensemble_serving.protocol.pool import define
+
+DESCRIPTOR = define(__file__, globals())

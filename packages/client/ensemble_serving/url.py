@@ -1,0 +1,29 @@
+"""The URL of a server."""
+
+from __future__ import annotations
+
+from urllib.parse import SplitResult, urlsplit
+
+# The port of a URL without one, by the schemes of servers.
+DEFAULT_PORTS = {"http": 80, "https": 443, "grpc": 9000, "grpcs": 443}
+
+
+def parsed(url: str) -> SplitResult:
+    """The parts of a server's URL; raises ValueError if it is none, or of another scheme."""
+    parts = urlsplit(url)
+    if parts.scheme not in DEFAULT_PORTS or not _is_host(parts.hostname or "") or parts.port == 0:
+        raise ValueError(f"{url!r} is no URL of a server, such as http://127.0.0.1:8000 or grpc://127.0.0.1:9000")
+    return parts
+
+
+def _is_host(name: str) -> bool:
+    """Whether a name can be looked up: not `a..b`."""
+    try:
+        return bool(name.encode("idna"))
+    except UnicodeError:
+        return False
+
+
+def address(parts: SplitResult) -> tuple[str, int]:
+    """Host and port of a server's URL."""
+    return parts.hostname or "", parts.port or DEFAULT_PORTS[parts.scheme]
