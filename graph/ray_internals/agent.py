@@ -9,14 +9,14 @@ ended: every replica that is replaced would make each scrape longer.
 from __future__ import annotations
 
 import runpy
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-MODULE = "graph.ray_internals.agent"
-COMMAND = "--dashboard_agent_command="
+from graph.ray_internals.compatibility import AGENT
+
 # The labels that say which process reported, which replica it was, and by which of its handles.
 OF_A_PROCESS = {"WorkerId", "actor_id", "handle", "replica"}
 
@@ -25,24 +25,6 @@ def script() -> Path:
     """Ray's agent."""
     [folder] = find_spec("ray").submodule_search_locations or []  # type: ignore[union-attr]
     return Path(folder) / "dashboard" / "agent.py"
-
-
-def with_agent(command: Sequence[str]) -> list[str]:
-    """The command of a raylet that starts this agent in place of Ray's."""
-    theirs, ours = f" {subprocess.list2cmdline([str(script())])} ", f" -P -m {MODULE} "
-    return [each.replace(theirs, ours) if each.startswith(COMMAND) else each for each in command]
-
-
-def replace_agent() -> None:
-    """Have the raylet that this process starts start this agent."""
-    from ray._private import services
-
-    original: Any = services.start_ray_process
-
-    def start_ray_process(command: list[str], *args: Any, **more: Any) -> Any:
-        return original(with_agent(command), *args, **more)
-
-    cast(Any, services).start_ray_process = start_ray_process
 
 
 def of_machine(tags: Mapping[str, str]) -> dict[str, str]:
@@ -70,10 +52,9 @@ def recorder(original: Any) -> Any:
 
 def main() -> None:
     """Become Ray's agent."""
-    from ray.dashboard.modules.reporter import reporter_agent
-
-    agent = cast(Any, reporter_agent)
-    agent.OpenTelemetryMetricRecorder = recorder(agent.OpenTelemetryMetricRecorder)
+    if AGENT.problem() is None:
+        agent: Any = import_module("ray.dashboard.modules.reporter.reporter_agent")
+        agent.OpenTelemetryMetricRecorder = recorder(agent.OpenTelemetryMetricRecorder)
     runpy.run_path(str(script()), run_name="__main__")
 
 

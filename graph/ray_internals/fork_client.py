@@ -1,9 +1,8 @@
-"""What Ray starts in place of a Python process: it has the fork server start that one, or becomes it itself.
+"""What Ray starts in place of a Python interpreter: it has the fork server run the script, or becomes the interpreter.
 
-    python -I -S fork_client.py SOCKET leave|stay PYTHON SCRIPT ARGUMENT ...
+    python -I -S fork_client.py SOCKET PYTHON [OPTION ...] SCRIPT ARGUMENT ...
 
-With `stay` it waits for the end of the process, for whoever watches this one. It runs without the `site` module and
-imports nothing that is not built in, because it is started for each worker.
+It runs without the `site` module and imports nothing that is not built in, because it is started for each worker.
 """
 
 import _socket
@@ -11,21 +10,36 @@ import os
 import sys
 
 # Ray's script that makes a worker's runtime environment and then runs the next script, which most need not.
-SETUP = "setup_worker.py"
+SETUP, WORKER = "setup_worker.py", "default_worker.py"
+# Ray's agent, and the module that takes its place.
+AGENT, OUR_AGENT = "/dashboard/agent.py", ["-P", "-m", "graph.ray_internals.agent"]
+# The dashboard deploys. Workers on every machine put the working directory of what deploys in front of their import
+# path, so it must have no code, and nobody may be able to make it or to write there.
+DASHBOARD, NO_CODE = "dashboard.py", "/proc"
 CONTEXT = "--serialized-runtime-env-context"
 PLAIN = ("--language=PYTHON", f"{CONTEXT}=", f"{CONTEXT}={{}}")
-# Of the interpreter, without effect on one that runs already.
+# An argument of the dashboard's if it has no pages: it would only report usage, and Ray goes on without it.
+NO_FRONTEND = "--disable-frontend"
+# Options of the interpreter that have no effect on one that runs already.
 OPTIONS = ("-u", "-P")
 
 
-def wanted(arguments: list[str]) -> list[str] | None:
-    """The script, or `-m` and a module, and its arguments; None for a worker with a runtime environment of its own."""
-    _, *rest = arguments
-    while rest[0] in OPTIONS:
+def with_agent(arguments: list[str]) -> list[str]:
+    """Put this project's agent in the place of Ray's."""
+    return [part for each in arguments for part in (OUR_AGENT if each.endswith(AGENT) else [each])]
+
+
+def script_of(arguments: list[str]) -> list[str] | None:
+    """Find the script, or `-m` and a module, and its arguments; None if the interpreter itself must be started."""
+    rest = [*arguments]
+    while rest and rest[0] in OPTIONS:
         rest = rest[1:]
-    if rest[0].endswith(SETUP):
+    if rest and rest[0].endswith(SETUP):
         rest = [each for each in rest[1:] if each not in PLAIN]
-    return None if any(each.startswith(CONTEXT) for each in rest) else rest
+    if not rest or any(each.startswith(CONTEXT) for each in rest):
+        # A worker with a runtime environment of its own has an interpreter of its own.
+        return None
+    return rest if rest[0] == "-m" or rest[0].endswith(".py") else None
 
 
 def ask(path: str, arguments: list[str]) -> _socket.socket:
@@ -44,18 +58,27 @@ def ask(path: str, arguments: list[str]) -> _socket.socket:
 
 
 def main() -> None:
-    """Ask, and stay or leave; without a fork server, become the process."""
-    path, mode, *arguments = sys.argv[1:]
-    if (asked := wanted(arguments)) is not None:
+    """Ask the fork server; without one, become the interpreter.
+
+    A worker reports to the raylet by itself. Whatever else Ray starts is watched by its process, which is this one, and
+    so this one ends when the script has ended.
+    """
+    path, python, *given = sys.argv[1:]
+    arguments = with_agent(given)
+    if NO_FRONTEND in arguments:
+        return
+    if any(each.endswith(DASHBOARD) for each in arguments):
+        os.chdir(NO_CODE)
+    if (script := script_of(arguments)) is not None:
         try:
-            connection = ask(path, asked)
+            connection = ask(path, script)
         except OSError:
             pass
         else:
-            if mode == "stay":
+            if not script[0].endswith(WORKER):
                 connection.recv(1)
             return
-    os.execv(arguments[0], arguments)  # noqa: S606
+    os.execv(python, [python, *arguments])  # noqa: S606
 
 
 if __name__ == "__main__":

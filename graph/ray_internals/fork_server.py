@@ -1,7 +1,7 @@
 """A process that has imported Ray and what replicas use, and forks a copy of itself for each Python process of Ray's.
 
-Ray starts a Python interpreter for each worker, which imports Ray, Serve and a model's runtime: two seconds of CPU time
-and 100 MB each. Forked processes share that memory, and are there within milliseconds.
+Ray starts a Python interpreter for each worker, which imports Ray and the libraries of Serve and of replicas: two
+seconds of CPU time and 100 MB each. Forked processes share that memory, and are there within milliseconds.
 
     python -P -m graph.ray_internals.fork_server DESCRIPTOR
 
@@ -20,21 +20,25 @@ import struct
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy
 
+from graph.ray_internals.compatibility import FORKS
 from graph.ray_internals.switches import set_switches
 
-# What a replica, Serve's controller and Ray's agents import. OpenVINO is not among it: it starts a thread as it is
-# imported, which a forked process would lack.
+# What a replica, Serve's controller and Ray's agents import, except for two. Serve's own modules draw numbers of Ray's
+# generator as they are imported, and then every forked process would draw the same ones. OpenVINO starts a thread as it
+# is imported, which a forked process would lack.
 PRELOADED = (
     "ray.dashboard.agent",
-    "ray.serve._private.controller",
-    "ray.serve._private.replica",
+    "ray.job_submission",
+    "ray.util.metrics",
+    "ray.util.state",
     "cv2",
+    "fastapi",
     "grpc.aio",
     "grpc_health.v1.health_pb2",
+    "grpc_reflection.v1alpha.reflection",
     "httpx",
     "msgspec",
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
@@ -71,33 +75,25 @@ def parsed(body: bytes) -> tuple[bytes, list[bytes], dict[bytes, bytes]]:
 
 
 def preload() -> None:
-    """Import everything, as in a worker."""
+    """Import everything, as in a worker.
+
+    Raises:
+        SystemExit: processes of this Ray can't be forked. They are started instead.
+    """
     set_switches()
     os.environ.update({RAYLET: str(os.getppid()), JOB: NO_JOB})
-    actor: Any = importlib.import_module("ray.actor")
-    ids, actor.ActorClassID = actor.ActorClassID, ActorClassID
+    if (problem := FORKS.problem()) is not None:
+        sys.exit(f"warning: {problem}")
     for name in PRELOADED:
         importlib.import_module(name)
-    actor.ActorClassID = ids
     if drawn() == drawn():
-        sys.exit("forked processes would draw the same numbers of Ray's generator; Ray's processes are started instead")
+        sys.exit(f"warning: forked processes would draw the same numbers of Ray's generator: {FORKS.instead}")
+    # A replica that starts after an upgrade imports the new code.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "graph"]:
+        del sys.modules[name]
     # Kept out of collections, whose marks would copy every page that has an object.
     gc.collect()
     gc.freeze()
-
-
-class ActorClassID:
-    """In place of Ray's, while modules define actors: draws nothing of Ray's own generator.
-
-    Once it has been asked, every forked process has its state, and gives the same ids to its objects.
-    """
-
-    @staticmethod
-    def from_random() -> Any:
-        """An id of an actor's class."""
-        from ray import ActorClassID
-
-        return ActorClassID(os.urandom(ActorClassID.size()))
 
 
 def drawn() -> bytes:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
+from importlib import import_module
 from typing import Any
 
-from ray.serve._private.common import ReplicaState
-from ray.serve.context import _get_global_client
+from graph.ray_internals.compatibility import SERVE_CLIENT, has
+
+
+def _client() -> Any:
+    """Return Serve's client in this process; None where Serve does not run, or this Ray has another one."""
+    return import_module("ray.serve.context")._get_global_client() if has(SERVE_CLIENT) else None
 
 
 def http_host() -> str:
-    """Serve's `http_options.host`; empty where Serve does not run."""
-    client = _get_global_client()
+    """Return Serve's `http_options.host`; empty where it is not known."""
+    client = _client()
     return "" if client is None else client.http_config.host or ""
 
 
 def replicas(application: str) -> dict[str, Counter[tuple[str, str]]]:
-    """By deployment, the number of an application's replicas by their state, such as `RUNNING`, and machine's address.
+    """Count an application's replicas by deployment, state, such as `RUNNING`, and machine's address.
 
     Serve's public status counts them by state, but not by machine.
     """
     return {
-        name: Counter((ReplicaState(each["state"]).value, each["node_ip"] or "") for each in deployment["replicas"])
+        name: Counter((_name(each["state"]), each["node_ip"] or "") for each in deployment["replicas"])
         for name, deployment in _deployments(application).items()
     }
 
@@ -32,5 +37,9 @@ def user_config(application: str, deployment: str) -> dict[str, Any]:
 
 
 def _deployments(application: str) -> dict[str, Any]:
-    client = _get_global_client()
+    client = _client()
     return {} if client is None else dict(client.get_serve_details()["applications"][application]["deployments"])
+
+
+def _name(state: Any) -> str:
+    return str(getattr(state, "value", state))

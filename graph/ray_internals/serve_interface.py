@@ -21,28 +21,24 @@ from ray.dashboard.optional_utils import get_browser_request_middleware
 from ray.dashboard.subprocesses.module import SubprocessModuleConfig
 
 from deployments.contract.hosts import LOOPBACK
+from graph.ray_internals.dashboard import PORT
 
 # The methods that browsers may use: a web page may change nothing.
 OF_BROWSERS = {"GET", "HEAD", "OPTIONS"}
 
 
-def module(gcs_address: str, cluster_id: str, session: str) -> ServeHead:
-    """The part of the dashboard that has the interface; it logs on stderr."""
-    config = SubprocessModuleConfig(
-        cluster_id_hex=cluster_id,
-        gcs_address=gcs_address,
-        session_name=session,
-        temp_dir="",
-        session_dir="",
-        logging_level="INFO",
-        logging_format="",
-        log_dir="",
-        logging_filename="",
-        logging_rotate_bytes=0,
-        logging_rotate_backup_count=0,
-        socket_dir="",
-    )
-    return ServeHead(config)  # type: ignore[no-untyped-call]
+def module(gcs_address: str) -> ServeHead:
+    """Make the part of the dashboard that has the interface; it logs on stderr."""
+    gcs = cast(Any, ray._raylet).GcsClient(address=gcs_address)
+    known = {
+        "cluster_id_hex": gcs.cluster_id.hex(),
+        "gcs_address": gcs_address,
+        "session_name": gcs.internal_kv_get(b"session_name", b"session").decode(),
+        "logging_level": "INFO",
+    }
+    # Whatever else there is has to do with the dashboard's files.
+    fields = inspect.signature(SubprocessModuleConfig).parameters
+    return ServeHead(SubprocessModuleConfig(**{name: known.get(name, "") for name in fields}))  # type: ignore
 
 
 def application(serve_head: ServeHead) -> aiohttp.web.Application:
@@ -78,11 +74,11 @@ def announce(gcs_address: str, address: str, file: Path) -> None:
 
 async def serve(args: argparse.Namespace) -> None:
     """Answer until the process is ended."""
-    serve_head = module(args.gcs_address, args.cluster_id, args.session)
+    serve_head = module(args.gcs_address)
     runner = aiohttp.web.AppRunner(application(serve_head), access_log=None)
     await runner.setup()
     known = args.address_file.exists()
-    port = int(args.address_file.read_text(encoding="ascii").rpartition(":")[2]) if known else args.port
+    port = int(args.address_file.read_text(encoding="ascii").rpartition(":")[2]) if known else PORT
     with listening(port) as listener:
         await aiohttp.web.SockSite(runner, listener).start()
         announce(args.gcs_address, f"{LOOPBACK}:{listener.getsockname()[1]}", args.address_file)
@@ -93,9 +89,6 @@ def main() -> None:
     """Parse the command line and serve."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gcs-address", required=True)
-    parser.add_argument("--cluster-id", required=True, help="hexadecimal digits")
-    parser.add_argument("--session", required=True, help="the session's name")
-    parser.add_argument("--port", type=int, required=True, help="on loopback, unless another process listens there")
     parser.add_argument("--address-file", type=Path, required=True, help="gets the address where it listens")
     args = parser.parse_args()
     cast(Any, ray._raylet).setproctitle("ray::ServeInterface")

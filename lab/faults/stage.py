@@ -130,7 +130,7 @@ def stage(
 @contextmanager
 def _joined(address: str, count: int) -> Iterator[list[psutil.Process]]:
     """So many further nodes of a Ray cluster, on this machine."""
-    command = [sys.executable, "-m", "graph.ray_internals.node", address]
+    command = [sys.executable, "-m", "lab.second_node", address]
     nodes: list[subprocess.Popen[bytes]] = []
     try:
         for _ in range(count):

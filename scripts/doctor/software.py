@@ -18,6 +18,7 @@ from deployments.contract.item import Item
 from scripts.configuration import check, check_import_paths, check_names, doubts, ineffective, replicas_of
 from scripts.doctor.finding import Finding
 from scripts.doctor.machine import threads
+from scripts.errors import ScriptError
 from scripts.serve import haproxy as front
 from scripts.shipped import hidden, shipped
 
@@ -66,7 +67,7 @@ def haproxy() -> Finding:
     try:
         program = front.program()
         printed = subprocess.run([program, "-v"], capture_output=True, text=True, check=True).stdout  # noqa: S603
-    except (ImportError, OSError, subprocess.SubprocessError, RuntimeError) as err:
+    except (ScriptError, OSError, subprocess.SubprocessError) as err:
         remedy = "pip install 'ray[serve]', or args: {front: serve} for Serve's own proxy"
         return Finding("wrong", f"HAProxy can't be run: {err}", remedy)
     return Finding("ok", f"HAProxy: {' '.join(printed.split()[:3])}, {program}")

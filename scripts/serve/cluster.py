@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from graph.names import MARK
-from graph.ray_internals.head import INTERFACE_ADDRESS, NO_CODE
+from graph.ray_internals.fork_client import NO_CODE
 from scripts.errors import ScriptError
 from scripts.serve.folder import RAY
 
@@ -24,6 +24,8 @@ from scripts.serve.folder import RAY
 PR_SET_CHILD_SUBREAPER = 36
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S, END_TIMEOUT_S = 5.0, 20.0
+# Serve's REST interface, and the file of the session in which it writes its address once it listens.
+INTERFACE, INTERFACE_ADDRESS = "graph.ray_internals.serve_interface", "serve_interface.address"
 INTERFACE_LOG, INTERFACE_TIMEOUT_S, LOOK_EVERY_S = "serve_interface.log", 60.0, 0.02
 # Without these there is no cluster.
 VITAL = ("gcs_server", "raylet")
@@ -38,22 +40,24 @@ class Cluster:
         session: the folder of the session, with its logs.
     """
 
-    def __init__(self, folder: Path, whole_dashboard: bool, forks: Path) -> None:
+    def __init__(self, folder: Path, whole_dashboard: bool, python: Path) -> None:
         """Start it, on loopback or, in a cluster of several machines, on this machine's address.
 
-        Its files are in a private folder. `forks` is the socket of the fork server that starts its Python processes.
+        Its files are in a private folder. `python` is the program that runs its Python processes.
 
         Raises:
             ScriptError: it did not start.
         """
         self._interface: subprocess.Popen[bytes] | None = None
         options = ["--whole-dashboard"] if whole_dashboard else []
-        printed = start_ray("graph.ray_internals.head", str(folder / RAY), f"--forks={forks}", *options)
+        printed = start_ray(folder, python, *options)
         self.address: str = printed["address"]
         self.session = Path(printed["session"])
-        self._interface_command: list[str] = printed["interface"]
+        self._interface_address = self.session / INTERFACE_ADDRESS
+        arguments = [f"--gcs-address={self.address}", f"--address-file={self._interface_address}"]
+        self._interface_command = [] if printed["dashboard"] else [str(python), "-P", "-m", INTERFACE, *arguments]
         self._vital = below(VITAL)
-        self.dashboard: str = self._interface_address() if self._interface_command else printed["dashboard"]
+        self.dashboard: str = printed["dashboard"] or self._wait_for_interface()
 
     def check(self) -> None:
         """Raise ScriptError if a process without which there is no cluster has ended."""
@@ -65,9 +69,9 @@ class Cluster:
         self._keep_interface()
         return ended(self._vital)
 
-    def _interface_address(self) -> str:
+    def _wait_for_interface(self) -> str:
         """The root of Serve's REST interface, as soon as it listens; raises ScriptError if it does not."""
-        file, give_up = self.session / INTERFACE_ADDRESS, time.monotonic() + INTERFACE_TIMEOUT_S
+        file, give_up = self._interface_address, time.monotonic() + INTERFACE_TIMEOUT_S
         while not file.exists():
             self._keep_interface()
             if time.monotonic() > give_up:
@@ -96,8 +100,10 @@ class Cluster:
         end_all_below()
 
 
-def start_ray(module: str, *arguments: str) -> dict[str, Any]:
-    """Start processes of Ray's below this one, by a module that prints JSON and ends; what it printed.
+def start_ray(folder: Path, python: Path, *arguments: str) -> dict[str, Any]:
+    """Start Ray below this process, with its files in a private folder; what is printed of it.
+
+    `python` is the program that runs its Python processes.
 
     Raises:
         ScriptError: they did not start, and none of them is left.
@@ -106,7 +112,7 @@ def start_ray(module: str, *arguments: str) -> dict[str, Any]:
     try:
         started = subprocess.run(  # noqa: S603
             # `-P` leaves out the working directory, where there may be packages of the same names.
-            [sys.executable, "-P", "-m", module, *arguments],
+            [sys.executable, "-P", "-m", "graph.ray_internals.start", str(folder / RAY), str(python), *arguments],
             env=marked(),
             capture_output=True,
             timeout=START_TIMEOUT_S,
@@ -120,6 +126,8 @@ def start_ray(module: str, *arguments: str) -> dict[str, Any]:
         end_all_below()
         raise ScriptError(f"Ray did not start: {started.stderr.decode(errors='replace')[-2000:]}")
     printed: dict[str, Any] = json.loads(started.stdout.splitlines()[-1])
+    for problem in printed["warnings"]:
+        print(f"warning: {problem}", file=sys.stderr, flush=True)
     return printed
 
 

@@ -1,7 +1,8 @@
-"""The fork server that starts Ray's Python processes, beside the cluster."""
+"""The fork server that runs Ray's Python processes, beside the cluster."""
 
 from __future__ import annotations
 
+import shlex
 import socket
 import subprocess
 import sys
@@ -9,22 +10,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from graph.ray_internals import fork_client
 from scripts.serve.cluster import marked
 
-SOCKET = "forks"
+SOCKET, PYTHON = "forks", "python"
 MOST_WAITING = 64
 
 
 @contextmanager
 def fork_server(folder: Path) -> Iterator[Path]:
-    """Start it, and end it; the path of its socket in a private folder, which clients may use at once."""
-    path = folder / SOCKET
-    process = started(path)
+    """Start it in a private folder, and end it; the program that runs a script as Python would, by a fork if it can."""
+    process = started(folder / SOCKET)
     try:
-        yield path
+        yield python(folder)
     finally:
         process.terminate()
         process.wait()
+
+
+def python(folder: Path) -> Path:
+    """Write the program that asks the fork server in a folder, and runs this Python without one."""
+    program = folder / PYTHON
+    command = [sys.executable, "-I", "-S", fork_client.__file__, str(folder / SOCKET), sys.executable]
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n', encoding="utf-8")
+    program.chmod(0o700)
+    return program
 
 
 def started(path: Path) -> subprocess.Popen[bytes]:

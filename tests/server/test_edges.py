@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from graph.edges.wire import VERSION
 from tests.conftest import ROOT
 from tests.networks import heavy, store
 from tests.server.load import Load, replicas
@@ -38,7 +39,7 @@ def pairs(models):
 
 def sockets(server):
     """Every socket of the server's direct edges."""
-    return {path for path in server.folder.glob("ray/session_2*/e/*/*") if path.suffix != ".new"}
+    return set(server.folder.rglob(f"*.{VERSION}"))
 
 
 def calls(server):
@@ -116,7 +117,7 @@ def two_nodes(models):
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.grpc_url, "OTEL_BSP_SCHEDULE_DELAY": "200"}
         spread = {"heavy": {"num_replicas": 2, "max_replicas_per_node": 1}}
         with Server(config(models, "separate", members=["heavy"], deployments=spread), **environment) as server:
-            command = [sys.executable, "-m", "graph.ray_internals.node", server.told("RAY_ADDRESS")]
+            command = [sys.executable, "-m", "lab.second_node", server.told("RAY_ADDRESS")]
             with (server.folder / "second").open("w") as log:
                 node = subprocess.Popen(command, cwd=ROOT, env=server.environment, stdout=log, stderr=log)
             try:

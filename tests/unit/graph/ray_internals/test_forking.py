@@ -1,19 +1,16 @@
 """Ray's Python processes are forked, and are what they would be if they were started."""
 
-import inspect
 import json
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import ray
-from ray._private import services
 
-from graph.ray_internals import fork_client, forking, switches
-from scripts.serve.forks import started
+from graph.ray_internals import agent, fork_client, switches
+from scripts.serve.forks import SOCKET, python, started
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +23,8 @@ threads = next(int(line.split()[1]) for line in open("/proc/self/status") if lin
 told = {
     "arguments": sys.argv[1:], "folder": os.getcwd(), "path": sys.path[0], "name": __name__,
     "environment": dict(os.environ), "group": os.getpgrp() == os.getpid(), "threads": threads,
-    "ray": "ray.serve" in sys.modules, "ours": [n for n in sys.modules if n.split(".")[0] in ("deployments", "models")],
+    "ray": "ray.dashboard.agent" in sys.modules,
+    "ours": [name for name in sys.modules if name.split(".")[0] in ("deployments", "graph", "models")],
     "random": [random.random(), numpy.random.random()],
     "ids": [ray.WorkerID.from_random().hex(), ray.ObjectRef.from_random().hex()],
 }
@@ -36,10 +34,10 @@ print(json.dumps(told), sys.stdin.readline())
 
 @pytest.fixture(scope="module")
 def forks(tmp_path_factory):
-    """The socket of a fork server."""
-    path = tmp_path_factory.mktemp("forks") / "socket"
-    server = started(path)
-    yield path
+    """The program that asks a fork server."""
+    folder = tmp_path_factory.mktemp("forks")
+    server = started(folder / SOCKET)
+    yield python(folder)
     server.kill()
     server.wait()
 
@@ -61,8 +59,8 @@ def run(command, folder, **environment):
     return json.loads(told + "}")
 
 
-def forked(forks, script, folder, *arguments, mode="stay", **environment):
-    return run(forking.forked([sys.executable, "-u", str(script), *arguments], str(forks), mode), folder, **environment)
+def forked(forks, script, folder, *arguments, **environment):
+    return run([forks, "-u", str(script), *arguments], folder, **environment)
 
 
 def test_a_forked_process_is_as_a_started_one(forks, script, tmp_path):
@@ -83,18 +81,17 @@ def test_two_forked_processes_do_not_draw_the_same(forks, script, tmp_path):
 
 
 def test_a_module_is_run_too(forks, tmp_path):
-    command = forking.forked([sys.executable, "-P", "-m", "json.tool", "--compact"], str(forks), "stay")
-    done = subprocess.run(command, input='{"a": 1}', capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [forks, "-P", "-m", "json.tool", "--compact"], input='{"a": 1}', capture_output=True, text=True, timeout=60
+    )
     assert done.stdout == '{"a":1}\n'
 
 
-def test_who_stays_ends_with_the_process_and_who_leaves_does_not_wait(forks, tmp_path):
-    file = tmp_path / "waits.py"
-    file.write_text("import sys; print('begun', flush=True); sys.stdin.read()")
-    for mode, ends in (("leave", True), ("stay", False)):
-        client = subprocess.Popen(
-            forking.forked([sys.executable, str(file)], str(forks), mode), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+def test_a_client_ends_with_its_process_but_a_workers_does_not_wait(forks, tmp_path):
+    for name, ends in ((fork_client.WORKER, True), ("agent.py", False)):
+        file = tmp_path / name
+        file.write_text("import sys; print('begun', flush=True); sys.stdin.read()")
+        client = subprocess.Popen([forks, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert client.stdout.readline() == b"begun\n"
         if ends:
             assert client.wait(60) == 0
@@ -106,21 +103,16 @@ def test_who_stays_ends_with_the_process_and_who_leaves_does_not_wait(forks, tmp
 
 
 def test_without_a_fork_server_the_process_is_started(script, tmp_path):
-    told = forked(tmp_path / "nothing", script, tmp_path, "x")
+    told = forked(python(tmp_path), script, tmp_path, "x")
     assert (told["arguments"], told["ray"]) == (["x"], False)
-    assert forking.forked(["command"], "") == ["command"]
 
 
 def test_a_fork_server_that_ends_leaves_nobody_waiting(script, tmp_path):
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "socket"))
+        listener.bind(str(tmp_path / SOCKET))
         listener.listen()
-        client = subprocess.Popen(
-            forking.forked([sys.executable, str(script)], str(tmp_path / "socket")),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command = [python(tmp_path), str(script)]
+        client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         listener.accept()[0].close()
     told, _ = client.communicate("a line\n", timeout=60)
     assert '"ray": false' in told
@@ -128,21 +120,28 @@ def test_a_fork_server_that_ends_leaves_nobody_waiting(script, tmp_path):
 
 def test_a_worker_with_an_environment_of_its_own_is_started():
     setup, worker = str(Path(ray.__file__).with_name("setup_worker.py")), "default_worker.py"
-    plain = ["python", setup, worker, "--language=PYTHON", "--serialized-runtime-env-context={}"]
-    assert fork_client.wanted(plain) == [worker]
-    assert fork_client.wanted(["python", "-u", "agent.py", "--x"]) == ["agent.py", "--x"]
-    assert fork_client.wanted([*plain[:-1], '--serialized-runtime-env-context={"env_vars": {}}']) is None
+    plain = [setup, worker, "--language=PYTHON", "--serialized-runtime-env-context={}"]
+    assert fork_client.script_of(plain) == [worker]
+    assert fork_client.script_of(["-u", "agent.py", "--x"]) == ["agent.py", "--x"]
+    own = [*plain[:-1], '--serialized-runtime-env-context={"env_vars": {}}']
+    for each in (own, ["-X", "dev", "agent.py"], ["-c", "pass"], ["-u"], []):
+        assert fork_client.script_of(each) is None
 
 
-def test_the_raylet_is_given_the_commands_by_these_names():
-    source = inspect.getsource(services.start_raylet)
-    assert all(f'"{name}=' in source for name in forking.STARTED)
-    argument = "--python_worker_command=python setup_worker.py default_worker.py"
-    name, _, command = forking.forking(argument, "/a/socket").partition("=")
-    assert name == "--python_worker_command"
-    assert command.endswith("/fork_client.py /a/socket leave python setup_worker.py default_worker.py")
-    assert forking.forking("--node_id=1", "/a/socket") == "--node_id=1"
-    assert forking.forking(argument, "") == argument
+def test_a_dashboard_has_a_folder_without_code_whether_it_is_forked_or_not(forks, tmp_path):
+    (tmp_path / fork_client.DASHBOARD).write_text(SCRIPT)
+    for program in (forks, python(tmp_path)):
+        assert run([program, "-u", str(tmp_path / fork_client.DASHBOARD)], tmp_path)["folder"] == fork_client.NO_CODE
+
+
+def test_our_agent_runs_in_place_of_rays():
+    given = ["-u", "/ray/dashboard/agent.py", "--x=/dashboard/agent.python"]
+    assert fork_client.with_agent(given) == ["-u", "-P", "-m", agent.__name__, "--x=/dashboard/agent.python"]
+    assert fork_client.script_of(fork_client.with_agent(given)) == ["-m", agent.__name__, given[-1]]
+
+
+def test_a_dashboard_without_pages_is_left_out(tmp_path):
+    assert subprocess.run([python(tmp_path), "dashboard.py", fork_client.NO_FRONTEND]).returncode == 0
 
 
 def test_ray_has_the_switches_and_what_is_set_stays(monkeypatch):

