@@ -57,10 +57,14 @@ UPGRADE ?=
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock"
 
+# This project's own distributions are installed from their folders.
+OURS = $(addprefix --no-emit-package ensemble-,serving client capacity lab)
+
 REMOTE = $(COMPILE) --no-annotate $(UPGRADE) - --output-file tests/server/remote/requirements
 lock: $(VENV)/dev.installed
-	$(COMPILE) $(UPGRADE) --group dev --group docs pyproject.toml --output-file requirements-dev.lock
-	$(COMPILE) $(UPGRADE) --constraint requirements-dev.lock pyproject.toml --output-file requirements.lock
+	$(COMPILE) $(UPGRADE) $(OURS) --group dev pyproject.toml packages/*/pyproject.toml lab/pyproject.toml \
+		--output-file requirements-dev.lock
+	$(COMPILE) $(UPGRADE) $(OURS) --constraint requirements-dev.lock pyproject.toml --output-file requirements.lock
 	echo 'ray==2.58.1' | $(COMPILE) --no-deps - --output-file tests/requirements-oldest-ray.lock
 	echo 'tritonclient[http,grpc]>=2.70 grpcio-health-checking grpcio-reflection' | tr ' ' '\n' | \
 		$(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-tritonclient.lock
