@@ -42,5 +42,5 @@ def edge(
 def _adjusted(name: str, make: Factory, application: str, deployment: str) -> Node[Any, Any]:
     """A node with the settings that Serve gives to the replicas of a deployment."""
     node = make()
-    LiveSettings({name: node}).apply(user_config(application, deployment))
+    LiveSettings({name: node}).apply({name: user_config(application, deployment)})
     return node

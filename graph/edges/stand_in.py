@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
 from deployments.contract.batch import Batch
 from deployments.contract.nodes import Node
 
+# After this time without a batch a node is made anew, because its settings may have changed.
+IDLE_S = 1.0
 Factory = Callable[[], Node[Any, Any]]
 
 logger = logging.getLogger("ray.serve")
@@ -22,9 +25,13 @@ class StandIn:
         """Set the node's name, and what makes a node like it in a thread: as usual, and with care for suspects."""
         self._name, self._makes = name, makes
         self._made: dict[bool, asyncio.Future[Node[Any, Any]]] = {}
+        self._called = 0.0
 
     async def __call__(self, batch: Batch[Any], is_suspect: bool) -> Batch[Any]:
         """Work on a batch; with care if it may have ended a replica. Raises what the making of the node raised."""
+        idle_s, self._called = time.monotonic() - self._called, time.monotonic()
+        if idle_s > IDLE_S:
+            self._made = {}
         if not self._made:
             logger.warning("no replica of %s answers; the ingress does its work until one does", self._name)
         if is_suspect not in self._made:
