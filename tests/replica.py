@@ -32,7 +32,7 @@ class Replica(ingress.IngressReplica):
 @asynccontextmanager
 async def served(args):
     """A client of an application's ingress, with the ingress as its attribute `replica`."""
-    plan, nodes = build(args)._bound_deployment.init_args
+    arguments = build(args)._bound_deployment.init_args
     with TemporaryDirectory() as folder, ExitStack() as stack:
         stack.enter_context(patch("ray.serve.get_replica_context", lambda: CONTEXT))
         stack.enter_context(patch("ray.nodes", list))
@@ -40,7 +40,7 @@ async def served(args):
             stack.enter_context(patch.object(module, "sockets", lambda _, name: Path(folder) / name))
         stack.enter_context(patch.object(ingress, "http_host", lambda: "127.0.0.1"))
         stack.enter_context(patch.object(ingress, "Replicas", lambda _: no_replicas))
-        replica = Replica(plan, nodes)
+        replica = Replica(*arguments)
         transport = httpx.ASGITransport(HttpListener(replica._http))
         try:
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:

@@ -245,7 +245,7 @@ def refusal(args):
 
 def placed(args):
     """The deployments, with what each replica is made with, and the nodes that are inline."""
-    plan, nodes = build(args)._bound_deployment.init_args
+    plan, nodes, *_ = build(args)._bound_deployment.init_args
     names = {name: getattr(each, "_bound_deployment", None) for name, each in nodes.items()}
     return {name: each and (each.name, each.init_args[2:]) for name, each in names.items()}, plan.services
 
