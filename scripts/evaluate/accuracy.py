@@ -84,11 +84,9 @@ def indices(dataset: Dataset, labels: Sequence[str], whose: str) -> Truth:
     """The class index of every image, int64 [N], by the labels of what is named.
 
     Raises:
-        ScriptError: the dataset has classes that are none of the labels, or several of them.
+        ScriptError: the dataset has classes that are none of the labels.
     """
     index = {label: position for position, label in enumerate(labels)}
-    if twice := [each for each in dataset.classes if labels.count(each) > 1]:
-        raise ScriptError(f"{whose} has several classes named {twice[0]!r}; prepare it with other --labels")
     if unknown := [each for each in dataset.classes if each not in index]:
         raise ScriptError(
             f"{dataset.path} has the class {unknown[0]!r}, which is none of the {len(index)} classes of {whose} "

@@ -10,7 +10,7 @@ from scripts import cli, commands, shipped
 from tests.conftest import ROOT
 
 # Modules that are run, but by no name of a command.
-PROGRAMS = {"scripts.cli"}
+PROGRAMS = {"scripts.cli", "scripts.serve.guardian", "lab.second_node"}
 # Where each distribution's packages are.
 SOURCES = {"scripts": ROOT, "lab": ROOT, "ensemble_capacity": ROOT / "packages" / "capacity"}
 

@@ -109,11 +109,16 @@ async def test_a_silent_replica_may_know_so_the_label_can_be_told_again(replicas
 
     async with await asyncio.start_unix_server(silent, folder / f"0.{VERSION}"):
         await here.peers("b", "dog", 0, "")
-        for _ in range(3):
+        with pytest.raises(DeadlineExceeded, match="try again"):
+            await here.peers("c", "dog", 0, "")
+        # The label, and a ping while there is no answer.
+        first = len(asked)
+        assert 1 <= first <= 2
+        for _ in range(2):
             with pytest.raises(DeadlineExceeded, match="try again"):
                 await here.peers("c", "dog", 0, "")
         # Of many labels only the first waits for it.
-        assert len(asked) == 1
+        assert len(asked) == first
         over.set()
 
 
