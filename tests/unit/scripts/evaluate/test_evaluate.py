@@ -176,7 +176,9 @@ def test_a_name_of_two_classes_is_an_error(tmp_path: Path, draw: Draw) -> None:
     add(tmp_path / "repository", "m", constant(BIRDS), "FP16", labels=["crane", "cat", "crane"])
     evaluate(tmp_path / "repository", [], Dataset.open(draw({"cat": 1})))
     # The model's classes of one name have their indices.
-    with pytest.raises(ScriptError, match=r"has the class 'crane', which is none of .* \(crane \(0\), cat, crane \(2\)"):
+    with pytest.raises(
+        ScriptError, match=r"has the class 'crane', which is none of .* \(crane \(0\), cat, crane \(2\)"
+    ):
         evaluate(tmp_path / "repository", [], Dataset.open(draw({"cat": 1, "crane": 1})))
 
 
