@@ -607,6 +607,20 @@ def test_a_user_config_that_a_replica_would_refuse_is_refused(root, deployment, 
     assert not told(root, members, None, {"deployments": [{**INGRESS, "user_config": good}]})
 
 
+def test_a_user_config_for_what_clients_have_loaded_is_checked_like_the_rest(root):
+    args = {"access": {"operators": "anyone"}}
+    for change, is_right in (({"unloaded": ["one"], "loaded": {"one": 2}}, True), ({"unload": ["one"]}, False)):
+        found = told(root, args, None, {"deployments": [{**INGRESS, "user_config": {"loading": change}}]})
+        assert (not found) == is_right, found
+
+
+def test_a_user_config_for_a_feature_of_another_package_is_left_to_the_feature(root):
+    change = {"deployments": [{**INGRESS, "user_config": {"mine": {"word": "hello"}}}]}
+    assert "unknown field 'mine'" in "".join(told(root, {}, None, change))
+    feature = {"features": {"graph.capabilities.capability:Capability": {}}}
+    assert not told(root, feature, None, change)
+
+
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.name)
 def test_nothing_that_is_shipped_says_what_does_nothing(file):
     content = yaml.safe_load(file.read_text())
