@@ -81,6 +81,12 @@ def _behind_haproxy(_owner: Any, seen: Seen) -> bool:
     return seen.own_front
 
 
+def _functions(options: Mapping[str, Any]) -> set[str]:
+    # Serve's schema refuses anything but a list of texts.
+    given = options["grpc_servicer_functions"]
+    return set(map(str, given)) if isinstance(given, list) else set()
+
+
 def _of_sent(name: str) -> Rule:
     return Rule(
         f"members.*.{name}",
@@ -255,20 +261,20 @@ SERVE = (
     ),
     Rule(
         "grpc_options.grpc_servicer_functions",
-        lambda options, seen: seen.own_front and not set(options["grpc_servicer_functions"]) <= set(SERVED_BY),
+        lambda options, seen: seen.own_front and not _functions(options) <= set(SERVED_BY),
         f"it names a function other than {', '.join(SERVED_BY)}, and HAProxy forwards to no other service",
         "remove it, or set `front: serve`",
         "refused",
     ),
     Rule(
         "grpc_options.grpc_servicer_functions",
-        lambda options, seen: FEEDBACK in options["grpc_servicer_functions"] and seen.config.feedback is None,
+        lambda options, seen: FEEDBACK in _functions(options) and seen.config.feedback is None,
         f"it lists {FEEDBACK}, and args have no `feedback`, so every label is refused",
         "set feedback, or remove the entry",
     ),
     Rule(
         "grpc_options.grpc_servicer_functions",
-        lambda options, seen: SELDON in options["grpc_servicer_functions"] and not seen.own_front,
+        lambda options, seen: SELDON in _functions(options) and not seen.own_front,
         f"it lists {SELDON}, and Serve's proxy can't tell Seldon's `Predict` from TensorFlow Serving's",
         "remove the entry, or set `front: direct`",
     ),

@@ -587,6 +587,11 @@ def test_services_that_can_not_be_served_are_told(root, serve, args, what):
     assert what in found
 
 
+@pytest.mark.parametrize("given", [None, 5, {}])
+def test_services_that_are_no_list_are_left_to_the_schema_of_serve(root, given):
+    assert not told(root, {}, {"grpc_options": {"grpc_servicer_functions": given}})
+
+
 @pytest.mark.parametrize(
     ("deployment", "change", "what"),
     [
