@@ -81,6 +81,12 @@ def _behind_haproxy(_owner: Any, seen: Seen) -> bool:
     return seen.own_front
 
 
+def _asks_in_background(config: EnsembleConfig) -> bool:
+    """Whether members are asked about images without deadlines, which `patience_ms` bounds alone."""
+    cascade = config.ensemble.cascade
+    return bool(config.canaries or config.shadows or (cascade and cascade.audit))
+
+
 def _functions(options: Mapping[str, Any]) -> set[str]:
     # Serve's schema refuses anything but a list of texts.
     given = options["grpc_servicer_functions"]
@@ -126,14 +132,18 @@ ARGUMENTS = (
     ),
     Rule(
         "ensemble.patience_ms",
-        lambda _, seen: not (seen.config.spare or seen.config.canaries or seen.config.shadows),
+        lambda _, seen: not (seen.config.spare or _asks_in_background(seen.config)),
         "every member must answer, so each is waited for until the request's deadline",
         "set ensemble.quorum below the number of members",
     ),
     Rule(
         "ensemble.patience_ms",
-        lambda asking, seen: asking.patience_ms >= PATIENT_SHARE * seen.config.ingress.timeout_ms,
-        f"a member is waited for {PATIENT_SHARE:g} of the time that a request has, by `ingress.timeout_ms`, at most",
+        lambda asking, seen: (
+            asking.patience_ms >= PATIENT_SHARE * seen.config.ingress.timeout_ms
+            and not _asks_in_background(seen.config)
+        ),
+        f"a member is waited for {PATIENT_SHARE:g} of a request's time at most, which is `ingress.timeout_ms` unless "
+        "the request sets its own",
         "lower it, or raise ingress.timeout_ms",
     ),
     Rule(
@@ -151,7 +161,7 @@ ARGUMENTS = (
     Rule(
         "members.*.timeout_ms",
         lambda member, seen: member.timeout_ms >= seen.config.ingress.timeout_ms,
-        "a request is over before, by `ingress.timeout_ms`",
+        "a request that sets no time of its own is over before, by `ingress.timeout_ms`",
         "lower it, or raise ingress.timeout_ms",
     ),
     Rule(

@@ -572,6 +572,18 @@ def test_an_argument_that_can_not_act_is_told(root, field):
     assert all(each.startswith(f"{name}: ") for each in found)
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"members": [ONE, SHADOW]},
+        one(canary=CANARY),
+        two(ensemble={"cascade": {"order": ["one", "six"], "exit_at": [0.9], "audit": 0.1}}),
+    ],
+)
+def test_patience_acts_where_members_are_asked_about_images_that_are_answered(root, args):
+    assert not told(root, {**args, "ensemble": {**args.get("ensemble", {}), "patience_ms": 60_000}})
+
+
 @pytest.mark.parametrize("field", SERVE_CASES)
 def test_an_option_that_can_not_act_is_told(root, field):
     given = {"application" if field.startswith("applications") else "serve": SERVE_CASES[field]}
