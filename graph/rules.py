@@ -172,7 +172,7 @@ ARGUMENTS = (
     ),
     Rule(
         "members.*.border",
-        lambda member, _: member.border is not None and member.resize != "letterbox",
+        lambda member, _: member.resize != "letterbox",
         "only `resize: letterbox` leaves a border",
         "remove it, or set `resize: letterbox`",
     ),
@@ -242,7 +242,7 @@ ARGUMENTS = (
     ),
     Rule(
         "page.jaeger_url",
-        lambda page, _: page.jaeger_url is not None and not page.enabled,
+        lambda page, _: not page.enabled,
         "there is no page whose trace ids would become links, by `page.enabled`",
         "remove one of them",
     ),
@@ -307,7 +307,7 @@ SERVE = (
 
 
 def _written(root: Any, path: list[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Each object that has the field at a path because the user wrote it, and the field's path there."""
+    """Each object that has the field at a path because the user gave it a value, and the field's path there."""
     name, *below = path
     if name == "*":
         for position, each in enumerate(root or ()):
@@ -318,10 +318,12 @@ def _written(root: Any, path: list[str], prefix: str = "") -> Iterator[tuple[str
     if name not in written:
         return
     value = root[name] if isinstance(root, Mapping) else getattr(root, name)
-    if not below:
-        yield f"{prefix}{name}", root
-    elif value is not None:
+    if value is None:
+        return
+    if below:
         yield from _written(value, below, f"{prefix}{name}.")
+    else:
+        yield f"{prefix}{name}", root
 
 
 def _found(rules: Iterable[Rule], verdict: str, root: Any, seen: Seen) -> Iterator[Ineffective]:

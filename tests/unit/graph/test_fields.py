@@ -584,6 +584,10 @@ def test_patience_acts_where_members_are_asked_about_images_that_are_answered(ro
     assert not told(root, {**args, "ensemble": {**args.get("ensemble", {}), "patience_ms": 60_000}})
 
 
+def test_a_field_without_a_value_is_none(root):
+    assert not told(root, {"ensemble": {"patience_ms": None}, "page": {"enabled": False, "jaeger_url": None}})
+
+
 @pytest.mark.parametrize("field", SERVE_CASES)
 def test_an_option_that_can_not_act_is_told(root, field):
     given = {"application" if field.startswith("applications") else "serve": SERVE_CASES[field]}
