@@ -185,7 +185,7 @@ class Trial:
         if self.rolled_back or self._images < self._settings.least:
             return
         labels = self._scores.get(LABELS.words)
-        is_better = labels is not None and labels.total <= -LIMIT
+        is_better = labels is not None and labels.is_good
         for score in self._scores.values():
             reason = score.question.reason
             if score.total < LIMIT or (reason == "answers" and is_better):
