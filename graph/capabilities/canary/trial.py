@@ -107,8 +107,10 @@ class Trial:
         self.seconds[role].append(seconds / len(failed))
         if role == "canary":
             self._images += len(failed)
+            # A call that fails as a whole is one event, such as a lost connection, however many images it has.
+            weight = 1 / len(failed) if all(failed) else 1.0
             for item, each in zip(items, failed, strict=True):
-                self._count(self._failures, item.caller, item.trace_id, each)
+                self._count(self._failures, item.caller, item.trace_id, each, weight)
             self.judge()
 
     def took(self, items: Sequence[Item], canary_s: float, stable_s: float) -> None:
