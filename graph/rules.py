@@ -81,6 +81,18 @@ def _behind_haproxy(_owner: Any, seen: Seen) -> bool:
     return seen.own_front
 
 
+def _asks_in_background(config: EnsembleConfig) -> bool:
+    """Whether members are asked about images without deadlines, which `patience_ms` bounds alone."""
+    cascade = config.ensemble.cascade
+    return bool(config.canaries or config.shadows or (cascade and cascade.audit))
+
+
+def _functions(options: Mapping[str, Any]) -> set[str]:
+    # Serve's schema refuses anything but a list of texts.
+    given = options["grpc_servicer_functions"]
+    return set(map(str, given)) if isinstance(given, list) else set()
+
+
 def _of_sent(name: str) -> Rule:
     return Rule(
         f"members.*.{name}",
@@ -120,14 +132,18 @@ ARGUMENTS = (
     ),
     Rule(
         "ensemble.patience_ms",
-        lambda _, seen: not (seen.config.spare or seen.config.canaries or seen.config.shadows),
+        lambda _, seen: not (seen.config.spare or _asks_in_background(seen.config)),
         "every member must answer, so each is waited for until the request's deadline",
         "set ensemble.quorum below the number of members",
     ),
     Rule(
         "ensemble.patience_ms",
-        lambda asking, seen: asking.patience_ms >= PATIENT_SHARE * seen.config.ingress.timeout_ms,
-        f"a member is waited for {PATIENT_SHARE:g} of the time that a request has, by `ingress.timeout_ms`, at most",
+        lambda asking, seen: (
+            asking.patience_ms >= PATIENT_SHARE * seen.config.ingress.timeout_ms
+            and not _asks_in_background(seen.config)
+        ),
+        f"a member is waited for {PATIENT_SHARE:g} of a request's time at most, which is `ingress.timeout_ms` unless "
+        "the request sets its own",
         "lower it, or raise ingress.timeout_ms",
     ),
     Rule(
@@ -145,7 +161,7 @@ ARGUMENTS = (
     Rule(
         "members.*.timeout_ms",
         lambda member, seen: member.timeout_ms >= seen.config.ingress.timeout_ms,
-        "a request is over before, by `ingress.timeout_ms`",
+        "a request that sets no time of its own is over before, by `ingress.timeout_ms`",
         "lower it, or raise ingress.timeout_ms",
     ),
     Rule(
@@ -156,7 +172,7 @@ ARGUMENTS = (
     ),
     Rule(
         "members.*.border",
-        lambda member, _: member.border is not None and member.resize != "letterbox",
+        lambda member, _: member.resize != "letterbox",
         "only `resize: letterbox` leaves a border",
         "remove it, or set `resize: letterbox`",
     ),
@@ -226,7 +242,7 @@ ARGUMENTS = (
     ),
     Rule(
         "page.jaeger_url",
-        lambda page, _: page.jaeger_url is not None and not page.enabled,
+        lambda page, _: not page.enabled,
         "there is no page whose trace ids would become links, by `page.enabled`",
         "remove one of them",
     ),
@@ -255,20 +271,20 @@ SERVE = (
     ),
     Rule(
         "grpc_options.grpc_servicer_functions",
-        lambda options, seen: seen.own_front and not set(options["grpc_servicer_functions"]) <= set(SERVED_BY),
+        lambda options, seen: seen.own_front and not _functions(options) <= set(SERVED_BY),
         f"it names a function other than {', '.join(SERVED_BY)}, and HAProxy forwards to no other service",
         "remove it, or set `front: serve`",
         "refused",
     ),
     Rule(
         "grpc_options.grpc_servicer_functions",
-        lambda options, seen: FEEDBACK in options["grpc_servicer_functions"] and seen.config.feedback is None,
+        lambda options, seen: FEEDBACK in _functions(options) and seen.config.feedback is None,
         f"it lists {FEEDBACK}, and args have no `feedback`, so every label is refused",
         "set feedback, or remove the entry",
     ),
     Rule(
         "grpc_options.grpc_servicer_functions",
-        lambda options, seen: SELDON in options["grpc_servicer_functions"] and not seen.own_front,
+        lambda options, seen: SELDON in _functions(options) and not seen.own_front,
         f"it lists {SELDON}, and Serve's proxy can't tell Seldon's `Predict` from TensorFlow Serving's",
         "remove the entry, or set `front: direct`",
     ),
@@ -291,7 +307,7 @@ SERVE = (
 
 
 def _written(root: Any, path: list[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Each object that has the field at a path because the user wrote it, and the field's path there."""
+    """Each object that has the field at a path because the user gave it a value, and the field's path there."""
     name, *below = path
     if name == "*":
         for position, each in enumerate(root or ()):
@@ -302,10 +318,12 @@ def _written(root: Any, path: list[str], prefix: str = "") -> Iterator[tuple[str
     if name not in written:
         return
     value = root[name] if isinstance(root, Mapping) else getattr(root, name)
-    if not below:
-        yield f"{prefix}{name}", root
-    elif value is not None:
+    if value is None:
+        return
+    if below:
         yield from _written(value, below, f"{prefix}{name}.")
+    else:
+        yield f"{prefix}{name}", root
 
 
 def _found(rules: Iterable[Rule], verdict: str, root: Any, seen: Seen) -> Iterator[Ineffective]:

@@ -47,10 +47,17 @@ def _check_ingress(change: Mapping[str, Any], config: EnsembleConfig, nodes: Map
     shadows = {name: ShadowSettings(share=shadow.share or 0.0) for name, shadow in config.shadows.items()}
     sections |= {"shadows": shadows} if shadows else {}
     sections |= {"loading": LoadingSettings()} if config.access.operators else {}
-    initial = {INGRESS: config.ingress, **flat(sections, sections)}
-    own = {name: each for name, each in change.items() if name not in sections}
+    # `loading` is a section of its own, and the others are of several nodes.
+    groups = [name for name, each in sections.items() if isinstance(each, Mapping)]
+    initial = {INGRESS: config.ingress, **flat(sections, groups)}
+    # The ingress itself takes no mapping: it is a section of a feature, which checks it where it is made.
+    own = {
+        name: each
+        for name, each in change.items()
+        if name not in sections and not (config.features and isinstance(each, Mapping))
+    }
     of_sections = {name: each for name, each in change.items() if name in sections}
-    for name, each in flat({INGRESS: own, **of_sections}, sections).items():
+    for name, each in flat({INGRESS: own, **of_sections}, groups).items():
         changed(name, each, initial)
 
 

@@ -26,20 +26,27 @@ def wanted(config: EnsembleConfig) -> list[Wanted]:
     """List the capabilities of an application, in the order in which they are made and see what comes in.
 
     Raises:
-        ConfigurationError: `features` names what is no capability, or has a wrong field; or one refuses.
+        ConfigurationError: `features` names what is no capability, or has a wrong field; an installed one can't be
+            imported; or one refuses.
     """
     named = [_named(name, given) for name, given in config.features.items()]
     found = {each.capability for each in named}
-    installed = (find_class(FEATURES, name, Capability) for name in names(FEATURES))
+    installed = map(_found, names(FEATURES))
     others = [Wanted(each, None) for each in installed if each not in found and each.wanted(config)]
     return sorted([*named, *others], key=lambda each: each.capability.order)
 
 
 def _named(name: str, given: object) -> Wanted:
+    capability = _found(name)
     try:
-        capability: type[Capability] = find_class(FEATURES, name, Capability)
         return Wanted(capability, capability.Settings.model_validate(given or {}))
     except ValidationError as err:
         raise ConfigurationError(f"features.{name}: {describe(err)}") from err
+
+
+def _found(name: str) -> type[Capability]:
+    try:
+        found: type[Capability] = find_class(FEATURES, name, Capability)
     except ValueError as err:
         raise ConfigurationError(f"features: {err}") from err
+    return found

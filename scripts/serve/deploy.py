@@ -19,7 +19,6 @@ from typing import Any
 from deployments.contract.hosts import LOOPBACK
 from graph.names import REFUSED
 from scripts import configuration
-from scripts.configuration import why_serve
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.flags import described
 from scripts.serve.api import ServeApi
@@ -91,7 +90,7 @@ def kept(config: Mapping[str, Any]) -> dict[str, Any]:
         for section in ("http_options", "grpc_options")
         for name, value in (config.get(section) or {}).items()
     }
-    by_serve = why_serve(config)
+    by_serve = configuration.why_serve(config)
     found = {**DEFAULTS, **options, "front": "HAProxy" if by_serve is None else "Serve's proxy"}
     return found if by_serve else {**found, "applications.0.name": config["applications"][0].get("name", "default")}
 
@@ -109,7 +108,7 @@ def check_kept(config: Mapping[str, Any], keeps: Mapping[str, list[Any]]) -> Non
         return
     wanted = kept(config)
     if wanted["front"] not in keeps["front"]:
-        why = why_serve(config) or "front: direct"
+        why = configuration.why_serve(config) or "front: direct"
         raise ScriptError(f"{keeps['front'][-1]} takes requests until the server ends, and {why}; {RESTART}")
     changed = [
         f"{name} is {wanted.get(name)!r}, and the server keeps {keeps.get(name, [None])[-1]!r} until it ends"

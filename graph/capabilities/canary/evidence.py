@@ -1,7 +1,8 @@
 """The evidence against a canary: a sequential test that may be looked at after every image, and that no client decides.
 
 Source: Wald's sequential test, 1945, https://doi.org/10.1214/aoms/1177731118. Its score may be looked at as often as
-one likes: a canary that is within the bound reaches `LIMIT` with a probability of at most 1 / ODDS.
+one likes: a canary that is within the bound reaches `LIMIT` with a probability of at most 1 / ODDS. A score that has
+fallen to `-LIMIT` is kept there, and reaches `LIMIT` with one of at most 1 / ODDS² for each answer from then on.
 """
 
 from __future__ import annotations
@@ -44,11 +45,16 @@ class Question:
 
 
 class Score:
-    """The answers to a question. Each client's part can be left out."""
+    """The answers to a question. Each client's part can be left out.
+
+    Attributes:
+        total: the score of all answers.
+        is_good: whether it has been at its lowest, which a bad canary's seldom is, and has not risen to 0 since.
+    """
 
     def __init__(self, question: Question) -> None:
         self.question = question
-        self.total = 0.0
+        self.total, self.is_good = 0.0, False
         self._steps = question.step(False), question.step(True)
         self._against = self._total = 0
         # By client: the score of everything that the others sent.
@@ -67,6 +73,7 @@ class Score:
             if other != client:
                 self._others[other] = _bounded(score + step)
         self.total = _bounded(self.total + step)
+        self.is_good = self.total <= -LIMIT or (self.is_good and self.total < 0)
 
     @property
     def without_any_client(self) -> float:

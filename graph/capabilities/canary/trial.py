@@ -107,8 +107,10 @@ class Trial:
         self.seconds[role].append(seconds / len(failed))
         if role == "canary":
             self._images += len(failed)
+            # A call that fails as a whole is one event, such as a lost connection, however many images it has.
+            weight = 1 / len(failed) if all(failed) else 1.0
             for item, each in zip(items, failed, strict=True):
-                self._count(self._failures, item.caller, item.trace_id, each)
+                self._count(self._failures, item.caller, item.trace_id, each, weight)
             self.judge()
 
     def took(self, items: Sequence[Item], canary_s: float, stable_s: float) -> None:
@@ -185,7 +187,7 @@ class Trial:
         if self.rolled_back or self._images < self._settings.least:
             return
         labels = self._scores.get(LABELS.words)
-        is_better = labels is not None and labels.total <= -LIMIT
+        is_better = labels is not None and labels.is_good
         for score in self._scores.values():
             reason = score.question.reason
             if score.total < LIMIT or (reason == "answers" and is_better):

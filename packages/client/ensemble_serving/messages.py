@@ -89,9 +89,14 @@ class OverGrpc:
 
     def answer(self, response: Response) -> Classification:
         """See `Messages.answer`."""
+        from google.protobuf.message import DecodeError
+
         from ensemble_serving.protocol import inference_pb2 as pb
 
-        message = pb.ModelInferResponse.FromString(response.body)
+        try:
+            message = pb.ModelInferResponse.FromString(response.body)
+        except DecodeError as err:
+            raise ValueError(str(err)) from err
         [classification] = _classifications(message.parameters["classifications"].string_param)
         return classification
 

@@ -10,7 +10,9 @@ import ensemble_serving
 from ensemble_serving import Client, NoResponse, ResponseTimeout
 from ensemble_serving import client as module
 from ensemble_serving.errors import EnsembleError, InvalidImage, Overloaded
+from ensemble_serving.messages import OverGrpc, OverHttp
 from ensemble_serving.protocol import inference_pb2 as pb
+from ensemble_serving.transports import Response
 from tests.local_servers import GrpcServer, HttpServer, Reply, refusal
 
 ANSWER = {"label": "cat", "index": 3, "probability": 0.5, "top": [], "model_versions": {}, "trace_id": "0" * 32}
@@ -150,6 +152,13 @@ async def test_a_mistake_is_raised_at_once_by_its_code():
                 await client.classify(b"x")
             with pytest.raises(EnsembleError, match=r"responds with 502: <html>"):
                 await client.classify(b"x")
+
+
+@pytest.mark.parametrize("messages", [OverHttp(), OverGrpc("ensemble")])
+@pytest.mark.parametrize("body", [b"", b"<html>welcome"])
+def test_a_body_without_a_classification_is_wrong_over_both_protocols(messages, body):
+    with pytest.raises(ValueError, match=r"."):
+        messages.answer(Response(200, body, (), 0.0, 0.0))
 
 
 async def test_what_is_no_classification_is_an_error():

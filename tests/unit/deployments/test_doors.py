@@ -61,6 +61,14 @@ def test_a_feature_that_is_none_and_one_without_settings_are_told(mine):
         wanted(parse({"members": members, "features": {"receipt": {"below": 1}}}))
 
 
+def test_an_installed_feature_that_can_not_be_imported_is_told(mine, tmp_path):
+    (package := tmp_path / "broken-1.dist-info").mkdir()
+    (package / "METADATA").write_text("Name: broken\nVersion: 1\n")
+    (package / "entry_points.txt").write_text(f"[{FEATURES}]\nbroken = own_broken:Thing\n")
+    with pytest.raises(ConfigurationError, match="features: 'own_broken:Thing' can't be imported"):
+        wanted(parse({"members": [{"name": "one"}]}))
+
+
 def test_features_are_in_their_order_whichever_the_configuration_names_first():
     config = parse({"members": [{"name": "one"}], "feedback": {}, "features": {"receipt": {}, "feedback": {}}})
     assert [each.capability.__name__ for each in wanted(config)] == ["Loading", "Feedback", "Receipts"]

@@ -572,6 +572,22 @@ def test_an_argument_that_can_not_act_is_told(root, field):
     assert all(each.startswith(f"{name}: ") for each in found)
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"members": [ONE, SHADOW]},
+        one(canary=CANARY),
+        two(ensemble={"cascade": {"order": ["one", "six"], "exit_at": [0.9], "audit": 0.1}}),
+    ],
+)
+def test_patience_acts_where_members_are_asked_about_images_that_are_answered(root, args):
+    assert not told(root, {**args, "ensemble": {**args.get("ensemble", {}), "patience_ms": 60_000}})
+
+
+def test_a_field_without_a_value_is_none(root):
+    assert not told(root, {"ensemble": {"patience_ms": None}, "page": {"enabled": False, "jaeger_url": None}})
+
+
 @pytest.mark.parametrize("field", SERVE_CASES)
 def test_an_option_that_can_not_act_is_told(root, field):
     given = {"application" if field.startswith("applications") else "serve": SERVE_CASES[field]}
@@ -585,6 +601,11 @@ def test_an_option_that_can_not_act_is_told(root, field):
 def test_services_that_can_not_be_served_are_told(root, serve, args, what):
     [found] = told(root, args, serve)
     assert what in found
+
+
+@pytest.mark.parametrize("given", [None, 5, {}])
+def test_services_that_are_no_list_are_left_to_the_schema_of_serve(root, given):
+    assert not told(root, {}, {"grpc_options": {"grpc_servicer_functions": given}})
 
 
 @pytest.mark.parametrize(
@@ -605,6 +626,20 @@ def test_a_user_config_that_a_replica_would_refuse_is_refused(root, deployment, 
     assert what in "".join(found)
     good = {"max_batch_size": 8, "nodes": {"Labeler": {"top_k": 2}}, "canaries": {"one": {"share": 0.5}}}
     assert not told(root, members, None, {"deployments": [{**INGRESS, "user_config": good}]})
+
+
+def test_a_user_config_for_what_clients_have_loaded_is_checked_like_the_rest(root):
+    args = {"access": {"operators": "anyone"}}
+    for change, is_right in (({"unloaded": ["one"], "loaded": {"one": 2}}, True), ({"unload": ["one"]}, False)):
+        found = told(root, args, None, {"deployments": [{**INGRESS, "user_config": {"loading": change}}]})
+        assert (not found) == is_right, found
+
+
+def test_a_user_config_for_a_feature_of_another_package_is_left_to_the_feature(root):
+    change = {"deployments": [{**INGRESS, "user_config": {"mine": {"word": "hello"}}}]}
+    assert "unknown field 'mine'" in "".join(told(root, {}, None, change))
+    feature = {"features": {"graph.capabilities.capability:Capability": {}}}
+    assert not told(root, feature, None, change)
 
 
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.name)

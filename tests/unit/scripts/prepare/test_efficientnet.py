@@ -144,9 +144,12 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
         efficientnet.get("efficientnet-lite0")
 
 
-def test_weights_that_are_not_the_published_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("file", ["weights.pth", "other"])
+def test_weights_that_are_not_the_published_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
     (tmp_path / "models").mkdir()
-    shutil.copy(__file__, tmp_path / "models" / "weights.pth")
+    shutil.copy(__file__, tmp_path / "models" / file)
     monkeypatch.setattr(efficientnet, "_folder", lambda *_: tmp_path)
     with pytest.raises(ModelError, match="not the published"):
         efficientnet.get("efficientnet-lite0")

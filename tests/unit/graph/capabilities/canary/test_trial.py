@@ -46,9 +46,9 @@ def test_a_header_decides_for_all_images_of_its_value_and_without_it_the_image()
 
 
 def fails(found, failed, seconds=0.1, requests=None, **caller):
-    """Note a call for images of requests of their own, or of the named ones."""
-    names = requests or [next(FRESH) for _ in failed]
-    found.note("canary", [sent(name, **caller) for name in names], failed, seconds)
+    """Note a call for each image, of requests of their own, or of the named ones."""
+    for name, each in zip(requests or [next(FRESH) for _ in failed], failed, strict=True):
+        found.note("canary", [sent(name, **caller)], [each], seconds)
 
 
 def sent(number, **caller):
@@ -86,6 +86,19 @@ def test_failures_within_the_bound_end_nothing_and_a_canary_that_becomes_bad_lat
     assert not found.rolled_back
     fails(found, [True] * 40)
     assert found.rolled_back == "failures"
+
+
+def test_a_call_that_fails_is_one_failure_and_images_that_fail_beside_others_are_as_many():
+    calls, images = trial(), trial()
+    for found in (calls, images):
+        fails(found, [False] * 1000)
+    for _ in range(2):
+        calls.note("canary", [sent(next(FRESH)) for _ in range(16)], [True] * 16, 0.1)
+        images.note("canary", [sent(next(FRESH)) for _ in range(16)], [True] * 15 + [False], 0.1)
+    assert (calls.rolled_back, images.rolled_back) == ("", "failures")
+    for _ in range(18):
+        calls.note("canary", [sent(next(FRESH)) for _ in range(16)], [True] * 16, 0.1)
+    assert calls.rolled_back == "failures"
 
 
 @pytest.mark.parametrize("canary_s", [0.35, 0.65])
@@ -157,11 +170,14 @@ def test_true_labels_decide_and_outweigh_the_other_members():
         compares(wrong, 1, 2, [3], label=2)
         compares(right, 1, 2, [3]).set_label(1)
     assert (wrong.rolled_back, right.rolled_back) == ("answers", "")
-    for _ in range(100):
-        compares(right, 1, 2, [2])
+    for number in range(100):
+        compares(right, 1, 2, [2], label=None if number % 10 else 2)
     assert right.rolled_back == ""
     labelled = right.figures().labelled
-    assert (labelled.canary_only, labelled.stable_only) == (30, 0)
+    assert (labelled.canary_only, labelled.stable_only) == (30, 10)
+    for _ in range(10):
+        compares(right, 1, 2, [2], label=2)
+    assert right.rolled_back == "answers"
 
 
 def test_an_image_that_comes_again_is_compared_once():
