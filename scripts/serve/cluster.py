@@ -188,7 +188,7 @@ def is_there(marked: str) -> bool:
 def clear_leftovers() -> None:
     """End what earlier servers left behind that were killed, and print it."""
     if found := list(leftovers()):
-        names = sorted({process.name() for process in found})
+        names = sorted({_name(process) for process in found} - {""})
         with suppress(OSError):
             print(f"ending {len(found)} processes that a killed server left: {', '.join(names)}", flush=True)
         end(found)

@@ -6,6 +6,8 @@ import sys
 import psutil
 import pytest
 
+from scripts.serve import cluster
+
 # Two processes below this one, of which the first look sees none: as where their parent ends while the list is made.
 ENDS = """
 import subprocess, sys
@@ -61,3 +63,17 @@ def test_a_guardian_ends_with_its_server():
         sleep.kill()
     _, alive = psutil.wait_procs(below, timeout=30)
     assert not alive
+
+
+def test_a_leftover_that_ends_by_itself_keeps_no_other_alive(monkeypatch):
+    with subprocess.Popen(["sleep", "60"]) as gone:
+        process = psutil.Process(gone.pid)
+        gone.kill()
+    left = subprocess.Popen(["sleep", "60"])
+    monkeypatch.setattr(cluster, "leftovers", lambda: iter([process, psutil.Process(left.pid)]))
+    try:
+        cluster.clear_leftovers()
+        assert not psutil.pid_exists(left.pid)
+    finally:
+        left.kill()
+        left.wait()
