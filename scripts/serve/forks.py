@@ -24,7 +24,8 @@ def fork_server(folder: Path) -> Iterator[Path]:
     try:
         yield python(folder)
     finally:
-        process.terminate()
+        # One that stands still would not end by SIGTERM.
+        process.kill()
         process.wait()
 
 
