@@ -21,7 +21,7 @@ from deployments.ingress.settings import IngressSettings
 # Many clients send "application/octet-stream" for a file of unknown type, and curl declares every body a form.
 UNDECLARED = frozenset({"", "application/octet-stream", "application/x-www-form-urlencoded"})
 FORM_OVERHEAD_BYTES = 64 * 1024
-# To read more than this costs more than a new connection.
+# A refused request that sends more than this, and could be sent again at once, waits for its turn.
 LARGE_BYTES = 2**20
 # A text field is no image, and its beginning is enough to say so.
 MOST_OF_FIELD = 4096

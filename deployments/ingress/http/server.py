@@ -60,8 +60,8 @@ class HttpServer:
     async def alone(self, request: Request) -> Response:
         """Answer a request, and cancel the work if its client disconnects, which nobody else notices.
 
-        A large body that is refused for good is not read to its end. Such refusals wait for their turn, because a
-        client that is refused sooner comes again sooner.
+        Refusals for good of large bodies that were not read to their end wait for their turn, because a client that is
+        refused sooner comes again sooner.
         """
         response = await self._leavers.answered(request, self)
         if _leaves_body(request, response):
