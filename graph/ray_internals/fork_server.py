@@ -129,6 +129,19 @@ def become(folder: bytes, arguments: list[bytes], environment: dict[bytes, bytes
         runpy.run_path(first, run_name="__main__")
 
 
+def forked(connection: socket.socket) -> tuple[bytes, list[bytes], dict[bytes, bytes], list[int]] | None:
+    """In a forked process what it is to become; None in this one, and where a client or the fork fails."""
+    streams: list[int] = []
+    with suppress(OSError):
+        body, streams = received(connection)
+        wanted = parsed(body)
+        if os.fork() == 0:
+            return *wanted, streams
+    for stream in streams:
+        os.close(stream)
+    return None
+
+
 def serve(descriptor: int) -> None:
     """Fork for each client, without end; returns in a forked process, when its script has ended.
 
@@ -141,19 +154,14 @@ def serve(descriptor: int) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         while True:
             connection, _ = listener.accept()
-            with connection, suppress(OSError):
-                body, streams = received(connection)
-                wanted = parsed(body)
-                if os.fork() == 0:
-                    # When a worker ends, Ray kills whatever is in its group.
-                    os.setpgrp()
-                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    listener.close()
-                    connection.send(b"1")
-                    become(*wanted, streams)
-                    return
-                for stream in streams:
-                    os.close(stream)
+            if (wanted := forked(connection)) is not None:
+                break
+            connection.close()
+    # When a worker ends, Ray kills whatever is in its group.
+    os.setpgrp()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    connection.send(b"1")
+    become(*wanted)
 
 
 if __name__ == "__main__":

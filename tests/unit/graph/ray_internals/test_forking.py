@@ -87,6 +87,12 @@ def test_a_module_is_run_too(forks, tmp_path):
     assert done.stdout == '{"a":1}\n'
 
 
+def test_an_error_that_ends_a_script_is_on_its_stderr(forks, tmp_path):
+    (file := tmp_path / "script.py").write_text("raise PermissionError('the reason')")
+    done = subprocess.run([forks, str(file)], capture_output=True, text=True, timeout=60)
+    assert done.stderr.splitlines()[-1] == "PermissionError: the reason"
+
+
 def test_a_client_ends_with_its_process_but_a_workers_does_not_wait(forks, tmp_path):
     for name, ends in ((fork_client.WORKER, True), ("agent.py", False)):
         file = tmp_path / name
