@@ -12,7 +12,7 @@ from pathlib import Path
 
 from graph.ray_internals import address
 from scripts.errors import ScriptError
-from scripts.serve.folder import check_place
+from scripts.serve.folder import PREFIX, check_place
 from scripts.shipped import shipped
 
 AUTHENTICATION = {"RAY_AUTH_MODE": "token"}
@@ -43,6 +43,9 @@ def set_up(folder: Path = FOLDER) -> None:
         ScriptError: another user can change the file of the token.
     """
     set_variables()
+    # A shell that has read the file of another server names that server's token, which ends with it.
+    if Path(os.environ.get(TOKEN_PATH, "")).parent.name.startswith(PREFIX):
+        del os.environ[TOKEN_PATH]
     if os.environ["RAY_AUTH_MODE"] == "token" and "RAY_AUTH_TOKEN" not in os.environ:
         own = TOKEN_FILE if address.is_in_cluster() else folder / TOKEN_FILE.name
         ensure_token(Path(os.environ.setdefault(TOKEN_PATH, str(own))))

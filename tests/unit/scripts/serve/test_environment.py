@@ -49,6 +49,14 @@ def test_each_server_has_a_token_of_its_own_and_machines_of_a_cluster_share_one(
     assert len(set(tokens)) == 3
 
 
+def test_the_token_of_another_server_is_not_shared(monkeypatch, tmp_path):
+    other = tmp_path / "ens-other" / "ray_token"
+    monkeypatch.setattr(os, "environ", {environment.TOKEN_PATH: str(other)})
+    environment.set_up(tmp_path / "ens-own")
+    assert os.environ[environment.TOKEN_PATH] == str(tmp_path / "ens-own" / "ray_token")
+    assert not other.parent.exists()
+
+
 def test_a_token_that_another_user_could_put_there_is_refused(monkeypatch, tmp_path):
     (shared := tmp_path / "shared").mkdir()
     shared.chmod(0o777)
