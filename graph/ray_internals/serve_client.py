@@ -32,8 +32,9 @@ def replicas(application: str) -> dict[str, Counter[tuple[str, str]]]:
 
 
 def user_config(application: str, deployment: str) -> dict[str, Any]:
-    """The `user_config` of a deployment, as Serve's controller has it now."""
-    return dict(_deployments(application)[deployment]["deployment_config"]["user_config"] or {})
+    """Return the `user_config` of a deployment, as Serve's controller has it now; empty where it is not known."""
+    found = _deployments(application).get(deployment)
+    return {} if found is None else dict(found["deployment_config"]["user_config"] or {})
 
 
 def _deployments(application: str) -> dict[str, Any]:

@@ -7,10 +7,14 @@ import socket
 import struct
 from pathlib import Path
 
+import psutil
+
 from deployments.cpus import cpu_ns
 
 # A process stands still if it has answered none of so many questions, each within this time, and used no CPU time.
 QUESTIONS, ANSWER_S = 3, 0.15
+# Unless it is stopped, it may wait for a disk, and has so many questions more: 3 s.
+MORE_QUESTIONS = 20
 CREDENTIALS = struct.Struct("iII")
 
 
@@ -24,7 +28,16 @@ class Pulse:
 
     def find_still(self) -> int | None:
         """The id of the process if it stands still; None if it does not, or nobody listens."""
-        return self._pid if all(self._is_silent() for _ in range(QUESTIONS)) else None
+        if not all(self._is_silent() for _ in range(QUESTIONS)):
+            return None
+        is_still = self._is_stopped() or all(self._is_silent() for _ in range(MORE_QUESTIONS))
+        return self._pid if is_still else None
+
+    def _is_stopped(self) -> bool:
+        try:
+            return psutil.Process(self._pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+        except psutil.Error:
+            return False
 
     def _is_silent(self) -> bool:
         """Whether it has neither used CPU time since the last look nor answers."""
