@@ -10,4 +10,8 @@ SERVED_BY = {
     f"{_MODULE}.add_health": ("grpc.health.v1.Health",),
     FEEDBACK: ("ensemble.FeedbackService",),
     SELDON: ("seldon.protos.Seldon",),
+    # As files of 0.1.0 name it.
+    "deployments.protocol.inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server": (
+        "inference.GRPCInferenceService",
+    ),
 }

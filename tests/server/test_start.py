@@ -32,7 +32,9 @@ def descendants(server):
 
 
 def test_ctrl_c_leaves_nothing_and_prints_nothing_that_means_nothing(repository):
-    with Server(config(repository, "separate")) as server:
+    # A service that the arguments leave off would be warned of.
+    content = config(repository, "separate", feedback={})
+    with Server(content) as server:
         assert post(server, level(10)).status_code == 200
         assert "curl -H 'Content-Type: image/jpeg'" in server.log()
         started = descendants(server)

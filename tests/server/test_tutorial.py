@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -40,12 +41,17 @@ def run(script, folder, **environment):
     return done.stdout
 
 
+PORTS = "http_options: {{port: {http}}}\ngrpc_options: {{port: {grpc}}}\n"
+
+
 def follow(steps, folder, server=None):
     """Write the files and run the commands; what the last command of each block printed."""
     printed = []
     for step in steps:
         if step.title:
-            (folder / step.title).write_text(step.text)
+            # A reader's server has the ports of the file, which `ensemble deploy` compares.
+            ports = "" if server is None else PORTS.format(http=server.http_port, grpc=server.grpc_port)
+            (folder / step.title).write_text(f"{step.text}{ports if step.title.endswith('.yaml') else ''}")
         elif step.language == "bash":
             known = {} if server is None else server.environment | told(server)
             text = step.text if server is None else step.text.replace(URL, f"127.0.0.1:{server.http_port}")
@@ -56,7 +62,7 @@ def follow(steps, folder, server=None):
 def told(server):
     """The variables by which a command finds a server on other ports."""
     file = Path(re.search(r"source (\S+)", server.log())[1])
-    return dict(re.findall(r"^export (\w+)=(\S+)$", file.read_text(), re.M))
+    return dict(word.split("=", 1) for word in shlex.split(file.read_text()) if "=" in word)
 
 
 def test_the_tutorial_leads_to_a_served_cascade(tmp_path):

@@ -143,7 +143,10 @@ def test_a_handle_gives_a_classification_and_typed_errors(handle):
     with pytest.raises((InvalidImage, ray.exceptions.RayTaskError)) as caught:
         handle.classify.remote(b"no").result(timeout_s=60)
     assert isinstance(caught.value, InvalidImage)
-    assert caught.value.message == "the body is not an image; send a JPEG, PNG, WebP, BMP, GIF or TIFF file"
+    assert (
+        caught.value.message
+        == "the body is not an image; send a JPEG, PNG, WebP, BMP, GIF, TIFF, PNM, JPEG 2000 or AVIF file"
+    )
 
 
 def test_a_clients_mistake_is_not_logged_as_the_servers(server):

@@ -2,13 +2,13 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from importlib import import_module
 
 import grpc
 import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from deployments.protocol import services as module
 from deployments.protocol.functions import SERVED_BY
 from deployments.protocol.services import SERVICES, listed
 from ensemble_serving.protocol import inference_pb2 as pb
@@ -233,4 +233,4 @@ def test_without_a_list_every_service_is_served_and_an_empty_one_has_none():
     assert listed(None) == SERVICES
     assert listed([]) == ()
     assert {each.full_name for each in SERVICES} == {name for names in SERVED_BY.values() for name in names}
-    assert all(hasattr(module, function.rpartition(".")[2]) for function in SERVED_BY)
+    assert all(hasattr(import_module(place), name) for place, _, name in (each.rpartition(".") for each in SERVED_BY))

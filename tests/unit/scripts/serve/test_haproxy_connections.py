@@ -2,7 +2,7 @@
 
 import resource
 import socket
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -16,11 +16,14 @@ REQUEST = b"GET /200 HTTP/1.1\r\nHost: x\r\n\r\n"
 
 @contextmanager
 def connections(fronted, sources):
-    """A connection from each address of loopback."""
+    """A connection from each address of loopback, but for those that are reset as they are opened."""
     with ExitStack() as stack:
-        target = "127.0.0.1", fronted.http
-        opened = (socket.create_connection(target, timeout=30, source_address=(source, 0)) for source in sources)
-        yield [stack.enter_context(each) for each in opened]
+        opened = []
+        for source in sources:
+            with suppress(ConnectionResetError):
+                connection = socket.create_connection(("127.0.0.1", fronted.http), 30, source_address=(source, 0))
+                opened.append(stack.enter_context(connection))
+        yield opened
 
 
 def ask(connection):
@@ -47,7 +50,7 @@ def test_a_client_is_answered_while_others_hold_thousands_of_idle_connections(fo
         answering(folder),
         connections(fronted, [f"127.0.1.{1 + number % 20}" for number in range(4300)]) as held,
     ):
-        assert all(ask(each).startswith(b"HTTP/1.1 200") for each in held)
+        assert [ask(each)[:12] for each in held] == [b"HTTP/1.1 200"] * 4300
         assert get(fronted, "/200").status_code == 200
 
 
@@ -59,7 +62,7 @@ def few(monkeypatch):
 
 def test_an_address_has_a_share_of_the_connections(folder, few):
     with Front(folder) as fronted, answering(folder), connections(fronted, ["127.0.0.2"] * 30) as held:
-        assert sum(not ask(each) for each in held) == 20
+        assert sum(bool(ask(each)) for each in held) == 10
         assert get(fronted, "/200").status_code == 200
 
 
