@@ -31,6 +31,8 @@ def test_a_failure_is_told_without_its_traceback():
 
 
 def test_who_does_not_answer_has_refused_nothing(monkeypatch):
+    # The token's file is there once a server has started.
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "x")
     refuses = r"^Serve refuses the configuration: a bad field"
     with HttpServer(lambda asked: Reply(400, b"a bad field")) as server, pytest.raises(ScriptError, match=refuses):
         ServeApi(server.url).deploy({})
