@@ -68,20 +68,18 @@ def prepare(args: argparse.Namespace) -> Path:
 
 def _source(args: argparse.Namespace) -> Source:
     """The file or folder, or the model of a library by its name."""
-    if args.source in efficientnet.PUBLISHED:
-        if args.weights is not None:
-            raise ScriptError(f"--weights is for torchvision's and timm's models; {args.source} has its own")
-        return efficientnet.get(args.source)
-    path = Path(args.source)
+    published, path = args.source in efficientnet.PUBLISHED, Path(args.source)
     by_name = args.source.startswith(pretrained.TIMM) or (
         "/" not in args.source and path.suffix not in (*READABLE, pretrained.EXPORTED)
     )
-    if by_name and not path.exists():
+    if by_name and not published and not path.exists():
         if args.weights is None:
             raise ScriptError(f"{args.source!r} is no file; for a model of that name say --weights default|random")
         return pretrained.get(args.source, args.weights)
     if args.weights is not None:
         raise ScriptError(f"--weights is for torchvision's and timm's models; {args.source} has its own")
+    if published:
+        return efficientnet.get(args.source)
     source = pretrained.exported(path) if args.trusted and path.suffix == pretrained.EXPORTED else read(path)
     if source.takes_bytes and args.normalize != "none" and args.mean is None and args.std is None:
         raise ScriptError(
