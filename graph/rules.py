@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from pydantic import BaseModel
 
 from deployments.contract.errors import ConfigurationError
+from deployments.contract.names import INGRESS
 from deployments.contract.settings import did_you_mean
 from deployments.members.local import LocalMember
 from deployments.protocol.functions import FEEDBACK, SELDON, SERVED_BY
-from graph.flows.patience import PATIENT_SHARE
-from graph.names import INGRESS
+from deployments.repository.sources.location import split_model
+from graph.pipeline.quorum import PATIENT_SHARE
 from graph.user_config import check_user_config
-from models.sources.location import split_model
 
 if TYPE_CHECKING:
     from graph.config import EnsembleConfig

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from deployments.combiner import CombinerSettings
 from deployments.contract.errors import ConfigurationError
+from deployments.contract.names import COMBINER, INGRESS, LABELER, TRANSFORMER
 from deployments.contract.rollout import CanarySettings, ShadowSettings
-from deployments.contract.settings import Schema
+from deployments.contract.settings import Schema, changed, flat
 from deployments.labeler import LabelerSettings
 from deployments.members.local import LocalMember
 from deployments.members.versioned import VersionSettings
 from deployments.transformer.transformer import TransformerSettings
-from graph.capabilities.loading.settings import LoadingSettings
-from graph.names import COMBINER, INGRESS, LABELER, TRANSFORMER
-from graph.sections import changed, flat
+from graph.features.loading.settings import LoadingSettings
 
 if TYPE_CHECKING:
     from graph.config import EnsembleConfig

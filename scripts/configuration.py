@@ -18,14 +18,14 @@ from pydantic import BaseModel, ValidationError
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.hosts import LOOPBACK
 from deployments.contract.settings import describe, did_you_mean
-from graph.private import changeable_by_others
-from graph.ray_internals.import_path import append_working_directory
+from deployments.private import changeable_by_others
+from deployments.ray_internals.import_path import append_working_directory
 from scripts.errors import ScriptError
 
 if TYPE_CHECKING:
-    from graph.agreement import Agreement
     from graph.config import EnsembleConfig
     from graph.rules import Ineffective
+    from graph.signature import EnsembleSignature
 
 IMPORT_PATH = "graph.app:build"
 REPOSITORY = "model_repository"
@@ -129,13 +129,15 @@ def why_serve(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def check(application: Mapping[str, Any], serve: Mapping[str, Any] | None = None) -> tuple[EnsembleConfig, Agreement]:
+def check(
+    application: Mapping[str, Any], serve: Mapping[str, Any] | None = None
+) -> tuple[EnsembleConfig, EnsembleSignature]:
     """The configuration of an application of a Serve config, and what its members agree on.
 
     Raises:
         ConfigurationError: the application can't be built, or an entry of its `deployments` belongs to no deployment.
     """
-    from graph.agreement import agree
+    from graph.signature import agree
 
     config = check_arguments(application, serve)
     return config, agree(config)
@@ -156,7 +158,7 @@ def check_arguments(application: Mapping[str, Any], serve: Mapping[str, Any] | N
 
 
 def ineffective(
-    application: Mapping[str, Any], serve: Mapping[str, Any], config: EnsembleConfig, agreed: Agreement
+    application: Mapping[str, Any], serve: Mapping[str, Any], config: EnsembleConfig, agreed: EnsembleSignature
 ) -> Iterator[Ineffective]:
     """What does nothing in a Serve config, beside or in one of its applications."""
     from graph import rules
@@ -181,7 +183,7 @@ def replicas_at_start(deployment: Mapping[str, Any]) -> int:
     return min(count, deployment.get("max_replicas_per_node") or count)
 
 
-def doubts(config: EnsembleConfig, agreed: Agreement) -> Iterator[str]:
+def doubts(config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[str]:
     """What is assumed of the members, because their files do not say it."""
     from deployments.members.openvino import OpenVino
 

@@ -15,9 +15,9 @@ from pathlib import Path, PurePosixPath
 from deployments.contract.errors import EnsembleError
 from deployments.contract.payload import Pixels
 from deployments.contract.preprocessing import Preprocessing
+from deployments.repository.repository import sha256
 from deployments.transformer import decoding
 from deployments.transformer.transformer import TransformerSettings
-from models.repository import sha256
 from scripts.errors import DatasetError, ScriptError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png"})

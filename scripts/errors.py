@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from deployments.contract.errors import ConfigurationError, EnsembleError
-from models.errors import ModelError
+from deployments.repository.errors import ModelError
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from models.errors import ModelError
+from deployments.repository.errors import ModelError
 from scripts import configuration
 from scripts.errors import ScriptError, check_writable, errors_in_one_line
 from scripts.flags import described

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from graph.capabilities.proportion import Z, wilson
+from graph.features.proportion import Z, wilson
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from models.sources.manifest import MANIFEST, write
+from deployments.repository.sources.manifest import MANIFEST, write
 from scripts.errors import errors_in_one_line
 from scripts.flags import described
 

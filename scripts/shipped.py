@@ -10,7 +10,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parent.parent
 # Where the wheel's data files go: `tool.setuptools.data-files`.
 INSTALLED = Path(sys.prefix) / "share" / "ensemble-serving"
-PACKAGES = ("graph", "deployments", "models", "scripts")
+PACKAGES = ("graph", "deployments", "scripts")
 
 
 def shipped(name: str) -> Path:

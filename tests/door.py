@@ -15,14 +15,14 @@ from deployments.ingress.service import Service
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
 from deployments.observe.tracing import Tracing
-from graph.agreement import Agreement
-from graph.capabilities.capability import Site
-from graph.capabilities.feedback.capability import Feedback
-from graph.capabilities.loading.capability import Loading
 from graph.config import parse
+from graph.features.feature import Site
+from graph.features.feedback.feature import Feedback
+from graph.features.loading.feature import Loading
+from graph.signature import EnsembleSignature
 
 # As they are in an application whose configuration names no operators and has no feedback.
-_WITHOUT = parse({"members": [{"name": "one"}]}), Agreement((), {}, {}, (), {}), Site("", "", {}, {})
+_WITHOUT = parse({"members": [{"name": "one"}]}), EnsembleSignature((), {}, {}, (), {}), Site("", "", {}, {})
 NO_LOADING, NO_FEEDBACK = Loading(*_WITHOUT), Feedback(*_WITHOUT)
 OBSERVER = Observer(Tracing(None, {}))
 LABELS = ("bird", "cat", "deer", "dog", "frog")

@@ -26,11 +26,11 @@ with atheris.instrument_imports(include=["deployments", "graph", "msgspec", "sta
 
     from deployments.contract.errors import ImageTooLarge, InvalidImage, InvalidParameter
     from deployments.ingress.open_inference.tensors import split
+    from deployments.rpc import wire
     from deployments.transformer.decoding import read_header
     from deployments.transformer.transformer import TransformerSettings
-    from graph.edges import wire
     from tests.door import Door
-    from tests.unit.graph.edges.test_frames import feed
+    from tests.unit.deployments.rpc.test_frames import feed
 
 LIMITS = TransformerSettings(max_image_pixels=10_000)
 FORM = b"multipart/form-data; boundary=b"

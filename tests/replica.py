@@ -9,11 +9,11 @@ from unittest.mock import patch
 
 import httpx
 
+from deployments.ingress.listeners.http import HttpListener
 from deployments.ingress.service import no_replicas
+from deployments.serving import ingress_replica as ingress
 from graph.app import build
-from graph.capabilities.feedback import capability as feedback
-from graph.front.http import HttpListener
-from graph.serving import ingress
+from graph.features.feedback import feature as feedback
 
 CONTEXT = SimpleNamespace(
     replica_id=SimpleNamespace(deployment_id=SimpleNamespace(app_name="ensemble"), unique_id="here"),

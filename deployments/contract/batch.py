@@ -10,9 +10,9 @@ from typing import Any, Generic, Self, TypeVar
 
 from msgspec.structs import replace
 
+from deployments.contract.cpu_accounting import METER
 from deployments.contract.errors import DeadlineExceeded, EnsembleError
 from deployments.contract.item import INGRESS_ONLY, MAX_TRACED_LENGTH, PROCESS, AttributeValue, Item, Note, Step
-from deployments.contract.meter import METER
 from deployments.contract.payload import byte_size, gather, take
 
 DEADLINE_HINT = "the deadline passed before the image was classified; allow more time or send fewer at once"

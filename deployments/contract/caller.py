@@ -24,7 +24,7 @@ class Caller(NamedTuple):
 
     Attributes:
         client: its share of the in-flight limit is kept under this name: that of its API key, its address, or none.
-        headers: the request's headers that capabilities use, by their names in small letters.
+        headers: the request's headers that features use, by their names in small letters.
         name: of its API key; empty if it has none.
         address: its own, as HAProxy sees it; empty where there is no HAProxy.
     """

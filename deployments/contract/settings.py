@@ -7,13 +7,14 @@ are read once, at the start.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from models.repository import MAX_NAME_LENGTH, NAME
+from deployments.contract.errors import ConfigurationError
+from deployments.repository.repository import MAX_NAME_LENGTH, NAME
 
 Placement = Annotated[
     Literal["separate", "inline"],
@@ -73,3 +74,23 @@ def describe(error: ValidationError) -> str:
 def _short(value: Any) -> str:
     text = ADDRESS.sub("…", repr(value))
     return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def flat(sections: Mapping[str, Any], groups: Collection[str]) -> dict[str, Any]:
+    """The sections, or their changes, by name; each part of a group is named `group.part`."""
+    found: dict[str, Any] = {}
+    for name, section in sections.items():
+        is_group = name in groups and isinstance(section, Mapping)
+        found |= {f"{name}.{each}": value for each, value in section.items()} if is_group else {name: section}
+    return found
+
+
+def changed(name: str, change: Any, initial: Mapping[str, Schema]) -> Schema:
+    """The settings of a section with a change; raises ConfigurationError if there are none, or the change is wrong."""
+    if name not in initial:
+        raise ConfigurationError(f"{name} takes no user_config; those that do: {sorted(initial)}")
+    try:
+        return type(initial[name]).model_validate({**initial[name].model_dump(), **change})
+    except (ValidationError, TypeError) as err:
+        detail = describe(err) if isinstance(err, ValidationError) else "a mapping of field to value is needed"
+        raise ConfigurationError(f"{name}: {detail}") from err

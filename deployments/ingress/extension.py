@@ -1,9 +1,11 @@
-"""What a capability adds to the ingress: routes, gRPC methods, figures, headers."""
+"""What a feature adds to the ingress: routes, gRPC methods, figures, headers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from deployments.reconfigure import Section
 
 if TYPE_CHECKING:
     from deployments.ingress.grpc.calls import Calls
@@ -24,19 +26,23 @@ class Report(NamedTuple):
 
 
 class Extension:
-    """Adds nothing: a capability overrides what it adds.
+    """Adds nothing: a feature overrides what it adds.
 
     Attributes:
         headers: the headers of a request that it reads, in small letters.
         reports: figures by the name of their field in `/stats`.
         announces: the extensions of the Open Inference Protocol that it serves.
         not_serving: the full names of gRPC services that refuse every call, because it is off.
+        live: the sections of `user_config` that it reads while it serves.
+        handles: methods for callers with a handle, by name.
     """
 
     headers: Sequence[str] = ()
     reports: Mapping[str, Report] = {}
     announces: Sequence[str] = ()
     not_serving: Collection[str] = ()
+    live: Mapping[str, Section] = {}
+    handles: Mapping[str, Callable[..., Awaitable[Any]]] = {}
 
     @property
     def unloaded(self) -> Collection[str]:
@@ -50,3 +56,6 @@ class Extension:
     def calls(self, service: Service) -> Calls:
         """Methods of gRPC, of the services in `protocol/services.py`."""
         return {}
+
+    async def check_health(self) -> None:
+        """Raise if it can't work any more; Serve calls this every few seconds."""

@@ -12,16 +12,16 @@ import numpy as np
 from msgspec.structs import replace
 
 from deployments.contract.answer import Answer
+from deployments.contract.autoscaling_stats import AutoscalingStats
 from deployments.contract.batch import DEADLINE_HINT, Batch
 from deployments.contract.caller import ANYONE, Caller
-from deployments.contract.declared import Declared, declared
-from deployments.contract.demand import Demand
 from deployments.contract.errors import DeadlineExceeded, InvalidParameter, NotReady, RemoteUnavailable, Unloaded
+from deployments.contract.image_probe import Declared, declared
 from deployments.contract.item import Item
 from deployments.contract.nodes import Graph
 from deployments.contract.options import Options
+from deployments.ingress.admission import AdmissionController
 from deployments.ingress.bitmap import bitmap
-from deployments.ingress.capacity import Capacity
 from deployments.ingress.execution import Execution
 from deployments.ingress.options import DEFAULT
 from deployments.ingress.queue import Outcome, Queue, Queued
@@ -44,12 +44,12 @@ class Ingress:
     """
 
     def __init__(
-        self, capacity: Capacity, execution: Execution, queue: Queue, class_count: int, observer: Observer
+        self, capacity: AdmissionController, execution: Execution, queue: Queue, class_count: int, observer: Observer
     ) -> None:
         """Compose it; `of_images` and `of_pixels` do."""
         self.capacity, self.execution, self.observer = capacity, execution, observer
         self.queue, self._class_count = queue, class_count
-        self.demand = Demand()
+        self.demand = AutoscalingStats()
 
     @classmethod
     def of_images(
@@ -61,7 +61,7 @@ class Ingress:
         knows: Callable[[bytes, Item], bool] | None = None,
     ) -> Self:
         """An ingress of encoded images; `knows` says whether the graph answers one from a cache, None for no cache."""
-        capacity, execution = Capacity(settings), Execution(graph, observer.batch)
+        capacity, execution = AdmissionController(settings), Execution(graph, observer.batch)
         queue = Queue(execution, lambda: capacity.settings, declared, knows)
         return cls(capacity, execution, queue, class_count, observer)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deployments.contract.errors import ConfigurationError
-from models.repository import MAX_NAME_LENGTH, NAME
+from deployments.repository.repository import MAX_NAME_LENGTH, NAME
 
 logger = logging.getLogger("ray.serve")
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from deployments.contract.answer import Answer
-from deployments.contract.declared import Declared
 from deployments.contract.errors import EnsembleError
+from deployments.contract.image_probe import Declared
 from deployments.contract.item import Item
 from deployments.ingress.batcher import Batcher, Deliver
 from deployments.ingress.settings import IngressSettings

@@ -11,9 +11,9 @@ from deployments.contract.errors import NotReady, Unloaded
 from deployments.ingress.access import Access
 from deployments.ingress.extension import Extension
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.member import Offer
 from deployments.ingress.settings import WITHOUT_PAGE, PageConfig
 from deployments.ingress.shared_memory import Regions
+from deployments.ingress.single_member import MemberModelInfo
 from deployments.observe.stats import Stats
 from deployments.protocol.functions import SERVED_BY
 
@@ -43,7 +43,7 @@ class Service:
         replicas: the number of replicas of each deployment by state and machine, as Serve reports it.
         members: by name, for each member that is a model of its own, the ingress of its pixels and what it is.
         regions: the shared memory that clients have registered.
-        extensions: what the application's capabilities add.
+        extensions: what the application's features add.
         is_local: whether the server listens on loopback alone.
         max_image_bytes: the most of an image, which is read no further.
         weights: of the members in the answer, by name, as they were when the application was built.
@@ -61,7 +61,7 @@ class Service:
     stats: Stats | None = None
     replica: str = ""
     replicas: Callable[[], Awaitable[Replicas]] = no_replicas
-    members: Mapping[str, tuple[Ingress, Offer]] = field(default_factory=dict)
+    members: Mapping[str, tuple[Ingress, MemberModelInfo]] = field(default_factory=dict)
     regions: Regions = field(default_factory=lambda: Regions(None, lambda: None, lambda _: None))
     extensions: Sequence[Extension] = ()
     versions: dict[str, str] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Service:
 
     @property
     def headers(self) -> Sequence[str]:
-        """The headers of a request that a capability reads, in small letters."""
+        """The headers of a request that a feature reads, in small letters."""
         return tuple(dict.fromkeys(name for extension in self.extensions for name in extension.headers))
 
     def check_ready(self, name: str = "") -> None:

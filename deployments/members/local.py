@@ -14,10 +14,10 @@ from deployments.contract.member import MemberConfig, MemberInterface, Signature
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.settings import Cpus
-from models.errors import ModelError
-from models.repository import Model, digests
-from models.sources import Repository, RepositoryAddress, open_repository
-from models.sources.location import checked, split_model
+from deployments.repository.errors import ModelError
+from deployments.repository.repository import Model, digests
+from deployments.repository.sources import Repository, RepositoryAddress, open_repository
+from deployments.repository.sources.location import checked, split_model
 
 # Inferences that fail in a row, and a time that none takes, after which a member is unhealthy.
 UNHEALTHY_AFTER = 3

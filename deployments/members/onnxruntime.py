@@ -27,6 +27,9 @@ from deployments.contract.preprocessing import Size
 from deployments.contract.settings import describe
 from deployments.cpus import available_cpus
 from deployments.members.local import Health, LoadedModel, LocalMember, durations
+from deployments.repository.errors import ModelError
+from deployments.repository.repository import Model
+from deployments.repository.sources import RepositoryAddress
 from deployments.tensors import (
     FLOATS,
     Binding,
@@ -40,9 +43,6 @@ from deployments.tensors import (
     probabilities,
     split,
 )
-from models.errors import ModelError
-from models.repository import Model
-from models.sources import RepositoryAddress
 
 # The names of the Open Inference Protocol for ONNX Runtime's data types.
 DATATYPES = {

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from deployments.contract.member import MemberInterface, Signature, preprocessing_fields
 from deployments.members.local import LoadedModel, LocalMember
-from models.repository import Model
-from models.sources import RepositoryAddress
+from deployments.repository.repository import Model
+from deployments.repository.sources import RepositoryAddress
 
 
 class OpenVino(LocalMember):
@@ -33,7 +33,7 @@ class OpenVino(LocalMember):
     def describe(self, model: Model) -> Signature:
         """See `LocalMember.describe`."""
         # Imported where it runs: OpenVINO takes time and memory that a process without a member need not spend.
-        from models.network import class_count, input_size, load
+        from deployments.repository.network import class_count, input_size, load
 
         network = load(model)
         return Signature(

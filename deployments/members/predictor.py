@@ -19,10 +19,10 @@ from deployments.contract.member import NO_SCORES, crashed, predicted
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.cpus import available_cpus
 from deployments.members.local import Health, durations
-from deployments.members.streams import best_streams
-from models.errors import ModelError, reason
-from models.network import load, with_softmax
-from models.repository import Model
+from deployments.members.openvino_autotune import best_streams
+from deployments.repository.errors import ModelError, reason
+from deployments.repository.network import load, with_softmax
+from deployments.repository.repository import Model
 
 if TYPE_CHECKING:
     from deployments.members.openvino import OpenVino

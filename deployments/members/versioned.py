@@ -16,9 +16,9 @@ from deployments.contract.member import PREPROCESSING_FIELDS, MemberInterface, S
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.preprocessing import MemberInput, Preprocessing
 from deployments.contract.settings import Schema
-from models.errors import ModelError, Unreachable
-from models.repository import Model, Stamp
-from models.sources import RepositoryAddress
+from deployments.repository.errors import ModelError, Unreachable
+from deployments.repository.repository import Model, Stamp
+from deployments.repository.sources import RepositoryAddress
 
 if TYPE_CHECKING:
     from deployments.members.local import LoadedModel, LocalMember

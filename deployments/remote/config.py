@@ -19,11 +19,11 @@ from deployments.contract.options import MAX_CLASSES
 from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Interpolation, Resize
 from deployments.remote import credentials
+from deployments.repository.errors import ModelError
+from deployments.repository.repository import class_names, read_labels
+from deployments.repository.sources import RepositoryAddress
 from deployments.tensors import Binding, IncompatibleModel, TensorName, TensorSettings, bind
 from ensemble_serving.url import DEFAULT_PORTS
-from models.errors import ModelError
-from models.repository import class_names, read_labels
-from models.sources import RepositoryAddress
 
 if TYPE_CHECKING:
     from deployments.remote.client import Client

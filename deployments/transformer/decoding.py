@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 from PIL import Image, ImageOps
 
-from deployments.contract.declared import PLAIN_PIXELS, START_OF_SCAN, read_jpeg, read_netpbm
 from deployments.contract.errors import ImageTooLarge, InvalidImage
+from deployments.contract.image_probe import PLAIN_PIXELS, START_OF_SCAN, read_jpeg, read_netpbm
 from deployments.contract.payload import Decoded, Pixels
 from deployments.contract.preprocessing import Preprocessing, Size
 

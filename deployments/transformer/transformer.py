@@ -13,8 +13,8 @@ import numpy as np
 from pydantic import Field
 
 from deployments.contract.batch import Batch, Work
-from deployments.contract.declared import declared
 from deployments.contract.errors import ConfigurationError, EnsembleError, InvalidImage
+from deployments.contract.image_probe import declared
 from deployments.contract.payload import Decoded, Images, PixelSets
 from deployments.contract.preprocessing import AsSent, MemberInput, Preprocessing
 from deployments.contract.settings import MIB, Placement, Schema

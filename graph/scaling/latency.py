@@ -108,7 +108,7 @@ def measured(metrics: Mapping[str, Series]) -> tuple[Load, float] | None:
     None if no replica has reported twice.
 
     Args:
-        metrics: by name and replica what `Demand.stats` returned, as a series of values with their times.
+        metrics: by name and replica what `AutoscalingStats.stats` returned, as a series of values with their times.
     """
     arrived = [series for series in metrics.get("arrived", {}).values() if len(series) > 1]
     rates = [

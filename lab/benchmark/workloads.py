@@ -17,8 +17,8 @@ import openvino as ov
 import yaml
 from openvino import opset13 as op
 
-from models.repository import DEFAULT_ROOT, find
-from models.writing import write_metadata
+from deployments.repository.repository import DEFAULT_ROOT, find
+from deployments.repository.writing import write_metadata
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.shipped import CHECKOUT, shipped

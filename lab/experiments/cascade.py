@@ -20,9 +20,9 @@ from typing import Any, get_args
 
 from tqdm import tqdm
 
+from deployments.repository.repository import DEFAULT_ROOT, find
 from lab.benchmark.systems import OURS, running
 from lab.benchmark.workloads import MEMBERS, Precision, Workload, workload
-from models.repository import DEFAULT_ROOT, find
 from scripts.dataset import Dataset, default_data
 from scripts.errors import errors_in_one_line, positive
 from scripts.evaluate.accuracy import sample

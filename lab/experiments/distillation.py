@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from deployments.contract.payload import Probabilities
+from deployments.repository.repository import DEFAULT_ROOT, Model, find
 from lab.benchmark.workloads import MEMBERS
 from lab.experiments.experiment import Experiment, Groups, Here, Part, Rows
 from lab.experiments.students import DIST, HINTON, LABELS, WAYS, School, Student
 from lab.pictures.chart import Bar
-from models.repository import DEFAULT_ROOT, Model, find
 from scripts.dataset import default_data
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.evaluate.accuracy import Truth, hits, predict, top1

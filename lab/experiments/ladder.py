@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from deployments.cpus import available_cpus
+from deployments.repository.repository import DEFAULT_ROOT, find
 from ensemble_capacity.load.load import Closed
 from ensemble_capacity.load.row import Row
 from lab.benchmark.systems import OURS, System, named, running
@@ -22,7 +23,6 @@ from lab.benchmark.workloads import MEMBERS, Placement, Precision, Workload, wor
 from lab.experiments.cascade import Setup, files
 from lab.experiments.experiment import Experiment, Groups, Here, Part, Rows
 from lab.pictures.chart import Bar
-from models.repository import DEFAULT_ROOT, find
 from scripts.dataset import Dataset, default_data
 from scripts.errors import ScriptError
 from scripts.evaluate.ensembles import Members

@@ -10,16 +10,17 @@ from typing import Any
 from ray.serve import Application
 
 from deployments.contract.batch import Batch
+from deployments.contract.names import COMBINER, LABELER, TRANSFORMER
 from deployments.contract.nodes import Graph, Node
 from deployments.contract.payload import PixelSets
-from graph.agreement import agree
+from deployments.serving.spec import Nodes
 from graph.app import application
-from graph.capabilities.capability import Capability, Nodes
 from graph.config import parse
-from graph.flows.ensemble import Ensemble
-from graph.flows.member import Member
-from graph.flows.pipeline import Pipeline
-from graph.names import COMBINER, LABELER, TRANSFORMER
+from graph.features.feature import Feature
+from graph.pipeline.ensemble import Ensemble
+from graph.pipeline.member_client import Member
+from graph.pipeline.pipeline import Pipeline
+from graph.signature import agree
 
 # Of an image; images wait for each other, as they do for a member's threads.
 SLEEP_S = 0.02
@@ -39,7 +40,7 @@ class Sleeping:
         return await self._ensemble(batch)
 
 
-def compose(pixels: Mapping[str, str], nodes: Nodes, _: Sequence[Capability]) -> Graph:
+def compose(pixels: Mapping[str, str], nodes: Nodes, _: Sequence[Feature]) -> Graph:
     """Transformer, the sleeping ensemble, labeler."""
     members = {name: Member(nodes[name], key) for name, key in pixels.items()}
     return Pipeline(nodes[TRANSFORMER], Sleeping(Ensemble(members, nodes[COMBINER])), nodes[LABELER])

@@ -14,9 +14,9 @@ import numpy as np
 from tqdm import tqdm
 
 from deployments.contract.payload import Probabilities
+from deployments.repository.repository import DEFAULT_ROOT, Model, find
 from lab.benchmark.workloads import MEMBERS
 from lab.training.recipe import Recipe
-from models.repository import DEFAULT_ROOT, Model, find
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError, positive
 from scripts.evaluate.accuracy import predict

@@ -43,7 +43,7 @@ PARTS = {
     "GCS": "gcs_server",
     "the raylet": "raylet/raylet",
     "Serve's interface": "ray::ServeInterface",
-    "the fork server": "graph.ray_internals.fork_server",
+    "the fork server": "deployments.ray_internals.fork_server",
     "Serve's controller": "ray::ServeController",
     "HAProxy": "bin/haproxy",
     "the replica": "ray::ServeReplica",

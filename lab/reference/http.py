@@ -16,10 +16,10 @@ from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
 from deployments.observe.stats import Stats
 from deployments.observe.tracing import Tracing
-from graph.capabilities.feedback import routes as feedback
-from graph.capabilities.feedback import seldon as seldon_feedback
-from graph.capabilities.loading import routes as loading
-from graph.capabilities.loading.control import ModelControl
+from graph.features.feedback import routes as feedback
+from graph.features.feedback import seldon as seldon_feedback
+from graph.features.loading import routes as loading
+from graph.features.loading.control import ModelControl
 from lab.reference.markdown import code, table
 
 # Of an error, in the description of a status.

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deployments.repository.repository import DEFAULT_ROOT
 from lab.training.batches import Draw, Lesson, as_they_are
 from lab.training.images import load_images
 from lab.training.mixtures import Mixtures
 from lab.training.recipe import Recipe
 from lab.training.teachers import Teachers
-from models.repository import DEFAULT_ROOT
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 

@@ -8,11 +8,11 @@ from typing import Any
 import openvino as ov
 import torch
 
+from deployments.repository.baking import bake
+from deployments.repository.errors import ModelError
+from deployments.repository.repository import Model
+from deployments.repository.writing import input_metadata, write_version
 from lab.training.architectures import Mirrored, network
-from models.baking import bake
-from models.errors import ModelError
-from models.repository import Model
-from models.writing import input_metadata, write_version
 from scripts.dataset import Dataset
 from scripts.evaluate.accuracy import computed_in, predict, provenance, top1, truth
 

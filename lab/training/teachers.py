@@ -18,8 +18,8 @@ from torch import Tensor
 
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.cpus import available_cpus
-from models.network import input_size, load
-from models.repository import find
+from deployments.repository.network import input_size, load
+from deployments.repository.repository import find
 from scripts.errors import ScriptError
 
 # What a probability of 0 becomes, so that its logarithm is finite.

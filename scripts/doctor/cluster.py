@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from deployments.contract.hosts import LOOPBACK
-from graph.names import INGRESS
-from graph.ray_internals.address import CLUSTER_PORT, HOST_ADDRESS, cluster_port
+from deployments.contract.names import INGRESS
+from deployments.ray_internals.address import CLUSTER_PORT, HOST_ADDRESS, cluster_port
 from scripts.configuration import why_serve
 from scripts.doctor.finding import Finding
 from scripts.errors import ScriptError

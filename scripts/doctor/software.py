@@ -92,13 +92,13 @@ def application(given: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[
     And the time of one image through each of the application's nodes, in this process.
     """
     from graph.composition import ensemble
-    from graph.placement import recipes
+    from graph.placement import node_specs
 
     try:
         config, agreed = check(given, serve)
         yield threads(config, replicas_of(given, config))
         yield Finding("ok", f"models: {', '.join(m.name for m in config.members)}, {len(agreed.labels)} classes agreed")
-        nodes = {name: recipe.make() for name, recipe in recipes(config, agreed).items()}
+        nodes = {name: recipe.make() for name, recipe in node_specs(config, agreed).items()}
     except ConfigurationError as err:
         yield Finding("wrong", f"configuration: {err}", "correct what it names; docs/configuration.md has every field")
         return

@@ -18,7 +18,7 @@ from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.preprocessing import AsSent, Preprocessing
-from models.repository import Model
+from deployments.repository.repository import Model
 from scripts.dataset import Dataset, decode, label
 from scripts.errors import ScriptError
 from scripts.evaluate.candidates import Candidate, of_models

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deployments.contract.payload import Probabilities
-from models.network import SMALLEST
+from deployments.repository.network import SMALLEST
 from scripts.errors import ScriptError
 from scripts.evaluate.accuracy import Truth
 

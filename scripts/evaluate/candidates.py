@@ -15,11 +15,11 @@ from deployments.members import Member
 from deployments.members.local import LocalMember
 from deployments.members.openvino import OpenVino
 from deployments.members.versioned import check
-from graph.agreement import Agreement
+from deployments.repository.errors import ModelError
+from deployments.repository.network import input_size, load, precision
+from deployments.repository.repository import Folder, Model
 from graph.config import EnsembleConfig
-from models.errors import ModelError
-from models.network import input_size, load, precision
-from models.repository import Folder, Model
+from graph.signature import EnsembleSignature
 from scripts.errors import ScriptError
 
 # The precision of a model on another server.
@@ -59,7 +59,7 @@ def of_models(models: Sequence[Model]) -> list[Candidate]:
     return [_of_model(OpenVino(name=each.name), each, MemberInterface(preprocessing(each), ())) for each in models]
 
 
-def of_configuration(config: EnsembleConfig, agreed: Agreement) -> list[Candidate]:
+def of_configuration(config: EnsembleConfig, agreed: EnsembleSignature) -> list[Candidate]:
     """Every version of each member that could take the served one's place, and members on other servers.
 
     Raises:
@@ -68,7 +68,7 @@ def of_configuration(config: EnsembleConfig, agreed: Agreement) -> list[Candidat
     return [candidate for member in config.members for candidate in _of_member(member, config, agreed)]
 
 
-def _of_member(member: Member, config: EnsembleConfig, agreed: Agreement) -> Iterator[Candidate]:
+def _of_member(member: Member, config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[Candidate]:
     wanted = agreed.preprocessing[member.name]
     interface = agreed.interface(member.name)
     if not isinstance(member, LocalMember) or not isinstance(wanted, Preprocessing):

@@ -15,8 +15,8 @@ from deployments.contract.errors import EnsembleError
 from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Preprocessing
 from deployments.transformer.decoding import read_header
-from graph.agreement import Agreement
 from graph.config import EnsembleConfig
+from graph.signature import EnsembleSignature
 from scripts.dataset import LIMITS, Dataset
 from scripts.evaluate.accuracy import Truth, hits
 from scripts.evaluate.calibration import log_loss, mixture_weights
@@ -30,7 +30,7 @@ MOST_CONFUSIONS, MOST_IMAGES = 5, 5
 MEASURED = 200
 
 
-def sizes(config: EnsembleConfig, agreed: Agreement, dataset: Dataset) -> Iterator[str]:
+def sizes(config: EnsembleConfig, agreed: EnsembleSignature, dataset: Dataset) -> Iterator[str]:
     """The pixels that each member gets, what its model was prepared for if that differs, and the images' own size."""
     for member in config.members:
         wanted = agreed.preprocessing[member.name]

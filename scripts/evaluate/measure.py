@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from deployments.combiner import Method
 from deployments.contract.payload import Probabilities
-from graph.agreement import Agreement
-from graph.capabilities.cascade.settings import CascadeSettings
+from deployments.repository.errors import ModelError
+from deployments.repository.network import precision
+from deployments.repository.repository import Model, find, versions
+from deployments.repository.sources import open_repository
 from graph.config import EnsembleConfig
-from models.errors import ModelError
-from models.network import precision
-from models.repository import Model, find, versions
-from models.sources import open_repository
+from graph.features.cascade.settings import CascadeSettings
+from graph.signature import EnsembleSignature
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.evaluate.accuracy import Truth, hits, indices, predictions, truth
@@ -55,7 +55,9 @@ class Together:
     fits_weights: bool = False
 
     @classmethod
-    def of(cls, config: EnsembleConfig, agreed: Agreement, method: Method | None = None, fits: bool = False) -> Self:
+    def of(
+        cls, config: EnsembleConfig, agreed: EnsembleSignature, method: Method | None = None, fits: bool = False
+    ) -> Self:
         """How the members of a configuration are combined, or by another method."""
         weights = {name: (config.combiner.weights or config.weights).get(name, 0.0) for name in config.weights}
         return cls(agreed.labels, weights, method or config.combiner.method, config.ensemble.cascade, fits)
@@ -90,7 +92,11 @@ def repository(
 
 
 def served(
-    config: EnsembleConfig, agreed: Agreement, dataset: Dataset, method: Method | None = None, fits: bool = False
+    config: EnsembleConfig,
+    agreed: EnsembleSignature,
+    dataset: Dataset,
+    method: Method | None = None,
+    fits: bool = False,
 ) -> Results:
     """Measure what a configuration serves, combined as it says or by another method, and the members' other versions.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from graph.capabilities.proportion import wilson
+from graph.features.proportion import wilson
 from scripts.interval import Interval
 from scripts.results import Table, drawing
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from models.errors import ModelError
-from models.repository import Model, find
+from deployments.repository.errors import ModelError
+from deployments.repository.repository import Model, find
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 

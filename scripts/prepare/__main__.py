@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import get_args
 
 from deployments.contract.preprocessing import Interpolation, Resize
-from models.layout import LAYOUTS
-from models.network import stored_precision
-from models.writing import check_name, describe, write_version
+from deployments.repository.layout import LAYOUTS
+from deployments.repository.network import stored_precision
+from deployments.repository.writing import check_name, describe, write_version
 from scripts.errors import ScriptError, errors_in_one_line, positive
 from scripts.flags import add_flags, described, from_flags
 from scripts.prepare import efficientnet, pretrained, quantize

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from deployments.contract.payload import Probabilities
-from models.errors import ModelError
-from models.network import load, precision, with_softmax, with_temperature
-from models.repository import Model, find
-from models.writing import write_version
+from deployments.repository.errors import ModelError
+from deployments.repository.network import load, precision, with_softmax, with_temperature
+from deployments.repository.repository import Model, find
+from deployments.repository.writing import write_version
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError, at_least_zero
 from scripts.evaluate.accuracy import Truth, computed_in, predict, provenance, top1, truth

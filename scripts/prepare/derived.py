@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from deployments.contract.preprocessing import Preprocessing
-from models.repository import Model
-from models.writing import describe, input_metadata
+from deployments.repository.repository import Model
+from deployments.repository.writing import describe, input_metadata
 from scripts.errors import errors_in_one_line, positive
 from scripts.flags import add_flags, described, from_flags
 from scripts.repository import add_repository

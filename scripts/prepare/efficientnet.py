@@ -17,8 +17,8 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from models.errors import ModelError
-from models.repository import class_names, sha256
+from deployments.repository.errors import ModelError
+from deployments.repository.repository import class_names, sha256
 from scripts.prepare.normalization import WHITE, Normalization
 from scripts.prepare.source import CROP_RATIO, Source
 from scripts.prepare.torch_weights import Array, read_weights

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from deployments.contract.payload import Pixels
-from models.baking import Color
+from deployments.repository.baking import Color
 from scripts.errors import ScriptError
 from scripts.evaluate.accuracy import Truth, hits
 from scripts.interval import Interval

@@ -12,11 +12,11 @@ import openvino as ov
 
 from deployments.contract.preprocessing import Preprocessing, Size
 from deployments.members.predictor import is_distribution
-from models.baking import Color, bake, check_ends, static_size
-from models.layout import layout_of
-from models.network import class_count
-from models.repository import read_labels
-from models.writing import input_metadata
+from deployments.repository.baking import Color, bake, check_ends, static_size
+from deployments.repository.layout import layout_of
+from deployments.repository.network import class_count
+from deployments.repository.repository import read_labels
+from deployments.repository.writing import input_metadata
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.evaluate.accuracy import Truth, decode_all, indices, sample

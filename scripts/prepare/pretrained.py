@@ -14,8 +14,8 @@ import openvino as ov
 
 from deployments.contract.preprocessing import Resize
 from deployments.contract.settings import did_you_mean
-from models.errors import ModelError
-from models.repository import sha256
+from deployments.repository.errors import ModelError
+from deployments.repository.repository import sha256
 from scripts.prepare.normalization import Normalization
 from scripts.prepare.source import CROP_RATIO, Source
 

@@ -19,11 +19,11 @@ import numpy as np
 import openvino as ov
 
 from deployments.contract.payload import Pixels, Probabilities
-from models.baking import fold
-from models.errors import ModelError
-from models.network import load, precision, without_temperature
-from models.repository import LABELS, METADATA, Model, find, versions
-from models.writing import write_version
+from deployments.repository.baking import fold
+from deployments.repository.errors import ModelError
+from deployments.repository.network import load, precision, without_temperature
+from deployments.repository.repository import LABELS, METADATA, Model, find, versions
+from deployments.repository.writing import write_version
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError, positive
 from scripts.evaluate.accuracy import computed_in, decode_all, hits, predict, provenance, sample, top1, truth, without

@@ -9,9 +9,9 @@ from typing import Any
 import openvino as ov
 
 from deployments.contract.preprocessing import Resize
-from models.errors import ModelError
-from models.layout import Layout
-from models.repository import sha256
+from deployments.repository.errors import ModelError
+from deployments.repository.layout import Layout
+from deployments.repository.repository import sha256
 from scripts.prepare.normalization import Normalization
 
 READABLE = (".onnx", ".tflite", ".pdmodel", ".xml", ".pb")

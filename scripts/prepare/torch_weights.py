@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from models.errors import ModelError
+from deployments.repository.errors import ModelError
 
 # The first two of the five pickles at the start of a file, in torch/serialization.py of PyTorch.
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001

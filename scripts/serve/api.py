@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from graph.ray_internals.dashboard import APPLICATIONS, authorization
+from deployments.ray_internals.dashboard import APPLICATIONS, authorization
 from scripts.errors import ScriptError
 
 START_TIMEOUT_S = 60.0

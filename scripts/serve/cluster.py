@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
-from graph.names import MARK
-from graph.ray_internals.fork_client import NO_CODE
+from deployments.contract.names import MARK
+from deployments.ray_internals.fork_client import NO_CODE
 from scripts.errors import ScriptError
 from scripts.serve.folder import RAY
 
@@ -25,7 +25,7 @@ PR_SET_CHILD_SUBREAPER = 36
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S, END_TIMEOUT_S = 5.0, 20.0
 # Serve's REST interface, and the file of the session in which it writes its address once it listens.
-INTERFACE, INTERFACE_ADDRESS = "graph.ray_internals.serve_interface", "serve_interface.address"
+INTERFACE, INTERFACE_ADDRESS = "deployments.ray_internals.serve_interface", "serve_interface.address"
 INTERFACE_LOG, INTERFACE_TIMEOUT_S, LOOK_EVERY_S = "serve_interface.log", 60.0, 0.02
 # Without these there is no cluster.
 VITAL = ("gcs_server", "raylet")
@@ -112,7 +112,7 @@ def start_ray(folder: Path, python: Path, *arguments: str) -> dict[str, Any]:
     try:
         started = subprocess.run(  # noqa: S603
             # `-P` leaves out the working directory, where there may be packages of the same names.
-            [sys.executable, "-P", "-m", "graph.ray_internals.start", str(folder / RAY), str(python), *arguments],
+            [sys.executable, "-P", "-m", "deployments.ray_internals.start", str(folder / RAY), str(python), *arguments],
             env=marked(),
             capture_output=True,
             timeout=START_TIMEOUT_S,

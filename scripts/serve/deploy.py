@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from deployments.contract.hosts import LOOPBACK
-from graph.names import REFUSED
+from deployments.contract.names import REFUSED
 from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.flags import described

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from graph.ray_internals import address
+from deployments.ray_internals import address
 from scripts.errors import ScriptError
 from scripts.serve.folder import PREFIX, check_place
 from scripts.shipped import shipped

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from graph.private import changeable_by_others
+from deployments.private import changeable_by_others
 from scripts.errors import ScriptError
 
 PREFIX = "ens-"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from graph.ray_internals import fork_client
+from deployments.ray_internals import fork_client
 from scripts.serve.cluster import marked
 
 SOCKET, PYTHON = "forks", "python"
@@ -45,7 +45,7 @@ def started(path: Path) -> subprocess.Popen[bytes]:
         listener.listen(MOST_WAITING)
         descriptor = listener.fileno()
         return subprocess.Popen(  # noqa: S603
-            [sys.executable, "-P", "-m", "graph.ray_internals.fork_server", str(descriptor)],
+            [sys.executable, "-P", "-m", "deployments.ray_internals.fork_server", str(descriptor)],
             env=marked(),
             pass_fds=[descriptor],
             start_new_session=True,

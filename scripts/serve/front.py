@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from graph.front.slot import APPLICATION, FOLDER, FUNCTIONS
+from deployments.ingress.listeners.slot import APPLICATION, FOLDER, FUNCTIONS
 from scripts.configuration import why_serve
 from scripts.errors import ScriptError
 from scripts.serve.haproxy import HAProxy, Listening

@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from graph.front.slot import COMMANDS, PROTOCOLS, SERVER, SLOTS, command, opened, opening, path
-from graph.names import COMPRESSED
+from deployments.contract.names import COMPRESSED
+from deployments.ingress.listeners.slot import COMMANDS, PROTOCOLS, SERVER, SLOTS, command, opened, opening, path
 from scripts.errors import ScriptError
 from scripts.serve import tls
 from scripts.serve.cluster import marked

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 
 from deployments.contract.hosts import RAY_METRICS_SETTING
-from graph.ray_internals.address import HOST_ADDRESS
+from deployments.ray_internals.address import HOST_ADDRESS
 from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.flags import described

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import ensemble_serving
-from graph.ray_internals.address import CLUSTER_PORT, DEFAULT_CLUSTER_PORT, HOST_ADDRESS, is_in_cluster
+from deployments.ray_internals.address import CLUSTER_PORT, DEFAULT_CLUSTER_PORT, HOST_ADDRESS, is_in_cluster
 from scripts.configuration import ours
 from scripts.errors import ScriptError
 from scripts.serve.cluster import marked
@@ -28,7 +28,7 @@ from scripts.shipped import CHECKOUT
 EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104
 ASK_S = 30.0
 # The packages that decide what is answered, and how machines talk to each other; the client's is added.
-SERVING = ("graph", "deployments", "models")
+SERVING = ("graph", "deployments")
 
 OTHERS = "On every further machine: ensemble join {address} --host-address ITS_ADDRESS (docs/cluster.md)"
 
@@ -108,7 +108,7 @@ def differences(theirs: Mapping[str, str], mine: Mapping[str, str]) -> Iterator[
 
 
 def _noticeboard(action: str, address: str, document: str = "") -> str:
-    command = [sys.executable, "-P", "-m", "graph.ray_internals.noticeboard", action, address]
+    command = [sys.executable, "-P", "-m", "deployments.ray_internals.kv", action, address]
     try:
         done = subprocess.run(  # noqa: S603
             command, input=document, capture_output=True, text=True, timeout=ASK_S, env=marked(), start_new_session=True

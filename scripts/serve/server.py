@@ -18,7 +18,7 @@ import httpx
 import psutil
 
 from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING
-from graph.ray_internals.address import host_address, is_in_cluster
+from deployments.ray_internals.address import host_address, is_in_cluster
 from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.serve import deploy, machines, tls
@@ -201,7 +201,7 @@ def greet(
     config: dict[str, Any], url: str, grpc: str, certificate: tuple[Path, Path] | None, file: Path, logs: Path
 ) -> None:
     """Print that it is ready, and how to send a request."""
-    from models.repository import DEFAULT_ROOT
+    from deployments.repository.repository import DEFAULT_ROOT
 
     key = '-H "Authorization: Bearer $ENSEMBLE_API_KEY" ' if has_keys(config) else ""
     trust = f"--cacert {certificate[0]} " if certificate else ""

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from deployments.contract.names import INGRESS
 from ensemble_serving.transports import NoResponse, Request, Transport, connect
-from graph.capabilities.proportion import wilson
-from graph.names import INGRESS
+from graph.features.proportion import wilson
 from scripts.client import KEY, for_each, no_answer
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError, errors_in_one_line, positive

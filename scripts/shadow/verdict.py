@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from graph.capabilities.proportion import Z, wilson
+from graph.features.proportion import Z, wilson
 
 # The significance level.
 LEVEL = 0.05

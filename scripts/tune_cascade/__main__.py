@@ -26,7 +26,7 @@ from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from deployments.members.openvino import OpenVino
 from deployments.members.predictor import Predictor
-from models.repository import Model, find
+from deployments.repository.repository import Model, find
 from scripts.dataset import Dataset, default_data
 from scripts.errors import ScriptError, errors_in_one_line, positive, zero_or_more
 from scripts.evaluate.accuracy import predict

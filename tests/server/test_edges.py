@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graph.edges.wire import VERSION
+from deployments.rpc.wire import VERSION
 from tests.conftest import ROOT
 from tests.networks import heavy, store
 from tests.server.load import Load, replicas

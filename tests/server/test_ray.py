@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from graph.ray_internals import compatibility
+from deployments.ray_internals import compatibility
 from tests.server.server import Server, config, eventually, post
 from tests.server.shared.test_http import level
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import yaml
 
-from graph.front.slot import FOLDER
+from deployments.ingress.listeners.slot import FOLDER
 from scripts.serve.cluster import leftovers
 from tests.conftest import ROOT
 from tests.server.server import Server, config, post

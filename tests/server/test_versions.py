@@ -2,12 +2,12 @@
 
 import pytest
 
-from models.sources import manifest
+from deployments.repository.sources import manifest
 from tests.networks import constant, one_hot, store
 from tests.server.load import Load
 from tests.server.server import Server, config, eventually, post, scrape
 from tests.server.shared.test_http import level
-from tests.unit.models.sources.servers import Site
+from tests.unit.deployments.repository.sources.servers import Site
 
 
 def put(repository, name, version, **more):

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import yaml
 
-from models.sources import manifest
+from deployments.repository.sources import manifest
 from scripts import keys
 from scripts.configuration import check
 from scripts.serve.tls import CERTIFICATE, KEY
@@ -22,7 +22,7 @@ from tests.conftest import ROOT
 from tests.networks import constant, one_hot, store
 from tests.server.server import Server, config, eventually, free_ports, post
 from tests.server.test_isolation import decoding
-from tests.unit.models.sources.servers import Site
+from tests.unit.deployments.repository.sources.servers import Site
 
 # How a page promises one.
 PROMISE = re.compile(r"\blogs?\s+(says|has|reports|contains)\b|\b(is|and) logged\b|with a warning|print a\s+warning")

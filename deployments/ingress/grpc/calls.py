@@ -14,7 +14,7 @@ from deployments.observe.observer import Call
 
 
 class Context(Protocol):
-    """The context of a call: `graph.front.grpc_call.GrpcCall`, or that of Serve's gRPC server."""
+    """The context of a call: `deployments.ingress.listeners.grpc_call.GrpcCall`, or that of Serve's gRPC server."""
 
     def invocation_metadata(self) -> Any:
         """The client's metadata: pairs of a name and a value."""

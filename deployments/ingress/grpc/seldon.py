@@ -1,4 +1,4 @@
-"""gRPC: Seldon's `seldon.protos.Seldon/Predict`; `SendFeedback` belongs to the capability `feedback`."""
+"""gRPC: Seldon's `seldon.protos.Seldon/Predict`; `SendFeedback` belongs to the feature `feedback`."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ from starlette.requests import Request
 
 from deployments.contract.caller import Caller
 from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidParameter, UnsupportedMediaType
-from deployments.ingress.arrival import Arrival
-from deployments.ingress.capacity import Capacity
+from deployments.ingress.admission import AdmissionController
 from deployments.ingress.http.encodings import decoded
 from deployments.ingress.settings import IngressSettings
+from deployments.ingress.upload import Upload
 
 # Many clients send "application/octet-stream" for a file of unknown type, and curl declares every body a form.
 UNDECLARED = frozenset({"", "application/octet-stream", "application/x-www-form-urlencoded"})
@@ -55,7 +55,9 @@ def of_image(settings: IngressSettings, max_image_bytes: int) -> Limit:
 class BoundedParser(MultiPartParser):
     """Starlette's parser for forms, with limits on the whole body and on each part, which are kept in memory."""
 
-    def __init__(self, request: Request, capacity: Capacity, limit: Limit, image: Limit, arrival: Arrival) -> None:
+    def __init__(
+        self, request: Request, capacity: AdmissionController, limit: Limit, image: Limit, arrival: Upload
+    ) -> None:
         """Set what bounds the number of parts, and the limits of the body and of an image."""
         most, content = capacity.settings.max_parts, bounded(request, limit, arrival)
         super().__init__(request.headers, content, max_files=most, max_fields=most, max_part_size=MOST_OF_FIELD)
@@ -107,7 +109,7 @@ def check_image_type(declared: str) -> None:
         )
 
 
-async def bounded(request: Request, limit: Limit, arrival: Arrival) -> AsyncGenerator[bytes, None]:
+async def bounded(request: Request, limit: Limit, arrival: Upload) -> AsyncGenerator[bytes, None]:
     """The request's body, chunk by chunk.
 
     Raises:
@@ -126,7 +128,7 @@ async def bounded(request: Request, limit: Limit, arrival: Arrival) -> AsyncGene
     request.scope[WHOLE] = True
 
 
-async def body(request: Request, limit: Limit, arrival: Arrival) -> bytes:
+async def body(request: Request, limit: Limit, arrival: Upload) -> bytes:
     """The whole body; raises as `bounded` does, and before a byte is read if it declares too many."""
     _check_declared_length(request, limit)
     # A body that came in one piece is not copied; its last chunk is empty.
@@ -134,9 +136,9 @@ async def body(request: Request, limit: Limit, arrival: Arrival) -> bytes:
 
 
 async def document(
-    request: Request, capacity: Capacity, by: Caller, limit: Limit | None = None, is_json: bool = True
+    request: Request, capacity: AdmissionController, by: Caller, limit: Limit | None = None, is_json: bool = True
 ) -> tuple[bytes, float]:
-    """Admit a request, and read its whole body, a JSON document; also when it began to arrive, as `Arrival` has it.
+    """Admit a request, and read its whole body, a JSON document; also when it began to arrive, as `Upload` has it.
 
     To parse millions of elements would hold the event loop for seconds and take a hundred times their bytes. A comma or
     a bracket within a text counts too; base64 has none.
@@ -149,7 +151,7 @@ async def document(
         is_json: whether elements are counted.
 
     Raises:
-        EnsembleError: as `Capacity.arriving` and `body`.
+        EnsembleError: as `AdmissionController.arriving` and `body`.
         InvalidParameter: it may have more elements than the settings allow; what has not arrived yet is not read.
     """
     settings, chunks, elements = capacity.settings, [], 0
@@ -183,7 +185,7 @@ def check_elements(chunk: bytes, most: int, before: int = 0) -> int:
 
 
 async def images(
-    request: Request, capacity: Capacity, arrival: Arrival, max_image_bytes: int
+    request: Request, capacity: AdmissionController, arrival: Upload, max_image_bytes: int
 ) -> list[bytes | EnsembleError]:
     """The images of a body, which is one, or a form; or a part's error, if it is too large or declares another type.
 

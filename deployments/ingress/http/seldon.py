@@ -1,4 +1,4 @@
-"""Seldon's v1 REST API: `/api/v1.0/predictions`; `/api/v1.0/feedback` belongs to the capability `feedback`.
+"""Seldon's v1 REST API: `/api/v1.0/predictions`; `/api/v1.0/feedback` belongs to the feature `feedback`.
 
 The JSON is that of the messages of `seldon.proto`.
 """

@@ -15,11 +15,11 @@ from deployments.contract.errors import INTERNAL_HINT, EnsembleError, MethodNotA
 from deployments.contract.hosts import HOST_SETTING, LOOPBACK, RAY_METRICS_SETTING
 from deployments.ingress.http import (
     bodies,
-    browsers,
     classify,
+    disconnects,
     documents,
-    leaving,
     open_inference,
+    origin_checks,
     seldon,
     shared_memory,
     tensorflow_serving,
@@ -27,7 +27,7 @@ from deployments.ingress.http import (
 from deployments.ingress.http.page import live, page
 from deployments.ingress.http.routes import AS_OBJECT, AS_TEXT, ErrorStyle, Route, Routes, pattern, plain
 from deployments.ingress.http.server_timing import NAME, server_timing
-from deployments.ingress.refusals import Refusals
+from deployments.ingress.rejection_pacer import RejectionPacer
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
@@ -48,8 +48,8 @@ class HttpServer:
         """Set what is served."""
         self._ingress, self._access, self._headers = service.ingress, service.access, service.headers
         self._is_local = service.is_local
-        self._leavers = leaving.Leavers()
-        self._refusals = Refusals(least=LARGE_PACE, most=MOST_LARGE)
+        self._leavers = disconnects.DisconnectWatcher()
+        self._refusals = RejectionPacer(least=LARGE_PACE, most=MOST_LARGE)
         self._routes = protocols(service)
         for extension in service.extensions:
             self._routes |= extension.routes(service)
@@ -60,7 +60,7 @@ class HttpServer:
     async def alone(self, request: Request) -> Response:
         """Answer a request, and cancel the work if its client disconnects, which nobody else notices.
 
-        Refusals for good of large bodies that were not read to their end wait for their turn, because a client that is
+        Final refusals of large bodies that were not read to their end wait for their turn, because a client that is
         refused sooner comes again sooner.
         """
         response = await self._leavers.answered(request, self)
@@ -122,9 +122,9 @@ class HttpServer:
         try:
             settings = self._ingress.settings
             check_once(request.headers.keys())
-            browsers.check_host(request.headers, settings.hosts, self._is_local)
+            origin_checks.check_host(request.headers, settings.hosts, self._is_local)
             if route.may_change:
-                browsers.check_origin(request.headers, settings.hosts)
+                origin_checks.check_origin(request.headers, settings.hosts)
             name = ""
             if self._access is not None and not route.open:
                 name = self._access.admit(request.headers.get("authorization"))
@@ -134,7 +134,7 @@ class HttpServer:
             error = err
         except ClientDisconnect:
             call.outcome = "cancelled"
-            return Response(status_code=leaving.LEFT)
+            return Response(status_code=disconnects.LEFT)
         except Exception:
             path, trace = request.scope["path"], call.trace.id
             ids = {"trace_ids": [trace]}
@@ -170,5 +170,5 @@ def where_metrics_are() -> str:
 
 def _leaves_body(request: Request, response: Response) -> bool:
     """Whether a request is refused for good, and much of its body has not been read."""
-    refused = 400 <= response.status_code < leaving.LEFT and "Retry-After" not in response.headers
+    refused = 400 <= response.status_code < disconnects.LEFT and "Retry-After" not in response.headers
     return refused and bodies.has_large_rest(request)

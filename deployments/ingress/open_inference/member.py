@@ -6,10 +6,10 @@ from collections.abc import MutableMapping, Sequence
 
 from deployments.contract.errors import InvalidParameter
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.member import Offer
 from deployments.ingress.open_inference.metadata import ModelMetadata, TensorMetadata
 from deployments.ingress.open_inference.model import Model
 from deployments.ingress.open_inference.tensors import Tensor
+from deployments.ingress.single_member import MemberModelInfo
 
 INPUT, OUTPUT = "pixels", "probabilities"
 
@@ -18,7 +18,12 @@ class Member(Model):
     """One member without the transformer before it: uint8 [N,H,W,3], blue, green and red."""
 
     def __init__(
-        self, name: str, ingress: Ingress, offer: Offer, labels: Sequence[str], versions: MutableMapping[str, str]
+        self,
+        name: str,
+        ingress: Ingress,
+        offer: MemberModelInfo,
+        labels: Sequence[str],
+        versions: MutableMapping[str, str],
     ) -> None:
         """Set its name, where its pixels go, what it is, the classes' names, and what is known of members' versions."""
         inputs, outputs = (

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from deployments.contract.settings import Schema
 from deployments.ingress.extension import Report
-from graph.capabilities.capability import Capability, Site
-from graph.flows.intercepted import Answered, InFlight, Interceptor
+from graph.features.feature import Feature, Site
+from graph.pipeline.intercepted import Answered, InFlight, Interceptor
 
 
 class Counts(msgspec.Struct):
@@ -18,7 +18,7 @@ class Counts(msgspec.Struct):
     unsure: int = 0
 
 
-class Unsure(Capability, Interceptor):
+class Unsure(Feature, Interceptor):
     """`features: {unsure: {below: 0.5}}`."""
 
     class Settings(Schema):

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from deployments.repository.repository import DEFAULT_ROOT
 from ensemble_serving.transports import Request, once
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
 from lab.benchmark.workloads import CIFAR_SIZE, Placement, Workload
@@ -20,7 +21,6 @@ from lab.faults.amplification.corpus import Costly
 from lab.faults.amplification.memory import Memory
 from lab.faults.hostile.campaign import one_of_each, vital
 from lab.faults.hostile.sending import Sender
-from models.repository import DEFAULT_ROOT
 from scripts.keys import add
 from scripts.shipped import shipped
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from deployments.repository.repository import DEFAULT_ROOT
 from ensemble_serving.transports import is_ready
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
 from lab.benchmark.workloads import CIFAR_SIZE, Placement, Workload
@@ -20,7 +21,6 @@ from lab.faults.hostile.inputs import Input, classify
 from lab.faults.hostile.pictures import largest
 from lab.faults.hostile.sending import Sender
 from lab.faults.hostile.siege import Siege, Verdict, WellMeaning, besiege, families, told
-from models.repository import DEFAULT_ROOT
 from scripts.errors import ScriptError
 from scripts.shipped import shipped
 

@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
+from deployments.repository.repository import DEFAULT_ROOT, find
 from ensemble_capacity.load.protocols.classify import Classify
 from lab.benchmark import peer as peer_file
 from lab.benchmark import systems, workloads
@@ -13,7 +14,6 @@ from lab.benchmark.peer import grpc_form, head
 from lab.benchmark.stopping import thresholds
 from lab.benchmark.systems import PEERS, System, named
 from lab.benchmark.workloads import Workload
-from models.repository import DEFAULT_ROOT, find
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.evaluate.accuracy import predict

@@ -11,6 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from deployments.repository.errors import ModelError  # noqa: E402
+from deployments.repository.repository import find, versions  # noqa: E402
 from lab.training import __main__ as command  # noqa: E402
 from lab.training import images as augmentation  # noqa: E402
 from lab.training import loop  # noqa: E402
@@ -22,8 +24,6 @@ from lab.training.images import load_images  # noqa: E402
 from lab.training.loop import Run  # noqa: E402
 from lab.training.recipe import Architecture, Recipe  # noqa: E402
 from lab.training.teachers import relations  # noqa: E402
-from models.errors import ModelError  # noqa: E402
-from models.repository import find, versions  # noqa: E402
 from scripts.dataset import Dataset  # noqa: E402
 from scripts.errors import ScriptError  # noqa: E402
 from scripts.evaluate.accuracy import predict  # noqa: E402

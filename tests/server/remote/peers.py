@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from models.repository import DEFAULT_ROOT, find
+from deployments.repository.repository import DEFAULT_ROOT, find
 from tests.environments import environment
 from tests.server.server import eventually, free_ports
 

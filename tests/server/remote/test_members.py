@@ -11,7 +11,7 @@ from deployments.contract.preprocessing import AsSent, Preprocessing
 from deployments.members.open_inference import OpenInference
 from deployments.members.openvino import OpenVino
 from deployments.members.tensorflow_serving import TensorFlowServing
-from models.repository import DEFAULT_ROOT
+from deployments.repository.repository import DEFAULT_ROOT
 from scripts.dataset import decode
 from tests.batches import batch
 from tests.conftest import ROOT

@@ -10,12 +10,12 @@ from deployments.contract.preprocessing import AsSent, Preprocessing
 from deployments.members.open_inference import OpenInference
 from deployments.members.openvino import OpenVino
 from deployments.members.tensorflow_serving import TensorFlowServing
+from deployments.repository.repository import DEFAULT_ROOT
 from ensemble_capacity.load import flags, plan
 from ensemble_capacity.load.__main__ import described
 from ensemble_capacity.load.duration import Duration
 from ensemble_capacity.load.load import Closed
 from ensemble_capacity.load.measure import measure
-from models.repository import DEFAULT_ROOT
 from scripts.dataset import decode
 from tests import pictures
 from tests.batches import batch, errors, notes

@@ -3,7 +3,7 @@
 import pytest
 from ray import serve
 
-from models.repository import DEFAULT_ROOT
+from deployments.repository.repository import DEFAULT_ROOT
 from tests.conftest import ROOT
 from tests.networks import constant, one_hot, store
 from tests.server.seen.jaeger import POSSIBLE, Jaeger
@@ -47,7 +47,7 @@ def handle(server):
 
 @pytest.fixture(scope="package")
 def six(tmp_path_factory):
-    """A server of six members, of which the last is remote and away, with every capability that is shown."""
+    """A server of six members, of which the last is remote and away, with every feature that is shown."""
     root = tmp_path_factory.mktemp("six")
     for number, name in enumerate(SIX[:-1]):
         store(root, name, constant(one_hot(number % 3, peak=0.5)))

@@ -23,8 +23,8 @@ for library in sorted(LIBRARIES, key=lambda name: name != FIRST):
 import grpc  # noqa: E402
 import tritonclient.grpc as over_grpc  # noqa: E402
 
+from deployments.ingress.listeners.grpc import GrpcListener  # noqa: E402
 from ensemble_serving.protocol import inference_pb2 as pb  # noqa: E402
-from graph.front.grpc import GrpcListener  # noqa: E402
 
 
 def theirs():

@@ -13,7 +13,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from graph.front.http import LINGER_BYTES
+from deployments.ingress.listeners.http import LINGER_BYTES
 from tests import pictures
 from tests.networks import CLASSES, one_hot
 from tests.server.server import post

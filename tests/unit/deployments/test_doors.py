@@ -8,8 +8,8 @@ from deployments.contract.errors import ConfigurationError
 from deployments.contract.member import MemberConfig
 from deployments.doors import COMBINERS, FEATURES, MEMBERS, find, find_class, names
 from deployments.members.openvino import OpenVino
-from graph.capabilities.listed import wanted
 from graph.config import parse
+from graph.features.listed import wanted
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_an_installed_feature_that_can_not_be_imported_is_told(mine, tmp_path):
 
 def test_features_are_in_their_order_whichever_the_configuration_names_first():
     config = parse({"members": [{"name": "one"}], "feedback": {}, "features": {"receipt": {}, "feedback": {}}})
-    assert [each.capability.__name__ for each in wanted(config)] == ["Loading", "Feedback", "Receipts"]
+    assert [each.feature.__name__ for each in wanted(config)] == ["Loading", "Feedback", "Receipts"]
 
 
 @pytest.mark.parametrize("method", ["own_doors:flat", "own_doors:nan"])

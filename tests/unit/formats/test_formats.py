@@ -8,9 +8,9 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from models.errors import ModelError
-from models.network import load
-from models.repository import find
+from deployments.repository.errors import ModelError
+from deployments.repository.network import load
+from deployments.repository.repository import find
 from scripts.prepare import __main__ as prepare
 from tests.unit.formats.make import FILTERS, HERE, MATRIX
 

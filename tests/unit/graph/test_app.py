@@ -3,13 +3,12 @@ from ray.serve import Application
 
 from deployments.contract.errors import ConfigurationError
 from examples import own_build
-from graph.app import build
-from graph.capabilities.cache.capability import Caching
-from graph.capabilities.cascade.capability import Cascading
-from graph.capabilities.feedback.capability import Feedback
-from graph.capabilities.loading.capability import Loading
+from graph.app import build, strategy
 from graph.config import parse
-from graph.plan import strategy
+from graph.features.cache.feature import Caching
+from graph.features.cascade.feature import Cascading
+from graph.features.feedback.feature import Feedback
+from graph.features.loading.feature import Loading
 from tests.networks import constant, store
 
 
@@ -26,17 +25,17 @@ def test_keys_and_edges_hold_for_a_graph_of_any_shape(repository, tmp_path, make
     keys = tmp_path / "keys"
     keys.write_text(f"mobile {'0' * 64}\n")
     made = make(args(repository, "one", "six", edges="handle", access={"keys": str(keys)}))
-    [plan, *_] = made._bound_deployment.init_args
-    assert (str(plan.config.access.keys), plan.config.edges) == (str(keys), "handle")
+    [spec, *_] = made._bound_deployment.init_args
+    assert (str(spec.access.keys), spec.edges) == (str(keys), "handle")
 
 
 def test_of_a_graph_of_another_shape_the_capabilities_hold_that_depend_on_none(repository):
     members = {"cache": {}, "ensemble": {"cascade": {"order": ["one", "six"], "exit_at": [0.5]}}}
     made = own_build.build(args(repository, "one", "six", feedback={}, **members))
-    [plan, *_] = made._bound_deployment.init_args
-    capabilities = {each.capability for each in plan.capabilities}
-    assert {Loading, Feedback} <= capabilities
-    assert {Cascading, Caching}.isdisjoint(capabilities)
+    [spec, *_] = made._bound_deployment.init_args
+    features = {each.feature for each in spec.build.args[2]}
+    assert {Loading, Feedback} <= features
+    assert {Cascading, Caching}.isdisjoint(features)
 
 
 def test_members_that_disagree_on_class_count_are_named(repository, tmp_path):

@@ -35,7 +35,7 @@ def test_members_share_the_cores_unless_threads_are_set(cpus, threads, monkeypat
 
 def test_a_configuration_is_read_without_ray():
     told = (
-        "import sys, graph.config, graph.agreement; print([n for n in ('ray', 'torch', 'fastapi') if n in sys.modules])"
+        "import sys, graph.config, graph.signature; print([n for n in ('ray', 'torch', 'fastapi') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
@@ -78,9 +78,9 @@ def test_replicas_of_this_machine_share_the_threads_that_are_left_open(monkeypat
 )
 def test_a_replica_is_pinned_to_its_own_part(cpus, name, rank, replicas, expected, monkeypatch):
     got = []
-    monkeypatch.setattr(defaults, "usable", lambda: tuple(range(8)))
+    monkeypatch.setattr(cpus_of_machine, "usable", lambda: tuple(range(8)))
     monkeypatch.setattr(cpus_of_machine, "by_core", lambda cpus, _: [(cpu,) for cpu in sorted(cpus)])
-    monkeypatch.setattr(defaults, "pin", got.append)
+    monkeypatch.setattr(cpus_of_machine, "pin", got.append)
     assert defaults.pinning(pinned(cpus), name).pin(rank, replicas) == expected
     assert got == [expected]
 

@@ -16,14 +16,14 @@ from deployments.contract.item import Item
 from deployments.contract.member import MemberConfig
 from deployments.contract.rollout import ShadowSettings
 from deployments.doors import MEMBERS, find_class, names
+from deployments.ingress.listeners.slot import APPLICATION, FUNCTIONS
 from deployments.members.versioned import VersionSettings
 from graph import rules
-from graph.agreement import agree
 from graph.app import build
-from graph.capabilities.loading.settings import LoadingSettings
 from graph.config import EnsembleConfig, parse
 from graph.defaults import pinning
-from graph.front.slot import APPLICATION, FUNCTIONS
+from graph.features.loading.settings import LoadingSettings
+from graph.signature import agree
 from scripts.configuration import check, check_arguments, ineffective, why_serve
 from scripts.keys import add as add_key
 from scripts.serve.front import in_front
@@ -170,7 +170,7 @@ SERVED = {
     },
     "CanarySettings": {"share": (one(canary={**CANARY, "share": 0}), sends(), one(canary=CANARY))},
     "CanaryConfig": {"version": (one(canary={**CANARY, "version": 3}), sends(), one(canary=CANARY))},
-    "AskingSettings": {
+    "QuorumSettings": {
         "quorum": ({"ensemble": {"quorum": 1}}, sends(), {"members": [ONE, {**ONE, "name": "nothing"}]})
     },
     "CascadeSettings": {
@@ -251,8 +251,8 @@ def placed(args):
 
 
 def placed_features(args):
-    """The capabilities of the application."""
-    return [each.capability for each in build(args)._bound_deployment.init_args[0].capabilities]
+    """The features of the application."""
+    return [each.feature for each in build(args)._bound_deployment.init_args[0].features]
 
 
 def pinned(args):
@@ -291,7 +291,7 @@ MADE = {
         "cpus": ({"cpus": [0]}, pinned),
         "edges": ({"edges": "handle"}, placed, one(placement="separate")),
         "front": ({"front": "serve"}, takes),
-        "features": ({"features": {"graph.capabilities.shadow.capability:Shadows": {}}}, placed_features),
+        "features": ({"features": {"graph.features.shadow.feature:Shadows": {}}}, placed_features),
     },
     "TransformerConfig": {
         "placement": ({"transformer": {"placement": "separate"}}, placed),
@@ -352,18 +352,18 @@ TESTED = {
         ],
         "TensorFlowServing": ["signature_name"],
     },
-    "graph/flows": {"AskingSettings": ["patience_ms"]},
-    "graph/capabilities/cascade": {
+    "graph/pipeline": {"QuorumSettings": ["patience_ms"]},
+    "graph/features/cascade": {
         "AuditSettings": ["share", "at_most", "tighten"],
         "UnderLoadSettings": ["exit_at", "from_queue_ms", "until_queue_ms", "full_share"],
     },
-    "graph/capabilities/cache": {"CacheSettings": ["redis", "per_key"]},
-    "graph/capabilities/canary": {
+    "graph/features/cache": {"CacheSettings": ["redis", "per_key"]},
+    "graph/features/canary": {
         "CanarySettings": ["max_failures", "max_slowdown", "window", "least"],
         "CanaryConfig": ["key"],
     },
-    "graph/capabilities/shadow": {"ShadowSettings": ["share", "max_queue_ms"]},
-    "graph/capabilities/loading": {"LoadingSettings": ["unloaded", "loaded"]},
+    "graph/features/shadow": {"ShadowSettings": ["share", "max_queue_ms"]},
+    "graph/features/loading": {"LoadingSettings": ["unloaded", "loaded"]},
     "graph": {"LocalMember": ["version_policy"], "VersionSettings": ["version"]},
 }
 
@@ -638,7 +638,7 @@ def test_a_user_config_for_what_clients_have_loaded_is_checked_like_the_rest(roo
 def test_a_user_config_for_a_feature_of_another_package_is_left_to_the_feature(root):
     change = {"deployments": [{**INGRESS, "user_config": {"mine": {"word": "hello"}}}]}
     assert "unknown field 'mine'" in "".join(told(root, {}, None, change))
-    feature = {"features": {"graph.capabilities.capability:Capability": {}}}
+    feature = {"features": {"graph.features.feature:Feature": {}}}
     assert not told(root, feature, None, change)
 
 

@@ -9,13 +9,13 @@ from deployments.contract.caller import Caller
 from deployments.contract.errors import InvalidImage
 from deployments.contract.item import Item, MemberPrediction
 from deployments.contract.rollout import CanaryConfig
-from graph.capabilities.canary.capability import Drawing
-from graph.capabilities.canary.metrics import CanaryMetrics
-from graph.capabilities.canary.trial import Trial
-from graph.flows.copies import Copying, PixelTap
-from graph.flows.intercepted import Intercepted
+from graph.features.canary.feature import Drawing
+from graph.features.canary.metrics import CanaryMetrics
+from graph.features.canary.trial import Trial
+from graph.pipeline.copies import PixelTap, ShadowInterceptor
+from graph.pipeline.intercepted import Intercepted
 from tests.batches import batch
-from tests.unit.graph.capabilities.shadow.test_shadow import Breaks, Names, over, shadow, waiting
+from tests.unit.graph.features.shadow.test_shadow import Breaks, Names, over, shadow, waiting
 
 
 class Graph:
@@ -58,7 +58,7 @@ def rollout(share, key="image"):
 
 def shadowed(node, **more):
     found, graph = shadow(node, **more), Graph()
-    return Intercepted(graph, [Copying([found], graph.tap, None)]), graph, found
+    return Intercepted(graph, [ShadowInterceptor([found], graph.tap, None)]), graph, found
 
 
 def item(**more):

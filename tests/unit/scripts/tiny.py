@@ -10,7 +10,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13
 
-from models.writing import input_metadata, write_version
+from deployments.repository.writing import input_metadata, write_version
 
 SIZE = (8, 8)
 LABELS = ("bird", "cat", "dog")

@@ -20,7 +20,7 @@ from deployments.observe.observer import Call
 from deployments.observe.stats import WINDOW_S, Period, Second
 
 K = TypeVar("K")
-# The field of what capabilities report.
+# The field of what features report.
 ROLLOUT = "rollout"
 PATH = "/stats"
 # A rate is that of the last so many seconds.
@@ -127,7 +127,7 @@ def routes(service: Service) -> Routes:
 
 
 def _with(reports: Mapping[str, Report]) -> Any:
-    """The model of the answer, with what capabilities report, since the start."""
+    """The model of the answer, with what features report, since the start."""
     if not reports:
         return LiveStats
     fields = [(name, report.model) for name, report in reports.items()]

@@ -31,7 +31,7 @@ FILES = {
     **{f"/page/{file.name}": (file.name, "text/javascript") for file in sorted(FOLDER.glob("*.js"))},
 }
 ABOUT = "/page/about"
-# What takes true labels; a capability that has it reports figures of this name.
+# What takes true labels; a feature that has it reports figures of this name.
 FEEDBACK = "feedback"
 REMOTE = "remote"
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import psutil
 
-from graph.names import MARK
+from deployments.contract.names import MARK
 
 LONGEST_NAME = 48
 

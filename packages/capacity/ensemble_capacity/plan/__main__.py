@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from deployments.members.local import LocalMember
-from deployments.members.streams import folder
+from deployments.members.openvino_autotune import folder
 from ensemble_capacity.load.arrivals import Arrivals
 from ensemble_capacity.load.load import Closed
 from ensemble_capacity.load.plan import image_files

@@ -8,13 +8,13 @@ from typing import Any, Self
 
 import msgspec
 
+from deployments.contract.names import INGRESS, TRANSFORMER
 from ensemble_capacity.load.load import Closed
 from ensemble_capacity.load.row import Row
 from ensemble_capacity.plan.graph import MEDIAN
 from ensemble_capacity.plan.prediction import Prediction, predict
 from ensemble_capacity.plan.profile import SHARES, Overhead, Profile, Served
 from ensemble_capacity.plan.setting import Setting, setting
-from graph.names import INGRESS, TRANSFORMER
 from scripts import configuration
 
 PROXY = "haproxy"

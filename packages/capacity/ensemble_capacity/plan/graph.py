@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import cycle
 
+from deployments.contract.names import INGRESS, TRANSFORMER
 from deployments.members.predictor import MOST_AT_ONCE
 from ensemble_capacity.plan.clock import Machine, Pool, Then
 from ensemble_capacity.plan.profile import SHARES, Curve, Overhead, Profile
 from ensemble_capacity.plan.setting import Setting
-from graph.names import INGRESS, TRANSFORMER
 
 # Calls in a row where every node is separate: to the transformer, the members, the combiner and the labeler.
 HOPS = 4

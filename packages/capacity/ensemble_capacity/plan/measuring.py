@@ -16,6 +16,7 @@ import numpy as np
 
 from deployments.contract.batch import Batch
 from deployments.contract.item import STREAMS, Item
+from deployments.contract.names import TRANSFORMER
 from deployments.contract.nodes import Node
 from deployments.contract.preprocessing import Preprocessing
 from deployments.cpus import available_cpus
@@ -27,10 +28,9 @@ from ensemble_capacity.plan.fitting import Watched, served
 from ensemble_capacity.plan.profile import Curve, Placement, Point, Profile, Served
 from ensemble_capacity.plan.server import loaded, serving
 from ensemble_capacity.plan.variant import placed
-from graph.agreement import Agreement
 from graph.config import EnsembleConfig
 from graph.defaults import make
-from graph.names import TRANSFORMER
+from graph.signature import EnsembleSignature
 from scripts import configuration
 from scripts.errors import ScriptError
 
@@ -100,7 +100,7 @@ async def nodes(application: Mapping[str, Any], photographs: Sequence[bytes], lo
 
 
 async def members(
-    config: EnsembleConfig, agreed: Agreement, sizes: Sequence[int], settings: Mapping[str, int], log: Log
+    config: EnsembleConfig, agreed: EnsembleSignature, sizes: Sequence[int], settings: Mapping[str, int], log: Log
 ) -> dict[str, Curve]:
     """A curve of each member with these settings."""
     made = {}

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from deployments.contract.names import INGRESS
 from ensemble_capacity.load.load import Closed, Mode
 from ensemble_capacity.load.records import quantile
 from ensemble_capacity.plan.profile import Profile, Served
 from ensemble_capacity.plan.setting import Setting
 from ensemble_capacity.plan.simulation import REQUESTS, WARM_UP, Simulation
-from graph.names import INGRESS
 
 # Of cores or of a thread: above it, that is what limits the throughput.
 FULL = 0.95

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from deployments.contract.names import COMBINER, INGRESS, LABELER, TRANSFORMER
 from deployments.contract.settings import Placement as NodePlacement
 from deployments.cpus import available_cpus
 from deployments.ingress.settings import IngressSettings
 from deployments.members.local import LocalMember
 from graph.defaults import share_of_threads, sharing
-from graph.names import COMBINER, INGRESS, LABELER, TRANSFORMER
 from scripts import configuration
 from scripts.errors import ScriptError
 

@@ -14,6 +14,7 @@ from random import Random
 import msgspec
 import numpy as np
 
+from deployments.contract.names import INGRESS
 from deployments.ingress.batcher import TICK_S
 from deployments.ingress.batching import Batching
 from ensemble_capacity.load.load import Closed, Mode
@@ -21,7 +22,6 @@ from ensemble_capacity.plan.clock import Machine, Pool, Then
 from ensemble_capacity.plan.graph import HOPS, MEDIAN, Graph, Remote, hop_ms, remotes
 from ensemble_capacity.plan.profile import SHARES, Overhead, Profile, Served
 from ensemble_capacity.plan.setting import Setting
-from graph.names import INGRESS
 
 # Requests that are simulated, and the share of them that comes before those that count.
 REQUESTS, WARM_UP = 4000, 0.15

@@ -6,8 +6,8 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from deployments.contract.names import COMBINER, INGRESS, LABELER, TRANSFORMER
 from ensemble_capacity.plan.profile import Placement
-from graph.names import COMBINER, INGRESS, LABELER, TRANSFORMER
 from scripts import configuration
 
 NODES = {TRANSFORMER: "transformer", COMBINER: "combiner", LABELER: "labeler"}

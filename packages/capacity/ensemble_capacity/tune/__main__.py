@@ -25,6 +25,7 @@ from typing import Any, get_args
 import msgspec
 import yaml
 
+from deployments.contract.names import TRANSFORMER
 from deployments.cpus import available_cpus
 from ensemble_capacity.plan.__main__ import add_profile, only_application, photographs, profile_of
 from ensemble_capacity.plan.prediction import in_ms
@@ -35,7 +36,6 @@ from ensemble_capacity.tune.kept import read
 from ensemble_capacity.tune.measuring import LONGEST_S, MEASURED, Measuring
 from ensemble_capacity.tune.search import Goal, Trial, Tried
 from ensemble_capacity.tune.writing import in_minutes, in_p99, in_words, text
-from graph.names import TRANSFORMER
 from scripts import configuration
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError, check_writable, errors_in_one_line, number, zero_or_more

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from graph.agreement import Agreement
 from graph.config import EnsembleConfig
+from graph.signature import EnsembleSignature
 from scripts import configuration
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
@@ -88,7 +88,7 @@ class Forms:
     """
 
     config: EnsembleConfig
-    agreed: Agreement
+    agreed: EnsembleSignature
     dataset: Dataset
     most_lost: float | None
     costs: Callable[[Versions], Mapping[str, float]]

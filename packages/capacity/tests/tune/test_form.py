@@ -32,7 +32,7 @@ def found(tmp_path, draw):
         }
         config = {"applications": [{"import_path": "graph.app:build", "args": arguments}]}
         parsed = check_arguments(config["applications"][0])
-        from graph.agreement import agree
+        from graph.signature import agree
 
         said = []
         dataset = Dataset.open(draw({"cat": 40}))

@@ -18,9 +18,9 @@ from deployments.contract.errors import (
 from deployments.contract.options import Options
 from deployments.contract.preprocessing import Preprocessing
 from deployments.ingress import queue
-from deployments.ingress.drain import Drain
 from deployments.ingress.ingress import Ingress
 from deployments.ingress.settings import IngressSettings
+from deployments.ingress.throughput import ThroughputEstimator
 from deployments.observe.observer import Observer
 from deployments.observe.tracing import Tracing
 from deployments.transformer.decoding import decode, read_header
@@ -252,8 +252,8 @@ async def test_answers_go_out_before_spans_and_metrics_are_made():
 
 async def test_what_can_not_make_its_deadline_is_refused_at_the_door(monkeypatch):
     door, _ = ingress(delay=5)
-    monkeypatch.setattr(Drain, "pace", 2.0)
-    monkeypatch.setattr(Drain, "proven_pace", 2.0)
+    monkeypatch.setattr(ThroughputEstimator, "pace", 2.0)
+    monkeypatch.setattr(ThroughputEstimator, "proven_pace", 2.0)
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(door.classify([b"a"] * 4))
         await asyncio.sleep(0)
@@ -288,7 +288,7 @@ class Gate:
 
 async def test_the_rate_is_that_of_answers_and_not_of_images_whose_time_is_over_or_whose_caller_left(monkeypatch):
     counted = []
-    monkeypatch.setattr(Drain, "left", lambda _, images, busy: counted.append(images))
+    monkeypatch.setattr(ThroughputEstimator, "left", lambda _, images, busy: counted.append(images))
     door, graph = ingress(delay=5)
     [outcome] = await door.classify([b"a"], Options(timeout_ms=20))
     assert isinstance(outcome, DeadlineExceeded)

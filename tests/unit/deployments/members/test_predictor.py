@@ -10,7 +10,7 @@ from deployments.contract.errors import ConfigurationError, DeadlineExceeded, In
 from deployments.contract.item import Item
 from deployments.members.openvino import OpenVino
 from deployments.members.predictor import Predictor
-from models.repository import find
+from deployments.repository.repository import find
 from tests import batches
 from tests.batches import errors
 from tests.networks import brightness, constant, heavy, one_hot, store

@@ -11,9 +11,9 @@ from deployments.contract.member import MemberInterface
 from deployments.contract.preprocessing import Preprocessing
 from deployments.members.openvino import OpenVino
 from deployments.members.versioned import VersionSettings
-from models.errors import Unreachable
-from models.repository import Folder
-from models.writing import write_metadata
+from deployments.repository.errors import Unreachable
+from deployments.repository.repository import Folder
+from deployments.repository.writing import write_metadata
 from tests import batches
 from tests.batches import errors
 from tests.networks import CLASSES, constant, one_hot, store

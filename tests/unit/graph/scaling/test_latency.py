@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from deployments.contract.demand import Demand
+from deployments.contract.autoscaling_stats import AutoscalingStats
 from deployments.contract.errors import ConfigurationError
 from graph.scaling.latency import LatencyTarget, measured
 from graph.scaling.replicas import Load, needed, waiting_longer
@@ -176,7 +176,7 @@ def test_a_promise_that_is_none_is_refused(given):
 
 
 def test_only_a_call_that_is_alone_says_how_long_one_takes():
-    work = Demand()
+    work = AutoscalingStats()
     with work.call():
         assert work.stats()["alone_s"] == 0
         with work.call():
@@ -193,8 +193,8 @@ def test_only_a_call_that_is_alone_says_how_long_one_takes():
 
 def test_a_disturbance_of_some_seconds_changes_neither_the_duration_nor_its_spread(monkeypatch):
     times = iter(x for i in range(300) for x in (i, i + (0.02 if i % 8 else 0.5)))
-    monkeypatch.setattr("deployments.contract.demand.time.perf_counter", lambda: next(times))
-    work = Demand()
+    monkeypatch.setattr("deployments.contract.autoscaling_stats.time.perf_counter", lambda: next(times))
+    work = AutoscalingStats()
     for _ in range(300):
         with work.call():
             pass

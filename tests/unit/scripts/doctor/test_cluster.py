@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import scripts.keys
-from graph.ray_internals.address import CLUSTER_PORT
+from deployments.ray_internals.address import CLUSTER_PORT
 from scripts.doctor import cluster
 from scripts.doctor.__main__ import examine_machine, main
 from scripts.serve.environment import TOKEN_PATH

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from graph.agreement import agree
+from deployments.repository.errors import ModelError
+from deployments.repository.repository import sha256
 from graph.config import EnsembleConfig, parse
-from models.errors import ModelError
-from models.repository import sha256
+from graph.signature import agree
 from scripts.configuration import IMPORT_PATH
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError

@@ -11,9 +11,9 @@ import openvino as ov
 import pytest
 from openvino import opset13
 
-from models.errors import ModelError
-from models.network import TEMPERATURE
-from models.repository import find, sha256, versions
+from deployments.repository.errors import ModelError
+from deployments.repository.network import TEMPERATURE
+from deployments.repository.repository import find, sha256, versions
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.evaluate.accuracy import predict, sample

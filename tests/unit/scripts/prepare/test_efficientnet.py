@@ -13,8 +13,8 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from models.errors import ModelError
-from models.repository import find
+from deployments.repository.errors import ModelError
+from deployments.repository.repository import find
 from scripts.errors import ScriptError
 from scripts.prepare import __main__ as prepare
 from scripts.prepare import efficientnet

@@ -12,10 +12,10 @@ import openvino as ov
 import pytest
 from openvino import opset13
 
-from models.errors import ModelError
-from models.layout import layout_of
-from models.network import load
-from models.repository import find, versions
+from deployments.repository.errors import ModelError
+from deployments.repository.layout import layout_of
+from deployments.repository.network import load
+from deployments.repository.repository import find, versions
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.evaluate.accuracy import predict, top1, truth

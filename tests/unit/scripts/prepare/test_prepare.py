@@ -14,11 +14,11 @@ import pytest
 from openvino import opset13
 
 from deployments.members.openvino import OpenVino
-from models.baking import bake
-from models.errors import ModelError
-from models.network import load
-from models.repository import find, sha256, versions
-from models.writing import write_version
+from deployments.repository.baking import bake
+from deployments.repository.errors import ModelError
+from deployments.repository.network import load
+from deployments.repository.repository import find, sha256, versions
+from deployments.repository.writing import write_version
 from scripts.errors import ScriptError
 from scripts.prepare import __main__ as prepare
 from tests.unit.scripts.tiny import LABELS, SIZE, constant, convolutions

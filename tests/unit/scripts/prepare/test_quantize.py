@@ -7,9 +7,9 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from models.baking import bake
-from models.errors import ModelError
-from models.repository import Model, find, versions
+from deployments.repository.baking import bake
+from deployments.repository.errors import ModelError
+from deployments.repository.repository import Model, find, versions
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.evaluate.accuracy import predict

@@ -5,7 +5,7 @@ import psutil
 import pytest
 import yaml
 
-from graph.names import REFUSED
+from deployments.contract.names import REFUSED
 from scripts.configuration import IMPORT_PATH
 from scripts.errors import ScriptError
 from scripts.serve import deploy as module

@@ -10,7 +10,7 @@ from subprocess import PIPE
 
 import pytest
 
-from graph.front import slot
+from deployments.ingress.listeners import slot
 from scripts.doctor import machine as doctor
 from scripts.errors import ScriptError
 from scripts.serve.folder import LOCK, PREFIX, RAY, SETTING, _locked, private_folder

@@ -17,8 +17,8 @@ import httpx
 import psutil
 import pytest
 
+from deployments.ingress.listeners import slot
 from ensemble_serving.protocol import inference_pb2 as pb
-from graph.front import slot
 from scripts.errors import ScriptError
 from scripts.serve import haproxy
 from tests.certificates import self_signed

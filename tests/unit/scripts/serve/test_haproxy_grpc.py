@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import grpc
 import pytest
 
+from deployments.ingress.listeners import slot
+from deployments.ingress.listeners.grpc import GrpcListener
 from ensemble_serving.protocol import inference_pb2 as pb
-from graph.front import slot
-from graph.front.grpc import GrpcListener
 from tests.unit.scripts.serve.test_haproxy import Front, folder
 
 __all__ = ["folder"]

@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from graph.front import http as front
-from graph.front import slot
-from graph.front.http import HttpListener
+from deployments.ingress.listeners import http as front
+from deployments.ingress.listeners import slot
+from deployments.ingress.listeners.http import HttpListener
 from tests.door import Door
 from tests.server.server import eventually
 from tests.unit.scripts.serve.test_haproxy import Front, folder

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import yaml
 
-from graph.ray_internals.address import CLUSTER_PORT, HOST_ADDRESS, cluster_port, host_address, metrics_port
+from deployments.ray_internals.address import CLUSTER_PORT, HOST_ADDRESS, cluster_port, host_address, metrics_port
 from scripts.errors import ScriptError
 from scripts.serve import environment, machines
 from scripts.serve.join import require_token

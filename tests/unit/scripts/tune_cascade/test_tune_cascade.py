@@ -13,10 +13,10 @@ import yaml
 from deployments.combiner import Combiner, CombinerSettings
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
-from graph.capabilities.cascade.flow import Cascade
-from graph.capabilities.cascade.settings import EnsembleSettings
-from graph.flows.member import Member
-from models.repository import sha256
+from deployments.repository.repository import sha256
+from graph.features.cascade.flow import Cascade
+from graph.features.cascade.settings import EnsembleSettings
+from graph.pipeline.member_client import Member
 from scripts.errors import ScriptError
 from scripts.evaluate.ensembles import Members
 from scripts.interval import Interval

@@ -10,7 +10,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from deployments.ingress.access import Access
 from deployments.ingress.grpc.server import MOST_HELD, GrpcServer
-from deployments.ingress.refusals import LEAST_PACE, Refusals
+from deployments.ingress.rejection_pacer import LEAST_PACE, RejectionPacer
 from deployments.protocol import services
 from deployments.protocol.services import SERVICES
 from ensemble_serving.protocol import inference_pb2 as pb
@@ -59,7 +59,7 @@ def full():
         await freed.wait()
         capacity.images = 0
 
-    capacity._refusals = Refusals(lambda: 0.0, sleep)
+    capacity._refusals = RejectionPacer(lambda: 0.0, sleep)
     return door, GrpcServer(door.service), capacity._refusals, freed
 
 

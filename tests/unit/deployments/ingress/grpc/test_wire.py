@@ -9,7 +9,7 @@ from deployments.contract.errors import ImageTooLarge, InvalidParameter
 from deployments.ingress.grpc import wire
 from deployments.protocol import feedback_pb2, tensorflow_serving_pb2
 from ensemble_serving.protocol import inference_pb2
-from graph.capabilities.feedback.labels import MAX_LABELS
+from graph.features.feedback.labels import MAX_LABELS
 
 INFER, CLASSIFY, LABEL = (
     inference_pb2.ModelInferRequest,

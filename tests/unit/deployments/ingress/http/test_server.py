@@ -8,7 +8,7 @@ import pytest
 from deployments.contract.hosts import HOST_SETTING, RAY_METRICS_SETTING
 from deployments.ingress.http.routes import pattern
 from deployments.ingress.http.server import FORWARDED_PROTOCOL
-from deployments.ingress.refusals import Refusals
+from deployments.ingress.rejection_pacer import RejectionPacer
 from tests.door import OBSERVER, Door
 
 
@@ -58,7 +58,7 @@ def held(monkeypatch):
     async def hold(refusals):
         found.append(refusals)
 
-    monkeypatch.setattr(Refusals, "hold", hold)
+    monkeypatch.setattr(RejectionPacer, "hold", hold)
     return found
 
 

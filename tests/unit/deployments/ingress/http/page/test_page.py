@@ -7,9 +7,9 @@ from starlette.requests import Request
 from deployments.ingress.http.page.page import FILES
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.member import Offer
 from deployments.ingress.service import Service, no_replicas
 from deployments.ingress.settings import IngressSettings, PageConfig
+from deployments.ingress.single_member import MemberModelInfo
 from deployments.observe.observer import Observer
 from deployments.observe.stats import Stats
 from deployments.observe.tracing import ROOT, Tracing
@@ -29,7 +29,7 @@ def server(page, stats=None, replicas=no_replicas):
         strategy='mean of "2"',
         stats=stats,
         replicas=replicas,
-        members={"near": (ingress, Offer((8, 8), "3", "openvino"))},
+        members={"near": (ingress, MemberModelInfo((8, 8), "3", "openvino"))},
         versions={"near": "3"},
         weights={"far": 2.0, "near": 1.0},
     )

@@ -1,0 +1,202 @@
+"""Admission: checked as a request comes, before its body is read, and once more with its images."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+
+from deployments.contract.caller import ANYONE, Caller
+from deployments.contract.errors import InvalidParameter, Overloaded, OverShare
+from deployments.contract.image_probe import PLAIN_PIXELS
+from deployments.contract.options import Options
+from deployments.ingress.fair_share import Shares
+from deployments.ingress.options import DEFAULT
+from deployments.ingress.queue import Queued
+from deployments.ingress.rejection_pacer import RejectionPacer
+from deployments.ingress.settings import IngressSettings
+from deployments.ingress.throughput import ThroughputEstimator
+from deployments.ingress.upload import Upload
+
+
+class AdmissionController:
+    """Admits requests, or refuses them, and counts what is in flight: admitted and not answered yet.
+
+    Attributes:
+        settings: the limits in force.
+        images: in flight.
+        size: their bytes, and those of bodies that are still arriving.
+        pixels: what those of them count that are decoded in processes of their own.
+    """
+
+    def __init__(self, settings: IngressSettings) -> None:
+        self.settings = settings
+        self.images = self.size = self.pixels = 0
+        self._drain, self._shares, self._refusals = ThroughputEstimator(), Shares(), RejectionPacer()
+        # A dictionary keeps their order.
+        self._arriving: dict[Upload, None] = {}
+
+    def timeout_s(self, options: Options) -> float:
+        """How long a request with these options may take, seconds."""
+        return (options.timeout_ms or self.settings.timeout_ms) / 1000
+
+    def check_count(self, images: int) -> None:
+        """Raise InvalidParameter if a request can't hold so many images."""
+        # More than may be in flight would never be admitted, however often the client tries again.
+        most = min(self.settings.max_parts, self.settings.max_in_flight)
+        if not 1 <= images <= most:
+            raise InvalidParameter(f"a request holds 1 to {most} images; this one has {images}")
+
+    async def admit(self, by: Caller = ANYONE) -> None:
+        """Raise unless one more image would be admitted; called as a request comes, and nothing is counted yet.
+
+        Where many are refused, a refusal waits for its turn; if a place becomes free until then, there is none.
+
+        Raises:
+            Overloaded: no more is admitted.
+            OverShare: most places are taken, and the caller has its share of them.
+        """
+        try:
+            self.check(by=by)
+        except (Overloaded, OverShare) as err:
+            if not await self._refusals.hold(self._drain.pace, err.retry_after_s or 0.0):
+                raise
+            self.check(by=by)
+
+    @asynccontextmanager
+    async def arriving(self, options: Options = DEFAULT, by: Caller = ANYONE) -> AsyncIterator[Upload]:
+        """Admit a request whose body follows; its bytes count as they come, until the block ends.
+
+        It must arrive within its own time or the configured one, whichever is shorter.
+
+        Raises:
+            OverShare: as of `admit`.
+            Overloaded: as of `admit`, too many requests arrive, or the bytes that came exceed what is admitted.
+            DeadlineExceeded: it did not arrive in its time.
+            SlowBody: it came at less than the least rate.
+        """
+        await self.admit(by)
+        # A caller may wait long for its answer, but not take long to send the request.
+        timeout_s = min(self.timeout_s(options), self.timeout_s(DEFAULT))
+        arrival = Upload(self, by, timeout_s, self.settings.min_body_rate)
+        if len(self._arriving) >= self.settings.max_arriving and not self._end_oldest(arrival.sender):
+            reason = f"{len(self._arriving)} requests are arriving; no more are admitted at a time"
+            raise self.refusal(reason, by)
+        self._arriving[arrival] = None
+        try:
+            async with arrival.limit:
+                yield arrival
+        except TimeoutError as err:
+            raise arrival.error from err
+        finally:
+            self._arriving.pop(arrival, None)
+            self.size -= arrival.size
+
+    def _end_oldest(self, newer: str) -> bool:
+        """End the oldest arrival in favour of one of this sender, or if another sender has more, that one's oldest.
+
+        False if nobody has more, and even the oldest arrival has only just begun.
+        """
+        counts = Counter(each.sender for each in self._arriving)
+        sender, most = counts.most_common(1)[0]
+        has_more = most > counts[newer] + 1
+        oldest = next(each for each in self._arriving if each.sender == sender or not has_more)
+        if oldest.is_young and not has_more:
+            return False
+        oldest.preempt()
+        del self._arriving[oldest]
+        return True
+
+    def admitted(self, images: Sequence[Queued], left_s: float, by: Caller = ANYONE) -> AbstractContextManager[None]:
+        """Admit all of a request's images or none, and count them for as long as the block takes.
+
+        Raises:
+            Overloaded: they exceed what is admitted, or what is in flight takes longer than they have left, seconds.
+            OverShare: as of `admit`.
+        """
+        count, size = len(images), sum(len(each.image) for each in images)
+        # An image that declares more than the limit by itself is refused by its size, and takes no time.
+        most = self.settings.max_in_flight_pixels
+        pixels = sum(each.isolated_pixels for each in images if each.isolated_pixels <= most)
+        return self.held(count, size, by, pixels, left_s)
+
+    def check(
+        self, images: int = 1, size: int = 0, by: Caller = ANYONE, pixels: int = 0, left_s: float = math.inf
+    ) -> None:
+        """Raise unless these images and bytes are admitted; nothing is counted yet.
+
+        Args:
+            images: how many.
+            size: their bytes together.
+            by: whose they are.
+            pixels: see `Declared.isolated_pixels`, of all together.
+            left_s: the time in which they are to be answered, seconds.
+
+        Raises:
+            Overloaded: they exceed what is admitted, or what is in flight takes longer than they have left.
+            OverShare: most places are taken, and they exceed the caller's share of them.
+        """
+        limits, counted = self.settings, f"{self.images} images are in flight"
+        total = self.images + images
+        if total > limits.max_in_flight:
+            raise self.refusal(f"{counted}; at most {limits.max_in_flight} are admitted", by)
+        self.check_size(size, by)
+        if 2 * total > limits.max_in_flight and by.client:
+            self._check_share(images, by, limits.max_in_flight)
+        # The pixels of one request are admitted alone, however many they are: each image is within its own limit.
+        if pixels and self.pixels and self.pixels + pixels > limits.max_in_flight_pixels:
+            raise self.refusal(
+                f"images of {self.pixels} pixels wait to be decoded; at most {limits.max_in_flight_pixels} are "
+                f"admitted, not counting JPEGs of up to {PLAIN_PIXELS}"
+            )
+        if (pace := self._drain.proven_pace) and 0 < left_s < self.images / pace:
+            raise self.refusal(f"{counted}, at {pace:.3g} a second; this request has {left_s:.3f} s left")
+
+    def check_size(self, size: int, by: Caller = ANYONE) -> None:
+        """Raise Overloaded if these bytes more exceed what is admitted, whatever images they are of."""
+        if self.size + size > (most := self.settings.max_in_flight_bytes):
+            raise self.refusal(f"{self.size} bytes are in flight; at most {most} are admitted", by)
+
+    def _check_share(self, images: int, by: Caller, places: int) -> None:
+        if self._shares.exceeds(by.client, images, places):
+            wait_s = self._retry_after_s()
+            raise OverShare(
+                f"{self.images} images are in flight, and your share of {places} places is taken; "
+                f"try again in {math.ceil(wait_s)} s",
+                retry_after_s=wait_s,
+            )
+
+    def refusal(self, reason: str, by: Caller = ANYONE) -> Overloaded:
+        """The error of a request that is not admitted, which says when to try again."""
+        self._shares.want(by.client)
+        wait_s = self._retry_after_s()
+        return Overloaded(f"{reason}; try again in {math.ceil(wait_s)} s", retry_after_s=wait_s)
+
+    def _retry_after_s(self) -> float:
+        return self._drain.retry_after_s(self.images, self.settings.retry_after_s)
+
+    @contextmanager
+    def held(
+        self, images: int, size: int, by: Caller = ANYONE, pixels: int = 0, left_s: float = math.inf
+    ) -> Iterator[None]:
+        """Admit images, or raise as `check` does, and count them for as long as the block takes."""
+        self.check(images, size, by, pixels, left_s)
+        self._count(images, size, by, pixels)
+        try:
+            yield
+        finally:
+            self._count(-images, -size, by, -pixels)
+
+    def answered(self, images: int) -> None:
+        """Count images in flight that are answered now, for the rate that the wait of others is predicted by."""
+        limits = self.settings
+        passing = min(limits.max_batch_size * limits.max_concurrent_batches, limits.max_in_flight)
+        # All batches may end at about the same time.
+        self._drain.left(images, self.images >= max(2, passing // 4))
+
+    def _count(self, images: int, size: int, by: Caller, pixels: int) -> None:
+        self._shares.add(by.client, images)
+        self.images += images
+        self.size += size
+        self.pixels += pixels

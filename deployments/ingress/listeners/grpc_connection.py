@@ -1,0 +1,132 @@
+"""A connection on which HAProxy brings gRPC calls, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import grpc
+import httptools
+from google.protobuf.message import Message
+
+from deployments.ingress.listeners.grpc_call import GrpcCall, Metadata
+
+logger = logging.getLogger("ray.serve")
+
+Answer = Callable[[GrpcCall], Awaitable[Message | None]]
+
+
+class GrpcConnection(asyncio.Protocol):
+    """Reads calls as requests of HTTP/1.1, and writes what they are answered.
+
+    Attributes:
+        call: the one that is under way; None for none.
+    """
+
+    def __init__(self, answer: Answer, most_bytes: Callable[[], int], connections: set[GrpcConnection]) -> None:
+        """Set what answers a call, the most bytes of a message, and the set that it is in while it lasts."""
+        self._answer, self._most_bytes, self._connections = answer, most_bytes, connections
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._path, self._metadata = b"", Metadata()
+        self.call: GrpcCall | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is there."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._connections.add(self)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """It is gone: nobody waits for an answer any more."""
+        self._transport = None
+        self._connections.discard(self)
+        self._end()
+
+    def data_received(self, data: bytes) -> None:
+        """Read what has come."""
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self.close()
+
+    def close(self) -> None:
+        """End it when all is written."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def on_message_begin(self) -> None:
+        """A call begins."""
+        self._path, self._metadata = b"", Metadata()
+
+    def on_url(self, url: bytes) -> None:
+        """The path, or a part of it."""
+        self._path += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, which HTTP/2 has in lower case. A client's trailers are not looked at: HAProxy does not either."""
+        if self.call is None:
+            self._metadata.append((name.decode("latin-1"), value.decode("latin-1")))
+
+    def on_headers_complete(self) -> None:
+        """The time of the call begins."""
+        self.call = call = GrpcCall(self._path.decode("latin-1"), self._metadata, self._most_bytes())
+        self._deadline = asyncio.get_running_loop().call_later(call.timeout_s, self._expire, call)
+
+    def on_body(self, data: bytes) -> None:
+        """A part of the message; of one that is too large, the rest is not waited for."""
+        if (call := self.call) is None:
+            return
+        call.body += data
+        if call.is_too_much:
+            call.check()
+            self._write(call, None)
+            self.close()
+
+    def on_message_complete(self) -> None:
+        """Answer the call."""
+        if self.call is not None:
+            self._task = asyncio.get_running_loop().create_task(self._answered(self.call))
+
+    async def _answered(self, call: GrpcCall) -> None:
+        message = None
+        try:
+            message = await self._answer(call)
+        except Exception:
+            logger.exception("failed on a call of %s", call.path)
+            call.set_code(grpc.StatusCode.INTERNAL)
+        # Of a call that has expired, something may have turned the cancellation into another exception.
+        if call is self.call:
+            self._task = None
+            self._write(call, message)
+
+    def _expire(self, call: GrpcCall) -> None:
+        """The time is over: whoever works on the call is cancelled, and what has not come yet is not waited for."""
+        has_come = self._task is not None
+        call.set_code(grpc.StatusCode.DEADLINE_EXCEEDED)
+        call.set_details("deadline_exceeded: the call's deadline has passed")
+        self._write(call, None)
+        if not has_come:
+            self.close()
+
+    def _write(self, call: GrpcCall, message: Message | None) -> None:
+        try:
+            response = call.response(message)
+        except Exception:
+            logger.exception("the answer to a call of %s can't be written", call.path)
+            self.close()
+        else:
+            if self._transport is not None:
+                self._transport.write(response)
+        self._end()
+
+    def _end(self) -> None:
+        """No call is under way any more."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        self.call = self._task = self._deadline = None

@@ -1,0 +1,62 @@
+"""Ray's agent of a machine, which exports metrics, with the counters of the machine instead of each process.
+
+    python -P -m deployments.ray_internals.agent ARGUMENT ...
+
+The agent adds up what processes report. Ray's own has series for each process, and they stay when the process has
+ended: every replica that is replaced would make each scrape longer.
+"""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from deployments.ray_internals.compatibility import AGENT
+
+# The labels that say which process reported, which replica it was, and by which of its handles.
+OF_A_PROCESS = {"WorkerId", "actor_id", "handle", "replica"}
+
+
+def script() -> Path:
+    """Ray's agent."""
+    [folder] = find_spec("ray").submodule_search_locations or []  # type: ignore[union-attr]
+    return Path(folder) / "dashboard" / "agent.py"
+
+
+def of_machine(tags: Mapping[str, str]) -> dict[str, str]:
+    """The tags without the process."""
+    return {name: value for name, value in tags.items() if name not in OF_A_PROCESS}
+
+
+def recorder(original: Any) -> Any:
+    """Ray's recorder of metrics, which adds up the processes of this machine.
+
+    A gauge stays a process' own: gauges can't be added up, and Ray forgets one that is not set again.
+    """
+
+    class Recorder(original):  # type: ignore[misc]
+        def set_metric_value(self, name: str, tags: dict[str, str], value: float) -> None:
+            is_gauge = name in self._gauge_observations_by_name
+            super().set_metric_value(name, tags if is_gauge else of_machine(tags), value)
+
+        def record_histogram_aggregated_batch(self, name: str, data_points: list[dict[str, Any]]) -> None:
+            merged = [{**point, "tags": of_machine(point["tags"])} for point in data_points]
+            super().record_histogram_aggregated_batch(name, merged)
+
+    return Recorder
+
+
+def main() -> None:
+    """Become Ray's agent."""
+    if AGENT.problem() is None:
+        agent: Any = import_module("ray.dashboard.modules.reporter.reporter_agent")
+        agent.OpenTelemetryMetricRecorder = recorder(agent.OpenTelemetryMetricRecorder)
+    runpy.run_path(str(script()), run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

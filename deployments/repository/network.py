@@ -1,0 +1,161 @@
+"""Reads a model of the repository by OpenVINO, as a network with the ensemble's signature, and describes it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+
+import numpy as np
+import openvino as ov
+from openvino import opset13
+from openvino.preprocess import PrePostProcessor
+
+from deployments.repository.errors import ModelError, reason
+from deployments.repository.layout import layout_of
+from deployments.repository.repository import Model
+
+PRECISIONS = ("FP32", "FP16", "INT8")
+# The smallest probability whose logarithm a temperature divides.
+SMALLEST = 1e-30
+# The name of the operation that takes the probabilities which a temperature changes.
+TEMPERATURE = "temperature"
+
+
+def load(model: Model) -> ov.Model:
+    """Read a model and give it the ensemble's signature: uint8 BGR [N,H,W,C] in, float32 [N,classes] out, N free.
+
+    A model that `ensemble prepare` wrote has it already. Of others the layout and the type are converted; nothing is
+    normalized.
+
+    Raises:
+        ModelError: the files are damaged, or the model is no image classifier.
+    """
+    model.verify()
+    network = _read(model)
+    if len(network.inputs) != 1 or len(network.outputs) != 1:
+        raise ModelError(
+            f"model {model.name!r} has {len(network.inputs)} inputs and {len(network.outputs)} outputs; "
+            "a member has one image input and one output of class scores"
+        )
+    drop_output_quantization(network)
+    try:
+        layout = layout_of(network.input(0).get_partial_shape())
+    except ModelError as err:
+        raise ModelError(f"model {model.name!r}: {err}; prepare it by `ensemble prepare`") from err
+    if layout == "NCHW" or network.input(0).get_element_type() != ov.Type.u8:
+        adapter = PrePostProcessor(network)
+        adapter.input().tensor().set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC"))
+        adapter.input().model().set_layout(ov.Layout(layout))
+        network = adapter.build()
+    fixed = network.input(0).get_partial_shape()
+    try:
+        network.reshape(ov.PartialShape([-1, *list(fixed)[1:]]))
+        keeps_batch = network.output(0).get_partial_shape()[0].is_static
+    except RuntimeError:
+        keeps_batch = True
+    if keeps_batch:
+        network.reshape(fixed)
+    squeeze_scores(network)
+    output = network.output(0).get_partial_shape()
+    if output.rank.is_dynamic or len(output) != 2 or output[1].is_dynamic:
+        raise ModelError(f"model {model.name!r} answers {output}; a member answers [N, classes]")
+    return network
+
+
+def _read(model: Model) -> ov.Model:
+    """A model's network, its weights not memory-mapped: a process that maps a file ends when the file is written to."""
+    core = ov.Core()
+    core.set_property({"ENABLE_MMAP": False})
+    try:
+        return core.read_model(model.path)
+    except RuntimeError as err:
+        raise ModelError(f"OpenVINO can't read {model.path}: {reason(err)}") from err
+
+
+def with_softmax(network: ov.Model) -> ov.Model:
+    """The same model with a softmax over the classes at its end."""
+    result = network.get_results()[0]
+    softmax = opset13.softmax(result.input_value(0), axis=1)
+    result.input(0).replace_source_output(softmax.output(0))
+    network.validate_nodes_and_infer_types()
+    return network
+
+
+def with_temperature(network: ov.Model, temperature: float) -> ov.Model:
+    """The same model, whose probabilities p are changed to softmax(log(p) / temperature), which keeps their order.
+
+    Of a model that ends in a softmax these are the softmax of its logits, divided by the temperature.
+    """
+    answer = opset13.convert(network.get_results()[0].input_value(0), "f32").output(0)
+    probabilities = opset13.maximum(answer, np.float32(SMALLEST), name=TEMPERATURE)
+    logits = opset13.multiply(opset13.log(probabilities), np.float32(1 / temperature))
+    _set_answer(network, opset13.softmax(logits, axis=1).output(0))
+    return network
+
+
+def without_temperature(network: ov.Model) -> ov.Model:
+    """The same model without what `with_temperature` added, if it did."""
+    node = network.get_results()[0].input_value(0).get_node()
+    for kind in ("Softmax", "Multiply", "Log", "Maximum"):
+        if node.get_type_name() != kind:
+            return network
+        added, node = node, node.input_value(0).get_node()
+    if added.get_friendly_name() == TEMPERATURE:
+        _set_answer(network, added.input_value(0))
+    return network
+
+
+def _set_answer(network: ov.Model, answer: ov.Output) -> None:
+    """Change what a network answers; its output keeps its names."""
+    names = network.output(0).get_names()
+    network.get_results()[0].input(0).replace_source_output(answer)
+    network.validate_nodes_and_infer_types()
+    network.output(0).get_tensor().set_names(names)
+
+
+def drop_output_quantization(network: ov.Model) -> None:
+    """Remove the quantization behind an int8 model's softmax: rounded to 8 bits, probabilities need not sum to 1."""
+    result = network.get_results()[0]
+    last = result.input_value(0).get_node()
+    if last.get_type_name() == "FakeQuantize" and last.input_value(0).get_node().get_type_name() == "Softmax":
+        result.input(0).replace_source_output(last.input_value(0))
+
+
+def squeeze_scores(network: ov.Model) -> None:
+    """Change an output [N,classes,1,1], as that of a convolution, to [N,classes]."""
+    result = network.get_results()[0]
+    shape = result.get_output_partial_shape(0)
+    if shape.rank.is_dynamic or len(shape) <= 2 or any(extent != 1 for extent in list(shape)[2:]):
+        return
+    _set_answer(network, opset13.squeeze(result.input_value(0), np.arange(2, len(shape))).output(0))
+
+
+def input_size(network: ov.Model) -> tuple[int, int] | None:
+    """Height and width that a loaded model takes; None if it takes any."""
+    _, height, width, _ = network.input(0).get_partial_shape()
+    return None if height.is_dynamic or width.is_dynamic else (height.get_length(), width.get_length())
+
+
+def class_count(network: ov.Model) -> int:
+    """The number of classes of a loaded model."""
+    return int(network.output(0).get_partial_shape()[1].get_length())
+
+
+def stored_precision(model: Model) -> str:
+    """The precision of most of a model's stored weights: `FP32`, `FP16`, or `INT8` for 8 bits or fewer.
+
+    Raises:
+        ModelError: OpenVINO can't read the model.
+    """
+    bits: Counter[int] = Counter()
+    for node in _read(model).get_ordered_ops():
+        if node.get_type_name() == "Constant":
+            bits[node.get_output_element_type(0).bitwidth] += prod(node.get_output_shape(0))
+    most = bits.most_common(1)[0][0] if bits else 32
+    return "INT8" if most <= 8 else "FP16" if most == 16 else "FP32"
+
+
+def precision(model: Model) -> str:
+    """The precision by the metadata, `FP32`, `FP16` or `INT8`; without it, that of the stored weights."""
+    described = model.metadata.get("precision")
+    return described if described in PRECISIONS else stored_precision(model)

@@ -1,0 +1,246 @@
+"""The model repository: `<root>/<name>/<version>/`, any OpenVINO-readable model, the highest version served.
+
+The layout is Triton's. A version folder holds one model file and, when `ensemble prepare` or `ensemble quantize`
+made it, a `metadata.json` with classes, input size and the SHA-256 of each file, verified before loading.
+Versions are written by `deployments.repository.writing`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unicodedata import category
+
+import msgspec
+
+from deployments.repository.errors import ModelError
+
+# The bundled models, beside the packages.
+DEFAULT_ROOT = Path(__file__).resolve().parents[2] / "models"
+METADATA = "metadata.json"
+LABELS = "labels.txt"
+# The name of a model, a member or a deployment.
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+MAX_NAME_LENGTH = 64
+# The name of a version's folder, a positive number, as Triton takes it.
+VERSION = re.compile("[1-9][0-9]{0,9}")
+# The categories of characters that are no text: controls, halves of characters, and ends of lines and paragraphs.
+NO_TEXT = {"Cc", "Cs", "Zl", "Zp"}
+MODEL_FILES = ("*.xml", "*.onnx", "*.tflite", "*.pdmodel", "saved_model.pb")
+# The files of a version: their names and sizes, and a tag that changes with the content.
+Stamp = tuple[tuple[str, int, int | str], ...]
+
+
+class Entries(msgspec.Struct):
+    """The entries of `metadata.json` whose types are checked as it is read; others may stand beside them."""
+
+    classes: list[str] = []
+    sha256: dict[str, str] = {}
+
+
+def user_cache() -> Path:
+    """The folder of this application in the user's cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ensemble-serving"
+
+
+@dataclass(frozen=True)
+class Model:
+    """One version of one model on disk.
+
+    Attributes:
+        name: the model's name, the folder below the repository's root.
+        version: a positive integer.
+        path: what OpenVINO reads: the IR's .xml, .onnx, .tflite or .pdmodel, or the SavedModel's folder.
+        metadata: the content of `metadata.json`, empty if there is none.
+    """
+
+    name: str
+    version: int
+    path: Path
+    metadata: dict[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        """The version's folder."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The class names in order of index: from `metadata.json`, else `labels.txt` (a name a line), else None.
+
+        Raises:
+            ModelError: see `class_names` and `read_labels`.
+        """
+        if "classes" in self.metadata:
+            return class_names(self.metadata["classes"], self.folder / METADATA)
+        file = self.folder / LABELS
+        return read_labels(file) if file.is_file() else None
+
+    @property
+    def input(self) -> dict[str, Any]:
+        """The entry `input` of `metadata.json`, which describes the pixels: `height`, `crop_ratio` and so on."""
+        return self._entry("input")
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """The entry `source` of `metadata.json`: how `ensemble` made the model; empty for one from elsewhere."""
+        return self._entry("source")
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        described = self.metadata.get(name, {})
+        return described if isinstance(described, dict) else {}
+
+    def provenance(self) -> dict[str, Any]:
+        """Name, version and SHA-256 of the weights, for the metadata of what is made with this model."""
+        return {"name": self.name, "version": self.version, "sha256": sha256(self.path.with_suffix(".bin"))}
+
+    def verify(self) -> None:
+        """Compare each file with its SHA-256 in `metadata.json`, if there is one.
+
+        Raises:
+            ModelError: a file is missing or differs.
+        """
+        for name, expected in self.metadata.get("sha256", {}).items():
+            file = self.folder / name
+            if not file.is_file():
+                raise ModelError(f"model {self.name!r} version {self.version}: {file} is missing")
+            if sha256(file) != expected:
+                raise ModelError(
+                    f"model {self.name!r} version {self.version}: {name} does not match the SHA-256 in {METADATA}; "
+                    "restore the file, or prepare the model again"
+                )
+
+
+def read_labels(file: Path) -> tuple[str, ...]:
+    """The class names in a file, one on each line, in order of index; empty lines at the end are none.
+
+    Raises:
+        OSError: it can't be read.
+        ModelError: it is not UTF-8, or see `class_names`.
+    """
+    try:
+        # A byte order mark is no part of a name, and of what ends a line for Unicode only an end of line does.
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as err:
+        raise ModelError(f"{file} is not UTF-8; save it so: {err}") from err
+    return class_names(text.rstrip().split("\n") if text.strip() else (), file)
+
+
+def class_names(given: Iterable[str], where: Path | str) -> tuple[str, ...]:
+    """The names of classes as answers have them: each on one line, and of one class.
+
+    A line break, or another control character, becomes a space. If several classes have a name, each gets its index.
+
+    Raises:
+        ModelError: a class has no name.
+    """
+    lines = ["".join(" " if category(sign) in NO_TEXT else sign for sign in name).strip() for name in given]
+    if "" in lines:
+        raise ModelError(f"{where}: the class with index {lines.index('')} has no name; give it one")
+    counts = Counter(lines)
+    names = tuple(f"{name} ({index})" if counts[name] > 1 else name for index, name in enumerate(lines))
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise ModelError(f"{where}: several classes are called {twice[0]!r}; give each a name of its own")
+    return names
+
+
+def sha256(file: Path) -> str:
+    """The hexadecimal SHA-256 of a file."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """The hexadecimal SHA-256 of each file in a folder, by its path from there, sorted."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return {file.relative_to(folder).as_posix(): sha256(file) for file in files}
+
+
+def versions(root: Path, name: str) -> list[int]:
+    """The versions of a model, ascending; empty if there is no such model."""
+    folder = root / name
+    if not folder.is_dir():
+        return []
+    return sorted(int(entry.name) for entry in folder.iterdir() if VERSION.fullmatch(entry.name) and entry.is_dir())
+
+
+def find(root: Path, name: str, version: int | None = None) -> Model:
+    """Find a model; without a version, the highest.
+
+    Raises:
+        ModelError: no such folder, model or version, no model file in it, or malformed metadata.
+    """
+    available = versions(root, name)
+    if not available:
+        if not root.is_dir():
+            raise ModelError(f"there is no folder {root.absolute()}, in which model {name!r} would be")
+        known = sorted(entry.name for entry in root.iterdir() if versions(root, entry.name))
+        raise ModelError(f"no model {name!r} in the repository {root}; it has {known or 'none'}")
+    chosen = available[-1] if version is None else version
+    if chosen not in available:
+        raise ModelError(f"model {name!r} has no version {chosen}; it has {available}")
+    return read(name, chosen, root / name / str(chosen))
+
+
+def read(name: str, version: int, folder: Path) -> Model:
+    """The model in a version's folder; raises ModelError as `find` does."""
+    return Model(name, version, _model_file(folder), _read_metadata(folder))
+
+
+def stamp(folder: Path) -> Stamp:
+    """The stamp of a version's folder; empty while files of it are being replaced."""
+    try:
+        files = [(file, file.stat()) for file in sorted(folder.rglob("*"))]
+    except OSError:
+        return ()
+    return tuple((str(file), status.st_size, status.st_mtime_ns) for file, status in files)
+
+
+class Folder:
+    """A repository on this machine's disk; see `deployments.repository.sources.Repository`."""
+
+    poll_interval_s = 2.0
+    is_atomic = False
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def versions(self, name: str) -> list[int]:
+        """See `versions`."""
+        return versions(self._root, name)
+
+    def stamp(self, name: str, version: int) -> Stamp:
+        """See `stamp`."""
+        return stamp(self._root / name / str(version))
+
+    def find(self, name: str, version: int | None = None) -> Model:
+        """See `find`."""
+        return find(self._root, name, version)
+
+
+def _model_file(folder: Path) -> Path:
+    files = [file for pattern in MODEL_FILES for file in folder.glob(pattern)]
+    if len(files) != 1:
+        raise ModelError(
+            f"{folder} must hold exactly one model ({', '.join(MODEL_FILES)}); found {[f.name for f in files]}"
+        )
+    return folder if files[0].name == "saved_model.pb" else files[0]
+
+
+def _read_metadata(folder: Path) -> dict[str, Any]:
+    file = folder / METADATA
+    if not file.is_file():
+        return {}
+    try:
+        metadata: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        msgspec.convert(metadata, Entries)
+    except (ValueError, msgspec.ValidationError, RecursionError) as err:
+        raise ModelError(f"{file} is no JSON object that describes a model: {err}") from err
+    return metadata

@@ -1,0 +1,195 @@
+"""Calls to a node in another process of this machine, by Unix sockets.
+
+A call by Serve's handle costs milliseconds whatever it carries; one by a Unix socket costs a few hundredths of a
+millisecond. Serve still places, starts, scales, restarts and rolls out the replicas. Their sockets show which of them
+are on this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from deployments.contract.batch import Batch
+from deployments.contract.errors import EnsembleError, NoReplica
+from deployments.contract.nodes import Node
+from deployments.rpc.locality import Locality
+from deployments.rpc.replica import Replica, ReplicaGone
+from deployments.rpc.stand_in import StandIn
+from deployments.rpc.wire import VERSION
+
+logger = logging.getLogger("ray.serve")
+
+LOOK_EVERY_S = 0.2
+COUNT_NODES_EVERY_S = 10.0
+# A batch that ends every replica that works on it must not end all of them.
+TRIES = 2
+
+
+class LocalReplicas:
+    """The replicas on this machine whose sockets are in a folder, by the sockets' names."""
+
+    def __init__(self, folder: Path, own: str = "") -> None:
+        """Set the folder, and the name of the caller's own socket if it has one there."""
+        self._folder, self._own = folder, own
+        self._looked = float("-inf")
+        self._found: dict[str, Replica] = {}
+
+    @property
+    def connections(self) -> int:
+        """The number of open connections; from any thread."""
+        return sum(replica.connections for replica in list(self._found.values()))
+
+    def look(self) -> dict[str, Replica]:
+        """The replicas. The folder is read in every call while there are none, otherwise every `LOOK_EVERY_S`."""
+        now = time.monotonic()
+        if self._found and now < self._looked + LOOK_EVERY_S:
+            return self._found
+        self._looked = now
+        try:
+            names = {path.name for path in self._folder.iterdir() if path.suffix == f".{VERSION}"} - {self._own}
+        except OSError:
+            names = set()
+        for name in self._found.keys() - names:
+            self.forget(name)
+        for name in sorted(names - self._found.keys()):
+            self._found[name] = Replica(self._folder / name)
+        return self._found
+
+    def look_awake(self) -> dict[str, Replica]:
+        """The replicas that are not frozen."""
+        return {name: replica for name, replica in self.look().items() if not replica.is_frozen}
+
+    def forget(self, name: str) -> None:
+        """Close the connections to a replica; it is found again if its socket is still there."""
+        if (replica := self._found.pop(name, None)) is not None:
+            replica.close()
+
+
+class ClusterSize:
+    """Whether this machine is the whole cluster, counted in the background; all edges of a process share one."""
+
+    def __init__(self) -> None:
+        self._is_alone: bool | None = None
+        self._counted = float("-inf")
+        self._counting: asyncio.Future[None] | None = None
+
+    def is_alone(self) -> bool | None:
+        """Whether this was the only live Ray node at the last count; None before the first one."""
+        if time.monotonic() >= self._counted + COUNT_NODES_EVERY_S:
+            self._counted = time.monotonic()
+            self._counting = asyncio.ensure_future(self._count())
+        return self._is_alone
+
+    async def _count(self) -> None:
+        try:
+            # It asks another process and waits for the answer.
+            nodes = await asyncio.to_thread(ray.nodes)
+        except Exception:
+            logger.exception("the nodes of the cluster can't be counted")
+            return
+        self._is_alone = sum(node["Alive"] for node in nodes) <= 1
+
+
+class DirectEdge:
+    """A node behind Unix sockets, and behind its handle where none is on this machine or another one answers sooner."""
+
+    def __init__(
+        self,
+        folder: Path,
+        handle: Node[Any, Any],
+        count: Callable[[str], None],
+        cluster: ClusterSize,
+        stand_in: StandIn | None = None,
+    ) -> None:
+        """Set the sockets' folder, the handle's node, the counter of calls, the cluster, and the node's stand-in.
+
+        Calls are counted by `direct`, `handle` or `inline`, the last of which is the stand-in.
+        """
+        self._replicas, self._cluster = LocalReplicas(folder), cluster
+        self._handle, self._count, self._stand_in = handle, count, stand_in
+        self._locality = Locality()
+        self._waking: asyncio.Future[Batch[Any]] | None = None
+
+    @property
+    def connections(self) -> int:
+        """The number of open connections."""
+        return self._replicas.connections
+
+    async def __call__(self, batch: Batch[Any]) -> Batch[Any]:
+        """Send the batch to the replica with the fewest calls in flight; if that dies, once more to another one.
+
+        Raises:
+            NoReplica: no replica is running that could take the batch, and no image of it waits until one is.
+            EnsembleError: the node failed.
+        """
+        sent = batch.outbound()
+        gone, is_suspect = set(), False
+        for _ in range(TRIES):
+            name, replica = self._choose()
+            if replica is None:
+                break
+            ahead, began = replica.in_flight, time.monotonic()
+            try:
+                answer = await replica.call(sent)
+            except ReplicaGone as err:
+                gone.add(name)
+                is_suspect |= not replica.is_frozen and err.__cause__ is None
+                if self._replicas.look_awake().get(name) is replica:
+                    self._replicas.forget(name)
+                continue
+            except EnsembleError:
+                self._count("direct")
+                raise
+            self._count("direct")
+            self._locality.took_here(time.monotonic() - began, ahead)
+            if self._stand_in is not None:
+                self._stand_in.end()
+            return answer.after(batch)
+        # A process that is being killed may accept a connection after it has closed others.
+        if self._replicas.look_awake().keys() <= gone and self._cluster.is_alone():
+            if self._stand_in is not None:
+                self._wake(batch)
+                self._count("inline")
+                return await self._stand_in(batch, is_suspect)
+            if not any(item.waits_for_replica for item in batch.items):
+                raise NoReplica("no replica of it answers; Serve starts another")
+        self._count("handle")
+        return await self._call_elsewhere(batch)
+
+    def _wake(self, batch: Batch[Any]) -> None:
+        """Call by handle, because Serve starts the first replica of a node that scales to zero only then."""
+        if not self._replicas.look() and (self._waking is None or self._waking.done()):
+            self._waking = asyncio.ensure_future(self._handle(batch))
+            # Nobody waits for the answer.
+            self._waking.add_done_callback(lambda call: call.cancelled() or call.exception())
+
+    async def _call_elsewhere(self, batch: Batch[Any]) -> Batch[Any]:
+        began = time.monotonic()
+        try:
+            answer = await self._handle(batch)
+        except Exception:
+            self._locality.took_elsewhere(float("inf"))
+            raise
+        self._locality.took_elsewhere(time.monotonic() - began)
+        return answer
+
+    def _choose(self) -> tuple[str, Replica | None]:
+        """The replica to call; None for the handle, where there is none, or another machine answers sooner."""
+        is_alone = self._cluster.is_alone()
+        replicas, awake = self._replicas.look(), self._replicas.look_awake()
+        name = min(awake, key=lambda name: awake[name].in_flight, default="")
+        replica = awake.get(name)
+        if replica is not None:
+            del replicas[name]
+            # To the end: of those with equally few calls, the next is the one that was called least recently.
+            replicas[name] = replica
+            if is_alone is False and not self._locality.stays(replica.in_flight):
+                return name, None
+        return name, replica

@@ -1,0 +1,118 @@
+"""The replica's end of the direct edges: takes batches on a socket of its own, and sends back what the node answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from deployments.contract.batch import Batch
+from deployments.contract.errors import EnsembleError
+from deployments.private import make_private
+from deployments.rpc.frames import Frames
+from deployments.rpc.wire import ANSWER, CALL, CLOSING, FAILURE, PING, VERSION, Body, Buffer, decode, encode
+
+logger = logging.getLogger("ray.serve")
+
+# Seconds that callers have to read the last answers.
+FLUSH_S = 5.0
+Work = Callable[[Batch[Any]], Awaitable[Batch[Any]]]
+
+
+class Listener:
+    """Listens for callers on this machine, until it is closing and takes no more batches."""
+
+    def __init__(self, work: Work, folder: Path, replica: str) -> None:
+        """Set what answers a batch, and the socket's place: the replica's name in the folder of its deployment."""
+        self.work, self.closing = work, False
+        self.callers: set[Caller] = set()
+        self._path = folder / f"{replica}.{VERSION}"
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Listen. The socket gets the name by which callers find it when it is ready."""
+        make_private(self._path.parent)
+        unready = self._path.with_suffix(".new")
+        before = self._server
+        self._server = await asyncio.get_running_loop().create_unix_server(lambda: Caller(self), unready)
+        unready.rename(self._path)
+        if before is not None:
+            before.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether callers find the socket; a program that removes old files may have removed its name."""
+        return self._server is not None and self._path.exists()
+
+    async def keep_open(self) -> None:
+        """Listen, unless this does already or is closing; raises OSError if it can't."""
+        if not self.closing and not self.is_open:
+            await self.open()
+
+    async def close(self) -> None:
+        """Take no more batches, and finish those that have arrived."""
+        self.closing = True
+        self._path.unlink(missing_ok=True)
+        if tasks := [caller.task for caller in self.callers if caller.task is not None]:
+            await asyncio.wait(tasks)
+        if self._server is not None:
+            self._server.close()
+        for caller in list(self.callers):
+            caller.close()
+        # The process ends after this, and what has not been sent is lost with it.
+        give_up = time.monotonic() + FLUSH_S
+        while self.callers and time.monotonic() < give_up:
+            await asyncio.sleep(0.01)
+
+
+class Caller(Frames):
+    """A caller's connection, with one batch at a time. When it ends, the work on the batch is cancelled."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__()
+        self.task: asyncio.Task[None] | None = None
+        self._listener = listener
+        listener.callers.add(self)
+
+    def received(self, kind: int, header: bytes, body: Body) -> None:
+        """Begin to work on a batch, or answer a ping."""
+        if kind == PING:
+            self.send(PING)
+        elif kind != CALL or self.task is not None:
+            self.abort()
+        elif self._listener.closing:
+            self.send(CLOSING)
+        else:
+            # In a context of its own, which the batch has in its caller's process, too.
+            self.task = asyncio.get_running_loop().create_task(self._answer(header, body), context=Context())
+
+    async def _answer(self, header: bytes, body: Body) -> None:
+        # Without an answer the caller gets the end of the connection, which it notices at once.
+        try:
+            reply = await self._reply(header, body)
+            self.task = None
+            self.send(*reply)
+        except BaseException:
+            self.abort()
+            raise
+
+    async def _reply(self, header: bytes, body: Body) -> tuple[int, bytes, list[Buffer]]:
+        try:
+            return ANSWER, *encode(await self._listener.work(decode(header, body)))
+        except EnsembleError as err:
+            return FAILURE, msgspec.json.encode(err.to_dict()), []
+        except Exception:
+            logger.exception("a node failed on a batch")
+            return FAILURE, b"", []
+
+    def lost(self) -> None:
+        """Cancel the work for a caller that has disconnected."""
+        self._listener.callers.discard(self)
+        if self.task is not None:
+            self.task.cancel()

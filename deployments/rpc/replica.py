@@ -1,0 +1,197 @@
+"""A replica of a node on this machine: the connections to it, the calls in flight, and whether it is frozen."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from deployments.contract.batch import Batch
+from deployments.contract.errors import error_by_code
+from deployments.cpus import cpu_ns
+from deployments.rpc.frames import Frames
+from deployments.rpc.wire import ANSWER, CALL, CLOSING, PING, Body, Buffer, decode, encode
+
+logger = logging.getLogger("ray.serve")
+
+Reply = tuple[int, bytes, Body]
+
+# A replica that has answered nothing for this time is asked whether it is alive.
+SILENT_S = 0.1
+# It is frozen if it neither answers nor uses any CPU time for so many looks. They are counted, and not timed, because a
+# machine that was suspended gives its processes no time to answer.
+LOOKS, LOOK_EVERY_S = 4, 0.05
+
+
+class ReplicaGone(ConnectionError):
+    """The replica closed the connection: it has died, or is about to stop."""
+
+
+class Connection(Frames):
+    """A connection to a replica, with one call at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive = True
+        self._reply: asyncio.Future[Reply] | None = None
+
+    async def call(self, kind: int, header: bytes = b"", buffers: Sequence[Buffer] = ()) -> Reply:
+        """Send a frame and wait for the reply; raises ReplicaGone if the connection ends."""
+        if not self.alive:
+            raise ReplicaGone
+        self._reply = asyncio.get_running_loop().create_future()
+        try:
+            self.send(kind, header, buffers)
+            return await self._reply
+        except BaseException:
+            # The node would go on working for nobody while the next batch waits.
+            self.abort()
+            raise
+        finally:
+            self._reply = None
+
+    def received(self, kind: int, header: bytes, body: Body) -> None:
+        """Take the reply."""
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_result((kind, header, body))
+
+    def lost(self) -> None:
+        """End the call."""
+        self.alive = False
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_exception(ReplicaGone())
+
+
+class Replica:
+    """A replica on this machine.
+
+    Attributes:
+        in_flight: the number of calls in flight.
+        is_frozen: whether its process stands still. Its calls have ended by ReplicaGone.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.in_flight = 0
+        self.is_frozen = False
+        self._path = path
+        self._idle: list[Connection] = []
+        self._busy: set[Connection] = set()
+        self._closed = False
+        self._heard = 0.0
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def connections(self) -> int:
+        """The number of open connections."""
+        return len(self._idle) + self.in_flight
+
+    async def call(self, batch: Batch[Any]) -> Batch[Any]:
+        """The node's answer to a batch.
+
+        Raises:
+            ReplicaGone: the replica has died, is stopping, or is frozen; another one may take the batch.
+            EnsembleError: the node failed.
+        """
+        header, buffers = encode(batch)
+        self.in_flight += 1
+        try:
+            connection = await self._connection()
+            self._begin_watch()
+            kind, answer, body = await self._on(connection, header, buffers)
+        finally:
+            self.in_flight -= 1
+        self._keep(connection)
+        if kind == CLOSING:
+            self.close()
+            raise ReplicaGone
+        if kind == ANSWER:
+            return decode(answer, body)
+        raise (
+            error_by_code(**msgspec.json.decode(answer))
+            if answer
+            else RuntimeError("a node failed; its log has the cause")
+        )
+
+    async def _connection(self) -> Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.alive:
+                return connection
+        connection = Connection()
+        try:
+            await asyncio.get_running_loop().create_unix_connection(lambda: connection, str(self._path))
+        except OSError as err:
+            if isinstance(err, ConnectionRefusedError):
+                # The socket of a process that was killed refuses connections.
+                with suppress(OSError):
+                    self._path.unlink()
+            raise ReplicaGone from err
+        return connection
+
+    def _keep(self, connection: Connection) -> None:
+        """Keep a connection, on which a reply has come, for the next call."""
+        self._heard = time.monotonic()
+        if self._closed:
+            connection.abort()
+        else:
+            self._idle.append(connection)
+
+    async def _on(self, connection: Connection, header: bytes, buffers: list[Buffer]) -> Reply:
+        self._busy.add(connection)
+        try:
+            return await connection.call(CALL, header, buffers)
+        finally:
+            self._busy.discard(connection)
+
+    def _begin_watch(self) -> None:
+        if self._watch is None or self._watch.done():
+            self._heard = time.monotonic()
+            self._watch = asyncio.get_running_loop().create_task(self._keep_watch())
+
+    async def _keep_watch(self) -> None:
+        """See whether the replica is frozen, while calls to it are in flight."""
+        with suppress(ReplicaGone):
+            while self.in_flight:
+                await asyncio.sleep(SILENT_S)
+                if self.in_flight and time.monotonic() > self._heard + SILENT_S:
+                    await self._ping()
+        self.is_frozen = False
+
+    async def _ping(self) -> None:
+        """Wait until the replica answers; meanwhile its calls end if it is frozen.
+
+        Raises:
+            ReplicaGone: it has died.
+        """
+        connection = await self._connection()
+        pong = asyncio.ensure_future(connection.call(PING))
+        before, still = 0, 0
+        # A process that has ended has no clock, and no connection either.
+        with suppress(OSError):
+            while not pong.done():
+                used = cpu_ns(connection.pid)
+                still, before = (still + 1 if used == before else 0), used
+                if still == LOOKS:
+                    self._freeze(connection.pid)
+                await asyncio.wait([pong], timeout=LOOK_EVERY_S)
+        await pong
+        self.is_frozen = False
+        self._keep(connection)
+
+    def _freeze(self, pid: int) -> None:
+        logger.warning("the process of a replica (%d) stands still; its batches are sent elsewhere", pid)
+        self.is_frozen = True
+        for each in self._busy:
+            each.abort()
+
+    def close(self) -> None:
+        """Close the idle connections now, and the others after their calls."""
+        self._closed = True
+        for connection in self._idle:
+            connection.abort()

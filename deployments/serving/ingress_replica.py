@@ -1,0 +1,240 @@
+"""The ingress: the Serve deployment that every protocol reaches, and that inline nodes run in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+from starlette.requests import Request
+from starlette.responses import Response
+
+from deployments.contract.answer import Classification
+from deployments.contract.caller import ANYONE, Caller
+from deployments.contract.errors import EnsembleError, RemoteUnavailable, Unloaded
+from deployments.contract.hosts import is_loopback
+from deployments.contract.names import INGRESS
+from deployments.contract.nodes import HealthChecked
+from deployments.ingress.access import Access
+from deployments.ingress.grpc.server import GrpcServer, answers_grpc
+from deployments.ingress.http.server import HttpServer
+from deployments.ingress.ingress import Ingress
+from deployments.ingress.listeners.front import Front, folder, services
+from deployments.ingress.listeners.grpc import GrpcListener
+from deployments.ingress.listeners.http import HttpListener
+from deployments.ingress.options import from_keywords
+from deployments.ingress.service import Service
+from deployments.ingress.shared_memory import Regions
+from deployments.observe import exporters
+from deployments.observe.metrics import TaggedCounter, report_state
+from deployments.observe.observer import Observer
+from deployments.observe.stats import Stats
+from deployments.observe.tracing import Tracing
+from deployments.private import make_private
+from deployments.ray_internals.serve_client import http_host
+from deployments.reconfigure import LiveSettings
+from deployments.rpc.direct import ClusterSize, DirectEdge
+from deployments.rpc.edge import edge
+from deployments.rpc.folder import sockets
+from deployments.rpc.stand_in import Factory
+from deployments.serving.cores import take_cores
+from deployments.serving.replicas import Replicas
+from deployments.serving.spec import IngressSpec
+
+logger = logging.getLogger("ray.serve")
+
+WARM_UP_RETRY_S = 1.0
+# Beside the folders of sockets, that of the shared memory that clients register: no deployment has such a name.
+REGIONS = "shared memory"
+
+
+@answers_grpc
+class IngressReplica:
+    """Answers every protocol.
+
+    Attributes:
+        grpc: what every gRPC call goes to, whatever its service.
+    """
+
+    def __init__(
+        self,
+        spec: IngressSpec,
+        nodes: Mapping[str, DeploymentHandle[Any] | Factory],
+        stand_ins: Mapping[str, tuple[Factory, Factory]],
+    ) -> None:
+        """Compose the graph: each node is a handle, perhaps with a stand-in that is made here, or made here."""
+        labels, keys = spec.labels, spec.access.keys
+        take_cores(spec.pinning)
+        inline = {name: node() for name, node in nodes.items() if not isinstance(node, DeploymentHandle)}
+        handles = {name: node for name, node in nodes.items() if isinstance(node, DeploymentHandle)}
+        calls = TaggedCounter(
+            "ensemble_edge_calls", "Batches sent to a separate node, by the kind of edge.", "node", "edge"
+        )
+        is_direct, cluster = spec.edges == "direct", ClusterSize()
+        edges = {
+            name: edge(name, handle, is_direct, calls, cluster, stand_ins.get(name)) for name, handle in handles.items()
+        }
+        replica = serve.get_replica_context().replica_id
+        application = replica.deployment_id.app_name
+        versions = {name: info.version for name, info in spec.members.items()}
+        built = spec.build({**inline, **edges}, application, replica.unique_id, versions)
+        self._features = built.features
+        stats = Stats() if spec.page.enabled else None
+        self._observer = Observer(Tracing(exporters.from_environment(), spec.services), stats)
+        self._ingress = Ingress.of_images(built.graph, spec.settings, len(labels), self._observer, built.knows)
+        members = {name: (self._ingress.of_pixels(graph), spec.members[name]) for name, graph in built.members.items()}
+        self._nodes = {INGRESS: self._ingress, **inline}
+        sections = {section: nodes for each in built.features for section, nodes in each.live.items()}
+        self._sections = {"nodes": inline, **sections}
+        self._settings = LiveSettings({INGRESS: self._ingress, **self._sections})
+        self._ready = False
+        self._unready = ""
+        regions = sockets(application, REGIONS)
+        self._service = service = Service(
+            self._ingress,
+            labels,
+            lambda: self._ready,
+            access=None if keys is None else Access(keys),
+            missing=self._missing,
+            page=spec.page,
+            strategy=spec.strategy,
+            stats=stats,
+            replica=replica.unique_id,
+            replicas=Replicas(application),
+            members=members,
+            regions=Regions(regions, lambda: self._ingress.settings.shared_memory_prefix, make_private),
+            extensions=self._features,
+            versions=versions,
+            is_local=is_loopback(http_host()),
+            weights=spec.weights,
+            grpc_services=[service.full_name for service in services()],
+            max_image_bytes=spec.max_image_bytes,
+        )
+        self._http, self.grpc = HttpServer(service), GrpcServer(service)
+        self._by_handle = 0
+        self._front: Front | None = None
+        if (sockets_of_front := folder(application)) is not None:
+            listeners = (
+                HttpListener(self._http),
+                GrpcListener(self.grpc, lambda: self._ingress.settings.max_request_bytes, services()),
+            )
+            self._front = Front(sockets_of_front, *listeners)
+        report_state(self._nodes, {name: each for name, each in edges.items() if isinstance(each, DirectEdge)})
+        self._warm_up = asyncio.get_event_loop().create_task(self._warm_up_until_ready())
+
+    def _missing(self) -> dict[str, str]:
+        if self._unready:
+            return {"members": self._unready}
+        # What the last image was answered without may have changed meanwhile.
+        missing = {name: code for name, code in self._ingress.execution.missing.items() if code != Unloaded.code}
+        return missing | dict.fromkeys(self._service.unloaded, Unloaded.code)
+
+    async def _warm_up_until_ready(self) -> None:
+        """Send images until every member has answered, and again whenever a remote one has been missed."""
+        while True:
+            if not self._ready or RemoteUnavailable.code in self._ingress.execution.missing.values():
+                try:
+                    await self._ingress.warm_up()
+                    self._ready, self._unready = True, ""
+                except EnsembleError as err:
+                    self._note_unready(err.message)
+                except Exception:
+                    logger.exception("not every member has answered yet; asking again in %s s", WARM_UP_RETRY_S)
+            await asyncio.sleep(WARM_UP_RETRY_S)
+
+    def _note_unready(self, why: str) -> None:
+        """Say why it is not ready, once."""
+        if not self._ready and why != self._unready:
+            logger.warning("not every member has answered yet: %s; asking again every %s s", why, WARM_UP_RETRY_S)
+            self._unready = why
+
+    def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Apply a changed `user_config`: the ingress' settings, and the sections of nodes and of features."""
+        sections = {name: change for name, change in user_config.items() if name in self._sections}
+        own = {name: change for name, change in user_config.items() if name not in self._sections}
+        self._settings.apply({INGRESS: own, **sections})
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """What Serve scales by, where it does not see the requests itself: those under way, whichever way they came."""
+        if self._front is None:
+            return self._ingress.demand.stats()
+        return {"running_requests": self._front.in_flight + self._by_handle, **self._ingress.demand.stats()}
+
+    async def check_health(self) -> None:
+        """Raise if an inline node says that it can't work any more."""
+        # Serve asks for the first time when the replica is complete, its `user_config` applied.
+        if self._front is not None:
+            await self._front.keep_open()
+        for feature in self._features:
+            await feature.check_health()
+        for node in self._nodes.values():
+            if isinstance(node, HealthChecked):
+                node.check_health()
+
+    async def __del__(self) -> None:
+        """Serve awaits this when it stops the replica: what has come is answered, and the last spans go out."""
+        if (front := getattr(self, "_front", None)) is not None:
+            await front.close()
+        if hasattr(self, "_observer"):
+            self._observer.close()
+
+    async def classify(
+        self,
+        image: bytes,
+        *,
+        traceparent: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Classification:
+        """Classify one encoded image; for callers with a handle.
+
+        Args:
+            image: the content of an image file.
+            traceparent: a W3C `traceparent`, to continue the caller's trace.
+            headers: what a request over HTTP would have as headers, for a canary that goes by one.
+            options: the fields of `deployments.contract.options.Options`: `top_k`, `members`, `timeout_ms`,
+                `quality`, `cache`.
+
+        Raises:
+            EnsembleError: as over HTTP and gRPC.
+            TypeError: the image is not bytes, or a header is not text.
+        """
+        if not isinstance(image, bytes):
+            raise TypeError(f"image must be bytes, the content of an image file; got {type(image).__name__}")
+        if not all(isinstance(text, str) for pair in (headers or {}).items() for text in pair):
+            raise TypeError(f"headers must be text by name; got {headers!r:.200}")
+        parent = {} if traceparent is None else {"traceparent": traceparent}
+        given = ANYONE if not headers else Caller(headers={name.lower(): value for name, value in headers.items()})
+        self._by_handle += 1
+        try:
+            with self._observer.call("handle", parent, {}) as call:
+                [outcome] = await self._ingress.classify([image], from_keywords(options), trace=call.trace, by=given)
+                if isinstance(outcome, EnsembleError):
+                    raise outcome
+                return outcome.classification
+        finally:
+            self._by_handle -= 1
+
+    async def feedback(self, request_id: str, label: str | int, index: int = 0, key: str = "") -> None:
+        """Tell what an image truly is; for callers with a handle.
+
+        Args:
+            request_id: of an answer by handle its `trace_id`, if `classify` was given no `x-request-id` in `headers`.
+            label: the class' name, or its index.
+            index: the image's, in its request.
+            key: the name of the API key that the request showed, over HTTP or gRPC; by handle none is shown.
+
+        Raises:
+            UnknownLabel: it is no class.
+            UnknownRequest: the answer is not, or no longer, remembered.
+            AlreadyLabelled: it has a label.
+        """
+        [take] = [each.handles["feedback"] for each in self._features if "feedback" in each.handles]
+        await take(request_id, label, index, key)
+
+    async def __call__(self, request: Request) -> Response:
+        """HTTP."""
+        return await self._http(request)

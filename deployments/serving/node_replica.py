@@ -1,0 +1,73 @@
+"""The deployment that a separate node runs in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ray import serve
+
+from deployments.contract.autoscaling_stats import AutoscalingStats
+from deployments.contract.batch import Batch
+from deployments.contract.nodes import HealthChecked, Node
+from deployments.cpus import Pinning
+from deployments.observe.metrics import report_state
+from deployments.reconfigure import LiveSettings
+from deployments.rpc.folder import sockets
+from deployments.rpc.listener import Listener
+from deployments.serving.cores import take_cores
+
+logger = logging.getLogger("ray.serve")
+
+
+class NodeDeployment:
+    """Runs one node, which batches reach by Serve's handle or by a socket on the same machine."""
+
+    def __init__(
+        self, name: str, make: Callable[[], Node[Any, Any]], listens: bool = False, pinning: Pinning | None = None
+    ) -> None:
+        """Make the node here, in the replica, on its CPUs; `listens` says whether it has a socket."""
+        self._name = name
+        take_cores(pinning)
+        self.node = make()
+        self._demand = AutoscalingStats()
+        self._settings = LiveSettings({name: self.node})
+        self._listener: Listener | None = None
+        if listens:
+            context = serve.get_replica_context()
+            folder = sockets(context.app_name, context.deployment)
+            if folder is not None:
+                self._listener = Listener(self.__call__, folder, context.replica_id.unique_id)
+        report_state({name: self.node})
+
+    async def __call__(self, batch: Batch[Any]) -> Batch[Any]:
+        """Whatever the node takes and returns."""
+        with self._demand.call():
+            answer: Batch[Any] = await self.node(batch)
+        return answer
+
+    def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Apply a changed `user_config`: the fields of the node's settings."""
+        self._settings.apply({self._name: user_config})
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """What Serve scales by: the batches under way, whichever way they came; by itself it counts handle calls."""
+        return {"running_requests": self._demand.under_way, **self._demand.stats()}
+
+    async def check_health(self) -> None:
+        """Raise if the node says that it can't work any more."""
+        # Serve asks for the first time when the replica is complete, its `user_config` applied.
+        if self._listener is not None:
+            try:
+                await self._listener.keep_open()
+            except OSError:
+                logger.exception("%s can't listen on a socket; it is called by handle", self._name)
+                self._listener = None
+        if isinstance(self.node, HealthChecked):
+            self.node.check_health()
+
+    async def __del__(self) -> None:
+        """Serve awaits this when it stops the replica: what has come by the socket is finished."""
+        if self._listener is not None:
+            await self._listener.close()

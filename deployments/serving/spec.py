@@ -1,0 +1,66 @@
+"""What the ingress is made of, apart from its nodes: written where the application is built, read in each replica."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deployments.contract.item import Item
+from deployments.contract.nodes import Graph, Node
+from deployments.cpus import Pinning
+from deployments.ingress.access import AccessConfig
+from deployments.ingress.extension import Extension
+from deployments.ingress.settings import IngressSettings, PageConfig
+from deployments.ingress.single_member import MemberModelInfo
+
+# Every node that the graph is made of, by name.
+Nodes = Mapping[str, Node[Any, Any]]
+
+
+@dataclass(frozen=True)
+class BuiltGraph:
+    """An application's graph in one process of the ingress.
+
+    Attributes:
+        graph: encoded images to answers.
+        members: each member as a graph of its own, by name: pixels to answers.
+        features: the features that take part, in order.
+        knows: returns whether an image is answered from memory; None where nothing is remembered.
+    """
+
+    graph: Graph
+    members: Mapping[str, Graph]
+    features: Sequence[Extension]
+    knows: Callable[[bytes, Item], bool] | None
+
+
+@dataclass(frozen=True)
+class IngressSpec:
+    """What a replica of the ingress is made of, apart from its nodes.
+
+    Attributes:
+        build: joins the nodes, given them, the application's name, the replica's unique id, and the members' versions.
+        settings: the initial settings of the ingress.
+        labels: the classes' names, in order of index.
+        members: the members that can be asked by themselves, by name.
+        weights: the members' weights in the answer, by name, for the page.
+        strategy: how the members' answers become one, in words, for the page.
+        services: the service name of each node in a trace, by the name of the node's span.
+        edges: how separate nodes are called.
+        max_image_bytes: the longest encoded image.
+        pinning: the CPUs of the ingress; None for all.
+    """
+
+    build: Callable[[Nodes, str, str, dict[str, str]], BuiltGraph]
+    settings: IngressSettings
+    labels: Sequence[str]
+    members: Mapping[str, MemberModelInfo]
+    weights: Mapping[str, float]
+    strategy: str
+    services: Mapping[str, str]
+    edges: str
+    access: AccessConfig
+    page: PageConfig
+    max_image_bytes: int
+    pinning: Pinning | None

@@ -1,0 +1,245 @@
+"""A memory of the members' predictions: an image that came before is neither decoded nor given to the members again.
+
+Each member's scores are kept, not an answer. The combination, the label, `top_k` and the trace are made anew for
+each request, so a change of weights or of the method holds for remembered images at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from deployments.contract.batch import Batch, Work
+from deployments.contract.item import Item
+from deployments.contract.nodes import InParts, Node, Part, parts
+from deployments.contract.options import prediction_options
+from deployments.contract.payload import MemberProbabilities
+from ensemble_serving.answer import CacheStatus, Version
+from graph.features.cache.stores import Store
+
+if TYPE_CHECKING:
+    from graph.features.cache.metrics import CacheMetrics
+
+OPERATION = "cache"
+# hashlib releases the interpreter lock for more bytes, and the event loop then waits until it has the lock again.
+HASHED_AT_ONCE = 2047
+
+
+class Entry(msgspec.Struct, array_like=True, frozen=True):
+    """What is remembered of an image; the fields that are not listed are those of `Item`.
+
+    Attributes:
+        made: when, seconds since the epoch.
+        took_s: its share of the time that decoding and members took for its batch.
+        scores: each member's, float32, by name.
+    """
+
+    made: float
+    took_s: float
+    image_size: tuple[int, int] | None
+    versions: dict[str, Version]
+    asked: tuple[str, ...]
+    scores: dict[str, bytes]
+    warning: str = ""
+
+
+ENCODER = msgspec.msgpack.Encoder()
+DECODER = msgspec.msgpack.Decoder(Entry)
+Waiting = asyncio.Future[Entry | None]
+
+
+@dataclass
+class Lookup:
+    """The images of a batch, by position, as they are found in the cache.
+
+    Attributes:
+        keys: of every image that has not failed.
+        looked: the images that were looked up; the others must not be answered from memory.
+        found: what is remembered.
+        followed: images that another batch is asking the members about.
+        leaders: images that this batch asks about, and that other batches may wait for.
+    """
+
+    keys: Mapping[int, bytes]
+    looked: Sequence[int]
+    found: dict[int, Entry] = field(default_factory=dict)
+    followed: dict[int, Waiting] = field(default_factory=dict)
+    leaders: dict[int, Waiting] = field(default_factory=dict)
+
+    @property
+    def unknown(self) -> list[int]:
+        """The images to ask the members about."""
+        return [p for p in self.keys if p not in self.found and p not in self.followed]
+
+
+class Cache(InParts):
+    """Answers from its store what it remembers. Of batches with the same image at a time, one asks the members."""
+
+    def __init__(
+        self,
+        node: Node[Sequence[bytes], MemberProbabilities],
+        store: Store,
+        identity: bytes,
+        classes: int,
+        metrics: CacheMetrics,
+        per_key: bool = False,
+    ) -> None:
+        """Set what predicts and where entries are kept; caches whose identities differ share nothing."""
+        self._node, self._store, self._identity, self._classes = node, store, identity, classes
+        self._metrics, self._per_key = metrics, per_key
+        self._in_flight: dict[bytes, Waiting] = {}
+        # By member, and by whether its canary was asked, the version that answered last; entries of others are stale.
+        self._versions: dict[tuple[str, bool], Version] = {}
+
+    async def parts(self, batch: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
+        """Encoded images to each member's scores, float32 [N,C] by name.
+
+        Remembered images don't wait for those that the members are asked about.
+        """
+        work = Work(OPERATION, batch)
+        lookup = await self._look_up(work)
+        later: dict[int, Entry] = {}
+        try:
+            noted = work.done(work.payload, attributes={"ensemble.cache.hits": len(lookup.found)})
+            if failed := [p for p, item in enumerate(noted.items) if item.error is not None]:
+                yield failed, Batch({}, tuple(noted.items[p] for p in failed))
+            if lookup.found:
+                yield _remembered(noted, lookup.found)
+            async for part in self._ask(noted, lookup.unknown, lookup):
+                yield part
+            for p, waiting in lookup.followed.items():
+                if (entry := await asyncio.shield(waiting)) is not None:
+                    later[p] = entry
+            if later:
+                yield _remembered(noted, later)
+            # Where the batch that asked has no answer, this one may: the other's deadline may have passed.
+            async for part in self._ask(noted, [p for p in lookup.followed if p not in later], lookup):
+                yield part
+        finally:
+            for p in list(lookup.leaders):
+                self._share(lookup, p, None)
+            hits = lookup.found | later
+            passed, saved_s = len(lookup.keys) - len(lookup.looked), sum(entry.took_s for entry in hits.values())
+            self._metrics.cache(len(hits), len(lookup.looked) - len(hits), passed, saved_s)
+
+    def knows(self, image: bytes, item: Item) -> bool:
+        """Whether the predictions for an image are in this process' memory, so that it need not wait for others."""
+        return item.options.cache is None and self._store.has(self._key(image, item))
+
+    async def _look_up(self, work: Work[Sequence[bytes]]) -> Lookup:
+        items = work.batch.items
+        keys = {p: self._key(image, items[p]) for p, image in zip(work.batch.live, work.payload, strict=True)}
+        lookup = Lookup(keys, [p for p in keys if items[p].options.cache is None])
+        with work.elsewhere():
+            contents = await self._store.look_up([keys[p] for p in lookup.looked])
+        # Nothing is awaited until `_in_flight` has the images that this batch asks about, so that no other asks, too.
+        entries = [self._entry(content, items[p].trials) for p, content in zip(lookup.looked, contents, strict=True)]
+        for p, entry in zip(lookup.looked, entries, strict=True):
+            if entry is not None:
+                lookup.found[p] = entry
+            elif keys[p] in self._in_flight:
+                lookup.followed[p] = self._in_flight[keys[p]]
+            else:
+                self._in_flight[keys[p]] = lookup.leaders[p] = asyncio.get_running_loop().create_future()
+        return lookup
+
+    def _key(self, image: bytes, item: Item) -> bytes:
+        tried = "".join(f" {name}" for name in item.trials)
+        # Names of members have no "=".
+        owner = f" key={item.caller.name}" if self._per_key else ""
+        digest = hashlib.sha256(self._identity + prediction_options(item.options) + f"{tried}{owner}".encode() + b"\0")
+        for start in range(0, len(image), HASHED_AT_ONCE):
+            digest.update(image[start : start + HASHED_AT_ONCE])
+        return b"ensemble:" + digest.digest()
+
+    def _entry(self, content: bytes | None, trials: Sequence[str]) -> Entry | None:
+        """The entry in a store's content; None if there is none, or if it is stale or not made by this code."""
+        if content is None:
+            return None
+        try:
+            entry = DECODER.decode(content)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        whole = entry.scores and all(len(scores) == 4 * self._classes for scores in entry.scores.values())
+        current = all(self._versions.get((name, name in trials), v) == v for name, v in entry.versions.items())
+        return entry if whole and current else None
+
+    def _share(self, lookup: Lookup, p: int, entry: Entry | None) -> None:
+        """Give an image's entry to the batches that wait for it; None if it can't be remembered."""
+        del self._in_flight[lookup.keys[p]]
+        lookup.leaders.pop(p).set_result(entry)
+
+    async def _ask(
+        self, batch: Batch[Sequence[bytes]], positions: Sequence[int], lookup: Lookup
+    ) -> AsyncIterator[Part]:
+        """Ask the members about some images, remember their predictions, and share them."""
+        if not positions:
+            return
+        took_s, left, began = 0.0, len(positions), time.perf_counter()
+        async for places, answer in parts(self._node, batch.split(positions)):
+            asked = [positions[place] for place in places]
+            # An image that went through several stages has its share of each of them.
+            took_s += (time.perf_counter() - began) / left
+            left -= len(places)
+            entries = _entries(answer, batch, asked, took_s)
+            for p in asked:
+                if p in lookup.leaders:
+                    self._share(lookup, p, entries.get(p))
+            for p, entry in entries.items():
+                trials = batch.items[p].trials
+                self._versions.update({(name, name in trials): version for name, version in entry.versions.items()})
+                if batch.items[p].options.cache != "no-store":
+                    self._store.keep(lookup.keys[p], ENCODER.encode(entry))
+            payload = answer.payload if isinstance(answer.payload, Mapping) else {}
+            yield asked, Batch(payload, tuple(replace(item, cache=CacheStatus(False)) for item in answer.items))
+            began = time.perf_counter()
+
+
+def _entries(
+    answer: Batch[MemberProbabilities], sent: Batch[Sequence[bytes]], positions: Sequence[int], took_s: float
+) -> dict[int, Entry]:
+    """What to remember of the answer to some images of a batch, by position.
+
+    Images that a member or a canary failed on, or that the load has cut short, are not remembered.
+    """
+    now = time.time()
+    entries = {}
+    for row, place in enumerate(answer.live):
+        item = answer.items[place]
+        if not item.missing and not item.load_shed and item.trials == sent.items[positions[place]].trials:
+            scores = {name: rows[row].tobytes() for name, rows in answer.payload.items() if not np.isnan(rows[row][0])}
+            entries[positions[place]] = Entry(
+                now, took_s, item.image_size, dict(item.versions), item.asked, scores, item.warning
+            )
+    return entries
+
+
+def _remembered(batch: Batch[Any], entries: Mapping[int, Entry]) -> Part:
+    """Images of a batch, by position, as if the members had just answered them."""
+    now = time.time()
+    names = dict.fromkeys(name for entry in entries.values() for name in entry.scores)
+    length = max(len(scores) // 4 for entry in entries.values() for scores in entry.scores.values())
+    payload = {name: np.full((len(entries), length), np.nan, np.float32) for name in names}
+    for row, entry in enumerate(entries.values()):
+        for name, scores in entry.scores.items():
+            payload[name][row] = np.frombuffer(scores, np.float32)
+    items = tuple(
+        replace(
+            batch.items[position],
+            image_size=entry.image_size,
+            versions=entry.versions,
+            asked=entry.asked,
+            warning=entry.warning,
+            cache=CacheStatus(True, max(0.0, now - entry.made)),
+        )
+        for position, entry in entries.items()
+    )
+    return list(entries), Batch(payload, items)

@@ -1,0 +1,213 @@
+"""A canary's trial: which images it answers, how it compares with the other version, and when it is rolled back."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING, Literal
+
+from deployments.contract.caller import ADDRESS, Caller
+from deployments.contract.item import Item
+from deployments.contract.rollout import CanaryConfig, CanarySettings
+from ensemble_serving.answer import Version
+from graph.features.canary.evidence import LIMIT, Allowance, Question, Reason, Score
+from graph.pipeline.record import Record
+
+if TYPE_CHECKING:
+    from graph.features.canary.metrics import CanaryMetrics, CanaryStats
+
+logger = logging.getLogger("ray.serve")
+
+Role = Literal["canary", "stable"]
+ALL = 2**64
+# A call that takes so many times the usual time, and at least so many seconds, has failed.
+TAIL, LEAST_PATIENCE_S = 10, 0.25
+# How often the images of a request may count for each question.
+PER_REQUEST = 4
+# The least share of failures that is told from none.
+LEAST_SHARE = 0.001
+
+OTHERS = Question(
+    "answers",
+    "the other members agree with the stable version alone on {against} of {total} images, and with the canary alone "
+    "on the others",
+    *(0.55, 0.85),
+)
+LABELS = Question(
+    "answers", "by true labels the stable version alone is right on {against} of {total} images", 0.55, 0.85
+)
+DIFFERS = Question(
+    "answers",
+    "it differs from the stable version on {against} of {total} images, of which no other member's answer is known",
+    *(0.5, 0.8),
+)
+
+
+class Trial:
+    """Draws the images of a canary, and rolls it back when the evidence against it is strong enough.
+
+    Attributes:
+        name: the member's.
+        header: the request's header that decides, in small letters; None for the image itself.
+        rolled_back: why it was rolled back; empty if it was not. New settings start it again.
+        found: what was found against it, as a sentence; empty if nothing was.
+        seconds: how long each version took for its last calls, per image.
+        compared: images on which the two versions were compared.
+    """
+
+    def __init__(self, name: str, config: CanaryConfig, metrics: CanaryMetrics) -> None:
+        self.name = name
+        self.header = config.header
+        self._metrics = metrics
+        self._salt = f"{name} {config.version} ".encode()
+        self.settings = CanarySettings.part_of(config)
+
+    @property
+    def settings(self) -> CanarySettings:
+        """The configured share and bounds."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: CanarySettings) -> None:
+        self._settings = settings
+        self.rolled_back: Reason | Literal[""] = ""
+        self.found = ""
+        self.compared = self._images = 0
+        self._scores: dict[str, Score] = {}
+        self._per_request, self._per_image = Allowance(PER_REQUEST), Allowance(1)
+        self.seconds: dict[Role, deque[float]] = {
+            "canary": deque(maxlen=settings.window),
+            "stable": deque(maxlen=settings.window),
+        }
+
+    @property
+    def share(self) -> float:
+        """The share in force: 0 once it was rolled back."""
+        return 0.0 if self.rolled_back else self._settings.share
+
+    def takes(self, image: bytes, by: Caller) -> bool:
+        """Whether it answers an image: the same for images alike in the key, and still so when the share grows."""
+        share = self.share
+        if not 0 < share < 1:
+            return share == 1
+        key = None if self.header is None else by.headers.get(self.header)
+        value = b"image" + image if key is None else b"key" + key.encode("utf-8", "surrogatepass")
+        drawn = hashlib.blake2b(self._salt + value, digest_size=8).digest()
+        return int.from_bytes(drawn) < share * ALL
+
+    def note(self, role: Role, items: Sequence[Item], failed: Sequence[bool], seconds: float) -> None:
+        """Note a call of a version: the images, whether that version alone failed on each, and how long it took."""
+        for outcome in (False, True):
+            self._metrics.images.add(self.name, role, outcome, count=failed.count(outcome))
+        self._metrics.took(self.name, role, seconds)
+        self.seconds[role].append(seconds / len(failed))
+        if role == "canary":
+            self._images += len(failed)
+            # A call that fails as a whole is one event, such as a lost connection, however many images it has.
+            weight = 1 / len(failed) if all(failed) else 1.0
+            for item, each in zip(items, failed, strict=True):
+                self._count(self._failures, item.caller, item.trace_id, each, weight)
+            self.judge()
+
+    def took(self, items: Sequence[Item], canary_s: float, stable_s: float) -> None:
+        """Note how long each version took for the same images, seconds."""
+        size, bound = 1 << (len(items).bit_length() - 1), self._settings.max_slowdown
+        words = (
+            f"for {{against}} of {{total}} requests in batches of {size} to {2 * size - 1} images it took more than "
+            f"max_slowdown = {bound} times as long as the stable version; the last one took {canary_s * 1000:.1f} and "
+            f"{stable_s * 1000:.1f} ms"
+        )
+        question = Question("latency", words, 0.5, 0.9)
+        requests = {(client(item.caller), item.trace_id): item for item in items}
+        for item in requests.values():
+            is_slow = canary_s > bound * stable_s
+            self._count(question, item.caller, item.trace_id, is_slow, 1 / len(requests), f"latency {size}")
+
+    def answered(self, by: Caller, request: str, pixels: bytes, both: tuple[int, int], record: Record) -> None:
+        """Compare the two versions' classes of an image, the canary's first."""
+        canary, stable = both
+        self.compared += 1
+        self._metrics.compared[self.name, canary == stable] += 1
+        if not self._per_image.take(hashlib.blake2b(pixels, digest_size=16).digest()):
+            return
+        others = record.without(self.name)
+        for_canary, for_stable = others.count(canary), others.count(stable)
+        if not others:
+            self._count(DIFFERS, by, request, canary != stable)
+        elif for_canary != for_stable:
+            self._count(OTHERS, by, request, for_stable > for_canary)
+        record.when_labelled(partial(self._labelled, by, request, canary, stable))
+
+    def _labelled(self, by: Caller, request: str, canary: int, stable: int, label: int) -> None:
+        self._metrics.labelled[self.name, canary == label, stable == label] += 1
+        if (canary == label) != (stable == label):
+            self._count(LABELS, by, request, stable == label)
+            self.judge()
+
+    def patience_s(self, images: int) -> float | None:
+        """How long an answer of the canary is waited for, seconds; None as long as the other version's time is unknown.
+
+        The other images of the batch wait with it, so this is much less than the member's patience.
+        """
+        usual = self.seconds["stable"]
+        if len(usual) < self._settings.least:
+            return None
+        return max(LEAST_PATIENCE_S, TAIL * self._settings.max_slowdown * median(usual) * images)
+
+    def predicted(self, by_canary: bool, version: Version | None, agrees: bool) -> None:
+        """Count an image by the version that answered it, and whether most of the other members agree."""
+        self._metrics.predictions.add(self.name, "canary" if by_canary else "stable", str(version), agrees)
+
+    def figures(self) -> CanaryStats:
+        """What `/stats` reports about it."""
+        return self._metrics.figures(self)
+
+    @property
+    def _failures(self) -> Question:
+        allowed = max(self._settings.max_failures, LEAST_SHARE)
+        words = f"it failed on {{against}} of {{total}} images, more than max_failures = {self._settings.max_failures}"
+        return Question("failures", words, allowed, min(2 * allowed, (1 + allowed) / 2))
+
+    def _count(
+        self, question: Question, by: Caller, request: str, against: bool, weight: float = 1.0, kind: str = ""
+    ) -> None:
+        """Count an answer, unless its request has counted often enough."""
+        kind, sender = kind or question.words, client(by)
+        if self._per_request.take((kind, sender, request)):
+            score = self._scores.setdefault(kind, Score(question))
+            score.question = question
+            score.add(sender, against, weight)
+
+    def judge(self) -> None:
+        """Roll the canary back if the evidence against it is strong enough, whichever client is left out."""
+        if self.rolled_back or self._images < self._settings.least:
+            return
+        labels = self._scores.get(LABELS.words)
+        is_better = labels is not None and labels.is_good
+        for score in self._scores.values():
+            reason = score.question.reason
+            if score.total < LIMIT or (reason == "answers" and is_better):
+                continue
+            if score.without_any_client >= LIMIT:
+                self._roll_back(reason, str(score))
+                return
+            if not self.found:
+                self.found = f"only by one client's images: {score}"
+                logger.warning("canary of member %r is suspect, but goes on: %s", self.name, self.found)
+
+    def _roll_back(self, reason: Reason, found: str) -> None:
+        logger.error(
+            "canary of member %r is rolled back for its %s, its share is 0 until its settings change: %s",
+            *(self.name, reason, found),
+        )
+        self.rolled_back, self.found = reason, found
+        self._metrics.rollbacks.add(self.name, reason)
+
+
+def client(by: Caller) -> str:
+    """The sender of an image, whose evidence alone does not decide: the name of its key, or its address."""
+    return by.name or by.headers.get(ADDRESS, "")

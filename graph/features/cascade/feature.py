@@ -1,0 +1,64 @@
+"""A cascade: the members are asked one after the other, until those asked are sure; fewer are asked under load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from deployments.contract.nodes import Node
+from deployments.ingress.extension import Report
+from graph.features.cascade.audit import Audit
+from graph.features.cascade.flow import Cascade
+from graph.features.cascade.load import LoadState
+from graph.features.cascade.metrics import AuditMetrics, ExitStats, exit_stats, follow_load
+from graph.features.feature import Feature, Site
+from graph.pipeline.member_client import Member
+
+if TYPE_CHECKING:
+    from graph.config import EnsembleConfig
+    from graph.signature import EnsembleSignature
+
+
+# The field of what `/stats` reports.
+NAME = "cascade"
+
+
+class Cascading(Feature):
+    """Asks the members in the configured order."""
+
+    order = 40
+
+    def __init__(self, config: EnsembleConfig, _agreed: EnsembleSignature, _site: Site) -> None:
+        assert config.ensemble.cascade is not None
+        self._asking, self._settings = config.ensemble, config.ensemble.cascade
+        self._audit = self._audited()
+        early, exit_at = self._settings.order[:-1], self._settings.exit_at
+        self.reports = {NAME: Report(dict[str, ExitStats], partial(exit_stats, early, exit_at, self._audit))}
+
+    @classmethod
+    def wanted(cls, config: EnsembleConfig) -> bool:
+        """Whether there is a section `ensemble.cascade`."""
+        return config.ensemble.cascade is not None
+
+    def asker(self, members: Mapping[str, Member], combiner: Node[Any, Any], combined: bool) -> Node[Any, Any]:
+        """The cascade."""
+        load = self._load_state()
+        return Cascade(members, combiner, self._asking, self._settings, self._audit, load, combined=combined)
+
+    def _audited(self) -> Audit | None:
+        audited = self._settings.audit
+        if audited is None:
+            return None
+        metrics = AuditMetrics()
+        early, exit_at = self._settings.order[:-1], self._settings.exit_at
+        audit = Audit(early, exit_at, audited.share, audited.at_most, audited.tighten, metrics)
+        metrics.follow(audit)
+        return audit
+
+    def _load_state(self) -> LoadState | None:
+        if self._asking.under_load is None:
+            return None
+        state = LoadState(self._asking.under_load)
+        follow_load(state)
+        return state

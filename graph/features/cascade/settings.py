@@ -1,0 +1,120 @@
+"""The settings of a cascade: of the section `ensemble`, the fields `cascade` and `under_load`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from deployments.combiner import VOTES, VOTES_HINT
+from deployments.contract.settings import Name, Schema
+from graph.pipeline.quorum import QuorumSettings
+
+Sureness = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class AuditSettings(Schema):
+    """Early exits that are also sent to the other members, in the background."""
+
+    share: float = Field(gt=0, le=1, description="share of the early exits that is audited")
+    at_most: float | None = Field(
+        None, gt=0, lt=1, description="bound of the share of exits that all members would answer differently"
+    )
+    tighten: bool = Field(False, description="raise thresholds while the share is above `at_most`")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_number(cls, given: Any) -> Any:
+        return {"share": given} if isinstance(given, int | float) else given
+
+    @model_validator(mode="after")
+    def _has_a_bound(self) -> Self:
+        if self.tighten and self.at_most is None:
+            raise ValueError("tighten needs at_most, the share of the exits that may be answered differently")
+        return self
+
+
+class CascadeSettings(Schema):
+    """The members are called one after the other, until those that were called are sure together."""
+
+    order: tuple[Name, ...] = Field(
+        min_length=2, max_length=64, description="every member, in the order in which they are called"
+    )
+    exit_at: tuple[Sureness, ...] = Field(
+        description="for each member but the last, the combined probability from which on an image exits"
+    )
+    audit: AuditSettings | None = Field(
+        None, description="share of the early exits to audit, or its fields; default: none"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.exit_at) != len(self.order) - 1:
+            raise ValueError(
+                f"exit_at needs {len(self.order) - 1} thresholds, one for each member but the last; "
+                f"it has {len(self.exit_at)}"
+            )
+        return self
+
+    def check(self, weights: dict[str, float], method: str) -> None:
+        """Raise ValueError unless the order names each member once, and the combined probabilities can be compared."""
+        if sorted(self.order) != sorted(weights):
+            raise ValueError(f"ensemble.cascade.order must name each member once: {sorted(weights)}")
+        if method == VOTES:
+            raise ValueError(f"combiner.{VOTES_HINT}")
+        gates = [not weights[name] for name in self.order]
+        first = gates.index(False)
+        if any(gates[first:]):
+            late = self.order[gates.index(True, first)]
+            raise ValueError(
+                f"ensemble.cascade.order: {late!r} has weight 0, and no say beside {self.order[first]!r}, which is "
+                "asked before it; put it first, or give it a weight"
+            )
+
+
+class UnderLoadSettings(Schema):
+    """Lower thresholds of the cascade while images wait long."""
+
+    exit_at: tuple[Sureness, ...] = Field(
+        description="thresholds for each member but the last; at 0 every image exits there"
+    )
+    from_queue_ms: float = Field(
+        100.0,
+        gt=0,
+        le=60_000,
+        description="wait of an image for its batch at which these thresholds come into force, ms",
+    )
+    until_queue_ms: float = Field(
+        20.0, ge=0, le=60_000, description="longest wait in a batch at which the usual thresholds return, ms"
+    )
+    full_share: float = Field(
+        0.1, ge=0, le=1, description="share of the images that `quality=full` may exempt meanwhile"
+    )
+
+    @model_validator(mode="after")
+    def _has_a_gap(self) -> Self:
+        if self.until_queue_ms >= self.from_queue_ms:
+            raise ValueError("until_queue_ms must be below from_queue_ms, or thresholds would change with every batch")
+        return self
+
+
+class EnsembleSettings(QuorumSettings):
+    """How the members are called: side by side, or one after the other."""
+
+    cascade: CascadeSettings | None = Field(
+        None, description="calls members one after the other; default: all side by side"
+    )
+    under_load: UnderLoadSettings | None = Field(None, description="a cheaper cascade while images wait long")
+
+    @model_validator(mode="after")
+    def _loads_a_cascade(self) -> Self:
+        if self.under_load is None:
+            return self
+        if self.cascade is None:
+            raise ValueError("under_load lowers a cascade's thresholds; configure ensemble.cascade, too")
+        usual, lower = self.cascade.exit_at, self.under_load.exit_at
+        if len(usual) != len(lower) or any(low > high for low, high in zip(lower, usual, strict=True)):
+            raise ValueError(
+                f"under_load.exit_at needs {len(usual)} thresholds, none above those of the cascade: {list(usual)}"
+            )
+        return self

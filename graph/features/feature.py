@@ -1,0 +1,97 @@
+"""A feature: what an application can do besides classifying, in a folder of its own.
+
+Where the application is built (`graph.app`), it is asked whether the configuration wants it. It is made in each process
+of the ingress, where it takes part by the attributes and methods below. Each does nothing unless it is overridden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from deployments.contract.item import Item
+from deployments.contract.nodes import Node
+from deployments.contract.settings import Schema
+from deployments.ingress.extension import Extension
+from deployments.serving.spec import Nodes
+from graph.pipeline.intercepted import Interceptor
+from graph.pipeline.member_client import Member
+
+if TYPE_CHECKING:
+    from graph.config import EnsembleConfig
+    from graph.signature import EnsembleSignature
+
+NO_NODES: Nodes = {}
+
+
+@dataclass(frozen=True)
+class Site:
+    """The process of the ingress that a feature is made in.
+
+    Attributes:
+        application: the Serve application's name.
+        replica: the unique id of this replica of the ingress.
+        nodes: every node by name, with what the features before have put around members.
+        versions: by name, the version that each member serves; a feature that changes one notes it here.
+        settings: its entry in `features`, an instance of its `Settings`; None if it has none.
+    """
+
+    application: str
+    replica: str
+    nodes: Nodes
+    versions: dict[str, str]
+    settings: Schema | None = None
+
+
+class Feature(Extension):
+    """Takes part in an application.
+
+    Attributes:
+        order: its place among the others: those of a lower order are made first, and see first what comes in.
+        Settings: the schema of its entry in `features`, for a feature that another package brings.
+        of_any_shape: whether it works however the nodes are joined.
+        nodes: what replaces nodes, by name, whoever calls them.
+        members: what replaces members, by name, where the ensemble calls them.
+        keeps_predictions: whether it needs what each member predicts, and not only their combination.
+        interceptor: sees batches before and after the graph; None for nothing.
+    """
+
+    order = 100
+    Settings: type[Schema] = Schema
+    of_any_shape = False
+    nodes: Nodes = NO_NODES
+    members: Nodes = NO_NODES
+    keeps_predictions = False
+    interceptor: Interceptor | None = None
+
+    def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
+        """Set the configuration, what the members agree on, and the process that this is made in."""
+
+    @classmethod
+    def wanted(cls, config: EnsembleConfig) -> bool:
+        """Whether a configuration that does not name it in `features` wants it.
+
+        Raises:
+            ConfigurationError: it can't do what the configuration wants.
+        """
+        return False
+
+    def asker(self, members: Mapping[str, Member], combiner: Node[Any, Any], combined: bool) -> Node[Any, Any] | None:
+        """What asks the members, instead of all of them side by side; None for no other way.
+
+        It returns their `combined` predictions, or those of each member.
+        """
+        return None
+
+    def around_asker(self, asker: Node[Any, Any]) -> Node[Any, Any]:
+        """What replaces the node that asks the members: pixels by preprocessing to predictions."""
+        return asker
+
+    def around_predictions(self, predicts: Node[Any, Any]) -> Node[Any, Any]:
+        """What replaces transformer and members, if this keeps predictions: images to each member's predictions."""
+        return predicts
+
+    def knows(self, image: bytes, item: Item) -> bool:
+        """Whether an image is answered from this process' memory, so that it need not wait for others."""
+        return False

@@ -1,0 +1,95 @@
+"""Feedback: answers are remembered until their true labels arrive, which show how often each prediction is right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from deployments.contract.caller import REQUEST_IDS
+from deployments.contract.errors import UnknownRequest
+from deployments.ingress.extension import Report
+from deployments.ingress.grpc.calls import Calls
+from deployments.ingress.http.routes import Routes
+from deployments.ingress.service import Service
+from deployments.protocol.functions import FEEDBACK as FUNCTION
+from deployments.protocol.functions import SERVED_BY
+from deployments.rpc.folder import sockets
+from graph.features.feature import Feature, Site
+from graph.features.feedback import grpc, routes, seldon
+from graph.features.feedback.labels import TakesLabel
+from graph.features.feedback.metrics import FeedbackMetrics, FeedbackStats
+from graph.features.feedback.peers import Peers
+from graph.features.feedback.store import FeedbackStore
+from graph.pipeline.intercepted import Answered, InFlight, Interceptor
+
+if TYPE_CHECKING:
+    from graph.config import EnsembleConfig
+    from graph.signature import EnsembleSignature
+
+NAME = "feedback"
+# The folder of the sockets of the ingress' replicas, among those of deployments, of which none has such a name.
+FOLDER = "true labels"
+
+
+class Feedback(Feature):
+    """Remembers answers, and takes their labels by every protocol, whichever replica gave the answer.
+
+    Without the section `feedback` it refuses labels: every application has the gRPC method and the handle's method.
+    """
+
+    # After the canary, whose draw it remembers.
+    order = 60
+    of_any_shape = True
+
+    def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
+        self._peers: Peers | None = None
+        self._take: TakesLabel = refuse
+        if config.feedback is not None:
+            store = FeedbackStore(config.feedback, agreed.labels, FeedbackMetrics())
+            self._take = self._peers = Peers(store, sockets(site.application, FOLDER), site.replica)
+            self.interceptor = Remembering(store)
+            self.headers = REQUEST_IDS
+            self.reports = {NAME: Report(FeedbackStats, store.figures)}
+        else:
+            self.not_serving = SERVED_BY[FUNCTION]
+        self.handles = {NAME: self._take}
+
+    @classmethod
+    def wanted(cls, _: EnsembleConfig) -> bool:
+        """Take part in every application."""
+        return True
+
+    def routes(self, service: Service) -> Routes:
+        """`POST /feedback`, and Seldon's."""
+        if self._peers is None:
+            return {}
+        seldons = seldon.routes(service.ingress, self._peers, len(service.labels))
+        return routes.routes(service.ingress, self._peers) | seldons
+
+    def calls(self, service: Service) -> Calls:
+        """`ensemble.FeedbackService`, and Seldon's `SendFeedback`."""
+        return grpc.calls(self._take) | seldon.calls(self._take, len(service.labels))
+
+    async def check_health(self) -> None:
+        """Let the other replicas find this one."""
+        if self._peers is not None:
+            await self._peers.listen()
+
+
+async def refuse(*_: object) -> None:
+    """Raise UnknownRequest."""
+    raise UnknownRequest("no labels are taken; configure `feedback`")
+
+
+class Remembering(Interceptor):
+    """Remembers each answer by its request's id."""
+
+    def __init__(self, store: FeedbackStore) -> None:
+        self._store = store
+
+    def on_part(self, batch: InFlight, positions: Sequence[int], part: Answered) -> Answered:
+        """Remember the predictions for each image."""
+        for position, _, record in batch.answered(positions, part):
+            sent = batch.sent.items[position]
+            self._store.remember(sent.caller.request_id or sent.trace_id, sent.position, record, sent.caller.name)
+        return part

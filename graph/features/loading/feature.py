@@ -1,0 +1,62 @@
+"""Loading: operators load and unload members while the application serves, by the Open Inference Protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import TYPE_CHECKING
+
+from deployments.ingress.grpc.calls import Calls
+from deployments.ingress.http.routes import Routes
+from deployments.ingress.service import Service
+from graph.features.feature import Feature, Site
+from graph.features.loading import grpc, routes
+from graph.features.loading.control import ModelControl
+from graph.features.loading.deploying import loadable, on_head
+from graph.features.loading.flow import UnloadGate
+
+if TYPE_CHECKING:
+    from graph.config import EnsembleConfig
+    from graph.signature import EnsembleSignature
+
+SECTION = "loading"
+
+
+class Loading(Feature):
+    """Puts gates before the members that can be unloaded, and lets those that `access.operators` names use them.
+
+    Without operators its paths and methods refuse.
+    """
+
+    # A gate stands before both versions of a member.
+    order = 10
+    of_any_shape = True
+
+    def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
+        self._gates = UnloadGate(set(loadable(config)), config.spare, site.versions)
+        deploy = partial(on_head, site.application, config, agreed)
+        self._control = ModelControl(config.access.operators, self._gates, deploy)
+        if config.access.operators:
+            self.announces = ("model_repository",)
+            self.nodes = self._gates.before(site.nodes)
+            self.live = {SECTION: self._gates}
+
+    @classmethod
+    def wanted(cls, _: EnsembleConfig) -> bool:
+        """Take part in every application."""
+        return True
+
+    @property
+    def unloaded(self) -> Collection[str]:
+        """The members that are not asked."""
+        return self._gates.settings.unloaded
+
+    def routes(self, service: Service) -> Routes:
+        """The extension's paths."""
+        self._control.members = service.members
+        return routes.routes(service.ingress, self._control)
+
+    def calls(self, service: Service) -> Calls:
+        """The extension's methods."""
+        self._control.members = service.members
+        return grpc.calls(self._control)

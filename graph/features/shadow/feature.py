@@ -1,0 +1,56 @@
+"""Shadows: models that get copies of images, and whose predictions are compared with the answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from deployments.contract.nodes import Node
+from deployments.contract.rollout import ShadowSettings
+from deployments.ingress.extension import Report
+from graph.features.feature import Feature, Site
+from graph.features.shadow.flow import Shadow
+from graph.features.shadow.metrics import ShadowMetrics, ShadowStats
+from graph.pipeline.copies import PixelTap, ShadowInterceptor
+from graph.pipeline.member_client import Member
+from graph.pipeline.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from graph.config import EnsembleConfig
+    from graph.signature import EnsembleSignature
+
+SECTION = "shadows"
+
+
+class Shadows(Feature):
+    """Keeps pixels on their way to the members, and sends copies of them to the shadows after the answers."""
+
+    order = 30
+
+    def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
+        metrics = ShadowMetrics()
+        keys = {name: agreed.preprocessing[name].key for name in config.shadows}
+        shadows = [
+            Shadow(
+                name,
+                Member(site.nodes[name], keys[name]),
+                ShadowSettings(share=member.share or 0.0),
+                config.replaced(member),
+                metrics,
+            )
+            for name, member in config.shadows.items()
+        ]
+        self._tap = PixelTap(list(dict.fromkeys(keys.values())))
+        self.interceptor = ShadowInterceptor(shadows, self._tap, config.ensemble.patience_ms)
+        self.live = {SECTION: {shadow.name: shadow for shadow in shadows}}
+        self.reports = {
+            SECTION: Report(dict[str, ShadowStats], lambda: {shadow.name: shadow.figures() for shadow in shadows})
+        }
+
+    @classmethod
+    def wanted(cls, config: EnsembleConfig) -> bool:
+        """Whether a member is a shadow."""
+        return bool(config.shadows)
+
+    def around_asker(self, asker: Node[Any, Any]) -> Node[Any, Any]:
+        """The tap, and after it the members."""
+        return Pipeline(self._tap, asker)

@@ -1,0 +1,99 @@
+"""A model that gets copies of images, and whose predictions are compared with the answers without changing them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from deployments.contract.batch import Batch
+from deployments.contract.item import Item
+from deployments.contract.rollout import ShadowSettings
+from graph.pipeline.background import PATIENCE_MS, Background, unhurried
+from graph.pipeline.copies import Copy
+from graph.pipeline.member_client import Member
+from graph.pipeline.record import Record
+
+if TYPE_CHECKING:
+    from graph.features.shadow.metrics import ShadowMetrics, ShadowStats
+
+logger = logging.getLogger("ray.serve")
+
+
+class Shadow:
+    """Draws images, and asks the model about them once they are answered; `settings` says how many."""
+
+    def __init__(
+        self,
+        name: str,
+        member: Member,
+        settings: ShadowSettings,
+        replaces: str,
+        metrics: ShadowMetrics,
+        seed: int | None = None,
+    ) -> None:
+        """Set the shadow and the name of the member that it is compared with, empty for none."""
+        self.name, self.settings, self._member, self._replaces = name, settings, member, replaces
+        self._metrics = metrics
+        self._random = random.Random(seed)
+        self._work = Background()
+
+    def draw(self, items: Sequence[Item]) -> list[int]:
+        """The positions of the images that it gets a copy of; none while it or the ingress is busy.
+
+        An image that a canary answers is left out: it would compare the shadow with a mix of versions.
+        """
+        drawn = [
+            position
+            for position, item in enumerate(items)
+            if item.error is None and item.queued_ns and not item.trials and self._random.random() < self.settings.share
+        ]
+        waited_ms = (time.time_ns() - min((item.queued_ns for item in items if item.queued_ns), default=0)) / 1e6
+        if drawn and (self._work.is_busy or waited_ms > self.settings.max_queue_ms):
+            self._count("dropped", len(drawn))
+            return []
+        return drawn
+
+    def ask(self, copies: Sequence[Copy], patience_ms: int | None) -> None:
+        """Ask about images that are answered; returns at once."""
+        if self._work.is_busy:
+            self._count("dropped", len(copies))
+        else:
+            self._work.start(self._ask(copies, patience_ms))
+
+    async def _ask(self, copies: Sequence[Copy], patience_ms: int | None) -> None:
+        batch = Batch.join([([place], part) for place, (part, _) in enumerate(copies)])
+        try:
+            async with asyncio.timeout((patience_ms or PATIENCE_MS) / 1000):
+                answer = await self._member.node(unhurried(Batch(batch.payload[self._member.pixels], batch.items)))
+        except Exception as err:
+            logger.info("shadow %r did not answer %d images: %r", self.name, len(copies), err)
+            self._count("failed", len(copies))
+            return
+        self._count("failed", len(copies) - len(answer.live))
+        for row, place in enumerate(answer.live):
+            self._compare(copies[place][1], int(answer.payload[row].argmax()))
+
+    def _compare(self, record: Record, index: int) -> None:
+        self._count("compared", 1)
+        for other, predicted in record.others(self._replaces).items():
+            self._metrics.predictions.add(self.name, other, predicted == index)
+        record.watchers.append(self._judge)
+        record.set_shadow(self.name, index)
+
+    def _judge(self, record: Record, name: str) -> None:
+        """Count which predictions were right, once the true label is known."""
+        if name == self.name:
+            right = record.shadows[name] == record.label
+            for other, predicted in record.others(self._replaces).items():
+                self._metrics.labelled[self.name, other, right, predicted == record.label] += 1
+
+    def _count(self, result: str, images: int) -> None:
+        self._metrics.images.add(self.name, result, count=images)
+
+    def figures(self) -> ShadowStats:
+        """What `/stats` reports about it."""
+        return self._metrics.figures(self.name, self._replaces)

@@ -1,0 +1,69 @@
+"""What is counted of shadows, for Prometheus and for `/stats`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from deployments.observe.metrics import TaggedCounter
+from graph.features.proportion import Proportion, proportion
+
+
+class Pairs(msgspec.Struct, frozen=True):
+    """Images with a true label, by which of two predictions was right."""
+
+    both: int
+    shadow_only: int
+    other_only: int
+    neither: int
+
+
+class ShadowStats(msgspec.Struct, frozen=True):
+    """A shadow, since the start of the ingress replica."""
+
+    replaces: Annotated[str, Meta(description="the member that it is compared with; empty for none")]
+    failed: Annotated[int, Meta(description="images that it did not answer")]
+    dropped: Annotated[int, Meta(description="images that were drawn but not sent to it")]
+    agreed: Annotated[
+        dict[str, Proportion], Meta(description="with the `ensemble`, and with the member that it replaces")
+    ]
+    labelled: Annotated[dict[str, Pairs], Meta(description="images with a true label, compared with the same two")]
+
+
+class ShadowMetrics:
+    """What the ingress counts of shadows.
+
+    Attributes:
+        labelled: images with a true label, by shadow, by what it is compared with, and by whether each was right.
+    """
+
+    def __init__(self) -> None:
+        self.images = TaggedCounter(
+            "ensemble_shadow_images",
+            "Images drawn for a shadow, by what came of them: compared, failed or dropped.",
+            *("member", "result"),
+        )
+        self.predictions = TaggedCounter(
+            "ensemble_shadow_predictions",
+            "Images by whether a shadow agreed with the ensemble, or with the member that it would replace.",
+            *("member", "other", "agrees"),
+        )
+        self.labelled: Counter[tuple[str, str, bool, bool]] = Counter()
+
+    def figures(self, name: str, replaces: str) -> ShadowStats:
+        """What `/stats` reports about a shadow, and the member that it replaces."""
+        agreed = self.predictions.counts
+        others = dict.fromkeys(str(other) for shadow, other, _ in agreed if shadow == name)
+        agrees = {other: (agreed[name, other, True], agreed[name, other, False]) for other in others}
+        pairs = dict.fromkeys(other for shadow, other, _, _ in self.labelled if shadow == name)
+        outcomes = (True, True), (True, False), (False, True), (False, False)
+        return ShadowStats(
+            replaces,
+            self.images.counts[name, "failed"],
+            self.images.counts[name, "dropped"],
+            {other: proportion(yes, yes + no) for other, (yes, no) in agrees.items()},
+            {other: Pairs(*(self.labelled[name, other, *right] for right in outcomes)) for other in pairs},
+        )

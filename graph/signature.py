@@ -1,0 +1,141 @@
+"""What the members must agree on, and the pixels that each of them takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from deployments.contract.errors import ConfigurationError
+from deployments.contract.member import MemberInterface, Signature
+from deployments.contract.preprocessing import AsSent, MemberInput, Preprocessing, Size
+from deployments.transformer.transformer import TransformerConfig
+from ensemble_serving.answer import Version
+from graph.config import EnsembleConfig
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class EnsembleSignature:
+    """What holds for all members, and what each of them takes.
+
+    Attributes:
+        labels: the class names, in order of index.
+        preprocessing: what each member takes, by name.
+        versions: of the model of each, by name; None where its server could not be asked.
+        voters: the members whose predictions are combined.
+        identities: where there is a cache, what decides each member's scores besides the pixels, by name.
+        unlabelled: the members that leave their labels open, where others name theirs.
+        sets_crop: see `MemberInterface`.
+    """
+
+    labels: tuple[str, ...]
+    preprocessing: Mapping[str, MemberInput]
+    versions: Mapping[str, Version | None]
+    voters: tuple[str, ...]
+    identities: Mapping[str, str]
+    unlabelled: tuple[str, ...] = ()
+    sets_crop: bool = False
+
+    def interface(self, name: str) -> MemberInterface:
+        """The interface that a member must have."""
+        return MemberInterface(self.preprocessing[name], self.labels, self.sets_crop)
+
+    @property
+    def pixels(self) -> dict[str, str]:
+        """The key of the pixels that each voter takes, by name."""
+        return {name: self.preprocessing[name].key for name in self.voters}
+
+    @property
+    def wanted(self) -> dict[str, MemberInput]:
+        """Every preprocessing once, by its key."""
+        return {preprocessing.key: preprocessing for preprocessing in self.preprocessing.values()}
+
+
+def agree(config: EnsembleConfig) -> EnsembleSignature:
+    """Read every member's signature, and compare them.
+
+    Raises:
+        ConfigurationError: a member can't be served, or two of them differ in classes or labels.
+    """
+    signatures = {member.name: member.signature(config.model_repository) for member in config.nodes}
+    classes = _agreed("number of classes", {name: each.classes for name, each in signatures.items()})
+    labels = _agreed("labels", {name: each.labels for name, each in signatures.items()})
+    if classes is None and labels is None:
+        raise ConfigurationError("members: none tells its classes; give a remote one `labels`, or start its server")
+    if labels is not None and classes not in {None, len(labels)}:
+        raise ConfigurationError(f"the models have {classes} classes but {len(labels)} labels")
+    predicting = (*config.voters, *config.canaries.values())
+    agreed = EnsembleSignature(
+        labels or tuple(str(index) for index in range(classes or 0)),
+        {name: _preprocessing(name, signatures, config.transformer) for name in signatures},
+        {name: each.version for name, each in signatures.items()},
+        tuple(member.name for member in config.voters),
+        # Read here, and not in the ingress, whose machine may have no model.
+        {} if config.cache is None else {each.name: each.identity(config.model_repository) for each in predicting},
+        tuple(name for name, told in signatures.items() if labels is not None and told.labels is None),
+        config.transformer.crop_ratio is not None,
+    )
+    for name, canary in config.canaries.items():
+        _check_canary(name, canary.name, agreed)
+    return agreed
+
+
+def _check_canary(name: str, canary: str, agreed: EnsembleSignature) -> None:
+    """Raise ConfigurationError unless the canary is another version that takes the same pixels."""
+    version = agreed.versions[canary]
+    if version is not None and version == agreed.versions[name]:
+        raise ConfigurationError(
+            f"members: {name!r}: canary: version {version} is what the member has itself; give the member the "
+            "`version` that the other images stay with"
+        )
+    if agreed.preprocessing[canary] != agreed.preprocessing[name]:
+        raise ConfigurationError(
+            f"members: {name!r}: canary: its version wants other pixels; make it a member with `role: shadow`"
+        )
+
+
+def _agreed(what: str, values: Mapping[str, T | None]) -> T | None:
+    """The one value of the members that have a value; raises ConfigurationError with two of them if they differ."""
+    given = {name: value for name, value in values.items() if value is not None}
+    if not given:
+        return None
+    first, agreed = next(iter(given.items()))
+    for name, value in given.items():
+        if value != agreed:
+            raise ConfigurationError(f"members {first!r} and {name!r} disagree on the {what}: {agreed} and {value}")
+    return agreed
+
+
+def _preprocessing(name: str, signatures: Mapping[str, Signature], config: TransformerConfig) -> MemberInput:
+    """What a member takes: by the transformer's configuration, by its own signature, or by those of the others."""
+    own = signatures[name]
+    if own.as_sent:
+        return AsSent()
+    ratios = {each.crop_ratio for each in signatures.values() if each.crop_ratio is not None}
+    ratio = config.crop_ratio or own.crop_ratio or (ratios.pop() if len(ratios) == 1 else None)
+    return Preprocessing(
+        _size(name, signatures, config),
+        ratio or 1.0,
+        own.resize or "crop",
+        own.interpolation or "area",
+        own.border or (0, 0, 0),
+    )
+
+
+def _size(name: str, signatures: Mapping[str, Signature], config: TransformerConfig) -> Size:
+    own = signatures[name].size
+    if config.size is not None and own not in {None, config.size}:
+        raise ConfigurationError(f"transformer.size: {config.size}, but member {name!r} takes {own}")
+    if (size := config.size or own) is not None:
+        return size
+    sizes = {each.size for each in signatures.values() if each.size is not None}
+    if not sizes:
+        raise ConfigurationError("transformer.size: no member fixes its input size, so the transformer must")
+    if len(sizes) > 1:
+        raise ConfigurationError(
+            f"transformer.size: member {name!r} takes any size and the others differ: {sorted(sizes)}; "
+            "prepare it again with the --size that it shall take"
+        )
+    return sizes.pop()

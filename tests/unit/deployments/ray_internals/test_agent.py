@@ -1,0 +1,57 @@
+"""Ray's agent adds up the processes of a machine: what replicas leave behind is no series."""
+
+import inspect
+
+import pytest
+from prometheus_client import REGISTRY
+from ray._private import services
+from ray._private.telemetry.open_telemetry_metric_recorder import OpenTelemetryMetricRecorder
+from ray.dashboard.modules.reporter import reporter_agent
+
+from deployments.ray_internals import agent, fork_client
+
+
+def exported(name):
+    """The samples of Ray's metric, by the values of its tags."""
+    samples = [each for family in REGISTRY.collect() for each in family.samples if each.name == name]
+    tags = ("deployment", "WorkerId", "replica")
+    return {tuple(each.labels[tag] for tag in tags if tag in each.labels): each.value for each in samples}
+
+
+@pytest.fixture(scope="module")
+def recorder():
+    """Ray's own, in its agent's class."""
+    return agent.recorder(OpenTelemetryMetricRecorder)()
+
+
+def tags(worker):
+    return {"deployment": "Ingress", "WorkerId": worker, "replica": worker, "handle": worker, "actor_id": worker}
+
+
+def test_counters_and_histograms_are_of_the_machine(recorder):
+    recorder.register_counter_metric("test_agent_counter", "")
+    recorder.register_histogram_metric("test_agent_seconds", "", [1.0, 2.0])
+    for worker in map(str, range(20)):
+        recorder.set_metric_value("test_agent_counter", tags(worker), 2.0)
+        point = {"tags": tags(worker), "bucket_counts": [1, 2, 0]}
+        recorder.record_histogram_aggregated_batch("test_agent_seconds", [point])
+    assert exported("ray_test_agent_counter_total") == {("Ingress",): 40}
+    assert exported("ray_test_agent_seconds_count") == {("Ingress",): 60}
+
+
+def test_a_gauge_is_of_its_process(recorder):
+    recorder.register_gauge_metric("test_agent_gauge", "")
+    for worker in ("a", "b"):
+        recorder.set_metric_value("test_agent_gauge", tags(worker), 3.0)
+    assert exported("ray_test_agent_gauge") == {("Ingress", "a", "a"): 3, ("Ingress", "b", "b"): 3}
+
+
+def test_rays_agent_is_where_it_is_replaced():
+    assert agent.script().is_file()
+    assert str(agent.script()).endswith(fork_client.AGENT)
+    assert 'os.path.join(RAY_PATH, "dashboard", "agent.py")' in inspect.getsource(services.start_raylet)
+
+
+def test_ray_makes_its_recorder_by_the_name_that_is_replaced():
+    assert reporter_agent.OpenTelemetryMetricRecorder is OpenTelemetryMetricRecorder
+    assert "OpenTelemetryMetricRecorder" in reporter_agent.ReporterAgent.__init__.__code__.co_names

@@ -1,0 +1,64 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from deployments.private import changeable_by_others, is_private, make_private
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "above" / "folder").mkdir(parents=True, mode=0o755)
+    return tmp_path / "above" / "folder"
+
+
+def test_a_folder_of_ones_own_is(folder):
+    assert changeable_by_others(folder) is None
+    assert changeable_by_others(folder / "none" / "either") is None
+    # On the way, /tmp is sticky: what is this user's there stays.
+    assert changeable_by_others(Path("/")) is None
+
+
+def test_one_that_others_may_write_to_is_not_and_neither_is_what_is_below_it(folder):
+    above = folder.parent
+    above.chmod(0o777)
+    assert changeable_by_others(folder) == changeable_by_others(folder / "none") == changeable_by_others(above) == above
+    # In a sticky one nobody replaces what is this user's, but anybody makes what is not there.
+    above.chmod(0o1777)
+    assert changeable_by_others(folder) is None
+    assert changeable_by_others(above) == changeable_by_others(above / "none") == above
+
+
+def test_another_users_is_not_and_neither_is_a_link_of_theirs(folder, needs_root):
+    os.symlink(folder, link := folder.parent / "link")
+    assert changeable_by_others(link) is None
+    os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
+    assert changeable_by_others(link) == link
+    os.chown(folder, NOBODY, NOBODY)
+    assert changeable_by_others(folder) == folder
+
+
+def test_where_a_link_leads_counts(folder):
+    os.symlink(folder, link := folder.parent / "link")
+    folder.chmod(0o777)
+    assert changeable_by_others(link) == folder
+
+
+def test_a_group_of_more_than_this_user_is_others(folder, needs_root):
+    folder.chmod(0o775)
+    assert changeable_by_others(folder) is None
+    os.chown(folder, -1, NOBODY)
+    assert changeable_by_others(folder) == folder
+
+
+def test_a_private_folder_is_made_and_one_of_others_is_refused(folder, needs_root):
+    folder.chmod(0o700)
+    make_private(folder / "made")
+    assert is_private(folder / "made")
+    make_private(folder / "made")
+    for change in (lambda: (folder / "made").chmod(0o750), lambda: os.chown(folder / "made", NOBODY, NOBODY)):
+        change()
+        with pytest.raises(PermissionError, match="not a folder of this user alone"):
+            make_private(folder / "made")

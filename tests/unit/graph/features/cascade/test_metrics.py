@@ -1,0 +1,22 @@
+from deployments.observe import metrics as observed
+from graph.features.cascade import metrics
+from graph.features.cascade.metrics import AuditMetrics
+from tests.metrics import recorded
+
+
+def test_what_an_audit_found_is_told_with_its_interval_and_the_bound(monkeypatch):
+    told = recorded(monkeypatch, observed)
+    monkeypatch.setattr(metrics, "report_periodically", lambda report, _: report())
+
+    class Audit:
+        at_most = 0.02
+
+        def report(self):
+            return [("a", 0.7, (0.01, 0.02, 0.03)), ("b", 0.8, None)]
+
+    AuditMetrics().follow(Audit())
+    shares = {tags["bound"]: value for name, value, tags in told if name == "ensemble_cascade_audit_share"}
+    assert shares == {"low": 0.01, "mean": 0.02, "high": 0.03}
+    thresholds = {tags["member"]: value for name, value, tags in told if name == "ensemble_cascade_exit_at"}
+    assert thresholds == {"a": 0.7, "b": 0.8}
+    assert ("ensemble_cascade_audit_at_most", 0.02, {}) in told
