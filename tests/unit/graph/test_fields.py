@@ -252,7 +252,7 @@ def placed(args):
 
 def placed_features(args):
     """The features of the application."""
-    return [each.feature for each in build(args)._bound_deployment.init_args[0].features]
+    return [each.feature for each in build(args)._bound_deployment.init_args[0].build.args[2]]
 
 
 def pinned(args):

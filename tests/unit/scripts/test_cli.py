@@ -54,9 +54,9 @@ def test_the_version_is_that_of_the_package_and_of_the_changelog(capsys):
 def test_other_code_of_our_names_is_found(tmp_path, monkeypatch):
     assert shipped.hidden() == {}
     (tmp_path / "graph.py").touch()
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "__init__.py").touch()
-    places = {"graph": str(tmp_path / "graph.py"), "models": str(tmp_path / "models" / "__init__.py")}
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "__init__.py").touch()
+    places = {"graph": str(tmp_path / "graph.py"), "scripts": str(tmp_path / "scripts" / "__init__.py")}
     assert shipped.hidden([str(tmp_path)]) == places
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(

@@ -368,11 +368,11 @@ async def test_a_model_of_a_fixed_number_of_images_is_asked_for_so_many(way):
 
 
 async def test_when_a_part_of_a_batch_has_failed_the_server_no_longer_works_on_the_others(way):
-    server, waits = StandIn(), asyncio.Event()
+    server, waits, ended = StandIn(), asyncio.Event(), asyncio.Event()
 
     async def hang():
         waits.set()
-        await asyncio.sleep(60)
+        await ended.wait()
 
     async def fail():
         await waits.wait()
@@ -387,6 +387,7 @@ async def test_when_a_part_of_a_batch_has_failed_the_server_no_longer_works_on_t
     async with asyncio.timeout(30):
         while endpoint.in_flight:
             await asyncio.sleep(0)
+    ended.set()
     await server.stop()
 
 
