@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ensemble_capacity.load.protocols.classify import Classify
-from ensemble_capacity.load.protocols.open_inference import OpenInference
-from ensemble_capacity.load.protocols.tensors import Input
+from ensemble_capacity.load.protocols import Classify
+from ensemble_capacity.load.tensors import Input, OpenInference
 from lab.benchmark.workloads import CACHE
 from scripts.errors import ScriptError
 

@@ -17,13 +17,11 @@ from typing import Any
 import psutil
 import yaml
 
-from ensemble_capacity.load.duration import Duration
 from ensemble_capacity.load.load import Closed, Mode, Target
-from ensemble_capacity.load.measure import measure
-from ensemble_capacity.load.processes import Processes
-from ensemble_capacity.load.protocols.classify import Classify
-from ensemble_capacity.load.protocols.open_inference import OpenInference
-from ensemble_capacity.load.row import Row
+from ensemble_capacity.load.machine import Processes
+from ensemble_capacity.load.measure import Duration, Row, measure
+from ensemble_capacity.load.protocols import Classify
+from ensemble_capacity.load.tensors import OpenInference
 from ensemble_serving.transports import NoResponse, once
 from lab.benchmark.peer import AS_IT_IS, form, grpc_form, head, python_of
 from lab.benchmark.workloads import ROOT, Placement, Workload

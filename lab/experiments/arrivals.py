@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from ensemble_capacity.load.arrivals import Arrivals
-from ensemble_capacity.load.load import Closed
+from ensemble_capacity.load.load import Arrivals, Closed
 from lab.benchmark.systems import OURS, System, peers, running
 from lab.benchmark.workloads import Workload, workload
 from lab.experiments.experiment import Experiment, Groups, Here, Part, Rows, check_photographs

@@ -21,10 +21,9 @@ import httpx
 import numpy as np
 from tqdm import tqdm
 
-from ensemble_capacity.load.arrivals import Arrivals
 from ensemble_capacity.load.generator import Generator
-from ensemble_capacity.load.load import Closed, Target
-from ensemble_capacity.load.protocols.classify import Classify
+from ensemble_capacity.load.load import Arrivals, Closed, Target
+from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import Records, between, latency_ms, quantile, with_failures
 from ensemble_capacity.plan.server import serving
 from graph.scaling.replicas import Load, needed

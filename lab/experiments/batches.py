@@ -11,12 +11,11 @@ from typing import Any
 from tqdm import tqdm
 
 from deployments.cpus import available_cpus
-from ensemble_capacity.load.duration import Duration
 from ensemble_capacity.load.load import Closed, Target
+from ensemble_capacity.load.measure import Duration
 from ensemble_capacity.load.measure import measure as measured
-from ensemble_capacity.load.protocols.open_inference import OpenInference
-from ensemble_capacity.load.protocols.protocol import Protocol
-from ensemble_capacity.load.protocols.tensors import Input
+from ensemble_capacity.load.protocols import Protocol
+from ensemble_capacity.load.tensors import Input, OpenInference
 from ensemble_serving.transports import Request
 from lab.benchmark.__main__ import Limit
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ensemble_capacity.load.energy import Energy
+from ensemble_capacity.load.machine import Energy
 from scripts.errors import ScriptError, errors_in_one_line, number
 from scripts.flags import described
 from scripts.results import Table, add_files, check_files, write_files

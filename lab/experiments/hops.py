@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
+from ensemble_capacity.plan.placements import placed
 from tqdm import tqdm
 
 from deployments.observe.exporters import FOLDER
 from ensemble_capacity.plan.server import serving
-from ensemble_capacity.plan.variant import placed
 from lab.benchmark.workloads import photographs, workload
 from lab.experiments.experiment import Experiment, Groups, Here, Part, Rows, check_photographs
 from lab.experiments.path import ARROW, ELSEWHERE

@@ -17,7 +17,7 @@ from typing import Any
 from deployments.cpus import available_cpus
 from deployments.repository.repository import DEFAULT_ROOT, find
 from ensemble_capacity.load.load import Closed
-from ensemble_capacity.load.row import Row
+from ensemble_capacity.load.measure import Row
 from lab.benchmark.systems import OURS, System, named, running
 from lab.benchmark.workloads import MEMBERS, Placement, Precision, Workload, workload
 from lab.experiments.cascade import Setup, files

@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from ensemble_capacity.load.arrivals import Arrivals
 from ensemble_capacity.load.generator import Generator
-from ensemble_capacity.load.load import Closed, Mode, Target
-from ensemble_capacity.load.protocols.classify import Classify
+from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
+from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import RIGHT, SHED, Records, between, latency_ms, ok, quantile
 from lab.benchmark.systems import HTTP_PORT, VARIANTS, Running, running
 from lab.benchmark.workloads import Workload, workload

@@ -17,17 +17,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from ensemble_capacity.plan.placements import placed, tuned
 from tqdm import tqdm
 
-from ensemble_capacity.load.arrivals import Arrivals
-from ensemble_capacity.load.load import Closed
+from ensemble_capacity.load.load import Arrivals, Closed
 from ensemble_capacity.plan import profile as profiles
 from ensemble_capacity.plan.measuring import measure
 from ensemble_capacity.plan.prediction import Prediction, predict
 from ensemble_capacity.plan.profile import Placement, Profile
 from ensemble_capacity.plan.server import loaded, serving
-from ensemble_capacity.plan.setting import setting
-from ensemble_capacity.plan.variant import placed, tuned
 from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line, positive
 from scripts.flags import described

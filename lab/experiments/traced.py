@@ -12,8 +12,8 @@ from itertools import cycle, takewhile
 from statistics import fmean
 from typing import Any
 
-from ensemble_capacity.load.arrivals import Arrivals
-from ensemble_capacity.load.protocols.classify import Classify
+from ensemble_capacity.load.load import Arrivals
+from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import DEGRADED
 from ensemble_capacity.plan.server import WARM_UP_S
 from ensemble_serving.transports import NoResponse, Transport, connect

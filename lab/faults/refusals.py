@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from ensemble_capacity.load.arrivals import Arrivals
 from ensemble_capacity.load.generator import Generator
-from ensemble_capacity.load.load import Closed, Mode, Target
-from ensemble_capacity.load.protocols.classify import Classify
+from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
+from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import RETRY, Records, between, latency_ms, ok, outcomes, quantile
 from lab.benchmark.systems import HTTP_PORT, OURS, running
 from lab.benchmark.workloads import workload

@@ -10,7 +10,7 @@ import numpy as np
 
 from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Closed, Target
-from ensemble_capacity.load.protocols.classify import Classify
+from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import DEGRADED, Records, latency_ms, ok, quantile
 
 # A client whose request failed waits so long: one that fails at once would count thousands of failures per second.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from deployments.repository.repository import DEFAULT_ROOT, find
-from ensemble_capacity.load.protocols.classify import Classify
+from ensemble_capacity.load.protocols import Classify
 from lab.benchmark import peer as peer_file
 from lab.benchmark import systems, workloads
 from lab.benchmark.peer import grpc_form, head

@@ -2,8 +2,7 @@ import math
 
 import pytest
 
-from ensemble_capacity.load.arrivals import Arrivals
-from ensemble_capacity.load.load import Closed
+from ensemble_capacity.load.load import Arrivals, Closed
 from ensemble_capacity.load.records import LOST, RETRY
 from lab.faults import refusals
 from lab.faults.refusals import LOADS, Result, result, sent

@@ -1,5 +1,7 @@
 """A remote member asks real model servers: it answers what the local one does."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -11,11 +13,9 @@ from deployments.members.open_inference import OpenInference
 from deployments.members.openvino import OpenVino
 from deployments.members.tensorflow_serving import TensorFlowServing
 from deployments.repository.repository import DEFAULT_ROOT
-from ensemble_capacity.load import flags, plan
-from ensemble_capacity.load.__main__ import described
-from ensemble_capacity.load.duration import Duration
+from ensemble_capacity.load import __main__ as load
 from ensemble_capacity.load.load import Closed
-from ensemble_capacity.load.measure import measure
+from ensemble_capacity.load.measure import Duration, measure
 from scripts.dataset import decode
 from tests import pictures
 from tests.batches import batch, errors, notes
@@ -116,7 +116,7 @@ async def test_kserves_server_as_one_of_tensorflows_which_tells_no_metadata(serv
 
 def loaded(url, *given):
     """The row that `ensemble load` measures."""
-    target = described(plan.target(flags.parser("").parse_args([url, *given])))
+    target = load.described(load.target_of(SimpleNamespace(**load.main.make_context("load", [url, *given]).params)))
     return measure(target, Closed(2), Duration(0.2, 0.5))
 
 

@@ -77,7 +77,7 @@ def test_an_old_name_of_a_command_says_the_new_one(capsys):
         cli.main(["overload", "--help"])
     told = capsys.readouterr()
     assert end.value.code == 0
-    assert told.out.startswith("usage: ensemble load ")
+    assert told.out.startswith("Usage: ensemble load ")
     assert told.err == "ensemble overload is now ensemble load: see its --help\n"
 
 

@@ -1,47 +1,156 @@
-"""Loads a server and reports its rate, latency and cost.
-
-    ensemble load http://127.0.0.1:8000                                   # 8 clients at a time
-    ensemble load http://127.0.0.1:8000 --concurrency 1 8 32 --html load.html
-    ensemble load grpc://127.0.0.1:9000 --rate 100 200 --arrivals poisson
-    ensemble load http://127.0.0.1:8000 --slo-ms 50 --percentile 99       # the highest rate that holds
-    ensemble load http://triton:8000/v2 --model resnet --batch 8
-
-It loads any server that speaks the Open Inference Protocol or TensorFlow Serving's API, and one that takes an image as
-the body of a POST (to the URL's path, by default /classify). Latency counts from when a request was due. A load is
-measured in windows until the last three agree, as perf_analyzer does it. The exit status is 1 if every request failed.
-See docs/load.md.
-"""
+"""Loads a server and reports its rate, latency and cost."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import math
+import os
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
 
+import click
 import psutil
 from tqdm import tqdm
 
-from ensemble_capacity.load import flags, plan
-from ensemble_capacity.load.arrivals import Arrivals
 from ensemble_capacity.load.generator import Generator
-from ensemble_capacity.load.load import Closed, Mode, Target
-from ensemble_capacity.load.measure import measure
-from ensemble_capacity.load.report.page import page
-from ensemble_capacity.load.report.report import Report, remarks
-from ensemble_capacity.load.row import Row
+from ensemble_capacity.load.load import Arrivals, Closed, Mode, Process, Target
+from ensemble_capacity.load.measure import Duration, Row, measure
+from ensemble_capacity.load.protocols import NAMES, Classify, chosen
+from ensemble_capacity.load.report import Report, page
 from ensemble_capacity.load.search import Objective, search
 from ensemble_capacity.load.server import Server
+from ensemble_capacity.options import FILE, POSITIVE, SHARE, Command, Number, OutputFile, option
 from ensemble_serving.transports import NoResponse, Response, ResponseTimeout
-from scripts.errors import ScriptError
+from ensemble_serving.url import parsed
+from scripts.client import KEY
+from scripts.dataset import SUFFIXES, Dataset
+from scripts.errors import DatasetError, ScriptError
+from scripts.shipped import shipped
 
 # The first request: the server may have to warm up.
 FIRST_TIMEOUT_S = 30.0
+MOST_IMAGES = 10_000
+
+
+def image_files(paths: Sequence[Path]) -> list[Path]:
+    """Find the files to send: files as they are named, and the images of folders; a cat by default.
+
+    Raises:
+        ScriptError: a folder has no image.
+    """
+    found: list[Path] = []
+    for path in paths or [shipped("tests/cat.jpg")]:
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES) if path.is_dir() else [path]
+        if not files:
+            raise ScriptError(f"--images: there is no image in {path}")
+        found += files
+    return found[:MOST_IMAGES]
+
+
+def target_of(options: SimpleNamespace) -> Target:
+    """Make the target of a command line.
+
+    Raises:
+        ScriptError: an option's value can't be used; the message names the option.
+    """
+    try:
+        url = parsed(options.url)
+        protocol = chosen(url, options.protocol, options.model, dict(options.shape))
+    except ValueError as err:
+        raise ScriptError(f"{'URL' if options.protocol is None else '--protocol'}: {err}") from err
+    if options.shape and isinstance(protocol, Classify):
+        raise ScriptError(f"--shape: {protocol.path} takes images as they are; it is for models with tensors")
+    if options.ca is not None and url.scheme in {"http", "grpc"}:
+        raise ScriptError(f"--ca: {url.scheme}:// has no certificate; it is for https:// and grpcs://")
+    images, labels = _images(options)
+    if options.repeats is not None and not all(image.startswith(b"\xff\xd8") for image in images):
+        raise ScriptError("--repeats: every image must be a JPEG")
+    return Target(
+        url=options.url,
+        protocol=protocol,
+        images=images,
+        labels=labels if isinstance(protocol, Classify) and options.batch == 1 else (),
+        batch=options.batch,
+        repeats=options.repeats,
+        key=os.environ.get(KEY, ""),
+        ca_file=options.ca,
+        timeout_s=options.timeout,
+        connections=options.connections,
+    )
+
+
+def _images(options: SimpleNamespace) -> tuple[tuple[bytes, ...], tuple[str, ...]]:
+    """Read the images to send, and their labels if they have any."""
+    if options.data is None:
+        try:
+            return tuple(file.read_bytes() for file in image_files(options.images)), ()
+        except OSError as err:
+            raise ScriptError(f"--images: {err}") from err
+    try:
+        dataset = Dataset.open(options.data)
+        # Of every class, and the same ones each time.
+        part = dataset.hold_out(MOST_IMAGES)[1] if len(dataset) > MOST_IMAGES else dataset
+        pairs = list((part or dataset).read())
+    except DatasetError as err:
+        raise ScriptError(f"--data: {err}") from err
+    return tuple(image for image, _ in pairs), tuple(label for _, label in pairs)
+
+
+def modes_of(options: SimpleNamespace) -> list[Mode]:
+    """Make the loads of a command line, in order; for a search the arrivals alone, whose rate does not matter.
+
+    Raises:
+        ScriptError: the times to replay are wrong.
+    """
+    if options.replay is not None:
+        times = _times(options.replay)
+        return [Arrivals(len(times) / max(times[-1], 1e-9), times=times)]
+    if options.rate or options.slo_ms is not None:
+        return [Arrivals(rate, options.arrivals, options.cv, seed=options.seed) for rate in options.rate or [1.0]]
+    return [Closed(clients) for clients in options.concurrency or [8]]
+
+
+def _times(path: Path) -> tuple[float, ...]:
+    """Read times to replay, seconds from the first."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as err:
+        raise ScriptError(f"--replay: {err}") from err
+    times: list[float] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            time = float(line)
+        except ValueError:
+            time = math.nan
+        if not math.isfinite(time):
+            raise ScriptError(f"--replay: {path}, line {number}: {line.strip()[:40]!r} is no number of seconds")
+        if times and time < times[-1]:
+            raise ScriptError(f"--replay: {path}, line {number}: {time:g} comes after {times[-1]:g}; sort the times")
+        times.append(time)
+    if not times:
+        raise ScriptError(f"--replay: {path} has no times")
+    return tuple(time - times[0] for time in times)
+
+
+def duration_of(options: SimpleNamespace, mode: Mode) -> Duration:
+    """Choose how long a load is measured."""
+    percentile = 99.0 if options.percentile is None and options.slo_ms is not None else options.percentile
+    if isinstance(mode, Arrivals) and mode.times is not None:
+        # To the last request, and no longer.
+        return Duration(0.0, mode.times[-1] + 0.001, percentile=percentile)
+    given = (options.warm_up, options.seconds, options.window, options.stability / 100)
+    return Duration(*given, trials=options.trials, percentile=percentile, limit_ms=options.slo_ms)
 
 
 def described(target: Target) -> Target:
-    """The target with its server's description of the model, after a first request to it.
+    """Add the server's description of the model to the target, and send a first request.
 
     Raises:
         ScriptError: the server is not there, has no such model, or refuses the request.
@@ -69,79 +178,169 @@ def described(target: Target) -> Target:
     return found
 
 
-def measured(
-    args: argparse.Namespace, modes: Sequence[Mode], target: Target, server: Server
-) -> Iterator[tuple[Row, bool]]:
-    """Measure each load of the command line; each row, and whether it is what a search found."""
-
-    def run(mode: Mode) -> Row:
-        duration = plan.duration(args, mode)
-        form = "{desc}{percentage:3.0f}%|{bar}| {elapsed} of at most {total:.0f} s{postfix}"
-        with tqdm(total=duration.longest_s, desc=name(mode), bar_format=form, leave=False, mininterval=0.5) as bar:
-
-            def tick(generator: Generator) -> None:
-                bar.set_postfix_str(f"{generator.count:,} requests, {generator.under_way:,} under way", refresh=False)
-                bar.update(min(time.perf_counter() - generator.began, duration.longest_s) - bar.n)
-
-            return measure(target, mode, duration, processes=args.processes, server=server, tick=tick)
-
-    if args.slo_ms is None:
-        yield from ((run(mode), False) for mode in modes)
-        return
-    [arrivals] = modes
-    assert isinstance(arrivals, Arrivals)
-    percentile = 99.0 if args.percentile is None else args.percentile
-    yield from search(Objective(args.slo_ms, percentile), arrivals, run)
-
-
-def name(mode: Mode) -> str:
-    """A load in words."""
-    if isinstance(mode, Closed):
-        return f"{mode.concurrency} at a time"
-    return "replay" if mode.times is not None else f"{mode.rate:.4g}/s"
+def check(context: click.Context, options: SimpleNamespace) -> None:
+    """Raise UsageError for options that contradict each other, or have no effect beside the others."""
+    for old, new in (("photographs", "images"), ("clients", "concurrency")):
+        if given := getattr(options, old):
+            print(f"ensemble load: name them by --{new}; a later version takes no {old}", file=sys.stderr)
+            setattr(options, new, given)
+    modes = [f"--{name}" for name in ("concurrency", "rate", "replay") if getattr(options, name)]
+    is_open, is_timed = options.rate or options.slo_ms, options.seconds or options.replay
+    if len(modes) > 1 or (modes and options.slo_ms):
+        searching = "--slo-ms: searches the rate by itself, not together with " if options.slo_ms else ""
+        raise click.UsageError(searching + ", ".join(modes) + ("" if searching else ": name one of them"))
+    if options.images and options.data:
+        raise click.UsageError("--images: not together with --data")
+    if options.repeats is not None and (options.batch > 1 or options.data):
+        raise click.UsageError("--repeats: not together with --batch or --data")
+    ignored = (
+        (not is_open, ("arrivals", "cv", "seed"), "is for --rate or --slo-ms"),
+        (options.arrivals != "gamma", ("cv",), "is for --arrivals gamma"),
+        (options.replay, ("seconds", "warm_up"), "not together with --replay, which lasts as long as its times"),
+        (is_timed, ("window", "stability", "trials"), "not together with --seconds or --replay, whose time is fixed"),
+    )
+    for name, reason in ((name, reason) for is_so, names, reason in ignored if is_so for name in names):
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.replace('_', '-')}: {reason}")
 
 
-def report(made: Report, args: argparse.Namespace) -> None:
-    """Print the report, and write the files that the flags name."""
-    (table := made.table()).show()
-    for remark in remarks(made):
-        print(remark)
-    for file, text in (
-        (args.markdown, table.markdown),
-        (args.json, made.json),
-        (args.csv, made.csv),
-        (args.html, lambda: page(made)),
-    ):
-        if file is not None:
-            file.write_text(text(), encoding="utf-8")
+class Shape(click.ParamType[Any]):
+    """An input's extents, as in `NAME:3,224,224`."""
+
+    name = "shape"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType.convert`."""
+        name, _, extents = str(value).rpartition(":")
+        numbers = extents.split(",")
+        if not name or not all(each.strip().isdigit() and int(each) > 0 for each in numbers):
+            self.fail("must be like image:3,224,224, extents without the batch", param, ctx)
+        return name, tuple(map(int, numbers))
 
 
-def main() -> None:
-    """Parse the command line, load and report."""
-    parser = flags.parser(__doc__ or "")
-    args = parser.parse_args()
-    flags.check(parser, args)
+@click.command("load", cls=Command)
+@click.argument("url")
+# As an earlier version had them.
+@click.argument("photographs", type=FILE, nargs=-1, metavar="")
+@option("--clients", type=POSITIVE, multiple=True, hidden=True, help="See --concurrency.")
+@option(
+    "--images",
+    type=FILE,
+    multiple=True,
+    metavar="PATH...",
+    help="Files and folders to send, 10,000 images at most; else a cat.",
+)
+@option("--data", type=FILE, help="Labelled images to send, <class>/*.jpg, folder or zip.")
+@option("--batch", type=click.IntRange(1, 64), default=1, help="Images per request.")
+@option("--repeats", type=SHARE, help="Share of requests whose JPEG was sent before; the others are new.")
+@option("--protocol", type=click.Choice(NAMES), help="Default: by the URL's path; for gRPC open-inference.")
+@option("--model", default="ensemble", help="The model's name at the server.")
+@option("--shape", type=Shape(), multiple=True, metavar="INPUT:H,W...", help="Dimensions that the server leaves open.")
+@option("--ca", type=FILE, help=f"Certificate to trust, PEM; a key is read from {KEY}.")
+@option(
+    "--concurrency",
+    type=click.IntRange(1, 10_000),
+    multiple=True,
+    metavar="N...",
+    help="Clients of a closed loop; else 8.",
+)
+@option("--rate", type=Number(), multiple=True, metavar="R...", help="An open loop, requests per second.")
+@option("--replay", type=FILE, help="An open loop at recorded times, seconds, one per line.")
+@option("--arrivals", type=click.Choice(get_args(Process)), default="poisson", help="Of --rate and --slo-ms.")
+@option("--cv", type=Number(), default=2.0, help="Of gamma: coefficient of variation of the gaps; 1 is poisson.")
+@option("--slo-ms", type=Number(), help="Search the highest rate at which the percentile is at most this.")
+@option("--percentile", type=Number(below=100), help="Of the latency: for --slo-ms, 99; for --stability, the mean.")
+@option("--seed", type=int, default=0, help="Of the arrivals.")
+@option("--seconds", type=Number(), help="Measure for this time, instead of in windows.")
+@option("--window", type=Number(), default=5.0, help="Length of a window, seconds.")
+@option("--stability", type=Number(), default=10.0, help="Largest difference between windows that agree, percent.")
+@option("--trials", type=POSITIVE, default=10, help="Most windows.")
+@option("--warm-up", type=Number(or_zero=True), default=1.0, help="Before the measurement, seconds.")
+@option("--timeout", type=Number(), default=60.0, help="Longest time of a request, seconds.")
+@option("--processes", type=click.IntRange(1, 64), default=1, help="Processes that send.")
+@option("--connections", type=POSITIVE, help="Most connections; default: 1,000, for gRPC up to 8.")
+@option("--pid", type=POSITIVE, help="The server's process; default: the one that listens on the URL's port.")
+@option("--json", type=OutputFile(), help="Write everything as JSON.")
+@option("--markdown", type=OutputFile(), help="Write the table.")
+@option("--csv", type=OutputFile(), help="Write perf_analyzer's columns.")
+@option("--html", type=OutputFile(), help="Write a page with charts, which opens from disk.")
+@option("--price-per-hour", type=Number(), help="Price of the machine, for the cost of a million images.")
+@click.pass_context
+def main(context: click.Context, /, **given: Any) -> None:
+    """Load a server and report its rate, latency and cost.
+
+    ensemble load http://127.0.0.1:8000                                   # 8 clients at a time
+    ensemble load http://127.0.0.1:8000 --concurrency 1 8 32 --html load.html
+    ensemble load grpc://127.0.0.1:9000 --rate 100 200 --arrivals poisson
+    ensemble load http://127.0.0.1:8000 --slo-ms 50 --percentile 99       # the highest rate that holds
+    ensemble load http://triton:8000/v2 --model resnet --batch 8
+
+    URL is http://host:port[/path], https://, grpc://host:port or grpcs://. It loads any server that speaks the Open
+    Inference Protocol or TensorFlow Serving's API, and one that takes an image as the body of a POST (to the URL's
+    path, by default /classify). Latency counts from when a request was due. A load is measured in windows until the
+    last three agree, as perf_analyzer does it. The exit status is 1 if every request failed. See docs/load.md.
+    """
+    options = SimpleNamespace(**given)
+    check(context, options)
     try:
-        modes = plan.modes(args)
-        target = described(plan.target(args))
-        with Server(target, args.model, args.pid) as server:
-            rows: list[Row] = []
-            found = None
-            try:
-                for row, is_found in measured(args, modes, target, server):
-                    rows.append(row)
-                    found = len(rows) - 1 if is_found else None
-            finally:
-                # Of what ends early, what was measured.
-                if rows:
-                    spoken, percentile = target.protocol.name, args.percentile or 99.0
-                    report(Report(args.url, spoken, rows, args.slo_ms, percentile, found, args.price_per_hour), args)
-        if not any(row.requests for row in rows):
-            raise SystemExit(1)
-    except psutil.NoSuchProcess:
-        parser.error(f"--pid: there is no process {args.pid}")
+        modes, target = modes_of(options), target_of(options)
+        rows = loaded(options, modes, described(target))
+    except psutil.NoSuchProcess as err:
+        raise click.UsageError(f"--pid: there is no process {options.pid}") from err
     except (ScriptError, OSError) as err:
-        parser.error(str(err))
+        raise click.UsageError(str(err)) from err
+    if not any(row.requests for row in rows):
+        sys.exit(1)
+
+
+def loaded(options: SimpleNamespace, modes: Sequence[Mode], target: Target) -> list[Row]:
+    """Measure every load and report the rows; of a run that ends early, those that were measured."""
+    rows: list[Row] = []
+    found = None
+    percentile = options.percentile or 99.0
+    with Server(target, options.model, options.pid) as server:
+
+        def run(mode: Mode) -> Row:
+            rows.append(measured(options, mode, target, server))
+            return rows[-1]
+
+        try:
+            if options.slo_ms is None:
+                list(map(run, modes))
+            else:
+                [arrivals] = modes
+                assert isinstance(arrivals, Arrivals)
+                is_found = search(Objective(options.slo_ms, percentile), arrivals, run)
+                found = len(rows) - 1 if is_found else None
+        finally:
+            if rows:
+                made = (options.url, target.protocol.name, rows, options.slo_ms, percentile, found)
+                write(Report(*made, options.price_per_hour), options)
+    return rows
+
+
+def measured(options: SimpleNamespace, mode: Mode, target: Target, server: Server) -> Row:
+    """Measure a load, and show how far it is."""
+    duration = duration_of(options, mode)
+    name = f"{mode.concurrency} at a time" if isinstance(mode, Closed) else f"{mode.rate:.4g}/s"
+    form = "{desc}{percentage:3.0f}%|{bar}| {elapsed} of at most {total:.0f} s{postfix}"
+    with tqdm(total=duration.longest_s, desc=name, bar_format=form, leave=False, mininterval=0.5) as bar:
+
+        def tick(generator: Generator) -> None:
+            bar.set_postfix_str(f"{generator.count:,} requests, {generator.under_way:,} under way", refresh=False)
+            bar.update(min(time.perf_counter() - generator.began, duration.longest_s) - bar.n)
+
+        return measure(target, mode, duration, processes=options.processes, server=server, tick=tick)
+
+
+def write(report: Report, options: SimpleNamespace) -> None:
+    """Print the report, and write the files that the options name."""
+    (table := report.table()).show()
+    print(*report.remarks(), sep="\n")
+    texts = {"markdown": table.markdown, "json": report.json, "csv": report.csv, "html": lambda: page(report)}
+    for name, text in texts.items():
+        if (file := getattr(options, name)) is not None:
+            file.write_text(text(), encoding="utf-8")
 
 
 if __name__ == "__main__":

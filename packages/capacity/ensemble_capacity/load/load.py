@@ -1,4 +1,4 @@
-"""What is sent to a server, and how."""
+"""What is sent to a server, and when: closed and open loops, and the requests."""
 
 from __future__ import annotations
 
@@ -8,15 +8,76 @@ from dataclasses import dataclass
 from itertools import cycle, zip_longest
 from pathlib import Path
 from random import Random
+from typing import Literal
 
-from ensemble_capacity.load.arrivals import Arrivals
-from ensemble_capacity.load.protocols.protocol import Protocol
+import numpy as np
+
+from ensemble_capacity.load.protocols import Protocol
 from ensemble_serving.transports import Request, Transport, connect
 
+Process = Literal["poisson", "constant", "gamma"]
+CHUNK = 4096
 # Requests of an open loop that find no free connection wait for one.
 MOST_CONNECTIONS = 1000
 # Over gRPC calls share connections; HAProxy's and others' default is 100 calls on each.
 CALLS_A_CONNECTION, MOST_CHANNELS = 50, 8
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """An arrival process.
+
+    Attributes:
+        rate: requests per second, on average.
+        process: `constant` spaces them evenly, `poisson` independently, `gamma` in bursts.
+        cv: the coefficient of variation of the gaps between them; of `gamma` alone, where 1 is `poisson`.
+        times: recorded ones, seconds from the first; they replace the three above.
+        seed: the same one gives the same times.
+    """
+
+    rate: float
+    process: Process = "poisson"
+    cv: float = 2.0
+    times: tuple[float, ...] | None = None
+    seed: int = 0
+
+    def offsets(self) -> Iterator[float]:
+        """When requests are due, seconds from the begin; without end unless they were recorded."""
+        if self.times is not None:
+            yield from self.times
+            return
+        draw, last = np.random.default_rng(self.seed), 0.0
+        while True:
+            due = last + np.cumsum(self._gaps(draw))
+            yield from due.tolist()
+            last = float(due[-1])
+
+    def _gaps(self, draw: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        mean = 1 / self.rate
+        if self.process == "constant":
+            return np.full(CHUNK, mean)
+        if self.process == "poisson":
+            return draw.exponential(mean, CHUNK)
+        shape = 1 / self.cv**2
+        return draw.gamma(shape, mean / shape, CHUNK)
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A closed loop: each client sends its next request when it has the response to its last.
+
+    Attributes:
+        concurrency: how many clients there are.
+        obey: whether a client that is refused sends the same image again after the time in the refusal.
+        pause_s: how long a client waits after a request that failed.
+    """
+
+    concurrency: int
+    obey: bool = False
+    pause_s: float = 0.0
+
+
+Mode = Closed | Arrivals
 
 
 @dataclass(frozen=True)
@@ -73,24 +134,6 @@ class Target:
         # Each part begins elsewhere.
         first = part * len(pairs) // parts
         yield from cycle(pairs[first:] + pairs[:first])
-
-
-@dataclass(frozen=True)
-class Closed:
-    """A closed loop: each client sends its next request when it has the response to its last.
-
-    Attributes:
-        concurrency: how many clients there are.
-        obey: whether a client that is refused sends the same image again after the time in the refusal.
-        pause_s: how long a client waits after a request that failed.
-    """
-
-    concurrency: int
-    obey: bool = False
-    pause_s: float = 0.0
-
-
-Mode = Closed | Arrivals
 
 
 def marked(image: bytes, number: int) -> bytes:

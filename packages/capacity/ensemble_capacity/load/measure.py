@@ -1,19 +1,228 @@
-"""Measures a load."""
+"""Measures a load, for a fixed time or in windows until they agree as perf_analyzer does it, and makes its figures."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from ensemble_capacity.load.duration import Duration, agree, is_beyond, window
+import numpy as np
+
 from ensemble_capacity.load.generator import Generator
-from ensemble_capacity.load.load import Mode, Target
-from ensemble_capacity.load.row import Row, row
+from ensemble_capacity.load.load import Closed, Mode, Target
+from ensemble_capacity.load.records import (
+    DEGRADED,
+    RIGHT,
+    SHED,
+    Records,
+    between,
+    late_ms,
+    latency_ms,
+    ok,
+    outcomes,
+    quantile,
+    with_failures,
+)
 from ensemble_capacity.load.server import Figures, Moment, Server, stages_ms
 
 # What happened until the end of a window is reported so much later, seconds.
 SETTLE_S = 0.3
+# A process that works so large a part of the time is what limits the load.
+BUSY = 0.85
+# Requests that leave later than this, at the 99th percentile, and than this share of the latency, distort it.
+LATE_MS, LATE_SHARE = 1.0, 0.1
+PERCENTILES = (50, 90, 95, 99)
+
+
+@dataclass(frozen=True)
+class Duration:
+    """How long a load is measured, seconds, after a warm-up; without `seconds`, in windows until they agree.
+
+    Attributes:
+        tolerance: by which share the largest of the last windows may exceed the smallest, in rate and in latency.
+        agreeing: so many last windows are looked at, and are the result.
+        trials: windows at most.
+        percentile: of the latency that is looked at; None for the mean.
+        limit_ms: of that latency: there are no more windows when the last ones have all exceeded it.
+    """
+
+    warm_up_s: float = 1.0
+    seconds: float | None = None
+    window_s: float = 5.0
+    tolerance: float = 0.1
+    agreeing: int = 3
+    trials: int = 10
+    percentile: float | None = None
+    limit_ms: float | None = None
+
+    @property
+    def longest_s(self) -> float:
+        """The most that it takes, seconds."""
+        return self.warm_up_s + (self.seconds if self.seconds is not None else self.trials * self.window_s)
+
+
+def window(found: Records, begin: float, end: float, percentile: float | None) -> tuple[float, float]:
+    """Rate and latency, milliseconds, of the requests that succeeded in a window."""
+    done = between(found, "done", begin, end)
+    latencies = latency_ms(done[ok(done)])
+    if not len(latencies):
+        return 0.0, float("inf")
+    latency = float(latencies.mean()) if percentile is None else quantile(latencies, percentile)
+    return len(latencies) / (end - begin), latency
+
+
+def agree(windows: Sequence[tuple[float, float]], duration: Duration) -> bool:
+    """Whether the last windows are as alike as perf_analyzer wants them: by rate and by latency."""
+    last = windows[-duration.agreeing :]
+    if len(last) < duration.agreeing or not all(rate for rate, _ in last):
+        return False
+    return all(max(each) <= (1 + duration.tolerance) * min(each) for each in zip(*last, strict=True))
+
+
+def is_beyond(windows: Sequence[tuple[float, float]], duration: Duration) -> bool:
+    """Whether the last windows have all exceeded the limit: more of them would change nothing."""
+    last = windows[-duration.agreeing :]
+    limit = duration.limit_ms
+    return limit is not None and len(last) == duration.agreeing and all(latency > limit for _, latency in last)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of a load. Times count from when each request was due; those of failed requests are left out.
+
+    Attributes:
+        mode: `concurrency`, `rate` or `replay`.
+        value: clients of a closed loop, or requests per second that were due, on average.
+        seconds: for how long it was measured.
+        stable: whether the last windows agreed; None where the time was fixed.
+        requests: that succeeded, as in the two rates.
+        outcomes: requests by status.
+        first_error: what the first failed request got.
+        mean_ms: of the latency, as the three after it.
+        slo_percentile_ms: the percentile of the objective, a failed request counted as infinitely late; or None.
+        late_p99_ms: how much later than due requests left this machine, 99th percentile.
+        client_cpu_ms: CPU time of the load generator per request.
+        client: `ok`; or why the client, and not the server, may be what was measured: `busy`, and how much of the time
+            its processes worked, or `late`, and how late requests left.
+        top1: share of right answers, percent; None without labels.
+        degraded: share of answers that lack a member.
+        shed: share of answers that fewer members made because of the load.
+        stages_ms: mean durations that the server's responses name.
+        timeline: rate and latency, second by second.
+    """
+
+    mode: str
+    value: float
+    batch: int
+    seconds: float
+    stable: bool | None
+    requests: int
+    failed: int
+    outcomes: dict[str, int]
+    first_error: str
+    requests_per_s: float
+    images_per_s: float
+    mean_ms: float
+    percentiles_ms: dict[str, float]
+    max_ms: float
+    slo_percentile_ms: float | None
+    late_p99_ms: float
+    client_cpu_ms: float
+    client: str
+    top1: float | None
+    degraded: float
+    shed: float
+    min_ms: float = float("nan")
+    server: Figures = field(default_factory=Figures)
+    stages_ms: dict[str, float] = field(default_factory=dict)
+    timeline: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The load in words."""
+        unit = {"concurrency": " at a time", "rate": "/s", "replay": "replay"}[self.mode]
+        return unit if self.mode == "replay" else f"{self.value:.4g}{unit}"
+
+    def per_request(self, used: float) -> float:
+        """Of what was used while the server was watched: each request's share."""
+        expected = self.requests_per_s * self.server.seconds
+        return used / expected if expected else float("nan")
+
+
+def row(
+    found: Records,
+    begin: float,
+    end: float,
+    target: Target,
+    mode: Mode,
+    *,
+    percentile: float | None = None,
+    cpu_s: float = 0.0,
+    processes: int = 1,
+    **more: Any,
+) -> Row:
+    """The row of a load, by the requests that were due between two times, seconds of `time.perf_counter`.
+
+    `cpu_s` is the CPU time of the load generator meanwhile, seconds, and `percentile` that of the objective.
+    """
+    due = between(found, "due", begin, end)
+    well = due[ok(due)]
+    # What was due before, and failed only then, is counted, too: a server that hangs has no other requests.
+    ended = between(found, "done", begin, np.inf)
+    due = np.concatenate([ended[(ended["due"] < begin) & ~ok(ended)], due])
+    latencies, late = latency_ms(well), quantile(late_ms(due), 99)
+    # An open loop's rate is what came back meanwhile; of what was due then, all comes back in the end.
+    done = between(found, "done", begin, end)
+    rate = np.count_nonzero(ok(done)) / (end - begin)
+    return Row(
+        mode="concurrency" if isinstance(mode, Closed) else "rate" if mode.times is None else "replay",
+        value=mode.concurrency if isinstance(mode, Closed) else mode.rate,
+        batch=target.batch,
+        seconds=end - begin,
+        requests=len(well),
+        failed=len(due) - len(well),
+        outcomes=outcomes(due),
+        requests_per_s=rate,
+        images_per_s=rate * target.batch,
+        mean_ms=float(latencies.mean()) if len(well) else float("nan"),
+        percentiles_ms={f"p{percent}": quantile(latencies, percent) for percent in PERCENTILES},
+        max_ms=float(latencies.max()) if len(well) else float("nan"),
+        min_ms=float(latencies.min()) if len(well) else float("nan"),
+        slo_percentile_ms=None if percentile is None else quantile(with_failures(due), percentile),
+        late_p99_ms=late,
+        client_cpu_ms=1000 * cpu_s / max(1, len(done)),
+        client=_client(cpu_s / (end - begin) / processes, late, quantile(latencies, 99)),
+        top1=100 * _share(well, RIGHT) if target.labels else None,
+        degraded=_share(well, DEGRADED),
+        shed=_share(well, SHED),
+        timeline=timeline(found, begin, end),
+        **more,
+    )
+
+
+def _share(found: Records, flag: int) -> float:
+    return float(np.mean(found["flags"] & flag > 0)) if len(found) else 0.0
+
+
+def _client(busy: float, late: float, p99: float) -> str:
+    if busy >= BUSY:
+        return f"busy: {busy:.0%}"
+    if late > LATE_MS and not late <= LATE_SHARE * p99:
+        return f"late: p99 {late:.1f} ms"
+    return "ok"
+
+
+def timeline(found: Records, begin: float, end: float) -> list[dict[str, Any]]:
+    """What became of the requests that were due in each second."""
+    seconds = []
+    for second in range(int(end - begin)):
+        due = between(found, "due", begin + second, begin + second + 1)
+        latencies = latency_ms(due[ok(due)])
+        percentiles = {f"p{percent}_ms": quantile(latencies, percent) for percent in (50, 90, 99)}
+        seconds.append({"second": second, "requests": len(due), "outcomes": outcomes(due), **percentiles})
+    return seconds
 
 
 def measure(

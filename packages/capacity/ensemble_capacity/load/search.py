@@ -1,22 +1,91 @@
-"""Searches the highest rate at which a server holds an objective on its latency."""
+"""Searches the highest rate at which a server holds an objective: bracket it, then bisect the bracket."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ensemble_capacity.load.arrivals import Arrivals
-from ensemble_capacity.load.load import Closed, Mode
-from ensemble_capacity.load.row import Row
+from ensemble_capacity.load.load import Arrivals, Closed, Mode
+from ensemble_capacity.load.measure import Row
 
 # What a server answers so many clients at once is about the most that it answers at all.
 MOST_CLIENTS = 32
-# The rate is found to this share.
+# The rate is found to this share; a rate that does not hold again is lowered by it.
 CLOSE = 0.05
-# Rates that are tried, at most; and how often the one that was found must hold again.
-TRIES = 8
-# A rate that does not hold again is lowered by this share.
-STEP = 0.05
+# Until a rate holds and another one does not, the next rate is so many times the last one, or this part of it.
+UP, DOWN, LEAST_DOWN = 2.0, 0.7, 0.25
+# Rates that are tried at most, and the lowest one, as a share of the first.
+TRIES, LOWEST = 16, 1 / 256
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of a rate: requests per second that were answered, and whether the objective was held."""
+
+    rate: float
+    answered: float
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """What is known of the highest rate that holds: it is `low` or more, and below `high`."""
+
+    low: float = 0.0
+    high: float = math.inf
+
+    def narrowed(self, trial: Trial) -> Bracket:
+        """Take a trial into account; a lower rate that fails outweighs a higher one that held."""
+        if trial.holds:
+            return Bracket(max(self.low, trial.rate), self.high)
+        return Bracket(self.low if self.low < trial.rate else 0.0, min(self.high, trial.rate))
+
+    def next(self, last: Trial) -> float:
+        """Choose the rate to try after a trial."""
+        if self.low and self.high < math.inf:
+            return math.sqrt(self.low * self.high)
+        if self.low:
+            return UP * self.low
+        # A server that is overloaded shows about what it can answer, or much less.
+        return min(DOWN * self.high, max(LEAST_DOWN * self.high, 0.9 * last.answered))
+
+
+def bracket(
+    at: Callable[[float], Trial],
+    first: float,
+    *,
+    close: float = CLOSE,
+    known: Bracket = Bracket(),
+    enough: float = math.inf,
+) -> Bracket:
+    """Find the highest rate that holds.
+
+    Args:
+        at: tries a rate.
+        first: the rate to begin with.
+        close: ends the search when the bounds differ by no more than this share.
+        known: what is known before.
+        enough: a rate above which none is tried.
+    """
+    found, rate = known, first
+    for _ in range(TRIES):
+        trial = at(rate := min(rate, enough))
+        found = found.narrowed(trial)
+        if found.high <= (1 + close) * found.low or found.low >= enough or found.high <= LOWEST * first:
+            break
+        rate = found.next(trial)
+    return found
+
+
+def confirmed(at: Callable[[float], Trial], rate: float) -> Trial:
+    """Lower a rate until it holds once more; returns the last trial, which may not hold."""
+    trial = at(rate)
+    for _ in range(TRIES):
+        if trial.holds:
+            break
+        trial = at(trial.rate * (1 - CLOSE))
+    return trial
 
 
 @dataclass(frozen=True)
@@ -31,35 +100,25 @@ class Objective:
         return row.slo_percentile_ms is not None and row.slo_percentile_ms <= self.slo_ms
 
 
-def search(objective: Objective, arrivals: Arrivals, run: Callable[[Mode], Row]) -> Iterator[tuple[Row, bool]]:
-    """Find the highest rate that holds, by halves, and confirm it by one more run.
+def search(objective: Objective, arrivals: Arrivals, run: Callable[[Mode], Row]) -> bool:
+    """Find the highest rate that holds, and confirm it by other arrivals, in the last row; False if none holds.
 
-    It is below what a closed loop reaches, unless that holds the objective itself.
-
-    Yields:
-        Each row that was measured, and whether it is the result: the last one, unless no rate holds.
+    It is below the rate of a closed loop, unless the closed loop holds the objective itself.
     """
     peak = run(Closed(MOST_CLIENTS))
-    yield peak, False
-    low, high = 0.0, peak.requests_per_s
+    if not (most := peak.requests_per_s):
+        return False
+    seed = arrivals.seed
+
+    def at(rate: float) -> Trial:
+        row = run(replace(arrivals, rate=rate, seed=seed))
+        return Trial(rate, row.requests_per_s, objective.holds(row))
+
     # Where so many clients are answered in time, they may not have filled the server.
-    is_bound = not objective.holds(peak)
-    rate = 0.8 * high
-    for _ in range(TRIES):
-        if (is_bound and high - low <= CLOSE * high) or rate <= 0:
-            break
-        tried = run(replace(arrivals, rate=rate))
-        holds = objective.holds(tried)
-        yield tried, False
-        is_bound = is_bound or not holds
-        low, high = (rate, high if is_bound else max(high, 2 * rate)) if holds else (low, rate)
-        rate = (low + high) / 2
-    rate, again = low, 0
-    while rate > 0 and again < TRIES:
-        # Other requests than before: a rate may have held by luck.
-        tried = run(replace(arrivals, rate=rate, seed=arrivals.seed + again + 1))
-        holds = objective.holds(tried)
-        yield tried, holds
-        if holds:
-            return
-        rate, again = rate * (1 - STEP), again + 1
+    known = Bracket() if objective.holds(peak) else Bracket(high=most)
+    found = bracket(at, 0.8 * most, known=known)
+    if not found.low:
+        return False
+    # A rate may have held by luck.
+    seed += 1
+    return confirmed(at, found.low).holds

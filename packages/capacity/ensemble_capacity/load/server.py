@@ -13,9 +13,8 @@ from urllib.parse import quote
 import msgspec
 import psutil
 
-from ensemble_capacity.load.energy import Energy
 from ensemble_capacity.load.load import Target
-from ensemble_capacity.load.processes import Processes, difference
+from ensemble_capacity.load.machine import Energy, Processes, difference
 from ensemble_serving.transports import NoResponse, Request, Transport
 from ensemble_serving.url import address, parsed
 

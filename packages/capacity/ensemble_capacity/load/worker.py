@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
+import itertools
+import os
 import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import uvloop
 
-from ensemble_capacity.load.load import Closed, Mode, Target
-from ensemble_capacity.load.loops import closed_loop, open_loop
-from ensemble_capacity.load.records import FAILED, LATE, LAYOUT, LOST
+from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
+from ensemble_capacity.load.records import FAILED, LATE, LAYOUT, LOST, RETRY
 from ensemble_serving.transports import NoResponse, Request, Response, ResponseTimeout
 
 # Between two reports.
@@ -25,6 +27,16 @@ REPORT_S = 0.2
 # Of so many responses the `Server-Timing` of one is kept.
 TIMED = 32
 PACK = struct.Struct(LAYOUT).pack
+# An open loop ends by itself when so many requests wait for the server: more would only take memory.
+MOST_UNDER_WAY = 20_000
+# Without a pause, a client that finds no server would try thousands of times per second.
+PAUSE_S = 0.1
+# Linux's numbers: <time.h>, <sys/timerfd.h>. From Python 3.13 on, the module `os` has these calls.
+CLOCK_MONOTONIC, TFD_TIMER_ABSTIME = 1, 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+Turns = Iterator[tuple[Request, str]]
 
 
 @dataclass(frozen=True)
@@ -56,6 +68,35 @@ class Report:
     first_error: str
     timings: tuple[str, ...]
     ended: bool
+
+
+class Alarm:
+    """A timer of the kernel's, at an absolute time of `time.perf_counter`; asyncio's are rounded to milliseconds."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        """Set what is called when it rings, in the running loop."""
+        self._fd = _libc.timerfd_create(CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._ring = ring
+        asyncio.get_running_loop().add_reader(self._fd, self._rang)
+
+    def set(self, at: float) -> None:
+        """Ring once at a time, seconds; at once if it is over."""
+        seconds, nanoseconds = divmod(max(1, round(at * 1e9)), 1_000_000_000)
+        # The interval, which is none, and the time.
+        when = struct.pack("@qqqq", 0, 0, seconds, nanoseconds)
+        if _libc.timerfd_settime(self._fd, TFD_TIMER_ABSTIME, when, None) < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_settime")
+
+    def _rang(self) -> None:
+        os.read(self._fd, 8)
+        self._ring()
+
+    def close(self) -> None:
+        """Never ring again."""
+        asyncio.get_running_loop().remove_reader(self._fd)
+        os.close(self._fd)
 
 
 def main() -> None:
@@ -160,3 +201,73 @@ class Worker:
         self._count += 1
         if self._count % TIMED == 0 and (timing := response.header("server-timing")):
             self._timings.append(timing)
+
+
+def open_loop(sender: Worker, arrivals: Arrivals, turns: Turns, begin: float, part: slice) -> None:
+    """Send each request when it is due, whatever becomes of the others.
+
+    The first is due at `begin`, seconds of `time.perf_counter`; `part` says which of the arrivals are sent here.
+    """
+    offsets = itertools.islice(arrivals.offsets(), part.start, part.stop, part.step)
+    following = next(offsets, None)
+
+    def send_due() -> None:
+        nonlocal following
+        while following is not None and not sender.stopped and sender.under_way < MOST_UNDER_WAY:
+            due = begin + following
+            if due > time.perf_counter():
+                alarm.set(due)
+                return
+            sender.send(*next(turns), due, lambda _: None)
+            following = next(offsets, None)
+        alarm.close()
+        sender.stop()
+
+    alarm = Alarm(send_due)
+    alarm.set(begin)
+
+
+def closed_loop(sender: Worker, mode: Closed, turns: Turns, begin: float, clients: int) -> None:
+    """Let so many clients begin, each of which sends its next request when it has the response to its last."""
+    loop = asyncio.get_running_loop()
+    for _ in range(clients):
+        # asyncio's clock and ours are the same one.
+        loop.call_at(begin, _Client(sender, mode, turns).send_next)
+    if not clients:
+        sender.stop()
+
+
+class _Client:
+    """A client of a closed loop; it ends when the sender is stopped."""
+
+    def __init__(self, sender: Worker, mode: Closed, turns: Turns) -> None:
+        self._sender, self._mode, self._turns = sender, mode, turns
+        self._refusals = 0
+
+    def send_next(self) -> None:
+        """Send the next request."""
+        self._request, self._label = next(self._turns)
+        self._send()
+
+    def _send(self) -> None:
+        if not self._sender.stopped:
+            flags = RETRY if self._refusals == 1 else 0
+            self._sender.send(self._request, self._label, time.perf_counter(), self._done, flags)
+
+    def _done(self, response: Response | None) -> None:
+        if response is not None and response.ok:
+            self._refusals = 0
+            self.send_next()
+            return
+        wait_s = None if response is None else response.retry_after_s
+        self._refusals = 0 if wait_s is None else self._refusals + 1
+        later, loop = self.send_next, asyncio.get_running_loop()
+        if self._mode.obey and wait_s is not None:
+            later = self._send
+        else:
+            wait_s = max(self._mode.pause_s, PAUSE_S if response is None else 0.0)
+        if wait_s:
+            loop.call_later(wait_s, later)
+        else:
+            # Not at once: of a transport that fails at once this would never return.
+            loop.call_soon(later)

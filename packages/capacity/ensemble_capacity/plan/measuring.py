@@ -30,7 +30,7 @@ from ensemble_capacity.plan.server import loaded, serving
 from ensemble_capacity.plan.variant import placed
 from graph.config import EnsembleConfig
 from graph.defaults import make
-from graph.signature import EnsembleSignature
+from graph.signature import Agreement
 from scripts import configuration
 from scripts.errors import ScriptError
 
@@ -100,7 +100,7 @@ async def nodes(application: Mapping[str, Any], photographs: Sequence[bytes], lo
 
 
 async def members(
-    config: EnsembleConfig, agreed: EnsembleSignature, sizes: Sequence[int], settings: Mapping[str, int], log: Log
+    config: EnsembleConfig, agreed: Agreement, sizes: Sequence[int], settings: Mapping[str, int], log: Log
 ) -> dict[str, Curve]:
     """A curve of each member with these settings."""
     made = {}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from graph.config import EnsembleConfig
-from graph.signature import EnsembleSignature
+from graph.signature import Agreement
 from scripts import configuration
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
@@ -88,7 +88,7 @@ class Forms:
     """
 
     config: EnsembleConfig
-    agreed: EnsembleSignature
+    agreed: Agreement
     dataset: Dataset
     most_lost: float | None
     costs: Callable[[Versions], Mapping[str, float]]

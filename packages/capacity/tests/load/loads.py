@@ -4,7 +4,7 @@ import numpy as np
 
 from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Target
-from ensemble_capacity.load.protocols.classify import Classify
+from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import DTYPE
 
 

@@ -3,7 +3,7 @@ from itertools import chain, islice
 import numpy as np
 import pytest
 
-from ensemble_capacity.load.arrivals import Arrivals
+from ensemble_capacity.load.load import Arrivals
 
 
 def gaps(arrivals, count=20_000):

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from ensemble_capacity.load import generator as module
-from ensemble_capacity.load.arrivals import Arrivals
-from ensemble_capacity.load.load import Closed, marked
-from ensemble_capacity.load.loops import MOST_UNDER_WAY
+from ensemble_capacity.load.load import Arrivals, Closed, marked
 from ensemble_capacity.load.records import (
     DEGRADED,
     FAILED,
@@ -27,6 +25,7 @@ from ensemble_capacity.load.records import (
     outcomes,
     quantile,
 )
+from ensemble_capacity.load.worker import MOST_UNDER_WAY
 from packages.capacity.tests.load.loads import sent, target
 from scripts.errors import ScriptError
 from tests.conftest import ROOT

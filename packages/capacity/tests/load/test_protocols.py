@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 from deployments.protocol import tensorflow_serving_pb2 as tf
-from ensemble_capacity.load.protocols import chosen
-from ensemble_capacity.load.protocols.classify import Classify
-from ensemble_capacity.load.protocols.open_inference import OpenInference
-from ensemble_capacity.load.protocols.tensorflow_serving import TensorFlowServing
-from ensemble_capacity.load.protocols.tensors import Input, filled
+from ensemble_capacity.load.protocols import Classify, chosen
+from ensemble_capacity.load.tensors import Input, OpenInference, TensorFlowServing, filled
 from ensemble_serving.protocol import inference_pb2 as pb
 from ensemble_serving.transports import connect
 from ensemble_serving.url import parsed
@@ -61,7 +58,7 @@ def test_a_url_shows_its_protocol(url, name, kind, path):
 
 @pytest.mark.parametrize("binary", [False, True])
 def test_tensors_over_http_are_bytes_or_json(binary):
-    protocol = OpenInference("m", False, {}, binary, (IMAGE, PIXELS))
+    protocol = OpenInference("m", False, {}, (IMAGE, PIXELS), binary)
     request = protocol.request([JPEG, JPEG])
     assert request.path == "/v2/models/m/infer"
     headers = dict(request.headers)

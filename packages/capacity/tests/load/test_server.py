@@ -5,8 +5,7 @@ import time
 import psutil
 import pytest
 
-from ensemble_capacity.load.energy import Energy
-from ensemble_capacity.load.processes import Processes
+from ensemble_capacity.load.machine import Energy, Processes
 from ensemble_capacity.load.server import Server, stages_ms
 from packages.capacity.tests.load.loads import target
 from tests.local_servers import HttpServer, Reply

@@ -9,12 +9,12 @@ import sys
 import msgspec
 import pytest
 import yaml
+from ensemble_capacity.plan.placements import placed, tuned
 
 from ensemble_capacity.plan import __main__ as command
 from ensemble_capacity.plan import profile as profiles
 from ensemble_capacity.plan.measuring import asking_all
 from ensemble_capacity.plan.server import opened, serving
-from ensemble_capacity.plan.variant import placed, tuned
 from packages.capacity.tests.plan.profiles import ROOT, application, profile
 from scripts.errors import ScriptError
 from tests.networks import brightness, store

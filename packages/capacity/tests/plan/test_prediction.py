@@ -6,12 +6,10 @@ import math
 
 import pytest
 
-from ensemble_capacity.load.arrivals import Arrivals
-from ensemble_capacity.load.load import Closed
+from ensemble_capacity.load.load import Arrivals, Closed
 from ensemble_capacity.plan.fitting import Watched, explained_ms, served
 from ensemble_capacity.plan.prediction import predict
 from ensemble_capacity.plan.profile import Curve, Overhead, Point, Served
-from ensemble_capacity.plan.setting import setting
 from packages.capacity.tests.plan.profiles import NONE, application, curve, profile
 from scripts.errors import ScriptError
 

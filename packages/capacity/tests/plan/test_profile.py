@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ensemble_capacity.load.row import Row
+from ensemble_capacity.load.measure import Row
 from ensemble_capacity.load.server import Figures
 from ensemble_capacity.plan import profile as profiles
 from ensemble_capacity.plan.fitting import Watched, overhead

@@ -1,20 +1,72 @@
-"""`POST /classify`, and any other path that takes an image as a body."""
+"""How images become a request: the protocols that a server may speak, and `POST /classify`."""
 
 from __future__ import annotations
 
 import base64
+import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import SplitResult
 
 import msgspec
 
 from ensemble_capacity.load.records import DEGRADED, FAILED, RIGHT, SHED
 from ensemble_serving.transports import Request, Transport
 
+NAMES = CLASSIFY, OPEN_INFERENCE, TENSORFLOW_SERVING = "classify", "open-inference", "tensorflow-serving"
 BOUNDARY = "ensemble-load-boundary"
 MEDIA_TYPES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG": "image/png", b"RIFF": "image/webp"}
+
+
+class Protocol(typing.Protocol):
+    """How images become a request, by a name on the command line."""
+
+    name: ClassVar[str]
+
+    async def described(self, transport: Transport, url: str, key: str, ca_file: Path | None = None) -> Protocol:
+        """Return the same protocol, with the server's description of its model.
+
+        Raises:
+            ScriptError: the server is not there, has no such model, or one that images can't be made for.
+        """
+        ...
+
+    def request(self, images: Sequence[bytes]) -> Request:
+        """Make the request that carries these encoded images.
+
+        Raises:
+            ScriptError: the model can't take them.
+        """
+        ...
+
+    def seen(self, body: bytes, label: str) -> int:
+        """Read the flags of a record from a successful response; the label is empty if the right one is unknown."""
+        ...
+
+
+def chosen(url: SplitResult, name: str | None, model: str, shapes: dict[str, tuple[int, ...]]) -> Protocol:
+    """Choose the protocol of a name, or else of a URL's path; gRPC without a name is the Open Inference Protocol.
+
+    `shapes` are of input tensors whose extents the server leaves open, without the batch, by name.
+
+    Raises:
+        ValueError: the protocol has no gRPC.
+    """
+    # Imported where they are used: a load of /classify needs neither tensors nor a description of them.
+    from ensemble_capacity.load.tensors import OpenInference, TensorFlowServing
+
+    is_grpc = url.scheme.startswith("grpc")
+    if name is None:
+        by_path = {"v2": OPEN_INFERENCE, "v1": TENSORFLOW_SERVING}
+        name = OPEN_INFERENCE if is_grpc else by_path.get(url.path.strip("/").split("/")[0], CLASSIFY)
+    if name != CLASSIFY:
+        kind = OpenInference if name == OPEN_INFERENCE else TensorFlowServing
+        return kind(model, is_grpc, shapes)
+    if is_grpc:
+        raise ValueError(f"/classify is HTTP; over gRPC there are {OPEN_INFERENCE} and {TENSORFLOW_SERVING}")
+    return Classify(url.path.rstrip("/") or "/classify")
 
 
 class _Answer(msgspec.Struct):
@@ -42,7 +94,7 @@ class Classify:
         body: a text that has the image in base64 for `BASE64`; None for the image as it is.
     """
 
-    name: ClassVar[str] = "classify"
+    name: ClassVar[str] = CLASSIFY
     path: str = "/classify"
     headers: tuple[tuple[str, str], ...] | None = None
     body: str | None = None
