@@ -3,7 +3,7 @@
     ensemble experiments batches               # one of them; writes its result, tables and picture in docs/experiments
     ensemble experiments all --seconds 2       # all of these that this commit has not been measured by on this machine
     ensemble experiments pages                 # writes tables and pictures anew from the stored results
-    ensemble experiments cascade --help        # as autoscaling, cost, distillation, overload, planning
+    ensemble experiments cascade --help        # as autoscaling, cost, distillation, overload
 
 What is missing for any of them is named before the first one starts.
 """
@@ -25,7 +25,6 @@ from lab.experiments import (
     ladder,
     overload,
     payloads,
-    planning,
     precision,
     scaling,
     threads,
@@ -55,7 +54,6 @@ WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "cost": cost.main,
     "distillation": distillation.main,
     "overload": overload.main,
-    "planning": planning.main,
 }
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from ensemble_capacity.plan.placements import placed
 from tqdm import tqdm
 
 from deployments.observe.exporters import FOLDER
+from ensemble_capacity.plan.placements import placed
 from ensemble_capacity.plan.server import serving
 from lab.benchmark.workloads import photographs, workload
 from lab.experiments.experiment import Experiment, Groups, Here, Part, Rows, check_photographs

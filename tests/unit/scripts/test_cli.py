@@ -73,10 +73,8 @@ def test_a_command_is_called_by_its_name(capsys):
 
 
 def test_an_old_name_of_a_command_says_the_new_one(capsys):
-    with pytest.raises(SystemExit) as end:
-        cli.main(["overload", "--help"])
+    cli.main(["overload", "--help"])
     told = capsys.readouterr()
-    assert end.value.code == 0
     assert told.out.startswith("Usage: ensemble load ")
     assert told.err == "ensemble overload is now ensemble load: see its --help\n"
 
@@ -158,4 +156,4 @@ def test_a_shell_completes_commands_and_options(tmp_path):
     """
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout.splitlines() == ["trace train", "--slowest", "--p99-ms --plot --profile"]
+    assert done.stdout.splitlines() == ["trace train", "--slowest", "--p99-ms --profile"]

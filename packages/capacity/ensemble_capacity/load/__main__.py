@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +35,7 @@ from scripts.shipped import shipped
 # The first request: the server may have to warm up.
 FIRST_TIMEOUT_S = 30.0
 MOST_IMAGES = 10_000
+CLIENTS = click.IntRange(1, 10_000)
 
 
 def image_files(paths: Sequence[Path]) -> list[Path]:
@@ -223,13 +224,7 @@ class Shape(click.ParamType[Any]):
 # As an earlier version had them.
 @click.argument("photographs", type=FILE, nargs=-1, metavar="")
 @option("--clients", type=POSITIVE, multiple=True, hidden=True, help="See --concurrency.")
-@option(
-    "--images",
-    type=FILE,
-    multiple=True,
-    metavar="PATH...",
-    help="Files and folders to send, 10,000 images at most; else a cat.",
-)
+@option("--images", type=FILE, multiple=True, metavar="PATH...", help="Files and folders to send; else a cat.")
 @option("--data", type=FILE, help="Labelled images to send, <class>/*.jpg, folder or zip.")
 @option("--batch", type=click.IntRange(1, 64), default=1, help="Images per request.")
 @option("--repeats", type=SHARE, help="Share of requests whose JPEG was sent before; the others are new.")
@@ -237,13 +232,7 @@ class Shape(click.ParamType[Any]):
 @option("--model", default="ensemble", help="The model's name at the server.")
 @option("--shape", type=Shape(), multiple=True, metavar="INPUT:H,W...", help="Dimensions that the server leaves open.")
 @option("--ca", type=FILE, help=f"Certificate to trust, PEM; a key is read from {KEY}.")
-@option(
-    "--concurrency",
-    type=click.IntRange(1, 10_000),
-    multiple=True,
-    metavar="N...",
-    help="Clients of a closed loop; else 8.",
-)
+@option("--concurrency", type=CLIENTS, multiple=True, metavar="N...", help="Clients of a closed loop; else 8.")
 @option("--rate", type=Number(), multiple=True, metavar="R...", help="An open loop, requests per second.")
 @option("--replay", type=FILE, help="An open loop at recorded times, seconds, one per line.")
 @option("--arrivals", type=click.Choice(get_args(Process)), default="poisson", help="Of --rate and --slo-ms.")
@@ -265,8 +254,7 @@ class Shape(click.ParamType[Any]):
 @option("--csv", type=OutputFile(), help="Write perf_analyzer's columns.")
 @option("--html", type=OutputFile(), help="Write a page with charts, which opens from disk.")
 @option("--price-per-hour", type=Number(), help="Price of the machine, for the cost of a million images.")
-@click.pass_context
-def main(context: click.Context, /, **given: Any) -> None:
+def main(**given: Any) -> None:
     """Load a server and report its rate, latency and cost.
 
     ensemble load http://127.0.0.1:8000                                   # 8 clients at a time
@@ -281,7 +269,7 @@ def main(context: click.Context, /, **given: Any) -> None:
     last three agree, as perf_analyzer does it. The exit status is 1 if every request failed. See docs/load.md.
     """
     options = SimpleNamespace(**given)
-    check(context, options)
+    check(click.get_current_context(), options)
     try:
         modes, target = modes_of(options), target_of(options)
         rows = loaded(options, modes, described(target))
@@ -337,7 +325,12 @@ def write(report: Report, options: SimpleNamespace) -> None:
     """Print the report, and write the files that the options name."""
     (table := report.table()).show()
     print(*report.remarks(), sep="\n")
-    texts = {"markdown": table.markdown, "json": report.json, "csv": report.csv, "html": lambda: page(report)}
+    texts: dict[str, Callable[[], str]] = {
+        "markdown": table.markdown,
+        "json": report.json,
+        "csv": report.csv,
+        "html": lambda: page(report),
+    }
     for name, text in texts.items():
         if (file := getattr(options, name)) is not None:
             file.write_text(text(), encoding="utf-8")

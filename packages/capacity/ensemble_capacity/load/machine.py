@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import socket
+import threading
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import psutil
 
 from deployments.contract.names import MARK
 
 LONGEST_NAME = 48
+# Between two looks at the processes of this command, seconds.
+LOOK_S = 0.5
 ZONES = Path("/sys/class/powercap")
 
 
 class Processes:
-    """A process and all that descend from it."""
+    """A process and all that descend from it.
+
+    Attributes:
+        seen: the name and the CPU time of each so far, seconds; of those that have ended as well.
+    """
 
     def __init__(self, root: psutil.Process) -> None:
         self._root = root
-        # What processes had used that have ended meanwhile.
-        self._seen: dict[psutil.Process, tuple[str, float]] = {}
+        self.seen: dict[psutil.Process, tuple[str, float]] = {}
 
     @classmethod
     def of_port(cls, host: str, port: int) -> Processes | None:
@@ -48,9 +56,9 @@ class Processes:
         for process in self._all():
             with suppress(psutil.Error):
                 times = process.cpu_times()
-                name = self._seen[process][0] if process in self._seen else _name(process)
-                self._seen[process] = name, times.user + times.system
-        return _summed(self._seen.values())
+                name = self.seen[process][0] if process in self.seen else _name(process)
+                self.seen[process] = name, times.user + times.system
+        return _summed(self.seen.values())
 
     def memory_mb(self) -> dict[str, float]:
         """Proportional set size, megabytes, by the processes' names: a page that several share counts once among them.
@@ -129,3 +137,57 @@ class Energy:
 
     def _read(self) -> list[int]:
         return [int(file.read_text(encoding="ascii")) for file in self._files]
+
+
+class Others:
+    """What other processes use of this machine, from the beginning of a `with` block to its end.
+
+    Attributes:
+        cpu_s: that they used, seconds.
+        cores: the same per second.
+        name: of the processes that used the most; empty where no process here did.
+    """
+
+    cpu_s, cores, name = 0.0, 0.0, ""
+
+    def __enter__(self) -> Self:
+        self._own, self._over = Processes(psutil.Process()), threading.Event()
+        self._began, self._busy_before, self._by_process = time.perf_counter(), _busy(), _cpu_by_process()
+        self._own_before = sum(self._own.cpu_s().values())
+        self._looks = threading.Thread(target=self._look, daemon=True)
+        self._looks.start()
+        return self
+
+    def _look(self) -> None:
+        # Servers of this command start and end meanwhile: what they used is known as long as they run.
+        while not self._over.wait(LOOK_S):
+            self._own.cpu_s()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._looks.join()
+        own = sum(self._own.cpu_s().values()) - self._own_before
+        # The other machines of this one's host are no processes here: the CPU time that they take is stolen.
+        self.cpu_s = max(0.0, _busy() - self._busy_before - own)
+        self.cores = self.cpu_s / max(time.perf_counter() - self._began, 1e-9)
+        ours, used = {process.pid for process in self._own.seen}, dict[str, float]()
+        for (pid, name), seconds in _cpu_by_process().items():
+            if pid not in ours:
+                used[name] = used.get(name, 0.0) + seconds - self._by_process.get((pid, name), 0.0)
+        most = max(used, key=used.__getitem__, default="")
+        self.name = most if most and used[most] > 0.1 * self.cpu_s else ""
+
+
+def _busy() -> float:
+    """CPU time of the whole machine so far, with what its host took away, seconds."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
+
+
+def _cpu_by_process() -> dict[tuple[int, str], float]:
+    found = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            found[process.pid, process.name()] = times.user + times.system
+    return found

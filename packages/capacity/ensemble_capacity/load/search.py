@@ -16,7 +16,7 @@ CLOSE = 0.05
 # Until a rate holds and another one does not, the next rate is so many times the last one, or this part of it.
 UP, DOWN, LEAST_DOWN = 2.0, 0.7, 0.25
 # Rates that are tried at most, and the lowest one, as a share of the first.
-TRIES, LOWEST = 16, 1 / 256
+TRIES, LOWEST = 16, 1 / 128
 
 
 @dataclass(frozen=True)

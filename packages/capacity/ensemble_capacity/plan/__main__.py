@@ -1,74 +1,65 @@
-"""Predicts a configuration's throughput, latency, CPU time and memory, before it serves.
-
-    ensemble plan configs/colocated.yaml                       # 1, 8 and 32 clients at a time
-    ensemble plan configs/colocated.yaml --rate 100 200 400    # an open loop
-    ensemble plan configs/colocated.yaml --cores 16            # another machine
-
-The first time it measures this machine for about two minutes: each node by batch size and threads, and the server twice
-under two loads. The profile is kept; a prediction takes less than a second. See docs/planning.md.
-"""
+"""Predicts a configuration's throughput, latency, CPU time and memory, before it serves."""
 
 from __future__ import annotations
 
-import argparse
-import hashlib
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from random import Random
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
+import click
 import msgspec
 
-from deployments.members.local import LocalMember
-from deployments.members.openvino_autotune import folder
-from ensemble_capacity.load.arrivals import Arrivals
-from ensemble_capacity.load.load import Closed
-from ensemble_capacity.load.plan import image_files
+from ensemble_capacity.load.__main__ import image_files
+from ensemble_capacity.load.load import Arrivals, Closed
+from ensemble_capacity.options import FILE, POSITIVE, SHARE, Command, Number, option
 from ensemble_capacity.plan import profile as profiles
-from ensemble_capacity.plan.prediction import HEADINGS, Prediction, predict
-from ensemble_capacity.plan.profile import Profile
-from ensemble_capacity.plan.setting import setting
+from ensemble_capacity.plan.model import HEADINGS, Prediction, predict
+from ensemble_capacity.plan.profile import FIGURES, Profile
+from ensemble_capacity.plan.scenario import every_member, scenario
 from scripts import configuration
 from scripts.dataset import check_image
-from scripts.errors import ScriptError, errors_in_one_line, fraction, number, positive
-from scripts.flags import described
+from scripts.errors import ScriptError
 from scripts.results import Table
 from scripts.shipped import shipped
 
-
-def add_profile(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a profile."""
-    parser.add_argument(
-        "config", type=Path, nargs="?", default=shipped("configs/colocated.yaml"), help="a Serve config"
-    )
-    parser.add_argument(
-        "--profile", type=Path, metavar="FILE", help="file of the profile; default: in the user's cache folder"
-    )
-    parser.add_argument("--measure", action="store_true", help="measure the profile again")
-    parser.add_argument(
-        "--images",
-        type=Path,
-        nargs="+",
-        metavar="PATH",
-        help="images to measure with; default: a cat",
-    )
-    parser.add_argument("--cores", type=positive, help="cores of the machine to predict for; default: this one's")
-    parser.add_argument("--clients-here", action="store_true", help="the clients compute on the server's cores, too")
-    parser.add_argument(
-        "--exits",
-        type=fraction,
-        nargs="+",
-        metavar="SHARE",
-        help="of a cascade: the share of its images that exit at each member but the last",
-    )
+# Images that are decoded and sent; of more, so many in equal distances.
+MOST_IMAGES = 32
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def photographs(args: argparse.Namespace) -> list[bytes]:
-    """The images to measure with.
+def profile_options(command: F) -> F:
+    """Add the options of a profile to a command."""
+    config = click.argument("config", type=FILE, default=shipped("configs/colocated.yaml"))
+    options = (
+        option("--profile", type=FILE, help="File of the profile; default: in the user's cache folder."),
+        option("--measure", is_flag=True, help="Measure the profile again."),
+        option("--images", type=FILE, multiple=True, metavar="PATH...", help="Files and folders; default: a cat."),
+        option("--cores", type=POSITIVE, help="Cores of the machine to predict for; default: this one's."),
+        option("--clients-here", is_flag=True, help="The clients compute on the server's cores, too."),
+        option(
+            "--exits",
+            type=SHARE,
+            multiple=True,
+            metavar="SHARE...",
+            help="Of a cascade: the share of its images that exit at each member but the last.",
+        ),
+    )
+    for each in reversed((config, *options)):
+        command = each(command)
+    return command
+
+
+def photographs(paths: Sequence[Path]) -> list[bytes]:
+    """Read the images to measure with; of a large folder, some in equal distances.
 
     Raises:
         ScriptError: a file is no image.
     """
-    files = image_files(args.images)
+    files = image_files(paths)
+    files = files[:: -(-len(files) // MOST_IMAGES)]
     images = [file.read_bytes() for file in files]
     for file, encoded in zip(files, images, strict=True):
         check_image(str(file), encoded)
@@ -76,7 +67,7 @@ def photographs(args: argparse.Namespace) -> list[bytes]:
 
 
 def only_application(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The application of a Serve config.
+    """Return the application of a Serve config.
 
     Raises:
         ScriptError: there is not exactly one of this project.
@@ -88,98 +79,110 @@ def only_application(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def profile_of(
-    args: argparse.Namespace,
-    config: Mapping[str, Any],
-    images: Sequence[bytes],
-    exits: Sequence[float] | None = None,
-    like: Profile | None = None,
+    options: SimpleNamespace, config: Mapping[str, Any], images: Sequence[bytes], like: Profile | None = None
 ) -> Profile:
-    """The profile that is kept, or else a new one.
+    """Read the profile that is kept, and measure what it does not have.
 
     Args:
-        args: the flags of `add_profile`.
+        options: of `profile_options`.
         config: what is profiled.
         images: that are decoded and sent.
-        exits: of its cascade.
         like: the profile of the configuration itself, where this is one of other versions of its models.
 
     Raises:
         ScriptError: it can't be measured or read.
     """
-    application = only_application(config)
-    key = _key(application, images)
-    file = args.profile or folder() / f"plan-{key}.json"
-    if args.profile is not None and like is not None:
-        file = file.with_stem(f"{file.stem}-{key}")
-    begun = profiles.read(file) if file.exists() and not args.measure else None
-    if begun is not None and begun.served:
-        return begun
-    from ensemble_capacity.plan.measuring import measure_nodes, measure_server
-
     # Refuses what can't be planned, before minutes of measurement.
-    setting(application, exits)
-    time = "about two minutes" if like is None else "about half a minute"
-    print(f"Measuring a profile of this machine, {time}; it is kept in {file}.", flush=True)
+    every_member(config)
+    kept = profiles.kept_file(only_application(config), images)
+    file = options.profile or kept
+    if options.profile is not None and like is not None:
+        file = file.with_stem(f"{file.stem}-{kept.stem}")
+    begun = profiles.read(file) if file.exists() and not options.measure else None
+    if begun is not None and begun.is_complete:
+        return begun
+    # Imported where a profile is measured: OpenVINO's members take seconds to import.
+    from ensemble_capacity.plan.measuring import measure
 
     def log(text: str) -> None:
-        print(f"  {text}", flush=True)
+        print(text, file=sys.stderr, flush=True)
 
-    if begun is None:
-        begun = measure_nodes(config, images, log, like)
-        # At once, so that a server that does not start costs its own measurement alone.
-        profiles.write(begun, file)
-    if not begun.served:
-        begun = measure_server(begun, config, images, log)
-        profiles.write(begun, file)
-    return begun
+    if like is not None:
+        begun = begun or msgspec.structs.replace(like, nodes={}, is_complete=False)
+    log(f"Measuring a profile of this machine, about four minutes; it is kept in {file} after each step.")
+    return measure(config, images, begun, lambda profile: profiles.write(profile, file), lambda text: log(f"  {text}"))
 
 
-def _key(application: Mapping[str, Any], images: Sequence[bytes]) -> str:
-    """What a profile depends on besides the machine: the models' files, what runs them, and the images."""
-    config = configuration.check_arguments(application)
-    members = [member.model_dump(exclude={"placement", "threads", "weight", "deployment"}) for member in config.members]
-    local = [member for member in config.members if isinstance(member, LocalMember)]
-    files = [member.file_digests(config.model_repository) for member in local]
-    sent = [hashlib.sha256(each).hexdigest() for each in images]
-    return hashlib.sha256(repr((files, members, sent)).encode()).hexdigest()[:16]
-
-
-def predictions(args: argparse.Namespace, config: Mapping[str, Any], profile: Profile, cores: int) -> list[Prediction]:
-    """A prediction of each load."""
-    given = setting(only_application(config), args.exits, cores)
-    loads = [Arrivals(rate) for rate in args.rate or ()] + [Closed(clients) for clients in args.concurrency or ()]
+def predictions(options: SimpleNamespace, config: Mapping[str, Any], profile: Profile, cores: int) -> list[Prediction]:
+    """Predict each load."""
+    given = scenario(only_application(config), options.exits or None, cores)
+    loads = [Arrivals(rate) for rate in options.rate] + [Closed(clients) for clients in options.concurrency]
     loads = loads or [Closed(clients) for clients in (1, 8, 32)]
-    return [predict(given, profile, load, cores, clients_here=args.clients_here) for load in loads]
+    return [predict(given, profile, load, cores, clients_here=options.clients_here) for load in loads]
 
 
 def table(found: Sequence[Prediction], profile: Profile, cores: int) -> Table:
-    """The predictions, and what they are by."""
+    """Make a table of the predictions, with notes on the profile."""
     facts = profile.machine
     notes = [f"Predicted, not measured, by a profile of {facts['cpu']}, {facts['cores']} cores, {facts['date']}."]
     if cores != profile.cores:
         notes.append(f"{cores} cores were not measured: each is taken to be as fast as one of the {profile.cores}.")
-    return Table(HEADINGS, [each.cells for each in found], words=(0, len(HEADINGS) - 1), notes=notes)
+    if noise := profile.noise():
+        notes.append(noise)
+    wide = sorted({name for each in found for name in FIGURES if each.intervals[name].is_wide})
+    if wide:
+        notes.append(
+            f"Too uncertain to plan with, more than twice the lower end: {', '.join(wide)}. Measure it by `ensemble "
+            "load`, or the profile again on an idle machine: --measure"
+        )
+    return Table(HEADINGS, [each.cells for each in found], words=(0, 1, 2, 3, len(HEADINGS) - 1), notes=notes)
 
 
-def main() -> None:
-    """Parse the command line, predict and print."""
-    parser = described(__doc__)
-    add_profile(parser)
-    parser.add_argument("--concurrency", type=positive, nargs="+", metavar="N", help="clients of a closed loop")
-    parser.add_argument("--rate", type=number(0), nargs="+", metavar="R", help="requests per second of an open loop")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    args = parser.parse_args()
-    if args.images and args.profile is not None and args.profile.exists() and not args.measure:
-        parser.error(f"--images: {args.profile} is measured already; add --measure, or name another --profile")
-    with errors_in_one_line():
-        config = configuration.read(args.config)
-        profile = profile_of(args, config, photographs(args), args.exits)
-        cores = args.cores or profile.cores
-        found = predictions(args, config, profile, cores)
-    if args.json:
+def check(config: Mapping[str, Any], profile: Profile, images: Sequence[bytes], count: int) -> None:
+    """Draw configurations, predict all of them, measure each, and print how many lie in their interval."""
+    from ensemble_capacity.plan import checking
+
+    random = Random(0)
+    cases = [checking.drawn(config, profile, random) for _ in range(count)]
+    found = []
+    for number, each in enumerate(checking.compared(cases, images), 1):
+        found.append(each)
+        print(f"  {number} of {count}: {each[0].name}, {each[0].predicted.load}", flush=True)
+    checking.table(found).show()
+
+
+@click.command("plan", cls=Command)
+@profile_options
+@option("--concurrency", type=POSITIVE, multiple=True, metavar="N...", help="Clients of a closed loop; else 1, 8, 32.")
+@option("--rate", type=Number(), multiple=True, metavar="R...", help="Requests per second of an open loop.")
+@option("--check", "checks", type=POSITIVE, metavar="N", help="Draw N configurations, and measure their predictions.")
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
+def main(**given: Any) -> None:
+    """Predict a configuration's throughput, latency, CPU time and memory, before it serves.
+
+    ensemble plan configs/colocated.yaml                       # 1, 8 and 32 clients at a time
+    ensemble plan configs/colocated.yaml --rate 100 200 400    # an open loop
+    ensemble plan configs/colocated.yaml --cores 16            # another machine
+
+    The first time it measures this machine for about four minutes: each node by batch size and threads, and servers
+    under loads that it also predicts. The profile is kept, for all configurations of the same models; a prediction
+    is an interval, as wide as these predictions were wrong. See docs/planning.md.
+    """
+    options = SimpleNamespace(**given)
+    if options.images and options.profile is not None and options.profile.exists() and not options.measure:
+        raise click.UsageError(f"--images: {options.profile} is measured already; add --measure, or name another file")
+    config = configuration.read(options.config)
+    images = photographs(options.images)
+    scenario(only_application(config), options.exits or None)
+    profile = profile_of(options, config, images)
+    cores = options.cores or profile.cores
+    found = predictions(options, config, profile, cores)
+    if options.as_json:
         print(msgspec.json.encode({"machine": profile.machine, "cores": cores, "predicted": found}).decode())
     else:
         table(found, profile, cores).show()
+    if options.checks:
+        check(config, profile, images, options.checks)
 
 
 if __name__ == "__main__":

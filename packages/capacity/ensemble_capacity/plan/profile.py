@@ -1,18 +1,27 @@
-"""What was measured of models and of a machine, and is kept in a file: all that a prediction needs to know."""
+"""The profile of a machine and of models, which is kept in a file: everything that a prediction is made from."""
 
 from __future__ import annotations
 
 import bisect
+import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
+from deployments.cpus import available_cpus
+from deployments.members.openvino_autotune import folder
+from scripts import configuration
 from scripts.errors import ScriptError
 
 Placement = Literal["inline", "separate"]
-# Of requests, by their latency: at these shares it is known of a load.
+# The shares of requests whose latency is kept of a load.
 SHARES = (0.0, 0.5, 0.9, 0.95, 0.99, 1.0)
+MEDIAN = SHARES.index(0.5)
+# The figures of a prediction that have an interval.
+SERVED: tuple[Placement, ...] = ("inline", "separate")
+FIGURES = ("requests_per_s", "p50_ms", "p99_ms")
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -38,20 +47,21 @@ class Curve(msgspec.Struct, frozen=True):
     points: tuple[Point, ...]
     together: tuple[float, ...] = ()
 
-    def at(self, images: int) -> tuple[float, float, float]:
-        """CPU time and duration of a batch, seconds, and the factor of computing together; between points linear."""
-        sizes = [point.images for point in self.points]
-        if len(sizes) == 1 or images >= sizes[-1]:
-            last, scale = self.points[-1], images / sizes[-1]
-            return last.cpu_ms * scale / 1000, last.wall_ms * scale / 1000, (self.together or (1.0,))[-1]
-        above = max(1, bisect.bisect_left(sizes, images))
+    def at(self, images: float) -> tuple[float, float, float]:
+        """Interpolate CPU time and duration of a batch, seconds, and the factor of computing together."""
+        sizes, factors = [point.images for point in self.points], self.together or (1.0,) * len(self.points)
+        if images <= sizes[0] or images >= sizes[-1]:
+            end = 0 if images <= sizes[0] else -1
+            # Less than an image on average is an image now and then.
+            point, scale = self.points[end], images / sizes[end] / 1000
+            return point.cpu_ms * scale, point.wall_ms * scale, factors[end]
+        above = bisect.bisect_left(sizes, images)
         low, high = self.points[above - 1], self.points[above]
-        part = max(0.0, (images - low.images) / (high.images - low.images))
-        factors = self.together[above - 1 : above + 1] or (1.0, 1.0)
+        part = (images - low.images) / (high.images - low.images)
         return (
             (low.cpu_ms + part * (high.cpu_ms - low.cpu_ms)) / 1000,
             (low.wall_ms + part * (high.wall_ms - low.wall_ms)) / 1000,
-            factors[0] + part * (factors[1] - factors[0]),
+            factors[above - 1] + part * (factors[above] - factors[above - 1]),
         )
 
 
@@ -75,7 +85,7 @@ class Served(msgspec.Struct, frozen=True):
         ingress_mb: memory of a replica of the ingress, with its inline nodes.
         node_mb: memory of a separate node's replica, on average.
         rest_mb: memory of everything else.
-        speed: how many times the throughput was reached that the cores would allow, if only what is known took time.
+        speed: the measured rate of many clients, as a multiple of the rate that the known costs would allow.
     """
 
     ingress: Overhead
@@ -90,6 +100,18 @@ class Served(msgspec.Struct, frozen=True):
     speed: float = 1.0
 
 
+class Check(msgspec.Struct, frozen=True):
+    """A load that was predicted and measured while the profile was made, besides the loads that it is made from.
+
+    Attributes:
+        is_closed: whether it was a closed loop.
+        ratios: the measured value as a multiple of the predicted one, by figure.
+    """
+
+    is_closed: bool
+    ratios: dict[str, float]
+
+
 class Profile(msgspec.Struct, frozen=True):
     """A profile.
 
@@ -99,20 +121,26 @@ class Profile(msgspec.Struct, frozen=True):
         nodes: each node's curves by the name of the member or of the transformer: of each number of threads with the
             fastest number of streams, and then with others.
         served: what a server costs, by placement.
+        checks: how far measured loads were from their predictions.
+        others: cores that other processes used while each part was measured, and which used the most.
+        is_complete: whether every part is measured.
     """
 
     machine: dict[str, str]
     cores: int
-    nodes: dict[str, tuple[Curve, ...]]
-    served: dict[Placement, Served]
+    nodes: dict[str, tuple[Curve, ...]] = {}
+    served: dict[Placement, Served] = {}
+    checks: tuple[Check, ...] = ()
+    others: tuple[tuple[float, str], ...] = ()
+    is_complete: bool = False
 
     def curve(self, node: str, threads: int, streams: int | None = None) -> Curve:
-        """A node's curve with so many threads, or with the most that were measured and are not more.
+        """Find a node's curve with so many threads, or with the most that were measured and are not more.
 
         Args:
             node: the member's name, or the transformer's.
             threads: that compute.
-            streams: that the configuration names; None for the fastest, and so it is where those were not measured.
+            streams: that the configuration names; None for the fastest, which also replaces those not measured.
 
         Raises:
             ScriptError: the node was not measured.
@@ -125,15 +153,25 @@ class Profile(msgspec.Struct, frozen=True):
         return next((curve for curve in same if curve.streams == streams), same[0])
 
     def streams(self, node: str, threads: int) -> list[int]:
-        """The numbers of streams that were measured of a node with so many threads, but for the fastest."""
+        """List the numbers of streams that were measured of a node with so many threads, but for the fastest."""
         return [curve.streams for curve in self.nodes[node] if curve.threads == threads][1:]
+
+    def noise(self) -> str:
+        """Describe the work of other processes during the measurements; empty if there was little of it."""
+        cores, name = max(self.others, default=(0.0, ""))
+        if cores < 0.05 * self.cores:
+            return ""
+        return (
+            f"While the profile was measured, other processes took up to {cores / self.cores:.0%} of the cores"
+            f"{f' (the most: {name})' if name else ''}. Predictions are for a machine that is as busy."
+        )
 
 
 def read(file: Path) -> Profile:
-    """A profile of a file.
+    """Read a profile.
 
     Raises:
-        ScriptError: it is none.
+        ScriptError: the file has none.
     """
     try:
         return msgspec.json.decode(file.read_bytes(), type=Profile)
@@ -142,6 +180,22 @@ def read(file: Path) -> Profile:
 
 
 def write(profile: Profile, file: Path) -> None:
-    """Keep a profile in a file."""
+    """Keep a profile in a file, in one step: an interrupted command leaves the file before or the new one."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(profile)) + b"\n")
+    part = file.with_suffix(".part")
+    part.write_bytes(msgspec.json.format(msgspec.json.encode(profile)) + b"\n")
+    part.replace(file)
+
+
+def kept_file(application: Mapping[str, Any], images: Sequence[bytes]) -> Path:
+    """Name the file of a profile by what it depends on: the models' files, the images and the machine.
+
+    Placements, threads, batches and the like are no part of it: configurations of the same models share a profile.
+    """
+    import openvino as ov
+
+    config = configuration.check_arguments(application)
+    models = sorted(member.identity(config.model_repository) for member in config.members)
+    sent = [hashlib.sha256(each).hexdigest() for each in images]
+    machine = ov.Core().get_property("CPU", "FULL_DEVICE_NAME"), available_cpus(), ov.get_version()
+    return folder() / f"plan-{hashlib.sha256(repr((models, sent, machine)).encode()).hexdigest()[:16]}.json"

@@ -15,11 +15,9 @@ import yaml
 
 from deployments.contract.hosts import LOOPBACK
 from deployments.cpus import usable
-from ensemble_capacity.load.duration import Duration
 from ensemble_capacity.load.load import Mode, Target
-from ensemble_capacity.load.measure import measure
-from ensemble_capacity.load.protocols.classify import Classify
-from ensemble_capacity.load.row import Row
+from ensemble_capacity.load.measure import Duration, Row, measure
+from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.server import Server
 from scripts import configuration
 from scripts.errors import ScriptError
@@ -57,7 +55,7 @@ def serving(config: Mapping[str, Any], cores: int | None = None, traced_in: Path
 
 
 def opened(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A Serve config for clients of this machine without keys."""
+    """Open a Serve config to clients of this machine without keys."""
     made = deepcopy(dict(config))
     made["http_options"] = {**(made.get("http_options") or {}), "host": LOOPBACK}
     for application in configuration.ours(made):
@@ -69,7 +67,7 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def confined(cores: int | None) -> Iterator[None]:
-    """Processes that are started meanwhile run on so many cores; None for all."""
+    """Have processes that are started meanwhile run on so many cores; None for all."""
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, usable()[:cores])
@@ -79,7 +77,7 @@ def confined(cores: int | None) -> Iterator[None]:
 
 
 def free_ports() -> int:
-    """The first of as many free ports in a row as serving needs.
+    """Find as many free ports in a row as serving needs; return the first.
 
     Raises:
         ScriptError: there are none.
@@ -92,7 +90,7 @@ def free_ports() -> int:
 
 
 def loaded(url: str, photographs: Sequence[bytes], load: Mode, seconds: float) -> Row:
-    """What a load measures, and what the server's processes use meanwhile."""
+    """Load a server, and watch what its processes use meanwhile."""
     target = Target(url, Classify(), tuple(photographs))
     with Server(target, "ensemble") as server:
         return measure(target, load, Duration(WARM_UP_S, seconds), server=server)

@@ -1,74 +1,68 @@
-"""Chooses the settings of a configuration that answer the most requests at a p99, and writes them as a configuration.
-
-    ensemble tune --p99-ms 50                                        # of configs/colocated.yaml, into tuned.yaml
-    ensemble tune my.yaml --p99-ms 50 --out fast.yaml --hold placement=inline max_batch_size=8
-    ensemble tune --minimize cores --rate 300 --p99-ms 50            # on as few cores as answer so many requests
-    ensemble tune my.yaml --p99-ms 50 --data images/ --max-accuracy-loss 0.2
-
-Every candidate is simulated by the profile of `ensemble plan`. The best three are served and loaded, and the best of
-these once more: what was measured decides. It is kept beside the output, so that a search that was ended goes on.
-`--data` has labelled images, which are sent. With `--max-accuracy-loss`, other versions of the models and other
-thresholds of a cascade are tried, too; without it, answers stay what they are. The exit status is 3 if no candidate
-reaches the goal; the nearest is written. See docs/planning.md.
-"""
+"""Chooses the settings with which a configuration answers the most requests at a p99, and writes them."""
 
 from __future__ import annotations
 
-import argparse
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
+import click
 import msgspec
 import yaml
 
 from deployments.contract.names import TRANSFORMER
 from deployments.cpus import available_cpus
-from ensemble_capacity.plan.__main__ import add_profile, only_application, photographs, profile_of
-from ensemble_capacity.plan.prediction import in_ms
+from deployments.ingress.settings import IngressSettings
+from ensemble_capacity.options import FILE, Command, Number, OutputFile, option
+from ensemble_capacity.plan.__main__ import only_application, photographs, profile_of, profile_options
 from ensemble_capacity.plan.profile import Placement, Profile
-from ensemble_capacity.tune.candidate import HELD, candidates
-from ensemble_capacity.tune.form import AS_CONFIGURED, BATCH, Form, Forms, Versions
-from ensemble_capacity.tune.kept import read
-from ensemble_capacity.tune.measuring import LONGEST_S, MEASURED, Measuring
-from ensemble_capacity.tune.search import Goal, Trial, Tried
-from ensemble_capacity.tune.writing import in_minutes, in_p99, in_words, text
+from ensemble_capacity.tune.alternatives import AS_CONFIGURED, BATCH, Alternative, Alternatives, Versions
+from ensemble_capacity.tune.candidates import HELD, Goal, Predictions, Tried
+from ensemble_capacity.tune.journal import read
+from ensemble_capacity.tune.measuring import TAKES_S, Measuring
 from scripts import configuration
 from scripts.dataset import Dataset
-from scripts.errors import ScriptError, check_writable, errors_in_one_line, number, zero_or_more
 from scripts.evaluate.accuracy import sample
-from scripts.flags import described
-from scripts.results import Table, add_files, check_files, drawing, write_files
+from scripts.results import Table
 
 SHOWN = 15
 # Images of `--data` that are sent.
 SENT = 32
 NOT_REACHED = 3
-HEADINGS = ("settings", "rate, 1/s", "predicted p99, ms", "memory, MB", "answered, 1/s", "measured p99, ms", "goal")
+HEADINGS = ("settings", "predicted rate, 1/s", "sent, 1/s", "answered, 1/s", "p99, ms", "memory, MB", "goal")
+FIELD = re.compile(r"^(?P<indent>[ -]*)(?P<name>\w+): \S.*$")
+COMMENTS = {name: field.description for name, field in IngressSettings.model_fields.items()} | {
+    "placement": "where the node runs: `inline`, in the ingress' process, or `separate`, in one of its own",
+    "threads": "that compute; left out, the member's share of the cores",
+    "num_replicas": "processes",
+    "streams": "parts of a batch that a member computes at a time; left out, the fastest, measured at the first start",
+    "version": "of the model",
+    "exit_at": "the probability from which an image is asked no further, for each member but the last",
+}
 
 
-def held(pairs: Sequence[str]) -> dict[str, Any]:
-    """The fields of a candidate that the user holds.
+class HeldType(click.ParamType[Any]):
+    """A field of a candidate that the user holds, as `NAME=VALUE`."""
 
-    Raises:
-        ScriptError: there is no such field, or it has no such value.
-    """
-    found = {}
-    for pair in pairs:
-        name, _, given = pair.partition("=")
+    name = "setting"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType.convert`."""
+        name, _, given = str(value).partition("=")
         if name not in HELD:
-            raise ScriptError(f"--hold: there is no {name!r}; there are {', '.join(HELD)}")
+            self.fail(f"there is no {name!r}; there are {', '.join(HELD)}", param, ctx)
         try:
-            value = yaml.safe_load(given)
+            found = yaml.safe_load(given)
         except yaml.YAMLError:
-            value = given
-        if not _can_be(name, value, given):
-            raise ScriptError(f"--hold: {name} can't be {given!r}")
-        found[name] = value
-    return found
+            found = given
+        if not _can_be(name, found, given):
+            self.fail(f"{name} can't be {given!r}", param, ctx)
+        return name, found
 
 
 def _can_be(name: str, value: Any, given: str) -> bool:
@@ -80,166 +74,187 @@ def _can_be(name: str, value: Any, given: str) -> bool:
     return (type(value) is int and value > 0) or (name in {"threads", "streams"} and given == "null")
 
 
-def table(tried: Sequence[Tried], goal: Goal, left: int) -> Table:
-    """The candidates, the best first."""
+def on_cores(count: int) -> str:
+    """`1 core`, or `2 cores`."""
+    return "1 core" if count == 1 else f"{count} cores"
+
+
+def p99(value_ms: float) -> str:
+    """`a p99 of 43.9 ms`, or what it is where requests failed, or more are sent than are answered."""
+    return "a p99 without end" if math.isinf(value_ms) else f"a p99 of {value_ms:.1f} ms"
+
+
+def outcome(tried: Tried) -> str:
+    """The rate and the p99 that are known of a candidate, in words."""
+    return f"{tried.rate if tried.answered is None else tried.answered:.0f} requests/s at {p99(tried.p99_ms)}"
+
+
+def table(tried: Sequence[Tried], goal: Goal) -> Table:
+    """Make a table of the candidates, the best first."""
     lines = []
-    for each in tried:
-        seen = ["", ""]
-        if each.measured_rate is not None:
-            seen = [f"{each.measured_rate:.0f}", in_ms(each.p99_ms)]
-        predicted = [f"{each.rate:.0f}", in_ms(each.predicted.p99_ms), f"{each.predicted.memory_mb:.0f}"]
-        lines.append([str(each.candidate), *predicted, *seen, "yes" if goal.is_met(each) else "no"])
-    notes = [f"{left} more candidates were simulated."] if left else []
+    for each in tried[:SHOWN]:
+        seen = ["", "", f"{each.p99_ms:.1f} predicted"]
+        if each.answered is not None:
+            latency = "without end" if math.isinf(each.p99_ms) else f"{each.p99_ms:.1f}"
+            seen = [f"{each.rate:.1f}", f"{each.answered:.1f}", latency]
+        memory = f"{each.predicted.memory_mb:.0f}"
+        met = "yes" if each.meets(goal) else "no"
+        lines.append([str(each.candidate), f"{each.predicted_rate:.0f}", *seen, memory, met])
+    left = len(tried) - SHOWN
+    notes = [f"{left} more candidates were predicted."] if left > 0 else []
     return Table(HEADINGS, lines, words=(0, 6), notes=notes)
 
 
-def plot(tried: Sequence[Tried], goal: Goal, path: Path) -> None:
-    """The p99 of each candidate over the rate at which it was looked at; PNG or SVG by the file's name."""
-    with drawing(path, (8, 5)) as [axes]:
-        for colour, placement in enumerate(get_args(Placement)):
-            own = [each for each in tried if each.candidate.placement == placement and each.measured_rate is None]
-            rates, p99s = [each.rate for each in own], [each.predicted.p99_ms for each in own]
-            axes.scatter(rates, p99s, s=9, color=f"C{colour}", label=f"predicted, {placement}")
-        seen = [each for each in tried if each.measured_rate is not None]
-        axes.scatter([each.rate for each in seen], [each.p99_ms for each in seen], color="C3", label="measured")
-        axes.axhline(goal.p99_ms, color="grey", linewidth=0.8, label=f"the goal, {goal.p99_ms:g} ms")
-        axes.set(xlabel="requests per second", ylabel="p99, ms", title="The highest rate at which each candidate holds")
-        axes.legend(frameon=False)
+def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, machine: Mapping[str, str], cores: int) -> str:
+    """Write the file: its purpose, what was measured of it, and the configuration, each field commented once."""
+    how = "Predicted" if chosen.answered is None else f"Measured with Poisson arrivals of {chosen.rate:.4g}/s"
+    lines = [
+        f"# Chosen by `ensemble tune` for a p99 of at most {goal.p99_ms:g} ms.",
+        *([] if chosen.meets(goal) else ["# The goal is NOT reached: this is the nearest."]),
+        f"# {chosen.candidate}.",
+        f"# {how}: {outcome(chosen)}.",
+        f"# For {on_cores(cores)}; where there are more: taskset -c 0-{cores - 1} ensemble serve FILE",
+        f"# Profile: {machine['cpu']}, {machine['cores']} cores, {machine['date']}.",
+    ]
+    if chosen.candidate.alternative.loss:
+        lines.append(f"# Top-1 against the configuration that was tuned: {chosen.candidate.alternative.loss}.")
+    commented: set[str] = set()
+    for line in yaml.safe_dump(dict(config), sort_keys=False, width=120).splitlines():
+        found = FIELD.match(line)
+        if found is not None and found["name"] in COMMENTS and found["name"] not in commented:
+            commented.add(found["name"])
+            lines.append(f"{' ' * len(found['indent'])}# {found['name']}: {COMMENTS[found['name']]}")
+        lines.append(line)
+    return "\n".join(lines) + "\n"
 
 
-def served_forms(
-    args: argparse.Namespace, config: Mapping[str, Any], images: Sequence[bytes]
-) -> tuple[list[Form], dict[Versions, Profile]]:
-    """What may be served, and a profile of each.
+def served_alternatives(
+    options: SimpleNamespace, config: Mapping[str, Any], images: Sequence[bytes]
+) -> tuple[list[Alternative], dict[Versions, Profile]]:
+    """Find what may be served, and profile each version of it.
 
     Raises:
-        ScriptError: see `Forms.found` and `profile_of`.
+        ScriptError: see `Alternatives.found` and `profile_of`.
     """
-    application = only_application(config)
-    ensemble, agreed = configuration.check(application)
+    ensemble, agreed = configuration.check(only_application(config))
     cascade = ensemble.ensemble.cascade
-    is_known = cascade is None or args.exits is not None or args.data is None
-    exits = args.exits if is_known or cascade is None else [0.0] * (len(cascade.order) - 1)
-    own = profile_of(args, config, images, exits)
+    own = profile_of(options, config, images)
     profiles: dict[Versions, Profile] = {AS_CONFIGURED.versions: own}
 
     def costs(versions: Versions) -> dict[str, float]:
         if versions not in profiles:
-            other = Form("", versions).config(config)
-            profiles[versions] = profile_of(args, other, images, exits, own)
+            profiles[versions] = profile_of(options, Alternative("", versions).config(config), images, own)
         nodes = profiles[versions].nodes
         return {name: curves[0].at(BATCH)[0] for name, curves in nodes.items() if name != TRANSFORMER}
 
-    if is_known and args.max_accuracy_loss is None:
-        return [replace(AS_CONFIGURED, exits=None if exits is None else tuple(exits))], profiles
-    forms = Forms(ensemble, agreed, Dataset.open(args.data), args.max_accuracy_loss, costs).found()
-    for form in forms:
-        costs(form.versions)
-    return forms, profiles
+    if options.max_accuracy_loss is None and (cascade is None or options.exits or options.data is None):
+        exits = options.exits or None
+        if cascade is not None and exits is None:
+            print("Candidates are predicted as if every image reached every member: --data or --exits say how many do.")
+            exits = (0.0,) * (len(cascade.order) - 1)
+        return [replace(AS_CONFIGURED, exits=exits)], profiles
+    found = Alternatives(ensemble, agreed, Dataset.open(options.data), options.max_accuracy_loss, costs).found()
+    for each in found:
+        costs(each.versions)
+    return found, profiles
 
 
-def searched(args: argparse.Namespace, trial: Trial, measuring: Measuring) -> list[Tried]:
-    """Candidates, the best first; those that are measured are measured.
+def searched(options: SimpleNamespace, predictions: Predictions, measuring: Measuring) -> list[Tried]:
+    """Predict every candidate and measure the best; the best first.
 
     Raises:
         ScriptError: a server did not start.
     """
-    members = len(only_application(trial.config)["args"]["members"])
-    grid = candidates(trial.cores, trial.fixed, members, trial.forms[0])
-    about = f"{len(grid)} candidates on {in_words(trial.cores)}, in about {in_minutes(trial.takes_s(grid))}"
-    then = "" if args.no_measurement else f"; the best {MEASURED} are then served, in {in_minutes(LONGEST_S)} at most"
-    print(f"Simulating {about}{then}.", flush=True)
-    tried = trial.best(grid)
-    if args.no_measurement or (args.minimize and not trial.goal.is_met(tried[0])):
+    tried = predictions.ranked()
+    print(f"{len(tried)} candidates are predicted on {on_cores(predictions.cores)}.", flush=True)
+    if options.no_measurement or (options.minimize and not tried[0].meets(predictions.goal) and predictions.cores > 1):
         return tried
-    return measuring.measured(tried)
+    print(f"The best are served and measured, in about {TAKES_S / 60:.0f} minutes.", flush=True)
+    return measuring.best(tried)
 
 
-def fewest(args: argparse.Namespace, trial: Trial, measuring: Measuring) -> tuple[int, list[Tried]]:
-    """The fewest cores on which the goal is reached, or all of them, and the candidates for them."""
-    for count in range(1, trial.cores):
-        tried = searched(args, replace(trial, cores=count), replace(measuring, cores=count))
-        if trial.goal.is_met(tried[0]):
+def fewest(options: SimpleNamespace, predictions: Predictions, measuring: Measuring) -> tuple[int, list[Tried]]:
+    """Find the fewest cores on which the goal is reached, or all of them, and the candidates for them."""
+    for count in range(1, predictions.cores):
+        tried = searched(options, replace(predictions, cores=count), replace(measuring, cores=count))
+        if tried[0].meets(predictions.goal):
             return count, tried
-        print(f"Not reached: {in_p99(tried[0].p99_ms)} at {tried[0].rate:.0f} requests/s", flush=True)
-    return trial.cores, searched(args, trial, measuring)
+        print(f"Not reached: {outcome(tried[0])}", flush=True)
+    return predictions.cores, searched(options, predictions, measuring)
 
 
-def parsed() -> argparse.Namespace:
-    """The command line; ends with a usage error if it is wrong."""
-    parser = described(__doc__)
-    add_profile(parser)
-    parser.add_argument(
-        "--minimize", choices=["cores"], help="the fewest cores that answer the requests per second of --rate"
-    )
-    parser.add_argument("--p99-ms", type=number(0), required=True, metavar="MS", help="highest p99, ms")
-    parser.add_argument("--rate", type=number(0), metavar="R", help="least requests per second that must be answered")
-    names = ", ".join(HELD)
-    parser.add_argument(
-        "--hold", nargs="+", default=[], metavar="NAME=VALUE", help=f"settings that are not searched: {names}"
-    )
-    parser.add_argument(
-        "--data", type=Path, metavar="PATH", help="labelled images to send, <class>/*.jpg, folder or zip file"
-    )
-    parser.add_argument(
-        "--max-accuracy-loss",
-        type=zero_or_more,
-        metavar="POINTS",
-        help="top-1 that other versions and thresholds may lose on --data, at 95 %%; default: answers stay",
-    )
-    parser.add_argument("--out", type=Path, default=Path("tuned.yaml"), metavar="FILE", help="default: %(default)s")
-    parser.add_argument("--no-measurement", action="store_true", help="simulate only, as for another machine")
-    parser.add_argument("--again", action="store_true", help="repeat earlier measurements")
-    add_files(parser, "markdown", "plot")
-    args = parser.parse_args()
-    check_writable(parser, args.out)
-    check_files(parser, args)
-    if args.minimize and args.rate is None:
-        parser.error("--minimize cores: name the requests per second by --rate")
-    if args.max_accuracy_loss is not None and args.data is None:
-        parser.error("--max-accuracy-loss: is measured on the images of --data")
-    if args.max_accuracy_loss is not None and args.exits is not None:
-        parser.error("--exits: with --max-accuracy-loss the images of --data show them")
-    if args.again and args.no_measurement:
-        parser.error("--again: nothing is measured with --no-measurement")
-    if args.cores not in {None, available_cpus()} and not args.no_measurement:
-        parser.error("--cores: another machine can't be measured here; add --no-measurement")
-    return args
+def check(options: SimpleNamespace) -> None:
+    """Raise UsageError for options that contradict each other."""
+    is_elsewhere = options.cores not in {None, available_cpus()} and not options.no_measurement
+    wrong = {
+        "--minimize cores: name the requests per second by --rate": options.minimize and options.rate is None,
+        "--max-accuracy-loss: is measured on the images of --data": options.max_accuracy_loss is not None
+        and options.data is None,
+        "--exits: with --max-accuracy-loss the images of --data show them": options.max_accuracy_loss is not None
+        and options.exits,
+        "--again: nothing is measured with --no-measurement": options.again and options.no_measurement,
+        "--cores: another machine can't be measured here; add --no-measurement": is_elsewhere,
+    }
+    for message, is_wrong in wrong.items():
+        if is_wrong:
+            raise click.UsageError(message)
 
 
-def main() -> None:
-    """Parse the command line, search, measure and write."""
-    args = parsed()
-    with errors_in_one_line():
-        config = configuration.read(args.config)
-        goal, cores, fixed = Goal(args.p99_ms, args.rate), args.cores or available_cpus(), held(args.hold)
-        images = photographs(args)
-        if args.data is not None and not args.images:
-            images = [encoded for encoded, _ in sample(Dataset.open(args.data), SENT).read()]
-        forms, profiles = served_forms(args, config, images)
-        # What measures here also loads here.
-        trial = Trial(config, profiles, goal, cores, forms, args.clients_here or not args.no_measurement, fixed)
-        known = [*images, *(msgspec.json.encode(each) for each in (config, list(profiles.values()), goal))]
-        file = args.out.with_suffix(".measured.json")
-        enough = goal.rate if args.minimize else None
-        measuring = Measuring(config, goal, images, cores, read(file, known, args.again), file, enough)
-        if args.minimize:
-            cores, tried = fewest(args, trial, measuring)
-        else:
-            tried = searched(args, trial, measuring)
-        shown = table(tried[:SHOWN], goal, max(0, len(tried) - SHOWN))
-        shown.show()
-        chosen = tried[0]
-        machine = profiles[AS_CONFIGURED.versions].machine
-        written = text(chosen.candidate.config(config), chosen, goal, machine, cores)
-        args.out.write_text(written, encoding="utf-8")
-        write_files(args, shown, plot=lambda path: plot(tried, goal, path))
-    print(f"Wrote {args.out}, for {in_words(cores)}: ensemble serve {args.out}")
-    if not goal.is_met(chosen):
-        print(
-            f"The goal is not reached: the nearest has {in_p99(chosen.p99_ms)} at {chosen.rate:.0f} requests/s",
-            file=sys.stderr,
-        )
+@click.command("tune", cls=Command)
+@profile_options
+@option("--minimize", type=click.Choice(["cores"]), help="The fewest cores that answer the requests of --rate.")
+@option("--p99-ms", type=Number(), required=True, help="Highest p99, ms.")
+@option("--rate", type=Number(), help="Least requests per second that must be answered.")
+@option("--hold", type=HeldType(), multiple=True, metavar="NAME=VALUE...", help=f"Not searched: {', '.join(HELD)}.")
+@option("--data", type=FILE, help="Labelled images to send, <class>/*.jpg, folder or zip file.")
+@option("--max-accuracy-loss", type=Number(or_zero=True), help="Points of top-1 that may be lost on --data, at 95 %.")
+@option("--out", type=OutputFile(), default=Path("tuned.yaml"), help="The configuration that is written.")
+@option("--no-measurement", is_flag=True, help="Predict only, as for another machine.")
+@option("--again", is_flag=True, help="Repeat earlier measurements.")
+@option("--markdown", type=OutputFile(), help="Write the table.")
+def main(**given: Any) -> None:
+    """Choose the settings of a configuration that answer the most requests at a p99, and write them.
+
+    ensemble tune --p99-ms 50                                        # of configs/colocated.yaml, into tuned.yaml
+    ensemble tune my.yaml --p99-ms 50 --out fast.yaml --hold placement=inline max_batch_size=8
+    ensemble tune --minimize cores --rate 300 --p99-ms 50            # on as few cores as answer so many requests
+    ensemble tune my.yaml --p99-ms 50 --data images/ --max-accuracy-loss 0.2
+
+    Every candidate is predicted by the profile of `ensemble plan`. The best six are served, and the highest rate that
+    each holds is searched roughly; of the best three it is searched to 5 %; the best holds its rate for a minute in a
+    fresh server. Measurements are kept beside the output, so that an interrupted search goes on. With
+    --max-accuracy-loss, other versions of the models and other thresholds of a cascade are tried, too; without it,
+    answers stay the same. The exit status is 3 if no candidate reaches the goal; the nearest is written. See
+    docs/planning.md.
+    """
+    options = SimpleNamespace(**given)
+    check(options)
+    config = configuration.read(options.config)
+    goal, cores, fixed = Goal(options.p99_ms, options.rate), options.cores or available_cpus(), dict(options.hold)
+    images = photographs(options.images)
+    if options.data is not None and not options.images:
+        images = [encoded for encoded, _ in sample(Dataset.open(options.data), SENT).read()]
+    alternatives, profiles = served_alternatives(options, config, images)
+    # What measures here also loads here.
+    here = options.clients_here or not options.no_measurement
+    predictions = Predictions(config, profiles, goal, cores, alternatives, here, fixed)
+    known = [*images, *(msgspec.json.encode(each) for each in (config, list(profiles.values()), goal))]
+    file = options.out.with_suffix(".measured.json")
+    journal = read(file, known, options.again)
+    measuring = Measuring(config, goal, images, cores, journal, file, options.rate if options.minimize else math.inf)
+    if options.minimize:
+        cores, tried = fewest(options, predictions, measuring)
+    else:
+        tried = searched(options, predictions, measuring)
+    (shown := table(tried, goal)).show()
+    chosen = tried[0]
+    machine = profiles[AS_CONFIGURED.versions].machine
+    options.out.write_text(text(chosen.candidate.config(config), chosen, goal, machine, cores), encoding="utf-8")
+    if options.markdown is not None:
+        options.markdown.write_text(shown.markdown(), encoding="utf-8")
+    print(f"Wrote {options.out}, for {on_cores(cores)}: ensemble serve {options.out}")
+    if not chosen.meets(goal):
+        print(f"The goal is not reached: the nearest has {outcome(chosen)}", file=sys.stderr)
         sys.exit(NOT_REACHED)
 
 

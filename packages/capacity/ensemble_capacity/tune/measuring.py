@@ -1,4 +1,4 @@
-"""Serves the best candidates and loads them: what was measured corrects what is measured next, and decides."""
+"""Measures candidates: in rounds, each with fewer candidates and closer searches, and the best for a minute."""
 
 from __future__ import annotations
 
@@ -8,63 +8,37 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ensemble_capacity.load.arrivals import Arrivals
+from ensemble_capacity.load.load import Arrivals
+from ensemble_capacity.load.search import Trial, bracket, confirmed
 from ensemble_capacity.plan.server import loaded, serving
-from ensemble_capacity.tune.candidate import Candidate
-from ensemble_capacity.tune.kept import Kept, Seen
-from ensemble_capacity.tune.search import Goal, Tried, ranked
-
-# Candidates that are served, rates that each is loaded by at most, and how long by each, seconds.
-MEASURED, ATTEMPTS, SECONDS = 3, 3, 10.0
-# How long all of it takes at most, where a server takes 25 s to start and to stop, seconds.
-LONGEST_S = (MEASURED + 1) * (25.0 + ATTEMPTS * (SECONDS + 2))
-# From a rate to the next one, while it is not known between which two the limit is; of a promise, which is near it.
-STEP, LOWERED = 0.85, 0.95
-
-At = Callable[[float], Seen]
+from ensemble_capacity.tune.candidates import Candidate, Goal, Tried, diverse, ranked
+from ensemble_capacity.tune.journal import Journal, Seen
 
 
-def confirmed(tried: Tried, goal: Goal, at: At, first: float, enough: float | None = None) -> Tried:
-    """The highest rate that was measured at which the p99 of a candidate holds.
+@dataclass(frozen=True)
+class Round:
+    """A round of successive halving.
 
-    Args:
-        tried: the candidate.
-        goal: what is wanted.
-        at: measures at a rate.
-        first: the rate to begin with.
-        enough: a rate above which none is tried.
+    Attributes:
+        count: of candidates.
+        close: the share to which the highest rate of each is found.
+        seconds: that each rate is measured.
     """
-    rate, held, failed = first, None, None
-    for _ in range(ATTEMPTS):
-        rate = min(rate, enough or rate)
-        seen = at(rate)
-        now = replace(tried, rate=rate, measured_rate=seen.rate, measured_p99_ms=seen.p99_ms)
-        if now.p99_ms <= goal.p99_ms:
-            held = now
-            if rate == enough:
-                break
-        elif failed is None or now.p99_ms <= failed.p99_ms:
-            failed = now
-        if held is None:
-            # More than it answers says nothing of the p99, but what it answers is known.
-            rate = STEP * (min(rate, seen.rate) or rate)
-        else:
-            rate = held.rate / STEP if failed is None else (held.rate + failed.rate) / 2
-    best = held or failed
-    assert best is not None
-    return best
+
+    count: int
+    close: float
+    seconds: float
 
 
-def promised(best: Tried, goal: Goal, at: At) -> Tried:
-    """The rate of the chosen candidate at which the p99 also holds in a fresh server, under other arrivals."""
-    rate = best.rate
-    for _ in range(ATTEMPTS):
-        seen = at(rate)
-        best = replace(best, rate=rate, measured_rate=seen.rate, measured_p99_ms=seen.p99_ms)
-        if best.p99_ms <= goal.p99_ms:
-            break
-        rate *= LOWERED
-    return best
+# Jamieson and Talwalkar, Non-stochastic Best Arm Identification and Hyperparameter Optimization (2016).
+ROUNDS = (Round(6, 0.5, 5.0), Round(3, 0.05, 10.0))
+# The rate that is written is held for so long.
+PROMISE_S = 60.0
+# About how long a server takes to start and to stop, and how many rates are measured of a candidate.
+START_S, RATES = 25.0, 5
+TAKES_S = sum(each.count * (START_S + RATES * (each.seconds + 1.5)) for each in ROUNDS) + START_S + PROMISE_S
+
+Load = Callable[[float, float], Seen]
 
 
 @dataclass(frozen=True)
@@ -73,63 +47,96 @@ class Measuring:
 
     Attributes:
         config: the Serve config.
-        goal: what is wanted.
+        goal: the p99 to hold.
         images: that are sent.
         cores: that the server runs on.
-        kept: what was measured before.
-        file: keeps it.
-        enough: a rate above which none is tried; None for no such rate.
+        journal: the measurements so far.
+        file: keeps the journal.
+        enough: a rate above which none is tried.
     """
 
     config: Mapping[str, Any]
     goal: Goal
     images: Sequence[bytes]
     cores: int
-    kept: Kept
+    journal: Journal
     file: Path
-    enough: float | None = None
+    enough: float = float("inf")
 
-    def measured(self, tried: Sequence[Tried]) -> list[Tried]:
-        """The candidates, the best first; some are measured, and the best of these is, in a fresh server, once more."""
-        left, found, speed = list(tried), list[Tried](), dict[str, float]()
-        count = min(MEASURED, len(left))
-        for number in range(1, count + 1):
-            each = ranked(left, self.goal, speed)[0]
-            left.remove(each)
-            placement = each.candidate.placement
-            first = each.rate * speed.get(placement, 1.0)
-            title = f"Measuring {number} of {count}: {each.candidate}"
-            with self._measurements(each.candidate, title) as at:
-                found.append(confirmed(each, self.goal, at, first, self.enough))
-            held = found[-1].p99_ms <= self.goal.p99_ms
-            if not (held and found[-1].rate == self.enough):
-                speed[placement] = found[-1].rate * (1.0 if held else STEP) / each.rate
-        best, *others = ranked(found, self.goal)
-        if best.p99_ms <= self.goal.p99_ms:
-            with self._measurements(best.candidate, f"Once more, in a fresh server: {best.candidate}", 1) as at:
-                best = promised(best, self.goal, at)
-        return [best, *others, *left]
+    def best(self, predicted: Sequence[Tried]) -> list[Tried]:
+        """Measure the best candidates in rounds, and the best of these once more; the best first, then the others."""
+        left, speed = list(predicted), dict[str, float]()
+        for number, each in enumerate(ROUNDS, 1):
+            chosen, found = diverse(left, each.count) if number == 1 else left[: each.count], list[Tried]()
+            others = [tried for tried in left if tried not in chosen]
+            while chosen and not (found and self._is_enough(found[-1])):
+                tried = ranked(chosen, self.goal, speed if number == 1 else None)[0]
+                chosen.remove(tried)
+                title = f"Round {number}, {len(found) + 1} of {len(found) + len(chosen) + 1}: {tried.candidate}"
+                found.append(self._searched(tried, each, speed, title))
+            left = [*ranked(found, self.goal), *chosen, *others]
+            if self._is_enough(left[0]):
+                break
+        return [self._promised(left[0]), *left[1:]]
+
+    def _is_enough(self, tried: Tried) -> bool:
+        return tried.answered is not None and tried.p99_ms <= self.goal.p99_ms and tried.rate >= self.enough
+
+    def _searched(self, tried: Tried, each: Round, speed: dict[str, float], title: str) -> Tried:
+        """Search the highest rate of a candidate; note how many times the predicted rate it is, for its placement."""
+        placement, seen = tried.candidate.placement, list[tuple[float, Seen]]()
+        first = tried.rate if tried.answered is not None else tried.rate * speed.get(placement, 1.0)
+        with self._server(tried.candidate, title) as load:
+
+            def at(rate: float) -> Trial:
+                seen.append((rate, load(rate, each.seconds)))
+                return self._trial(*seen[-1])
+
+            # A rate that held in the last round may have held by luck: the search begins anew, from there.
+            low = bracket(at, first, close=each.close, enough=self.enough).low
+        if low:
+            speed[placement] = low / tried.predicted_rate
+        held = [(rate, one) for rate, one in seen if rate == low]
+        rate, one = held[-1] if held else min(seen, key=lambda each: each[1].p99_ms)
+        return replace(tried, rate=rate, p99_ms=one.p99_ms, answered=one.rate)
+
+    def _trial(self, rate: float, seen: Seen) -> Trial:
+        return Trial(rate, seen.rate, seen.p99_ms <= self.goal.p99_ms)
+
+    def _promised(self, tried: Tried) -> Tried:
+        """Lower the rate until the p99 holds for a minute in a fresh server, under other arrivals."""
+        if tried.p99_ms > self.goal.p99_ms:
+            return tried
+        with self._server(tried.candidate, f"For a minute, in a fresh server: {tried.candidate}", seed=1) as load:
+            seen: dict[float, Seen] = {}
+
+            def at(rate: float) -> Trial:
+                seen[rate] = load(rate, PROMISE_S)
+                return self._trial(rate, seen[rate])
+
+            last = confirmed(at, tried.rate)
+        return replace(tried, rate=last.rate, p99_ms=seen[last.rate].p99_ms, answered=last.answered)
 
     @contextmanager
-    def _measurements(self, candidate: Candidate, title: str, seed: int = 0) -> Iterator[At]:
-        """Measures at a rate; a server is started when the first measurement is not known yet."""
+    def _server(self, candidate: Candidate, title: str, seed: int = 0) -> Iterator[Load]:
+        """Measure rates, for some seconds each; a server is started when the first one is not in the journal."""
         urls: list[str] = []
         print(title, flush=True)
         with ExitStack() as stack:
 
-            def at(rate: float) -> Seen:
-                rate = round(rate, 2)
-                key = f"{candidate}, {self.cores} cores, {rate:g}/s, arrivals {seed}"
-                if (known := self.kept.seen.get(key)) is None:
+            def load(rate: float, seconds: float) -> Seen:
+                rate = float(f"{rate:.4g}")
+                key = f"{candidate}, {self.cores} cores, {rate:g}/s for {seconds:g} s, arrivals {seed}"
+                if (known := self.journal.seen.get(key)) is None:
                     if not urls:
                         urls.append(stack.enter_context(serving(candidate.config(self.config), self.cores)))
-                    row = loaded(urls[0], self.images, Arrivals(rate, seed=seed), SECONDS)
+                    row = loaded(urls[0], self.images, Arrivals(rate, seed=seed), seconds)
                     is_well = row.requests and not row.failed
                     known = Seen(float(row.requests_per_s), float(row.percentiles_ms["p99"]) if is_well else None)
-                    self.kept.seen[key] = known
-                    self.kept.write(self.file)
+                    self.journal.seen[key] = known
+                    self.journal.write(self.file)
                 p99 = "some failed" if known.p99 is None else f"p99 {known.p99:.1f} ms"
-                print(f"  {rate:.0f}/s: {known.rate:.0f} answered, {p99}", flush=True)
+                print(f"  {rate:.1f}/s: {known.rate:.1f} answered, {p99}", flush=True)
                 return known
 
-            yield at
+            yield load

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import msgspec
+import psutil
 import pytest
 import yaml
-from ensemble_capacity.plan.placements import placed, tuned
 
+from ensemble_capacity.load import machine
 from ensemble_capacity.plan import __main__ as command
+from ensemble_capacity.plan import measuring
 from ensemble_capacity.plan import profile as profiles
-from ensemble_capacity.plan.measuring import asking_all
+from ensemble_capacity.plan.placements import asking_all, placed, tuned
 from ensemble_capacity.plan.server import opened, serving
-from packages.capacity.tests.plan.profiles import ROOT, application, profile
+from packages.capacity.tests.plan.profiles import ROOT, application, curve, profile
+from scripts import configuration
 from scripts.errors import ScriptError
 from tests.networks import brightness, store
 
@@ -53,7 +58,7 @@ def test_it_prints_json(plan):
 
 def test_a_profile_of_another_machine_is_about_its_cores(plan, monkeypatch):
     here = plan("--json", "--cores", "2")
-    monkeypatch.setattr("ensemble_capacity.plan.setting.available_cpus", lambda: 1)
+    monkeypatch.setattr("ensemble_capacity.plan.scenario.available_cpus", lambda: 1)
     assert json.loads(plan("--json")) == json.loads(here)
 
 
@@ -116,14 +121,17 @@ def test_settings_replace_those_that_were_there():
     assert "threads" not in config["applications"][0]["args"]["members"][0]
 
 
-def test_other_files_of_a_model_have_a_profile_of_their_own(tmp_path):
+def test_other_files_of_a_model_have_a_profile_of_their_own_and_other_settings_share_it(tmp_path):
     store(tmp_path, "one", brightness())
     config = {"args": {"model_repository": str(tmp_path), "members": [{"name": "one"}]}}
-    first = command._key(config, [b"x"])
-    assert command._key(config, [b"x"]) == first
+    first = profiles.kept_file(config, [b"x"])
+    assert profiles.kept_file(config, [b"x"]) == first
+    faster = {"name": "one", "threads": 2, "streams": 2, "placement": "separate"}
+    changed = {"args": {**config["args"], "members": [faster], "ingress": {"max_batch_size": 4}}}
+    assert profiles.kept_file(changed, [b"x"]) == first
     store(tmp_path, "one", brightness(), 2)
-    second = command._key(config, [b"x"])
-    assert second not in {first, command._key(config, [b"y"])}
+    second = profiles.kept_file(config, [b"x"])
+    assert second not in {first, profiles.kept_file(config, [b"y"])}
 
 
 def test_a_server_to_measure_has_neither_keys_nor_an_address_outside():
@@ -143,28 +151,57 @@ def test_a_server_to_measure_has_neither_keys_nor_an_address_outside():
     assert "access" in config["applications"][0]["args"]
 
 
-def test_a_server_that_does_not_start_costs_no_profile_of_the_nodes(tmp_path, monkeypatch):
-    args = argparse.Namespace(profile=tmp_path / "profile.json", measure=False)
-    config = yaml.safe_load((ROOT / "configs/colocated.yaml").read_text())
-    asked = []
+def test_a_profile_is_kept_at_once_and_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
+    options = SimpleNamespace(profile=tmp_path / "profile.json", measure=False)
+    config, done, fails = configuration.read(ROOT / "configs/colocated.yaml"), [], ["separate"]
 
-    def nodes(*_):
-        asked.append("nodes")
-        return profile(served={})
-
-    def server(begun, *_):
-        asked.append("server")
-        if len(asked) == 2:
+    def servers(begun, config, photographs, placement):
+        done.append(placement)
+        if placement in fails:
             raise ScriptError("the server did not start")
-        return msgspec.structs.replace(begun, served=profile().served)
+        return msgspec.structs.replace(begun, served={**begun.served, placement: profile().served[placement]})
 
-    monkeypatch.setattr("ensemble_capacity.plan.measuring.measure_nodes", nodes)
-    monkeypatch.setattr("ensemble_capacity.plan.measuring.measure_server", server)
+    async def decoding(*_):
+        done.append("decoding")
+        return curve()
+
+    async def members(config, agreed, settings):
+        done.append(settings["threads"])
+        return {"resnet": curve(settings["threads"]), "densenet": curve(settings["threads"])}
+
+    for each in (servers, decoding, members):
+        monkeypatch.setattr(measuring, each.__name__, each)
     with pytest.raises(ScriptError, match="did not start"):
-        command.profile_of(args, config, [b"image"])
-    for _ in range(2):
-        assert command.profile_of(args, config, [b"image"]) == profile()
-    assert asked == ["nodes", "server", "server"]
+        command.profile_of(options, config, [b"image"])
+    assert done[0] == "decoding"
+    assert done[-2:] == ["inline", "separate"]
+    done.clear()
+    fails.clear()
+    found = command.profile_of(options, config, [b"image"])
+    assert done == ["separate"]
+    assert found.is_complete
+    assert len(found.others) > 3
+    assert command.profile_of(options, config, [b"image"]) == found
+    assert done == ["separate"]
+
+
+def test_the_work_of_other_processes_is_measured_and_named(monkeypatch):
+    busy, used = iter([0.0, 1000.0]), iter([{(1, "other"): 5.0}, {(1, "other"): 905.0, (2, "small"): 1.0}])
+    monkeypatch.setattr(machine, "_busy", lambda: next(busy))
+    monkeypatch.setattr(machine, "_cpu_by_process", lambda: next(used))
+    monkeypatch.setattr(machine, "LOOK_S", 0.01)
+    with machine.Others() as others:
+        # The work of this command's own servers is none of others, though they have ended.
+        code = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
+        with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+            child.stdout.readline()
+            while others._own.seen.get(psutil.Process(child.pid), ("", 0.0))[1] < 0.4:
+                time.sleep(0.01)
+            child.communicate(b"\n")
+    assert 900 < others.cpu_s <= 999.6
+    assert others.name == "other"
+    assert "up to 40% of the cores (the most: python3)" in profile(others=((0.0, ""), (0.8, "python3"))).noise()
+    assert profile(others=((0.05, "sshd"),)).noise() == ""
 
 
 def test_a_server_is_measured_from_a_folder_with_other_code_of_our_names(tmp_path, monkeypatch):
@@ -181,4 +218,8 @@ def test_the_images_of_a_folder_are_measured_with(tmp_path):
     for name in ("b.jpg", "a.jpg"):
         (tmp_path / name).write_bytes((ROOT / "tests" / "cat.jpg").read_bytes())
     (tmp_path / "notes.txt").touch()
-    assert len(command.photographs(argparse.Namespace(images=[tmp_path]))) == 2
+    assert len(command.photographs([tmp_path])) == 2
+    for number in range(100):
+        (tmp_path / f"c{number}.jpg").write_bytes((ROOT / "tests" / "cat.jpg").read_bytes())
+    # Of many, some of all.
+    assert 16 <= len(command.photographs([tmp_path])) <= 32

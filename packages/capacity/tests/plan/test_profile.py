@@ -7,7 +7,7 @@ import pytest
 from ensemble_capacity.load.measure import Row
 from ensemble_capacity.load.server import Figures
 from ensemble_capacity.plan import profile as profiles
-from ensemble_capacity.plan.fitting import Watched, overhead
+from ensemble_capacity.plan.calibration import Watched, overhead
 from ensemble_capacity.plan.profile import Curve, Point
 from packages.capacity.tests.plan.profiles import curve, profile
 from scripts.errors import ScriptError
@@ -20,6 +20,8 @@ def test_between_and_beyond_what_was_measured():
     assert MEASURED.at(2) == pytest.approx((0.003, 0.002, 1.1))
     assert MEASURED.at(16) == pytest.approx((0.020, 0.016, 1.1))
     assert MEASURED.at(32) == pytest.approx((0.040, 0.032, 1.1))
+    # An image now and then, as behind the exit of a cascade.
+    assert MEASURED.at(0.5) == pytest.approx((0.001, 0.0005, 1.0))
 
 
 def test_a_profile_is_read_as_it_was_written(tmp_path):
@@ -62,5 +64,6 @@ def test_what_a_server_used_is_divided_by_its_processes():
             degraded=0.0, shed=0.0, server=figures,
         )
     )  # fmt: skip
-    assert (found.ingress_ms, found.nodes_ms, found.proxy_ms) == pytest.approx((4.0, 2.0, 1.0))
-    assert (found.images, found.rest, found.memory_mb) == (2.0, 0.05, (4.0, 2.0, 1.5))
+    assert found.cpu_ms == pytest.approx({"ingress": 4.0, "node": 2.0, "proxy": 1.0, "rest": 0.5})
+    assert (found.images, found.background) == (2.0, 0.05)
+    assert found.memory_mb == {"ingress": 4.0, "node": 2.0, "proxy": 1.0, "rest": 0.5}

@@ -1,4 +1,4 @@
-"""What a prediction is about: how a configuration places, batches and computes, and who asks it."""
+"""The scenario of a prediction: how a configuration places its nodes, batches images and computes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scripts.errors import ScriptError
 
 
 @dataclass(frozen=True)
-class Setting:
+class Scenario:
     """A configuration, as far as it decides how fast it is.
 
     Attributes:
@@ -40,20 +40,22 @@ class Setting:
 
     @property
     def separate(self) -> list[str]:
-        """The nodes that have processes of their own."""
+        """The nodes that have processes of their own, by name."""
         return [name for name, placement in self.placements.items() if placement == "separate"]
 
     def count(self, name: str) -> int:
-        """How many replicas of the ingress, or of a separate node, there are."""
+        """Count the replicas of the ingress, or of a separate node."""
         return self.replicas.get(name, 1)
 
 
-def setting(application: Mapping[str, Any], exits: Sequence[float] | None = None, cores: int | None = None) -> Setting:
-    """The setting of an application of a Serve config.
+def scenario(
+    application: Mapping[str, Any], exits: Sequence[float] | None = None, cores: int | None = None
+) -> Scenario:
+    """Read the scenario of an application of a Serve config.
 
     Args:
         application: the application.
-        exits: of its cascade; see `Setting.exits`.
+        exits: of its cascade; see `Scenario.exits`.
         cores: of the machine that it is for; None for this one.
 
     Raises:
@@ -83,7 +85,7 @@ def setting(application: Mapping[str, Any], exits: Sequence[float] | None = None
         assert isinstance(member, LocalMember)
         of_member = replicas.get(member.name if member.placement == "separate" else INGRESS, 1)
         threads[member.name] = member.threads or share_of_threads(usable, sharing(config, member), of_member)
-    return Setting(
+    return Scenario(
         config.ingress,
         {name: threads[name] for name in names},
         config.transformer.threads or usable,
@@ -97,3 +99,10 @@ def setting(application: Mapping[str, Any], exits: Sequence[float] | None = None
         tuple(exits or ()) if cascade is not None else None,
         {member.name: getattr(member, "streams", None) for member in config.members},
     )
+
+
+def every_member(config: Mapping[str, Any]) -> Scenario:
+    """Read the scenario of a config's application in which every member gets every image; see `asking_all`."""
+    application = next(configuration.ours(config))
+    cascade = configuration.check_arguments(application).ensemble.cascade
+    return scenario(application, None if cascade is None else (0.0,) * (len(cascade.order) - 1))

@@ -22,7 +22,7 @@ class Seen(msgspec.Struct, frozen=True):
         return math.inf if self.p99 is None else self.p99
 
 
-class Kept(msgspec.Struct):
+class Journal(msgspec.Struct):
     """Measurements in a file.
 
     Attributes:
@@ -38,17 +38,17 @@ class Kept(msgspec.Struct):
         file.write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
 
 
-def read(file: Path, parts: Iterable[bytes], again: bool) -> Kept:
+def read(file: Path, parts: Iterable[bytes], again: bool) -> Journal:
     """The measurements in a file that depend on these parts, or none of them; none if all is measured again."""
     digest = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
     if again or not file.exists():
-        return Kept(digest)
+        return Journal(digest)
     try:
-        before = msgspec.json.decode(file.read_bytes(), type=Kept)
+        before = msgspec.json.decode(file.read_bytes(), type=Journal)
     except msgspec.MsgspecError:
-        before = Kept()
+        before = Journal()
     if before.digest == digest:
         print(f"Going on with the {len(before.seen)} measurements of {file}; --again measures anew.", flush=True)
         return before
     print(f"{file} is of another configuration, profile or goal; it is written anew.", flush=True)
-    return Kept(digest)
+    return Journal(digest)

@@ -1,9 +1,9 @@
-"""Other forms of a Serve config: its nodes placed elsewhere, its replicas fixed, its batches changed."""
+"""Changes a Serve config: places its nodes elsewhere, fixes the number of replicas, sets batches and threads."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from deployments.contract.names import COMBINER, INGRESS, LABELER, TRANSFORMER
@@ -21,7 +21,7 @@ DROPPED = {"autoscaling_config", "num_replicas", "max_replicas_per_node"}
 
 
 def placed(config: Mapping[str, Any], placement: Placement, ingresses: int = 1, nodes: int = 1) -> dict[str, Any]:
-    """The config with every node of its application placed alike, and a fixed number of replicas.
+    """Place every node of the config's application alike, with a fixed number of replicas.
 
     Args:
         config: a Serve config.
@@ -46,8 +46,8 @@ def placed(config: Mapping[str, Any], placement: Placement, ingresses: int = 1, 
 
 
 def _fixed(name: str, before: Mapping[str, Mapping[str, Any]], replicas: int) -> dict[str, Any]:
-    """A deployment's entry with as many replicas, and what else it had; all of them must find room on any machine."""
-    kept = dict(_kept(before.get(name, {})))
+    """Make a deployment's entry of so many replicas, with its other options; any machine must have room for them."""
+    kept = {key: value for key, value in before.get(name, {}).items() if key not in DROPPED}
     options = {**kept.pop("ray_actor_options", {}), "num_cpus": RESERVED}
     return {
         "name": name,
@@ -58,14 +58,10 @@ def _fixed(name: str, before: Mapping[str, Mapping[str, Any]], replicas: int) ->
     }
 
 
-def _kept(entry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    return ((key, value) for key, value in entry.items() if key not in DROPPED)
-
-
 def tuned(
     config: Mapping[str, Any], *, threads: int | None, streams: int | None = None, ingress: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The config with other settings of the ingress, and with so many threads and streams for each member."""
+    """Set fields of the ingress, and the threads and streams of each member."""
     changed: dict[str, Any] = copy.deepcopy(dict(config))
     arguments = next(configuration.ours(changed))["args"]
     arguments["ingress"] = {**(arguments.get("ingress") or {}), **ingress}
@@ -76,3 +72,11 @@ def tuned(
         if streams is not None and member.get("kind", OPENVINO) == OPENVINO:
             member["streams"] = streams
     return changed
+
+
+def asking_all(config: dict[str, Any]) -> dict[str, Any]:
+    """Have every member of a cascade get every image: how many would exit is not known here."""
+    ensemble = next(configuration.ours(config))["args"].get("ensemble") or {}
+    if cascade := ensemble.get("cascade"):
+        cascade["exit_at"] = [1.0] * len(cascade["exit_at"])
+    return config

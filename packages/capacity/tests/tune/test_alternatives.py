@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from ensemble_capacity.tune import form as forms
-from ensemble_capacity.tune.form import AS_CONFIGURED, Form, Forms
+from ensemble_capacity.tune.alternatives import AS_CONFIGURED, Alternative, Alternatives, exits_of
 from scripts.configuration import check_arguments
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
@@ -19,7 +18,7 @@ SURE, UNSURE, WRONG = [0.05, 0.9, 0.05], [0.25, 0.5, 0.25], [0.9, 0.05, 0.05]
 
 @pytest.fixture
 def found(tmp_path, draw):
-    """The forms of a configuration of the members `a` and `b`, on images of cats."""
+    """The alternatives to a configuration of the members `a` and `b`, on images of cats."""
 
     def find(versions, most_lost, ensemble=None):
         for name, each in versions.items():
@@ -37,7 +36,7 @@ def found(tmp_path, draw):
         said = []
         dataset = Dataset.open(draw({"cat": 40}))
         costs = lambda versions: {"a": 1.0, "b": 2.0}  # noqa: E731
-        return Forms(parsed, agree(parsed), dataset, most_lost, costs, said.append).found(), said, config
+        return Alternatives(parsed, agree(parsed), dataset, most_lost, costs, said.append).found(), said, config
 
     return find
 
@@ -87,12 +86,12 @@ def test_the_cheapest_thresholds_that_lose_no_more(found):
 
 def test_thresholds_under_load_are_never_above_the_usual_ones():
     config = yaml.safe_load((ROOT / "configs/student.yaml").read_text())
-    changed = Form("other", exit_at=(0.55, 0.7)).config(config)
+    changed = Alternative("other", exit_at=(0.55, 0.7)).config(config)
     ensemble = check_arguments(changed["applications"][0]).ensemble
     assert (ensemble.cascade.exit_at, ensemble.under_load.exit_at) == ((0.55, 0.7), (0.55, 0.0))
 
 
-def test_too_few_images_allow_no_other_form(found):
+def test_too_few_images_allow_no_alternative(found):
     versions = {"a": [("FP16", SURE), ("INT8", SURE)], "b": [("FP16", SURE)]}
     with pytest.raises(ScriptError, match=r"40 images can't show a loss of 2 points: one .* 2\.5 points; give 50"):
         found(versions, 2)
@@ -109,8 +108,8 @@ def test_thresholds_that_lose_too_much_are_not_tried(found):
     assert {each.exits for each in every} == {(0.0,)}
 
 
-def test_a_form_is_what_it_says():
-    assert Form("as configured") == AS_CONFIGURED
+def test_an_alternative_is_what_it_says():
+    assert Alternative("as configured") == AS_CONFIGURED
     assert len(LABELS) == 3
-    assert forms.exits_of((0.0, 1.0)) == (0.0,)
-    assert np.isclose(forms.exits_of((0.2, 0.4, 0.4))[1], 0.5)
+    assert exits_of((0.0, 1.0)) == (0.0,)
+    assert np.isclose(exits_of((0.2, 0.4, 0.4))[1], 0.5)

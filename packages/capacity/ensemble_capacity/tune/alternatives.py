@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from graph.config import EnsembleConfig
-from graph.signature import Agreement
+from graph.signature import EnsembleSignature
 from scripts import configuration
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
@@ -30,14 +30,14 @@ Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Form:
+class Alternative:
     """What is served.
 
     Attributes:
         name: in words.
         versions: that are not the configured ones.
         exit_at: thresholds of the cascade; None for the configured ones.
-        exits: of the cascade; see `Setting.exits`.
+        exits: of the cascade; see `Scenario.exits`.
         loss: in words: what it costs of top-1.
     """
 
@@ -65,7 +65,7 @@ class Form:
         return changed
 
 
-AS_CONFIGURED = Form("as configured")
+AS_CONFIGURED = Alternative("as configured")
 
 
 def exits_of(stops: Sequence[float]) -> tuple[float, ...]:
@@ -75,8 +75,8 @@ def exits_of(stops: Sequence[float]) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
-class Forms:
-    """Finds the forms of a configuration on labelled images.
+class Alternatives:
+    """Finds the alternatives to a configuration on labelled images.
 
     Attributes:
         config: of the application.
@@ -88,14 +88,14 @@ class Forms:
     """
 
     config: EnsembleConfig
-    agreed: Agreement
+    agreed: EnsembleSignature
     dataset: Dataset
     most_lost: float | None
     costs: Callable[[Versions], Mapping[str, float]]
     log: Log = print
 
-    def found(self) -> list[Form]:
-        """The forms that lose no more than that; the configuration's own is the first.
+    def found(self) -> list[Alternative]:
+        """Return the alternatives that lose no more than `most_lost`; the configuration as it is is the first.
 
         What counts is the one-sided 95 % bound of the loss.
 
@@ -109,63 +109,63 @@ class Forms:
             check_enough(len(self.dataset), self.most_lost, "images")
         together = Together.of(self.config, self.agreed)
         labels, outputs = indices(self.dataset, self.agreed.labels, "the models"), predictions(every, self.dataset)
-        forms, reference = list[Form](), np.zeros(0)
+        found, reference = list[Alternative](), np.zeros(0)
         for rows in selections(every, list(together.weights)):
             scores = {name: outputs[row] for name, row in rows.items()}
             chosen = [every[row] for row in rows.values()]
             versions = tuple((each.name, each.version or 0) for each in chosen if not each.is_served)
             members = Members(scores, labels, together.weights, dict.fromkeys(rows, 1.0), together.method)
-            form, right = self._own(members, replace(AS_CONFIGURED, name=_name(chosen), versions=versions))
-            if not forms:
-                form, reference = replace(form, name=AS_CONFIGURED.name), right
-            elif self._allows(form, reference - right):
-                form = replace(form, loss=_loss(reference - right))
+            other, right = self._own(members, replace(AS_CONFIGURED, name=_name(chosen), versions=versions))
+            if not found:
+                other, reference = replace(other, name=AS_CONFIGURED.name), right
+            elif self._allows(other, reference - right):
+                other = replace(other, loss=_loss(reference - right))
             else:
                 continue
-            forms += [form, *self._with_thresholds(members, form, reference)]
+            found += [other, *self._with_thresholds(members, other, reference)]
         if (
             self.most_lost is not None
             and self.config.ensemble.cascade is None
             and all(each.is_served for each in every)
         ):
             self.log("There is no other version of the models and no cascade, so that nothing can be tried at a loss.")
-        return forms
+        return found
 
-    def _own(self, members: Members, form: Form) -> tuple[Form, np.ndarray[Any, np.dtype[np.float64]]]:
-        """The form with the configured thresholds, and for each image whether its answer is right."""
+    def _own(self, members: Members, other: Alternative) -> tuple[Alternative, np.ndarray[Any, np.dtype[np.float64]]]:
+        """Add the exits of the configured thresholds; return also whether each image's answer is right."""
         if (cascade := self.config.ensemble.cascade) is None:
-            return form, (members.full() == members.labels).astype(np.float64)
+            return other, (members.full() == members.labels).astype(np.float64)
         walk = members.walk(cascade.order, cascade.exit_at)
-        return replace(form, exits=exits_of(walk.stops)), (walk.answers == members.labels).astype(np.float64)
+        return replace(other, exits=exits_of(walk.stops)), (walk.answers == members.labels).astype(np.float64)
 
-    def _with_thresholds(self, members: Members, form: Form, reference: Any) -> Iterator[Form]:
-        """The form with the cheapest thresholds, which half of the images choose and the others judge."""
+    def _with_thresholds(self, members: Members, other: Alternative, reference: Any) -> Iterator[Alternative]:
+        """Yield it with the cheapest thresholds, which half of the images choose and the others judge."""
         if (cascade := self.config.ensemble.cascade) is None or self.most_lost is None:
             return
         choosing = halves(self.dataset)
-        costly = replace(members, costs=self.costs(form.versions))
+        costly = replace(members, costs=self.costs(other.versions))
         try:
             check_enough(int(choosing.sum()), self.most_lost)
             choice = choose(costly.part(choosing), self.most_lost, cascade.order)
         except ScriptError as err:
-            self.log(f"{form.name}, other thresholds: {err}")
+            self.log(f"{other.name}, other thresholds: {err}")
             return
         if choice.exit_at == cascade.exit_at:
             return
         walk = members.part(~choosing).walk(choice.order, choice.exit_at)
         lost = reference[~choosing] - (walk.answers == members.labels[~choosing])
         thresholds = ", ".join(f"{value:g}" for value in choice.exit_at)
-        changed = replace(form, name=f"{form.name}, exit_at {thresholds}", exit_at=choice.exit_at)
+        changed = replace(other, name=f"{other.name}, exit_at {thresholds}", exit_at=choice.exit_at)
         if self._allows(changed, lost):
             yield replace(changed, exits=exits_of(walk.stops), loss=_loss(lost))
 
-    def _allows(self, form: Form, lost: Any) -> bool:
-        """Whether a form loses little enough; of each image, 1 if its answer was right and is not, -1 the reverse."""
+    def _allows(self, other: Alternative, lost: Any) -> bool:
+        """Whether it loses little enough; of each image, 1 if its answer was right and is not, -1 the reverse."""
         most = bound(lost)
         allowed = self.most_lost is not None and most <= self.most_lost
         verdict = "tried" if allowed else f"left out, because more than {self.most_lost:g} may be lost"
         amount = f"at most {max(0.0, most):.2f} points are lost" if lost.any() else "no answer becomes right or wrong"
-        self.log(f"{form.name}: top-1 {_loss(lost)}; {amount}: {verdict}.")
+        self.log(f"{other.name}: top-1 {_loss(lost)}; {amount}: {verdict}.")
         return allowed
 
 

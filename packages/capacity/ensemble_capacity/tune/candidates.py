@@ -1,0 +1,245 @@
+"""The settings that are tried: the grid of them, and their ranking by predictions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ensemble_capacity.load.load import Arrivals, Closed
+from ensemble_capacity.plan.model import Prediction, predict
+from ensemble_capacity.plan.placements import placed, tuned
+from ensemble_capacity.plan.profile import Placement, Profile
+from ensemble_capacity.plan.scenario import scenario
+from ensemble_capacity.tune.alternatives import AS_CONFIGURED, Alternative, Versions
+from graph.defaults import share_of_threads
+from scripts import configuration
+
+SIZES, WAITS_MS, IN_FLIGHT = (4, 8, 16, 32), (0.0, 2.0, 5.0), (1, 2)
+# Clients that keep a server busy; the halves by which the highest predicted rate is found.
+MANY, HALVES = 64, 10
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings to try.
+
+    Attributes:
+        placement: of every node.
+        ingresses: replicas of the ingress.
+        nodes: replicas of each separate node that computes.
+        threads: of each member; None for its share of the cores.
+        max_batch_size: images.
+        batch_wait_ms: of the ingress.
+        max_concurrent_batches: of the ingress.
+        streams: of each member; None for the configuration's, or else the fastest.
+        alternative: what is served.
+    """
+
+    placement: Placement
+    ingresses: int
+    nodes: int
+    threads: int | None
+    max_batch_size: int
+    batch_wait_ms: float
+    max_concurrent_batches: int
+    streams: int | None = None
+    alternative: Alternative = AS_CONFIGURED
+
+    def config(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Make the Serve config with these settings."""
+        names = ("max_batch_size", "batch_wait_ms", "max_concurrent_batches")
+        moved = placed(self.alternative.config(config), self.placement, self.ingresses, self.nodes)
+        ingress = {name: getattr(self, name) for name in names}
+        return tuned(moved, threads=self.threads, streams=self.streams, ingress=ingress)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The settings that a prediction is most often wrong about: candidates that differ in them are measured."""
+        return self.placement, self.ingresses, self.nodes, self.threads, self.alternative
+
+    @property
+    def replicas(self) -> int:
+        """Replicas of each member."""
+        return self.ingresses if self.placement == "inline" else self.nodes
+
+    def __str__(self) -> str:
+        """The candidate in words."""
+        replicas = f"{self.ingresses}" if self.placement == "inline" else f"{self.ingresses} + {self.nodes} each"
+        threads = "share" if self.threads is None else f"{self.threads}"
+        streams = "" if self.streams is None else f", streams {self.streams}"
+        batches = (
+            f"batch {self.max_batch_size}, wait {self.batch_wait_ms:g} ms, in flight {self.max_concurrent_batches}"
+        )
+        other = "" if self.alternative.name == AS_CONFIGURED.name else f", {self.alternative.name}"
+        return f"{self.placement}, replicas {replicas}, threads {threads}{streams}, {batches}{other}"
+
+
+# The names that `--hold` takes.
+HELD = [name for name in Candidate.__dataclass_fields__ if name != "alternative"]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The most requests per second, of Poisson arrivals, at a p99 of at most so many milliseconds.
+
+    Attributes:
+        p99_ms: the limit.
+        rate: requests per second that are required; None for as many as possible.
+    """
+
+    p99_ms: float
+    rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A candidate, and the highest rate at which it holds the p99; where none is known, the rate of the lowest p99.
+
+    Attributes:
+        candidate: the settings.
+        predicted: at the highest rate that is predicted to hold.
+        rate: requests per second that were sent; the predicted rate where nothing was measured.
+        p99_ms: at this rate, measured or else predicted; infinite where requests failed.
+        answered: requests per second that were answered; None where nothing was measured.
+    """
+
+    candidate: Candidate
+    predicted: Prediction
+    rate: float
+    p99_ms: float
+    answered: float | None = None
+
+    @property
+    def predicted_rate(self) -> float:
+        """The highest rate that is predicted to hold the p99."""
+        return self.predicted.requests_per_s
+
+    def meets(self, goal: Goal) -> bool:
+        """Whether it reaches a goal."""
+        return self.p99_ms <= goal.p99_ms and self.rate >= (goal.rate or 0)
+
+
+def candidates(cores: int, fixed: Mapping[str, Any], members: int = 2, *, is_cascade: bool = False) -> list[Candidate]:
+    """Make the grid: every placement, batch, number of replicas and of threads that suits so many cores.
+
+    Args:
+        cores: of the machine.
+        fixed: fields of a candidate that the user holds, by name.
+        members: that compute on the cores.
+        is_cascade: whether the members compute in turn, so that each may have all cores of its replica.
+    """
+    replicas = sorted({1, 2, *(count for count in (4, 8) if count <= cores // 2)} & set(range(1, cores + 1)))
+    in_turn = {cores // count for count in replicas} if is_cascade else set()
+    grid: dict[str, Sequence[Any]] = {
+        "placement": ("inline", "separate"),
+        "ingresses": replicas,
+        "nodes": replicas,
+        "threads": (None, *sorted({1, cores} | in_turn)),
+        "max_batch_size": SIZES,
+        "batch_wait_ms": WAITS_MS,
+        "max_concurrent_batches": IN_FLIGHT,
+    }
+    grid |= {name: (value,) for name, value in fixed.items()}
+    found = (Candidate(**dict(zip(grid, each, strict=True))) for each in itertools.product(*grid.values()))
+
+    def is_one(each: Candidate) -> bool:
+        """Whether it is no other candidate by another name, and has no more threads than cores."""
+        if each.placement == "inline" and each.nodes != grid["nodes"][0]:
+            return False
+        if each.threads is None or "threads" in fixed:
+            return True
+        share = share_of_threads(cores, members, each.replicas)
+        return each.threads != share and each.threads * each.replicas <= cores
+
+    return [each for each in found if is_one(each)]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predicts the rates that candidates hold.
+
+    Attributes:
+        config: the Serve config.
+        profiles: of the machine, by the versions that are served.
+        goal: the p99 to hold.
+        cores: of the machine.
+        alternatives: what may be served.
+        clients_here: whether the clients compute on the server's cores.
+        fixed: fields of a candidate that the user holds, by name.
+    """
+
+    config: Mapping[str, Any]
+    profiles: Mapping[Versions, Profile]
+    goal: Goal
+    cores: int
+    alternatives: Sequence[Alternative] = (AS_CONFIGURED,)
+    clients_here: bool = False
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    def ranked(self) -> list[Tried]:
+        """Predict every candidate in every alternative, with every number of streams; the best first."""
+        arguments = next(configuration.ours(self.config))["args"]
+        is_cascade = bool((arguments.get("ensemble") or {}).get("cascade"))
+        names = [member["name"] for member in arguments["members"]]
+        grid = candidates(self.cores, self.fixed, len(names), is_cascade=is_cascade)
+        every = (
+            replace(each, alternative=other, streams=streams)
+            for each, other in itertools.product(grid, self.alternatives)
+            for streams in (each.streams, *self._streams(each, names))
+        )
+        return ranked(map(self.highest, every), self.goal)
+
+    def highest(self, candidate: Candidate) -> Tried:
+        """Find the highest rate at which a candidate's p99 is predicted to hold, or else the lowest that was tried."""
+        other = candidate.alternative
+        given = scenario(next(configuration.ours(candidate.config(self.config))), other.exits, self.cores)
+        profile = self.profiles[other.versions]
+
+        def at(load: Arrivals | Closed) -> Prediction:
+            return predict(given, profile, load, self.cores, clients_here=self.clients_here)
+
+        low, high = 0.0, at(Closed(MANY)).requests_per_s
+        best = at(Arrivals(high / 2**HALVES))
+        for _ in range(HALVES):
+            middle = (low + high) / 2
+            predicted = at(Arrivals(middle))
+            if predicted.p99_ms <= self.goal.p99_ms:
+                low, best = middle, predicted
+            else:
+                high = middle
+        return Tried(candidate, best, low or high, best.p99_ms)
+
+    def _streams(self, candidate: Candidate, names: Sequence[str]) -> list[int]:
+        """The numbers of streams that were measured with its threads, besides the fastest."""
+        if "streams" in self.fixed:
+            return []
+        threads = candidate.threads or share_of_threads(self.cores, len(names), candidate.replicas)
+        measured = [self.profiles[AS_CONFIGURED.versions].streams(name, threads) for name in names]
+        return sorted(set.intersection(*map(set, measured)))
+
+
+def ranked(tried: Iterable[Tried], goal: Goal, speed: Mapping[str, float] | None = None) -> list[Tried]:
+    """Sort candidates, the best first: by rate where the p99 holds; the others by how near they come.
+
+    Args:
+        tried: the candidates.
+        goal: the p99 to hold.
+        speed: by placement, the measured rate as a multiple of the predicted one.
+    """
+
+    def order(each: Tried) -> tuple[bool, float]:
+        holds = each.p99_ms <= goal.p99_ms
+        return not holds, -each.rate * (speed or {}).get(each.candidate.placement, 1.0) if holds else each.p99_ms
+
+    return sorted(tried, key=order)
+
+
+def diverse(tried: Sequence[Tried], count: int) -> list[Tried]:
+    """Choose the best candidate of each shape first, and then the best of the others."""
+    first: dict[Any, Tried] = {}
+    for each in tried:
+        first.setdefault(each.candidate.shape, each)
+    chosen = [*first.values(), *(each for each in tried if each is not first[each.candidate.shape])]
+    return chosen[:count]
