@@ -13,9 +13,11 @@ from urllib.parse import SplitResult
 import msgspec
 
 from ensemble_capacity.load.records import DEGRADED, FAILED, RIGHT, SHED
+from ensemble_capacity.load.tensors import OPEN_INFERENCE, TENSORFLOW_SERVING, OpenInference, TensorFlowServing
 from ensemble_serving.transports import Request, Transport
 
-NAMES = CLASSIFY, OPEN_INFERENCE, TENSORFLOW_SERVING = "classify", "open-inference", "tensorflow-serving"
+CLASSIFY = "classify"
+NAMES = CLASSIFY, OPEN_INFERENCE, TENSORFLOW_SERVING
 BOUNDARY = "ensemble-load-boundary"
 MEDIA_TYPES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG": "image/png", b"RIFF": "image/webp"}
 
@@ -54,9 +56,6 @@ def chosen(url: SplitResult, name: str | None, model: str, shapes: dict[str, tup
     Raises:
         ValueError: the protocol has no gRPC.
     """
-    # Imported where they are used: a load of /classify needs neither tensors nor a description of them.
-    from ensemble_capacity.load.tensors import OpenInference, TensorFlowServing
-
     is_grpc = url.scheme.startswith("grpc")
     if name is None:
         by_path = {"v2": OPEN_INFERENCE, "v1": TENSORFLOW_SERVING}

@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ensemble_capacity.load.protocols import OPEN_INFERENCE, TENSORFLOW_SERVING
 from ensemble_serving.transports import Request, Transport
 from scripts.errors import ScriptError
 
+OPEN_INFERENCE, TENSORFLOW_SERVING = "open-inference", "tensorflow-serving"
 BYTES = "BYTES"
 # The name of the extension.
 BINARY = b"binary_tensor_data"

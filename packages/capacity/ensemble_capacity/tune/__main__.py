@@ -128,6 +128,15 @@ def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, machine: Mapping[
     return "\n".join(lines) + "\n"
 
 
+def beside(config: dict[str, Any], file: Path) -> dict[str, Any]:
+    """Name a model repository in the file's folder as it was named there: relative, so that both can be moved."""
+    arguments, folder = only_application(config)["args"], file.resolve().parent
+    repository = arguments.get(configuration.REPOSITORY)
+    if isinstance(repository, str) and Path(repository).is_relative_to(folder):
+        arguments[configuration.REPOSITORY] = str(Path(repository).relative_to(folder))
+    return config
+
+
 def served_alternatives(
     options: SimpleNamespace, config: Mapping[str, Any], images: Sequence[bytes]
 ) -> tuple[list[Alternative], dict[Versions, Profile]]:
@@ -140,6 +149,8 @@ def served_alternatives(
     cascade = ensemble.ensemble.cascade
     own = profile_of(options, config, images)
     profiles: dict[Versions, Profile] = {AS_CONFIGURED.versions: own}
+    if noise := own.noise():
+        print(noise)
 
     def costs(versions: Versions) -> dict[str, float]:
         if versions not in profiles:
@@ -249,7 +260,8 @@ def main(**given: Any) -> None:
     (shown := table(tried, goal)).show()
     chosen = tried[0]
     machine = profiles[AS_CONFIGURED.versions].machine
-    options.out.write_text(text(chosen.candidate.config(config), chosen, goal, machine, cores), encoding="utf-8")
+    written = beside(chosen.candidate.config(config), options.out)
+    options.out.write_text(text(written, chosen, goal, machine, cores), encoding="utf-8")
     if options.markdown is not None:
         options.markdown.write_text(shown.markdown(), encoding="utf-8")
     print(f"Wrote {options.out}, for {on_cores(cores)}: ensemble serve {options.out}")

@@ -280,6 +280,15 @@ def test_it_writes_a_configuration_with_comments(tune):
     assert f"ensemble serve {out}" in printed
 
 
+def test_a_repository_beside_the_configuration_is_named_as_it_was(tmp_path):
+    there, elsewhere = tmp_path / "models", tmp_path / "other" / "tuned.yaml"
+    for file, repository in ((tmp_path / "tuned.yaml", "models"), (elsewhere, str(there))):
+        config = {"applications": [application()]}
+        config["applications"][0]["args"]["model_repository"] = str(there)
+        [served] = command.beside(config, file)["applications"]
+        assert served["args"]["model_repository"] == repository
+
+
 def test_a_goal_that_is_not_reached_exits_by_3_with_the_nearest(tune, capsys):
     with pytest.raises(SystemExit) as raised:
         tune(45.0, "--p99-ms", "30")
