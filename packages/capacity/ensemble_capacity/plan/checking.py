@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -54,7 +55,7 @@ def drawn(config: Mapping[str, Any], profile: Profile, random: Random) -> Case:
 
 
 def compared(cases: Sequence[Case], photographs: Sequence[bytes]) -> Iterator[tuple[Case, dict[str, float]]]:
-    """Serve and load each case; the measured figures."""
+    """Serve and load each case; yield its measured figures."""
     for case in cases:
         with serving(case.config) as url:
             row = loaded(url, photographs, case.load, SECONDS)
@@ -62,14 +63,14 @@ def compared(cases: Sequence[Case], photographs: Sequence[bytes]) -> Iterator[tu
 
 
 def table(found: Sequence[tuple[Case, dict[str, float]]]) -> Table:
-    """A line for each case, and how many measured figures lie in their interval."""
+    """Make a line of each case, and count the measured figures that lie in their interval."""
     lines, inside, wide = [], dict.fromkeys(FIGURES, 0), dict.fromkeys(FIGURES, 0)
     for case, seen in found:
         cells = []
         for name in FIGURES:
             bounds, value = case.predicted.intervals[name], seen.get(name, float("inf"))
-            # Arrivals that are all answered are counted, and not timed: their number varies by chance.
-            slack = 0.05 if bounds.low == bounds.high else 0.0
+            # Where all arrivals are answered, their number varies as a Poisson process does: 95 % within this share.
+            slack = 2 / math.sqrt(bounds.low * SECONDS) if bounds.low == bounds.high else 0.0
             is_inside = bounds.low * (1 - slack) <= value <= bounds.high * (1 + slack)
             inside[name] += is_inside
             wide[name] += bounds.is_wide
