@@ -14,7 +14,7 @@ from ensemble_capacity.plan.profile import SHARES, Overhead, Profile, Served
 from ensemble_capacity.plan.scenario import Scenario
 
 # What is beyond them is a mistake of the measurement, and not of the cores.
-SLOWEST, FASTEST = 0.4, 1.2
+SLOWEST, FASTEST = 0.1, 1.2
 
 
 @dataclass(frozen=True)
