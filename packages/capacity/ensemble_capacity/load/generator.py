@@ -110,7 +110,7 @@ class Generator:
                     self._cpu.append((time.perf_counter(), sum(each.cpu_s for each in self._latest.values())))
 
     def records(self) -> Records:
-        """What became of the requests so far, in the order in which they were due."""
+        """Return the records of the requests so far, in the order in which they were due."""
         with self._lock:
             return records(self._parts)
 

@@ -42,7 +42,7 @@ class Arrivals:
     seed: int = 0
 
     def offsets(self) -> Iterator[float]:
-        """When requests are due, seconds from the begin; without end unless they were recorded."""
+        """Yield the times at which requests are due, seconds from the begin; without end unless they were recorded."""
         if self.times is not None:
             yield from self.times
             return
@@ -114,20 +114,20 @@ class Target:
         return self.url.startswith("grpc")
 
     def connect(self, concurrency: int | None = None) -> Transport:
-        """A transport to the server, for so many requests at a time, or for any number."""
+        """Make a transport to the server, for so many requests at a time, or for any number."""
         channels = MOST_CHANNELS if concurrency is None else min(MOST_CHANNELS, -(-concurrency // CALLS_A_CONNECTION))
         most = self.connections or (channels if self.is_grpc else MOST_CONNECTIONS)
         headers = (("authorization", f"Bearer {self.key}"),) if self.key else ()
         return connect(self.url, connections=most, timeout_s=self.timeout_s, headers=headers, ca_file=self.ca_file)
 
     def requests(self) -> Iterator[Request]:
-        """A request for each image, or for each group of `batch` of them, the last ones filled up with the first."""
+        """Yield a request for each group of `batch` images; the first images fill the last group up."""
         count = len(self.images)
         for start in range(0, count, self.batch):
             yield self.protocol.request([self.images[(start + i) % count] for i in range(self.batch)])
 
     def turns(self, part: int, parts: int) -> Iterator[tuple[Request, str]]:
-        """Requests without end, each with its image's label, or an empty one: one of several parts of all."""
+        """Yield requests without end, each with its image's label, or an empty one: one of several parts of all."""
         if self.repeats is not None:
             yield from ((self.protocol.request([each]), "") for each in partly_repeated(self.images, self.repeats))
         pairs = list(zip_longest(self.requests(), self.labels, fillvalue=""))
@@ -137,12 +137,12 @@ class Target:
 
 
 def marked(image: bytes, number: int) -> bytes:
-    """A JPEG with a number of 64 bits in a comment behind its first marker: other bytes, the same picture."""
+    """Put a number of 64 bits in a comment behind a JPEG's first marker: other bytes, the same picture."""
     return image[:2] + b"\xff\xfe\x00\x0a" + number.to_bytes(8, "big") + image[2:]
 
 
 def partly_repeated(images: Sequence[bytes], repeats: float) -> Iterator[bytes]:
-    """JPEGs without end, none of them sent before, by this load or another, except for that share of them."""
+    """Yield JPEGs without end, none of them sent before by this load or another, except for that share of them."""
     random, new, first = Random(0), 0, secrets.randbits(64)
     while True:
         number = random.randrange(new) if new and random.random() < repeats else new

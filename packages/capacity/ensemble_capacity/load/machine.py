@@ -33,7 +33,7 @@ class Processes:
 
     @classmethod
     def of_port(cls, host: str, port: int) -> Processes | None:
-        """Those of the server that listens on a port of this machine; None if it is elsewhere, or another user's."""
+        """Find the server that listens on a port of this machine; None if it is elsewhere, or another user's."""
         if not _is_here(host):
             return None
         try:
@@ -52,7 +52,7 @@ class Processes:
         return None
 
     def cpu_s(self) -> dict[str, float]:
-        """CPU time so far, user and system, seconds, by the processes' names; of those that have ended as well."""
+        """Sum the CPU time so far, seconds, by the processes' names; of processes that have ended as well."""
         for process in self._all():
             with suppress(psutil.Error):
                 times = process.cpu_times()
@@ -61,7 +61,7 @@ class Processes:
         return _summed(self.seen.values())
 
     def memory_mb(self) -> dict[str, float]:
-        """Proportional set size, megabytes, by the processes' names: a page that several share counts once among them.
+        """Sum the proportional set size, megabytes, by the processes' names: a page that several share counts once.
 
         It takes about a millisecond for each process.
         """
@@ -85,7 +85,7 @@ def _summed(parts: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def difference(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
-    """What was used between two times, the most first."""
+    """Subtract what was used at an earlier time, by name, the most first."""
     found = {name: used - before.get(name, 0.0) for name, used in after.items()}
     return dict(sorted(found.items(), key=lambda each: -each[1]))
 
@@ -99,7 +99,7 @@ def _is_here(host: str) -> bool:
 
 
 def _name(process: psutil.Process) -> str:
-    """What a process calls itself: Ray's processes by what they run, Python's by their module or script."""
+    """Name a process: Ray's processes by what they run, Python's by their module or script."""
     words = process.cmdline()
     if not words or words[0].startswith("ray::"):
         return (words[0] if words else process.name()).split("(")[0][:LONGEST_NAME]
@@ -128,7 +128,7 @@ class Energy:
         self._joules = 0.0
 
     def joules(self) -> float:
-        """Joules so far. Read it every few minutes: a counter may start anew once in between, and not twice."""
+        """Count the joules so far. Call it every few minutes: a counter may start anew once in between, not twice."""
         now = self._read()
         for before, after, most in zip(self._last, now, self._most, strict=True):
             self._joules += (after - before if after >= before else after + most - before) / 1e6
@@ -179,7 +179,7 @@ class Others:
 
 
 def _busy() -> float:
-    """CPU time of the whole machine so far, with what its host took away, seconds."""
+    """Read the CPU time of the whole machine so far, with what its host took away, seconds."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
 

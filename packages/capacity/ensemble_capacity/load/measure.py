@@ -64,7 +64,7 @@ class Duration:
 
 
 def window(found: Records, begin: float, end: float, percentile: float | None) -> tuple[float, float]:
-    """Rate and latency, milliseconds, of the requests that succeeded in a window."""
+    """Calculate rate and latency, milliseconds, of the requests that succeeded in a window."""
     done = between(found, "done", begin, end)
     latencies = latency_ms(done[ok(done)])
     if not len(latencies):
@@ -90,7 +90,7 @@ def is_beyond(windows: Sequence[tuple[float, float]], duration: Duration) -> boo
 
 @dataclass(frozen=True)
 class Row:
-    """What came of a load. Times count from when each request was due; those of failed requests are left out.
+    """The figures of a load. Times count from when each request was due; those of failed requests are left out.
 
     Attributes:
         mode: `concurrency`, `rate` or `replay`.
@@ -146,7 +146,7 @@ class Row:
         return unit if self.mode == "replay" else f"{self.value:.4g}{unit}"
 
     def per_request(self, used: float) -> float:
-        """Of what was used while the server was watched: each request's share."""
+        """Divide what was used while the server was watched by the requests."""
         expected = self.requests_per_s * self.server.seconds
         return used / expected if expected else float("nan")
 
@@ -163,7 +163,7 @@ def row(
     processes: int = 1,
     **more: Any,
 ) -> Row:
-    """The row of a load, by the requests that were due between two times, seconds of `time.perf_counter`.
+    """Make the row of a load, by the requests that were due between two times, seconds of `time.perf_counter`.
 
     `cpu_s` is the CPU time of the load generator meanwhile, seconds, and `percentile` that of the objective.
     """
@@ -215,7 +215,7 @@ def _client(busy: float, late: float, p99: float) -> str:
 
 
 def timeline(found: Records, begin: float, end: float) -> list[dict[str, Any]]:
-    """What became of the requests that were due in each second."""
+    """Count the outcomes of the requests that were due in each second."""
     seconds = []
     for second in range(int(end - begin)):
         due = between(found, "due", begin + second, begin + second + 1)
@@ -274,7 +274,7 @@ def measure(
 def _windows(
     generator: Generator, duration: Duration, look: Callable[[], None], tick: Callable[[], object]
 ) -> tuple[float, float, bool]:
-    """Begin and end of the last windows, and whether they agree."""
+    """Measure windows; return begin and end of the last ones, and whether they agree."""
     first = generator.began + duration.warm_up_s
     seen: list[tuple[float, float]] = []
     stable = False

@@ -24,29 +24,29 @@ Floats = NDArray[np.float64]
 
 
 def records(parts: Iterable[bytes]) -> Records:
-    """Records, [N] of `DTYPE`, of what clients sent of them, in the order in which the requests were due."""
+    """Join the records that the senders reported, [N] of `DTYPE`, in the order in which the requests were due."""
     found = np.frombuffer(b"".join(parts), DTYPE)
     return found[np.argsort(found["due"], kind="stable")]
 
 
 def ok(found: Records) -> NDArray[np.bool_]:
-    """Which requests succeeded, [N]: 2xx over HTTP, OK over gRPC, and no image of a form has failed."""
+    """Tell which requests succeeded, [N]: 2xx over HTTP, OK over gRPC, and no image of a form has failed."""
     status = found["status"]
     return np.asarray(((status == 0) | ((status >= 200) & (status < 300))) & (found["flags"] & FAILED == 0))
 
 
 def latency_ms(found: Records) -> Floats:
-    """From when each request was due to its last byte, milliseconds, [N]."""
+    """Calculate the time from when each request was due to its last byte, milliseconds, [N]."""
     return np.asarray((found["done"] - found["due"]) * 1000.0)
 
 
 def late_ms(found: Records) -> Floats:
-    """How much later than due each request left this machine, milliseconds, [N]."""
+    """Calculate how much later than due each request left this machine, milliseconds, [N]."""
     return np.asarray((found["sent"] - found["due"]) * 1000.0)
 
 
 def outcome(status: int) -> str:
-    """What a status is called."""
+    """Name a status."""
     if status in {LOST, LATE}:
         return "no connection" if status == LOST else "timeout"
     # Imported where results are reported: the processes that send over HTTP need no gRPC.
@@ -56,23 +56,23 @@ def outcome(status: int) -> str:
 
 
 def outcomes(found: Records) -> dict[str, int]:
-    """How many requests had which status, the most frequent first."""
+    """Count the requests by status, the most frequent first."""
     statuses = Counter(found["status"].tolist())
     return {outcome(status): count for status, count in statuses.most_common()}
 
 
 def quantile(values: Floats, percent: float) -> float:
-    """The value that this share of all does not exceed, one of them; NaN of none, infinite if that one is."""
+    """Choose the value that this share of all does not exceed; NaN of none, infinite if that value is."""
     if not len(values):
         return float("nan")
     return float(np.quantile(values, percent / 100, method="inverted_cdf"))
 
 
 def between(found: Records, field: str, begin: float, end: float) -> Records:
-    """The records whose time of this field is in [begin, end)."""
+    """Select the records whose time of this field is in [begin, end)."""
     return found[(found[field] >= begin) & (found[field] < end)]
 
 
 def with_failures(found: Records) -> Floats:
-    """Latencies, milliseconds, where a request that failed takes for ever: for judging an objective."""
+    """Calculate latencies, milliseconds, where a request that failed takes for ever: for judging an objective."""
     return np.where(ok(found), latency_ms(found), np.inf)

@@ -1,4 +1,4 @@
-"""What is learnt of the server while it is loaded: from itself, if it reports anything, and from this machine."""
+"""Watches a server while it is loaded: by its own reports, if there are any, and by this machine's counters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PARTS = ("queue", "compute_input", "compute_infer", "compute_output")
 
 @dataclass(frozen=True)
 class Figures:
-    """What was learnt between two moments; None and empty are what could not be.
+    """The use of a server between two moments; None and empty where it is not known.
 
     Attributes:
         seconds: between them.
@@ -50,7 +50,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Moment:
-    """What was so at a time, seconds of `time.perf_counter`."""
+    """The counters at a time, seconds of `time.perf_counter`."""
 
     at: float
     cpu_s: dict[str, float]
@@ -110,7 +110,7 @@ class Server:
             stats = await self._json("/stats")
 
     async def _json(self, path: str) -> dict[str, Any]:
-        """The JSON of a path; empty if there is none."""
+        """Get the JSON of a path; empty if there is none."""
         with suppress(NoResponse, msgspec.MsgspecError):
             response = await self._transport.send(Request(path, method="GET"))
             if response.ok:
@@ -119,7 +119,7 @@ class Server:
         return {}
 
     async def _statistics(self) -> dict[str, Any]:
-        """The model's statistics, as the Open Inference Protocol's extension has them; empty if there are none."""
+        """Get the model's statistics, as the Open Inference Protocol's extension has them; empty if there are none."""
         if not self._target.is_grpc:
             return await self._json(f"/v2/models/{quote(self._model, safe='')}/stats")
         from google.protobuf.json_format import MessageToDict
@@ -138,7 +138,7 @@ class Server:
         return {}
 
     def moment(self) -> Moment:
-        """What is so now."""
+        """Read the counters now."""
         pending = asyncio.run_coroutine_threadsafe(self._statistics(), self._loop)
         return Moment(
             time.perf_counter(),
@@ -148,7 +148,7 @@ class Server:
         )
 
     def between(self, before: Moment, after: Moment) -> Figures:
-        """What was learnt between two moments, and the memory that the server has now."""
+        """Compare the counters of two moments, and read the memory that the server has now."""
         parts_us, batches = _compared(before.statistics, after.statistics) if len(self._replicas) < 2 else ({}, {})
         return Figures(
             after.at - before.at,
@@ -162,7 +162,7 @@ class Server:
 
 
 def _compared(before: dict[str, Any], after: dict[str, Any]) -> tuple[dict[str, float], dict[int, int]]:
-    """Microseconds of each part of an inference, and the sizes of batches; both may be missing."""
+    """Calculate the microseconds of each part of an inference, and the sizes of batches; both may be missing."""
     try:
         [first], [last] = before["model_stats"], after["model_stats"]
         counts = [int(each["inference_stats"]["success"]["count"]) for each in (first, last)]
@@ -182,7 +182,7 @@ def _compared(before: dict[str, Any], after: dict[str, Any]) -> tuple[dict[str, 
 
 
 def stages_ms(timings: list[str]) -> dict[str, float]:
-    """Mean durations of what `Server-Timing` headers name, milliseconds, in their order.
+    """Average the durations that `Server-Timing` headers name, milliseconds, in their order.
 
     Source: https://www.w3.org/TR/server-timing/
     """

@@ -42,7 +42,7 @@ class Input(NamedTuple):
 
 @dataclass(frozen=True)
 class Tensor:
-    """What an input is filled with.
+    """The content of an input.
 
     Attributes:
         datatype: as the Open Inference Protocol calls it.
@@ -64,7 +64,7 @@ class Tensor:
 
 
 def filled(inputs: Iterable[Input], images: Sequence[bytes], shapes: dict[str, tuple[int, ...]]) -> list[Tensor]:
-    """The inputs of a request; `shapes` are of those whose extents are open, without the batch, by name.
+    """Fill the inputs of a request; `shapes` are of inputs whose extents are open, without the batch, by name.
 
     Raises:
         ScriptError: a shape or a datatype is not known, or the model takes another number of images.
@@ -97,7 +97,7 @@ def _filled(
 
 
 def _pixels(image: bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """An image's pixels, from 0 to 255, in a shape of three channels that come first or last."""
+    """Decode an image's pixels, from 0 to 255, in a shape of three channels that come first or last."""
     import cv2
 
     last = shape[2] == 3

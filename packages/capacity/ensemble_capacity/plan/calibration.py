@@ -1,4 +1,4 @@
-"""What a server costs besides its nodes' work: the figures of two measured loads, less what the curves explain."""
+"""Calculates a server's costs besides its nodes' work: two measured loads, less what the curves explain."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLOWEST, FASTEST = 0.1, 1.2
 
 @dataclass(frozen=True)
 class Watched:
-    """What was seen of a server under a closed loop; CPU time in milliseconds per request, memory in megabytes.
+    """The measured use of a server under a closed loop; CPU time in milliseconds per request, memory in megabytes.
 
     Attributes:
         clients: at a time.

@@ -46,7 +46,7 @@ class Interval(NamedTuple):
         return self.high > WIDE * self.low
 
     def __str__(self) -> str:
-        """The bounds in words."""
+        """Write the bounds."""
         digits = 0 if self.low >= 100 else 1
         return "unknown" if math.isinf(self.high) else f"{self.low:,.{digits}f} to {self.high:,.{digits}f}"
 
@@ -110,7 +110,7 @@ class Model:
         self._shares = shares
 
     def _parts(self, images: float) -> list[tuple[float, float]]:
-        """CPU time and duration of each member for a batch, seconds."""
+        """Calculate CPU time and duration of each member for a batch, seconds."""
         parts = []
         is_together = self._scenario.exits is None and len(self._members) > 1
         threads = self._scenario.members.values()
@@ -123,13 +123,13 @@ class Model:
         return parts
 
     def work_s(self, images: float) -> float:
-        """CPU time of a batch in the server, seconds."""
+        """Calculate the CPU time of a batch in the server, seconds."""
         nodes = self._decode.at(images)[0] + sum(cpu for cpu, _ in self._parts(images))
         calls = len(self._scenario.separate) * _of(self.costs.node, images)
         return nodes + calls + _of(self.costs.ingress, images) + self.costs.proxy_ms * images / 1000
 
     def duration_s(self, images: float) -> float:
-        """Time of a batch on a machine that does nothing else, seconds."""
+        """Calculate the time of a batch on a machine that does nothing else, seconds."""
         parts, scenario = self._parts(images), self._scenario
         if scenario.exits is not None:
             members = sum(wall for _, wall in parts)
@@ -142,7 +142,7 @@ class Model:
         return self._decode.at(images)[1] + members + _of(self.costs.ingress, images) + calls * call
 
     def bounds(self, images: float) -> dict[str, float]:
-        """The highest rate that each resource allows in batches of so many images, requests per second."""
+        """Calculate the highest rate that each resource allows in batches of so many images, requests per second."""
         scenario, costs = self._scenario, self.costs
         loop, call = _of(costs.ingress, images) / images, _of(costs.node, images) / images
         in_flight = scenario.ingress.max_concurrent_batches * self._replicas
@@ -162,16 +162,16 @@ class Model:
         return found
 
     def bound(self, images: float) -> tuple[float, str]:
-        """The highest rate in batches of so many images, and the resource that allows no more."""
+        """Find the highest rate in batches of so many images, and the resource that allows no more."""
         name, rate = min(self.bounds(images).items(), key=lambda each: each[1])
         return rate, name
 
     def delay_s(self, share: int) -> float:
-        """How long nothing computes for a request, at a position of `SHARES`, seconds."""
+        """Return how long nothing computes for a request, at a position of `SHARES`, seconds."""
         return self.costs.delays_ms[share] / 1000
 
     def closed(self, clients: int) -> tuple[float, float, float, float]:
-        """Rate, p50 and p99, seconds, and images per batch of a closed loop: its clients' images form batches."""
+        """Predict rate, p50 and p99, seconds, and images per batch of a closed loop, whose images form batches."""
         most = self._scenario.ingress.max_batch_size
         images = min(float(most), max(1.0, clients / self._replicas))
         wait = self._scenario.ingress.batch_wait_ms / 1000 if images < most else 0.0
@@ -182,7 +182,7 @@ class Model:
         return rate, took, took + self.delay_s(P99) - self.delay_s(MEDIAN), images
 
     def open(self, rate: float) -> tuple[float, float, float, float]:
-        """Rate, p50 and p99, seconds, and images per batch of Poisson arrivals."""
+        """Predict rate, p50 and p99, seconds, and images per batch of Poisson arrivals."""
         ingress = self._scenario.ingress
         lanes = self._replicas * ingress.max_concurrent_batches
         images, wait = 1.0, ingress.batch_wait_ms / 1000
@@ -206,7 +206,10 @@ def _of(overhead: Overhead, images: float) -> float:
 
 
 def tail(busy: float, share: float = 0.99) -> float:
-    """The wait that this share of the requests of M/D/1 does not exceed, in service times: P(W > t) = a exp(-d t)."""
+    """Calculate the wait in M/D/1 that this share of the requests does not exceed, in service times.
+
+    P(W > t) = a exp(-d t), where d solves busy (exp(d) - 1) = d.
+    """
     if busy <= 1 - share:
         return 0.0
     low, high = 1e-9, 50.0
@@ -218,7 +221,7 @@ def tail(busy: float, share: float = 0.99) -> float:
 
 
 def hop_ms(profile: Profile) -> float:
-    """How long a call to a separate node waits: a part of the additional delay of one client with separate nodes."""
+    """Calculate the wait of a call to a separate node: a part of the delay that separate nodes add to one client's."""
     inline, separate = (profile.served[placement].delays_ms[MEDIAN] for placement in ("inline", "separate"))
     return max(0.0, separate - inline) / HOPS
 
@@ -293,7 +296,7 @@ def bounded(value: float, ratios: Sequence[float]) -> tuple[float, Interval]:
 
 
 def student(freedom: int) -> float:
-    """The two-sided quantile of Student's t distribution at `CONFIDENCE`, by the expansion of Fisher and Cornish."""
+    """Calculate Student's two-sided quantile at `CONFIDENCE`, by the expansion of Fisher and Cornish."""
     z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
@@ -301,6 +304,6 @@ def student(freedom: int) -> float:
 
 
 def memory_mb(scenario: Scenario, costs: Served) -> float:
-    """Memory of the server: of what every server has, of the ingress' replicas and of the separate nodes'."""
+    """Sum the memory of every server, of the ingress' replicas and of the separate nodes' replicas."""
     nodes = sum(scenario.count(name) for name in scenario.separate)
     return costs.rest_mb + scenario.count(INGRESS) * costs.ingress_mb + nodes * costs.node_mb

@@ -75,17 +75,17 @@ def _can_be(name: str, value: Any, given: str) -> bool:
 
 
 def on_cores(count: int) -> str:
-    """`1 core`, or `2 cores`."""
+    """Write `1 core`, or `2 cores`."""
     return "1 core" if count == 1 else f"{count} cores"
 
 
 def p99(value_ms: float) -> str:
-    """`a p99 of 43.9 ms`, or what it is where requests failed, or more are sent than are answered."""
+    """Write `a p99 of 43.9 ms`, or `without end` where requests failed, or more are sent than are answered."""
     return "a p99 without end" if math.isinf(value_ms) else f"a p99 of {value_ms:.1f} ms"
 
 
 def outcome(tried: Tried) -> str:
-    """The rate and the p99 that are known of a candidate, in words."""
+    """Write the rate and the p99 that are known of a candidate."""
     return f"{tried.rate if tried.answered is None else tried.answered:.0f} requests/s at {p99(tried.p99_ms)}"
 
 

@@ -1,4 +1,4 @@
-"""What a configuration may serve instead, at which loss of accuracy: other versions, and thresholds of its cascade."""
+"""Alternatives to a configuration at a loss of accuracy: other versions, and other thresholds of its cascade."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Alternative:
-    """What is served.
+    """Versions and thresholds to serve.
 
     Attributes:
         name: in words.
@@ -48,7 +48,7 @@ class Alternative:
     loss: str = ""
 
     def config(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The Serve config that serves it."""
+        """Make the Serve config that serves it."""
         changed: dict[str, Any] = copy.deepcopy(dict(config))
         arguments, versions = next(configuration.ours(changed))["args"], dict(self.versions)
         for member in arguments["members"]:
@@ -69,7 +69,7 @@ AS_CONFIGURED = Alternative("as configured")
 
 
 def exits_of(stops: Sequence[float]) -> tuple[float, ...]:
-    """Of shares of all images that each member is the last to get: the share of those it gets that it answers."""
+    """Turn the shares of all images that end at each member into shares of the images that the member gets."""
     reached = [sum(stops[number:]) for number in range(len(stops))]
     return tuple(stop / left if left else 0.0 for stop, left in list(zip(stops, reached, strict=True))[:-1])
 

@@ -65,7 +65,7 @@ class Candidate:
         return self.ingresses if self.placement == "inline" else self.nodes
 
     def __str__(self) -> str:
-        """The candidate in words."""
+        """Write the candidate."""
         replicas = f"{self.ingresses}" if self.placement == "inline" else f"{self.ingresses} + {self.nodes} each"
         threads = "share" if self.threads is None else f"{self.threads}"
         streams = "" if self.streams is None else f", streams {self.streams}"
@@ -212,7 +212,7 @@ class Predictions:
         return Tried(candidate, best, low or high, best.p99_ms)
 
     def _streams(self, candidate: Candidate, names: Sequence[str]) -> list[int]:
-        """The numbers of streams that were measured with its threads, besides the fastest."""
+        """List the numbers of streams that were measured with its threads, besides the fastest."""
         if "streams" in self.fixed:
             return []
         threads = candidate.threads or share_of_threads(self.cores, len(names), candidate.replicas)

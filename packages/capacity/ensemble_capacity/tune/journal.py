@@ -1,4 +1,4 @@
-"""What was measured, kept in a file as it comes, so that a search that was ended goes on."""
+"""A journal of measurements in a file, so that an interrupted search goes on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What was measured of a candidate: requests per second that were answered, and p99, None where requests failed."""
+    """A measurement of a candidate: requests per second that were answered, and p99, None where requests failed."""
 
     rate: float
     p99: float | None
@@ -34,12 +34,12 @@ class Journal(msgspec.Struct):
     seen: dict[str, Seen] = {}
 
     def write(self, file: Path) -> None:
-        """Keep them."""
+        """Write the file."""
         file.write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
 
 
 def read(file: Path, parts: Iterable[bytes], again: bool) -> Journal:
-    """The measurements in a file that depend on these parts, or none of them; none if all is measured again."""
+    """Read the measurements of a file that depend on these parts; none if they depend on others, or `again` is set."""
     digest = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
     if again or not file.exists():
         return Journal(digest)
