@@ -192,7 +192,7 @@ class Predictions:
         return ranked(map(self.highest, every), self.goal)
 
     def highest(self, candidate: Candidate) -> Tried:
-        """Find the highest rate at which a candidate's p99 is predicted to hold, or else the lowest that was tried."""
+        """Find the highest rate at which a candidate's p99 is predicted to hold, or else take half of its peak."""
         other = candidate.alternative
         given = scenario(next(configuration.ours(candidate.config(self.config))), other.exits, self.cores)
         profile = self.profiles[other.versions]
@@ -201,7 +201,8 @@ class Predictions:
             return predict(given, profile, load, self.cores, clients_here=self.clients_here)
 
         low, high = 0.0, at(Closed(MANY)).requests_per_s
-        best = at(Arrivals(high / 2**HALVES))
+        # Where none is predicted to hold, half of the most that it answers is where a measurement begins.
+        best = at(Arrivals(high / 2))
         for _ in range(HALVES):
             middle = (low + high) / 2
             predicted = at(Arrivals(middle))
@@ -209,7 +210,7 @@ class Predictions:
                 low, best = middle, predicted
             else:
                 high = middle
-        return Tried(candidate, best, low or high, best.p99_ms)
+        return Tried(candidate, best, best.requests_per_s, best.p99_ms)
 
     def _streams(self, candidate: Candidate, names: Sequence[str]) -> list[int]:
         """List the numbers of streams that were measured with its threads, besides the fastest."""
