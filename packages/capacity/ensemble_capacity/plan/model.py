@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 from statistics import NormalDist, fmean, stdev
 from typing import Any, NamedTuple
 
@@ -104,10 +106,8 @@ class Model:
         self._decode = profile.curve(TRANSFORMER, scenario.decoding)
         self._members = [profile.curve(n, t, scenario.streams.get(n)) for n, t in scenario.members.items()]
         # The share of the images that each member gets.
-        shares = [1.0]
-        for exit_share in scenario.exits or (0.0,) * (len(self._members) - 1):
-            shares.append(shares[-1] * (1 - exit_share if scenario.exits is not None else 1.0))
-        self._shares = shares
+        exits = scenario.exits if scenario.exits is not None else (0.0,) * (len(self._members) - 1)
+        self._shares = list(accumulate((1 - each for each in exits), mul, initial=1.0))
 
     def _parts(self, images: float) -> list[tuple[float, float]]:
         """Calculate CPU time and duration of each member for a batch, seconds."""
