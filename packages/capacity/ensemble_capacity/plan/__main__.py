@@ -145,10 +145,13 @@ def check(config: Mapping[str, Any], profile: Profile, images: Sequence[bytes], 
     random = Random(0)
     cases = [checking.drawn(config, profile, random) for _ in range(count)]
     found = []
-    for number, each in enumerate(checking.compared(cases, images), 1):
-        found.append(each)
-        print(f"  {number} of {count}: {each[0].name}, {each[0].predicted.load}", flush=True)
-    checking.table(found).show()
+    try:
+        for number, each in enumerate(checking.compared(cases, images), 1):
+            found.append(each)
+            print(f"  {number} of {count}: {each[0].name}, {each[0].predicted.load}", flush=True)
+    finally:
+        # Of a check that ends early, what was measured.
+        checking.table(found).show()
 
 
 @click.command("plan", cls=Command)
