@@ -139,7 +139,9 @@ class Worker:
         await self._over.wait()
         reporting.cancel()
         await self._transport.close()
-        self._report(ended=True)
+        # The command may have been ended meanwhile.
+        with suppress(OSError):
+            self._report(ended=True)
 
     def _await_stop(self, loop: asyncio.AbstractEventLoop) -> None:
         with suppress(EOFError, OSError):
