@@ -50,7 +50,8 @@ class Interval(NamedTuple):
     def __str__(self) -> str:
         """Write the bounds."""
         digits = 0 if self.low >= 100 else 1
-        return "unknown" if math.isinf(self.high) else f"{self.low:,.{digits}f} to {self.high:,.{digits}f}"
+        low, high = f"{self.low:,.{digits}f}", f"{self.high:,.{digits}f}"
+        return "unknown" if math.isinf(self.high) else low if low == high else f"{low} to {high}"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 
 from ensemble_capacity.load.load import Arrivals, Closed
 from ensemble_capacity.plan.calibration import Watched, served
-from ensemble_capacity.plan.model import Model, bounded, predict, student, tail
+from ensemble_capacity.plan.model import Interval, Model, bounded, predict, student, tail
 from ensemble_capacity.plan.profile import FIGURES, Check, Curve, Overhead, Point, Served
 from ensemble_capacity.plan.scenario import scenario
 from packages.capacity.tests.plan.profiles import NONE, application, curve, profile
@@ -157,6 +157,11 @@ def test_a_wide_interval_is_said():
     found = predict(scenario(application()), profile(checks=wrong(2.0)), Closed(8))
     assert found.intervals["requests_per_s"].is_wide
     assert not predict(scenario(application()), profile(checks=wrong(1.05)), Closed(8)).intervals["p99_ms"].is_wide
+
+
+def test_an_interval_in_words():
+    shown = [str(Interval(*each)) for each in ((20.0, 1234.5), (100.0, 1234.5), (35.4, 35.4), (0.0, math.inf))]
+    assert shown == ["20.0 to 1,234.5", "100 to 1,234", "35.4", "unknown"]
 
 
 def wrong(factor):
