@@ -1,21 +1,26 @@
 """Finds code that other packages bring: by the name of an entry point, or by an import string `module:name`.
 
-This project's own kinds of members, combinations and features are found in the same way.
+This project's own kinds of members, combinations, features and schemes of repositories are found in the same way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from deployments.contract.settings import did_you_mean
-
 # The groups of entry points.
 MEMBERS = "ensemble_serving.members"
 COMBINERS = "ensemble_serving.combiners"
 FEATURES = "ensemble_serving.features"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of the message that a name is unknown: the known name that is most like it, if any."""
+    return "".join(f"; did you mean {close!r}?" for close in get_close_matches(name, list(known), 1))
 
 
 def names(group: str) -> list[str]:

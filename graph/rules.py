@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.names import INGRESS
-from deployments.contract.settings import did_you_mean
+from deployments.doors import did_you_mean
 from deployments.members.local import LocalMember
 from deployments.protocol.functions import FEEDBACK, SELDON, SERVED_BY
 from deployments.repository.sources.location import split_model

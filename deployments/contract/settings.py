@@ -7,13 +7,13 @@ are read once, at the start.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from deployments.contract.errors import ConfigurationError
+from deployments.doors import did_you_mean
 from deployments.repository.repository import MAX_NAME_LENGTH, NAME
 
 Placement = Annotated[
@@ -48,11 +48,6 @@ class Schema(BaseModel):
     def part_of(cls, config: Schema) -> Self:
         """The fields of this class, out of a configuration that has more."""
         return cls.model_validate(config.model_dump(include=set(cls.model_fields)))
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """What to append to the message that a name is unknown: the known one that is most like it, if one is."""
-    return "".join(f"; did you mean {close!r}?" for close in get_close_matches(name, list(known), 1))
 
 
 def describe(error: ValidationError) -> str:

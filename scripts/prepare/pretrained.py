@@ -13,7 +13,7 @@ from urllib.parse import urlparse
 import openvino as ov
 
 from deployments.contract.preprocessing import Resize
-from deployments.contract.settings import did_you_mean
+from deployments.doors import did_you_mean
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import sha256
 from scripts.prepare.normalization import Normalization

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Protocol
 
 from deployments.repository.repository import Folder, Model, Stamp
-from deployments.repository.sources.location import Location
+from deployments.repository.sources.mirror import Mirror
+from deployments.repository.sources.source import Location
 
 # The address of a repository in the configuration.
 RepositoryAddress = Path | Location
@@ -25,23 +26,20 @@ class Repository(Protocol):
     is_atomic: bool
 
     def versions(self, name: str) -> list[int]:
-        """The versions of a model, ascending; empty if there is no such model."""
+        """List the versions of a model, ascending; empty if there is no such model."""
 
     def stamp(self, name: str, version: int) -> Stamp:
-        """The stamp of a version's files, as they were when they were listed last."""
+        """Return the stamp of a version's files, as they were when they were listed last."""
 
     def find(self, name: str, version: int | None = None) -> Model:
-        """A version on this machine's disk, by default the highest; raises ModelError if there is none."""
+        """Return a version on this machine's disk, by default the highest; raises ModelError if there is none."""
 
 
 def open_repository(where: RepositoryAddress) -> Repository:
-    """The repository at an address; within a process, those of the same website or bucket are one."""
+    """Open the repository at an address; within a process, those of the same website or bucket are one."""
     return Folder(where) if isinstance(where, Path) else _mirror(where)
 
 
 @cache
 def _mirror(location: Location) -> Repository:
-    # Imported where it is needed: a folder needs no client.
-    from deployments.repository.sources.mirror import Mirror
-
     return Mirror(location)

@@ -7,20 +7,18 @@ import hashlib
 import logging
 import os
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
 
-from deployments.repository.errors import ModelError, SourceError, Unreachable
-from deployments.repository.repository import METADATA, Model, Stamp, read, user_cache, versions
-from deployments.repository.sources.location import Location
-from deployments.repository.sources.source import File, Listing, Source
+from deployments.repository.errors import SourceError, Unreachable
+from deployments.repository.repository import METADATA, Model, Stamp, read, sha256, user_cache, versions
+from deployments.repository.sources.source import File, Listing, Location, source_class
 
 logger = logging.getLogger("ray.serve")
 
@@ -29,8 +27,8 @@ MAX_METADATA_BYTES = 4 * 1024 * 1024
 # The largest version.
 MAX_FILES = 256
 MAX_BYTES = 8 * 1024**3
-# The names of the folders that versions are fetched into: the beginning of the digest, and something random.
-STAGED = f".{'[0-9a-f]' * 16}-*"
+# The end of the name of a folder that a version is fetched into; a dot and the digest stand before it.
+STAGED = ".partial"
 # Versions that are kept of a model at an address.
 MAX_KEPT = 8
 
@@ -49,7 +47,7 @@ class Mirror:
     def __init__(self, location: Location) -> None:
         """Set the address; raises SourceError if its driver is not installed."""
         self._location = location
-        self._source = _source(location)
+        self._source = source_class(location.scheme)(location)
         # The digest of the manifest belongs to the address: with another one, it is another source.
         address = hashlib.sha256(f"{location}#{location.manifest}".encode()).hexdigest()
         self._content, self._placed = cache() / "content", cache() / "placed" / address[:32]
@@ -58,7 +56,7 @@ class Mirror:
         self._listing_lock = threading.Lock()
 
     def versions(self, name: str) -> list[int]:
-        """The complete versions; if the source does not answer, those that were fetched before."""
+        """List the complete versions; if the source does not answer, the versions that were fetched before."""
         try:
             return sorted(self._list(name))
         except Unreachable as err:
@@ -69,7 +67,7 @@ class Mirror:
             return kept
 
     def stamp(self, name: str, version: int) -> Stamp:
-        """The stamp of a version's files in the last listing."""
+        """Return the stamp of a version's files in the last listing."""
         _, listing = self._listed.get(name, (0.0, {}))
         files = [] if isinstance(listing, str) else sorted(listing.get(version, {}).items())
         return tuple((path, file.size, file.tag) for path, file in files)
@@ -138,32 +136,35 @@ class Mirror:
                         shutil.rmtree(folder)
 
     def _metadata(self, where: str, file: File) -> bytes:
+        path = f"{where}/{METADATA}"
         if file.size > MAX_METADATA_BYTES:
-            raise SourceError(f"{self._location}/{where}/{METADATA} has {file.size} bytes; {MAX_METADATA_BYTES} may be")
-        content = b"".join(self._pieces(f"{where}/{METADATA}", file))
+            raise SourceError(f"{self._location}/{path} has {file.size} bytes; {MAX_METADATA_BYTES} may be")
+        content = self._source.read(path, file.size)
+        self._check_size(path, len(content), file.size)
         if file.sha256 not in {None, hashlib.sha256(content).hexdigest()}:
-            raise SourceError(f"{self._location}/{where}/{METADATA} does not match the manifest; write that again")
+            raise SourceError(f"{self._location}/{path} does not match the manifest; write that again")
         return content
 
     def _fetch(
         self, where: str, files: Mapping[str, File], digests: Mapping[str, str], metadata: bytes, folder: Path
     ) -> None:
         """Fetch the files of a version, verify them, and put them into a folder, all or none."""
-        staged = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name[:16]}-"))
+        staged = folder.with_name(f".{folder.name}{STAGED}")
+        # A process that was killed may have left it.
+        shutil.rmtree(staged, ignore_errors=True)
         try:
-            for path, expected in digests.items():
-                (staged / path).parent.mkdir(parents=True, exist_ok=True)
-                digest = hashlib.sha256()
-                with (staged / path).open("wb") as stream:
-                    for piece in self._pieces(f"{where}/{path}", files[path]):
-                        digest.update(piece)
-                        stream.write(piece)
-                if digest.hexdigest() != expected:
-                    raise SourceError(
-                        f"{self._location}/{where}/{path} does not match the SHA-256 in {METADATA}; upload the version "
-                        f"again, {METADATA} last"
-                    )
+            for path in digests:
+                target = staged / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                self._source.fetch(f"{where}/{path}", target, files[path].size)
+                self._check_size(f"{where}/{path}", target.stat().st_size, files[path].size)
             (staged / METADATA).write_bytes(metadata)
+            damaged = _first_damaged(staged, digests)
+            if damaged is not None:
+                raise SourceError(
+                    f"{self._location}/{where}/{damaged} does not match the SHA-256 in {METADATA}; upload the version "
+                    f"again, {METADATA} last"
+                )
             if folder.exists():
                 # It is damaged.
                 shutil.rmtree(folder)
@@ -171,37 +172,22 @@ class Mirror:
         finally:
             shutil.rmtree(staged, ignore_errors=True)
 
-    def _pieces(self, path: str, file: File) -> Iterator[bytes]:
-        """The content of a file, which must have the listed size."""
-        left = file.size
-        for piece in self._source.read(path):
-            left -= len(piece)
-            if left < 0:
-                raise SourceError(f"{self._location}/{path} is longer than the {file.size} bytes that are listed")
-            yield piece
-        if left:
+    def _check_size(self, path: str, size: int, listed: int) -> None:
+        if size < listed:
             raise Unreachable(
-                f"{self._location}/{path} ended {left} bytes early; it is fetched again when it is needed"
+                f"{self._location}/{path} ended {listed - size} bytes early; it is fetched again when it is needed"
             )
+        if size > listed:
+            raise SourceError(f"{self._location}/{path} is longer than the {listed} bytes that are listed")
 
 
 def cache() -> Path:
-    """The folder of the cache."""
+    """Return the folder of the cache."""
     return user_cache() / "models"
 
 
-def _source(location: Location) -> Source:
-    if location.scheme in {"http", "https"}:
-        from deployments.repository.sources.website import Website
-
-        return Website(location)
-    from deployments.repository.sources.bucket import Bucket
-
-    return Bucket(location)
-
-
 def _digests(where: str, metadata: bytes, files: Mapping[str, File]) -> dict[str, str]:
-    """The SHA-256 of each file of a version, by its `metadata.json`; raises SourceError unless each can be fetched."""
+    """Read the SHA-256 of each file in `metadata.json`; raises SourceError unless each file can be fetched."""
     try:
         decoded: dict[str, Any] = msgspec.json.decode(metadata, type=dict[str, Any])
         digests = msgspec.convert(decoded.get("sha256", {}), dict[str, str])
@@ -227,16 +213,23 @@ def _is_below(path: str) -> bool:
     return usual and not pure.is_absolute() and ".." not in pure.parts and path != "."
 
 
+def _first_damaged(folder: Path, digests: Mapping[str, str]) -> str | None:
+    """Find a file that is missing, or has another SHA-256."""
+    for path, digest in digests.items():
+        file = folder / path
+        if not file.is_file() or sha256(file) != digest:
+            return path
+    return None
+
+
 def _is_intact(folder: Path, digests: Mapping[str, str]) -> bool:
     if not folder.is_dir():
         return False
-    try:
-        # The folder's name is the digest of what names the others.
-        Model("", 0, folder / METADATA, {"sha256": {METADATA: folder.name, **digests}}).verify()
-    except ModelError as err:
-        logger.warning("what was fetched is damaged and is fetched again: %s", err)
-        return False
-    return True
+    # The folder's name is the digest of the file that names the others.
+    damaged = _first_damaged(folder, {METADATA: folder.name, **digests})
+    if damaged is not None:
+        logger.warning("%s is damaged and is fetched again", folder / damaged)
+    return damaged is None
 
 
 def _link(link: Path, folder: Path) -> None:
@@ -262,16 +255,12 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _remove_abandoned(content: Path) -> None:
     """Remove the folders of processes that were killed while they fetched, which hold no lock any more."""
-    for staged in content.glob(STAGED):
-        with suppress(OSError), ExitStack() as locks:
-            if staged.is_symlink() or staged.lstat().st_uid != os.getuid():
-                continue
-            # The name has only the beginning of the digest: if two begin alike, both locks are taken.
-            found = list(content.glob(f"{staged.name.partition('-')[0]}*.lock"))
-            for lock in found:
-                fcntl.flock(locks.enter_context(lock.open("r+")), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if found:
-                shutil.rmtree(staged)
+    for staged in content.glob(f".*{STAGED}"):
+        if staged.lstat().st_uid != os.getuid():
+            continue
+        with suppress(OSError), staged.with_suffix(".lock").open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(staged)
 
 
 @contextmanager

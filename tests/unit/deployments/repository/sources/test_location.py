@@ -4,7 +4,8 @@ import pytest
 
 from deployments.contract.errors import ConfigurationError
 from deployments.repository.errors import SourceError
-from deployments.repository.sources.location import Location, parse_repository, split_model
+from deployments.repository.sources.location import parse_repository, split_model
+from deployments.repository.sources.source import Location
 from graph.config import parse
 
 PIN = "0f" * 32

@@ -6,8 +6,8 @@ import pytest
 
 from deployments.repository.errors import ModelError, SourceError, Unreachable
 from deployments.repository.sources import manifest
-from deployments.repository.sources.location import Location
 from deployments.repository.sources.mirror import Mirror
+from deployments.repository.sources.source import Location
 from deployments.repository.sources.website import Website
 from scripts import manifest as command
 from tests.unit.deployments.repository.sources.conftest import write
@@ -65,5 +65,5 @@ def test_the_command_says_how_it_is_served(root):
 
 def test_what_is_named_like_no_version_is_left_alone(monkeypatch):
     content = msgspec.json.encode({"models": {"m": {"1" * 5000: {}, "01": {}, "2": {}}}})
-    monkeypatch.setattr(Website, "read", lambda *_: iter([content]))
+    monkeypatch.setattr(Website, "read", lambda *_: content)
     assert list(Website(Location("https://models.test")).list("m")) == [2]
