@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from tests.conftest import ROOT
+from tests.networks import constant, store
 from tests.server.server import Server, config, post
 
 EXAMPLE = ROOT / "examples" / "extend"
@@ -39,23 +40,25 @@ def installed(tmp_path_factory):
     ids=["by entry points", "by import strings"],
 )
 @pytest.mark.parametrize("placement", ["inline", "separate"])
-def test_a_package_of_ones_own_brings_a_member_a_combiner_and_a_feature(
+def test_a_package_of_ones_own_brings_members_a_combiner_a_repository_and_a_feature(
     installed, tmp_path, kind, method, feature, placement
 ):
+    store(tmp_path, "stored", constant([0.51, 0.49]), version=3, classes=("dark", "light"))
     content = config(
-        tmp_path,
+        f"share://{tmp_path}",
         placement,
-        members=("first", "second"),
+        members=("first", "second", "stored"),
         combiner={"placement": placement, "method": method},
         features={feature: {"below": 0.99}},
     )
-    for member in content["applications"][0]["args"]["members"]:
+    for member in content["applications"][0]["args"]["members"][:2]:
         del member["threads"]
         member["kind"] = kind
     with Server(content, PYTHONPATH=os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])) as server:
         answer = post(server, jpeg(0), members="true").json()
         assert answer["label"] == "dark"
         assert answer["members"]["second"]["label"] == "dark"
+        assert answer["model_versions"]["stored"] == 3
         assert post(server, jpeg(255)).json()["label"] == "light"
         counts = httpx.get(f"{server.url}/stats").json()["rollout"]["unsure"]
         assert counts == {"answers": 2, "unsure": 0}

@@ -25,7 +25,7 @@ LISTED_WITHIN_S = 20
 # Files of one model, in all versions.
 MAX_FILES = 10_000
 # What changes with a file's content, by driver.
-TAGS = ("ETag", "etag", "generation", "LastModified", "blob_id", "xet_hash", "CRC", "mtime")
+TAGS = ("ETag", "etag", "generation", "LastModified", "blob_id", "xet_hash", "mtime")
 # The query of an address, which may be a signature.
 QUERY = re.compile(r"\?[^\s'\")]+")
 
