@@ -157,14 +157,14 @@ class Combiner:
         return work.done(combined, lambda row: {"predictions": predictions[row]})
 
     def _weights(self, names: Sequence[str]) -> list[float]:
-        """The weights of the members that answered, which are equal if none has any."""
+        """Return the weights of the members that answered; equal weights if all of them are 0."""
         weights = self.settings.weights or self._own_weights
         given = [weights.get(name, 0.0) for name in names]
         return given if any(given) else [1.0] * len(names)
 
 
 def _by_members(by_member: MemberProbabilities) -> Iterator[tuple[list[str], NDArray[np.intp]]]:
-    """Groups of rows by the members that answered them: the members' names, and the rows."""
+    """Group rows by the members that answered them; yields the members' names, and the rows."""
     names = list(by_member)
     answered = np.stack([~np.isnan(scores[:, 0]) for scores in by_member.values()])
     if answered.all():

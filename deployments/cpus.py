@@ -19,7 +19,7 @@ SYSTEM = Path("/sys/devices/system")
 
 
 def available_cpus() -> int:
-    """The CPU quota of the container or service, rounded down, or the process' affinity if that is less; at least 1.
+    """Return the CPU quota of the container or service, rounded down, or a smaller affinity of the process; at least 1.
 
     `os.cpu_count()` counts the cores of the host, of which a container may use only two. Rounded up, a
     quota would be used up before its period ends, and all threads would stand still until the next one.
@@ -30,7 +30,7 @@ def available_cpus() -> int:
 
 
 def _quota() -> float | None:
-    """The least quota of this process' cgroup and of those above it, CPUs; None where none has one."""
+    """Find the least quota of this process' cgroup and the cgroups above it, CPUs; None without any quota."""
     quotas = []
     for limit in _limits():
         with suppress(OSError, ValueError):
@@ -41,7 +41,7 @@ def _quota() -> float | None:
 
 
 def _limits() -> Iterator[tuple[Path, ...]]:
-    """The files that may have a quota and its period: of version 2 one in each cgroup, of version 1 the container's."""
+    """List the files that may have a quota and its period: a file per cgroup of version 2, two of version 1."""
     yield CGROUPS / "cpu/cpu.cfs_quota_us", CGROUPS / "cpu/cpu.cfs_period_us"
     with suppress(OSError):
         own = CGROUPS / OWN_CGROUP.read_text().partition("0::/")[2].strip()
@@ -49,12 +49,12 @@ def _limits() -> Iterator[tuple[Path, ...]]:
 
 
 def usable() -> tuple[int, ...]:
-    """The CPUs that this process may run on, by their numbers."""
+    """List the CPUs that this process may run on, by their numbers."""
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
 def by_core(cpus: Iterable[int], system: Path = SYSTEM) -> list[tuple[int, ...]]:
-    """CPUs that are hyper-threads of one core together, and the cores of one NUMA node after each other."""
+    """Group the hyper-threads of each core, and list the cores of one NUMA node after each other."""
     nodes = {cpu: number for number, node in enumerate(_nodes(system)) for cpu in node}
     cores: dict[tuple[int, ...], list[int]] = {}
     for cpu in sorted(cpus):
@@ -74,19 +74,19 @@ def _nodes(system: Path) -> list[set[int]]:
 
 
 def parsed(text: str) -> set[int]:
-    """The numbers of a list as the kernel writes it, such as `0-3,8`; raises ValueError if it is none."""
+    """Parse a list of numbers as the kernel writes it, such as `0-3,8`; raises ValueError for another text."""
     ends = [part.partition("-")[::2] for part in text.strip().split(",") if part]
     return {cpu for first, last in ends for cpu in range(int(first), int(last or first) + 1)}
 
 
 def cpu_ns(pid: int) -> int:
-    """The CPU time that a process has used, nanoseconds; raises OSError if it has ended."""
+    """Return the CPU time that a process has used, nanoseconds; raises OSError if the process has ended."""
     # As clock_getcpuclockid(3) of Linux numbers a process' clock.
     return time.clock_gettime_ns(~pid << 3 | 2)
 
 
 def share(cpus: Collection[int], index: int, parts: int, system: Path = SYSTEM) -> tuple[int, ...]:
-    """One of so many parts of CPUs, in whole cores; with fewer cores than parts, a core that parts have in common."""
+    """Return one of `parts` parts of CPUs, in whole cores; with fewer cores than parts, several parts share a core."""
     cores = by_core(cpus, system)
     first = index * len(cores) // parts
     mine = cores[first : max(first + 1, (index + 1) * len(cores) // parts)]

@@ -117,7 +117,7 @@ def bind(
 
 
 def _pixel_form(source: Tensor, settings: TensorSettings) -> tuple[str, Size | None]:
-    """The layout of an input of pixels, and their size where the model fixes it."""
+    """Find the layout of an input of pixels, and the size of the pixels if the model fixes it."""
     shape = source.shape
     if source.datatype == "UINT8" and (any(settings.mean) or set(settings.scale) != {1.0}):
         raise IncompatibleModel(f"the input {source.name!r} takes pixels as uint8; remove `mean` and `scale`")
@@ -138,7 +138,7 @@ def _pixel_form(source: Tensor, settings: TensorSettings) -> tuple[str, Size | N
 
 
 def _find(what: str, tensors: Sequence[Tensor], name: str | None, datatypes: set[str]) -> Tensor:
-    """The tensor of that name; without a name, the only one of these data types."""
+    """Find the tensor of a name; without a name, the only one of these data types."""
     found = [each for each in tensors if (each.datatype in datatypes if name is None else each.name == name)]
     if len(found) != 1 or found[0].datatype not in datatypes:
         known = [f"{each.name} ({each.datatype} {list(each.shape)})" for each in tensors]
@@ -150,7 +150,7 @@ def _find(what: str, tensors: Sequence[Tensor], name: str | None, datatypes: set
 
 
 def without_trailing_ones(shape: Iterable[int]) -> tuple[int, ...]:
-    """A shape without the ones behind its second dimension, as those of [N,1000,1,1]."""
+    """Remove the ones behind the second dimension of a shape, as in [N,1000,1,1]."""
     result = list(shape)
     while len(result) > 2 and result[-1] == 1:
         result.pop()
@@ -171,12 +171,12 @@ def convert_pixels(pixels: Pixels, binding: Binding, settings: TensorSettings) -
 
 
 def split(images: Images, size: int | None) -> list[Images]:
-    """The images in parts of at most that size."""
+    """Split images into parts of at most that size."""
     return [images[first : first + size] for first in range(0, len(images), size)] if size else [images]
 
 
 def pad(images: Images, size: int | None) -> Images:
-    """As many images as a model takes whose batch size is fixed: the last one is repeated."""
+    """Repeat the last image up to the fixed batch size of a model, if it has one."""
     missing = 0 if size is None else size - len(images)
     if missing <= 0:
         return images

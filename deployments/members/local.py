@@ -119,7 +119,7 @@ class LocalMember(MemberConfig):
         return super().trial()
 
     def signature(self, repository: RepositoryAddress) -> Signature:
-        """What the model's files describe; see `MemberConfig.signature`."""
+        """Read the signature from the model's files; see `MemberConfig.signature`."""
         model = self.find(repository)
         try:
             return self.describe(model)
@@ -127,7 +127,7 @@ class LocalMember(MemberConfig):
             raise ConfigurationError(f"members: {self.name!r}: {err}") from err
 
     def describe(self, model: Model) -> Signature:
-        """What a version takes and gives; raises ModelError if it can't be a member."""
+        """Read the signature of a version; raises ModelError if the version can't be a member."""
         raise NotImplementedError
 
     def load(self, model: Model, interface: MemberInterface, max_batch_size: int) -> LoadedModel:
@@ -141,13 +141,13 @@ class LocalMember(MemberConfig):
     def make(
         self, repository: RepositoryAddress, agreed: MemberInterface, max_batch_size: int
     ) -> Node[Pixels, Probabilities]:
-        """A node whose version can be replaced while it serves; see `MemberConfig.make`."""
+        """Make a node whose version can be replaced while it serves; see `MemberConfig.make`."""
         from deployments.members.versioned import VersionedModel
 
         return VersionedModel(self, repository, agreed, max_batch_size)
 
     def find(self, repository: RepositoryAddress) -> Model:
-        """The configured version, on disk; raises ConfigurationError if it is not there."""
+        """Find the configured version on disk; raises ConfigurationError if it is not there."""
         try:
             models, name = self.repository_and_name(repository)
             return models.find(name, self.version)
@@ -155,11 +155,11 @@ class LocalMember(MemberConfig):
             raise ConfigurationError(f"members: {self.name!r}: {err}") from err
 
     def repository_and_name(self, repository: RepositoryAddress) -> tuple[Repository, str]:
-        """The repository that has the model, and the model's name there."""
+        """Return the repository that has the model, and the model's name there."""
         address, name = split_model(self.model or self.name)
         return open_repository(address or repository), name
 
     def file_digests(self, repository: RepositoryAddress) -> str:
-        """The name, the version and the SHA-256 of each file of the configured version, as text."""
+        """Return the name, the version and the SHA-256 of each file of the configured version, as text."""
         model = self.find(repository)
         return f"{model.name} {model.version} {digests(model.folder)}"

@@ -74,7 +74,7 @@ class OnnxRuntime(TensorSettings, LocalMember):
         )
 
     def identity(self, repository: RepositoryAddress) -> str:
-        """The model's files and the tensor settings; see `MemberConfig.identity`."""
+        """Describe the model's files and the tensor settings; see `MemberConfig.identity`."""
         settings = self.model_dump_json(include=set(TensorSettings.model_fields), exclude_unset=True)
         return f"{self.kind} {self.name} {settings} {self.file_digests(repository)}"
 
@@ -83,7 +83,7 @@ class OnnxRuntime(TensorSettings, LocalMember):
         return OnnxModel(self, model, interface, max_batch_size)
 
     def session(self, model: Model, optimized: bool = True) -> Any:
-        """An inference session of a version.
+        """Open an inference session of a version.
 
         Raises:
             ModelError: the model is no ONNX file, its files are damaged, or ONNX Runtime can't run it.
@@ -117,7 +117,7 @@ class OnnxRuntime(TensorSettings, LocalMember):
         return self.threads or available_cpus()
 
     def bind(self, model: Model, session: Any) -> tuple[Binding, TensorSettings]:
-        """The tensors by which a version is called, and how: by the configuration and by its `metadata.json`.
+        """Find the tensors of a version, by the configuration and by the version's `metadata.json`.
 
         Raises:
             ModelError: there are no such tensors, or it can't be known what pixels the model takes.
@@ -148,7 +148,7 @@ class OnnxRuntime(TensorSettings, LocalMember):
 
 
 def _extents(shape: Any) -> tuple[int, ...]:
-    """A shape in which a free extent, which ONNX names or leaves out, is -1."""
+    """Write -1 for each free extent of a shape, which ONNX names or leaves out."""
     return tuple(extent if isinstance(extent, int) else -1 for extent in shape)
 
 
@@ -192,7 +192,7 @@ class OnnxModel:
                 )
 
     def _run(self, pixels: Pixels) -> NDArray[Any]:
-        """The model's output for pixels, of which a model may take a fixed number at once."""
+        """Compute the output for pixels; a model with a fixed batch size is called several times."""
         size = self._binding.batch_size
         outputs = []
         for part in split(pixels, size):
@@ -203,7 +203,7 @@ class OnnxModel:
         return np.concatenate(outputs)
 
     def _predict(self, pixels: Pixels) -> tuple[Probabilities, int]:
-        """The scores, and when inference began, nanoseconds since the epoch."""
+        """Compute the scores; returns them, and the time when inference began, nanoseconds since the epoch."""
         began_ns = time.time_ns()
         with self.health.inference():
             output = self._run(pixels)

@@ -45,7 +45,7 @@ class OpenVino(LocalMember):
         )
 
     def identity(self, repository: RepositoryAddress) -> str:
-        """The model's files and the precision; see `MemberConfig.identity`."""
+        """Describe the model's files and the precision; see `MemberConfig.identity`."""
         return f"{self.name} {self.inference_precision} {self.file_digests(repository)}"
 
     def load(self, model: Model, interface: MemberInterface, max_batch_size: int) -> LoadedModel:

@@ -35,7 +35,7 @@ class Measured(msgspec.Struct):
 
 
 def best_streams(key: Sequence[object], threads: int, batch: Callable[[int], Callable[[], object]]) -> int:
-    """The number of streams to compute with.
+    """Return the number of streams that computes fastest.
 
     Args:
         key: what the measurement depends on: the model, its inputs, the machine and the software.
@@ -59,7 +59,7 @@ def best_streams(key: Sequence[object], threads: int, batch: Callable[[int], Cal
 
 
 def measurements(threads: int, batch: Callable[[int], Callable[[], object]]) -> Iterator[tuple[int, float]]:
-    """The milliseconds of a batch by one stream, by as many as threads, and by what is between while time is left."""
+    """Measure a batch, ms, with one stream, with a stream per thread, and with numbers between while time is left."""
     give_up = time.perf_counter() + BUDGET_S
     for streams in dict.fromkeys((1, threads, threads // 2, threads // 4)):
         if streams < 1 or (streams not in {1, threads} and time.perf_counter() > give_up):
@@ -77,5 +77,5 @@ def measurements(threads: int, batch: Callable[[int], Callable[[], object]]) -> 
 
 
 def folder() -> Path:
-    """Where measurements are kept."""
+    """Return the folder of measurements."""
     return user_cache() / "measured"

@@ -74,7 +74,7 @@ class Predictor:
             raise ConfigurationError(f"model {model.name!r} does not run on pixels of {size}: {reason(err)}") from err
 
     def _streams(self, network: ov.Model, config: OpenVino, size: tuple[int, int]) -> int | None:
-        """The configured number of streams, or else the fastest; None where OpenVINO's hint is to choose it."""
+        """Return the configured number of streams, or else the fastest; None where OpenVINO's hint chooses it."""
         if config.streams is not None or "performance_hint" in config.model_fields_set:
             return config.streams
         pixels = np.zeros((self._batch_limit or MOST_AT_ONCE, *size, 3), np.uint8)
@@ -161,7 +161,7 @@ class Predictor:
         request.set_callback(lambda _: None, None)
 
     def _split(self, rows: S) -> list[S]:
-        """The rows in parts for an inference each: as equal as can be, and enough that no infer request is idle."""
+        """Split rows into parts as equal as possible, one per inference, so that no infer request is idle."""
         count = len(rows)
         if self._batch_limit:
             return [rows[first : first + self._batch_limit] for first in range(0, count, self._batch_limit)]
@@ -169,7 +169,7 @@ class Predictor:
         return [rows[count * i // parts : count * (i + 1) // parts] for i in range(parts)]
 
     async def _infer(self, work: Work[Pixels], pixels: Pixels) -> tuple[Probabilities, int]:
-        """The scores, and when inference began, nanoseconds since the epoch: before that it waited for a request."""
+        """Compute the scores; returns them, and the time when an infer request was free, ns since the epoch."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Probabilities] = loop.create_future()
         rows = len(pixels)

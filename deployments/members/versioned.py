@@ -46,7 +46,7 @@ def check(config: LocalMember, model: Model, interface: MemberInterface) -> None
 
 
 def _made_for(signature: Signature, agreed: MemberInput, sets_crop: bool) -> MemberInput:
-    """The images that a version takes, with the agreed crop if it leaves that open or the configuration sets it."""
+    """Return the input of a version; the agreed crop applies if the version has none, or the configuration sets it."""
     assert isinstance(agreed, Preprocessing)
     told = {name: getattr(signature, name) for name in PREPROCESSING_FIELDS}
     if sets_crop or signature.crop_ratio is None:
@@ -170,7 +170,7 @@ class VersionedModel:
                 raise ConfigurationError(f"{self.name}: {err}") from err
 
     async def __call__(self, batch: Batch[Pixels]) -> Batch[Probabilities]:
-        """Pixels, uint8 [N,H,W,3] BGR, to probabilities, float32 [N,C], all of one version."""
+        """Predict: pixels, uint8 [N,H,W,3] BGR, to probabilities, float32 [N,C], all of one version."""
         if self._next is not None:
             retired, self._serving, self._next = self._serving, self._next, None
             retired.retire()
@@ -217,7 +217,7 @@ class VersionedModel:
             self._next = loaded
 
     def _wanted(self) -> int:
-        """The version of the settings; by the policy, the highest, but none lower than now; else that of the start."""
+        """Return the version to serve: the settings' one, or by the policy the highest one, or the first one."""
         if self._settings.version is not None:
             return self._settings.version
         if self._config.version_policy == "latest":
@@ -226,7 +226,7 @@ class VersionedModel:
         return self._first_version
 
     def _is_refused(self, version: int) -> bool:
-        """Whether it was refused as it is now."""
+        """Return whether a version was refused, and its files have not changed since."""
         return version in self._refused and self._refused[version] == self._stamp(version)
 
     def _stamp(self, version: int) -> Stamp:

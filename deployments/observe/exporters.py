@@ -34,7 +34,7 @@ SCOPE = {"name": "ensemble-serving"}
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> SpanProcessor | None:
-    """A batch processor for the exporter that `OTEL_TRACES_EXPORTER` names; None for no tracing.
+    """Make a batch processor for the exporter that `OTEL_TRACES_EXPORTER` names; None for no tracing.
 
     The names are `otlp`, `file`, `console` and `none`; the default is `otlp` if an endpoint for it is set, else `none`.
 

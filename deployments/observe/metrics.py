@@ -44,24 +44,25 @@ class Tags:
         self.keys: Any = tuple(names)
         self._known: list[dict[str | bool, str]] = [{} for _ in names]
 
-    def told(self, values: Sequence[str | bool]) -> dict[str, str]:
-        """The values by the tags' names, in order; a bool is `true` or `false`."""
-        pairs = zip(self.keys, self._known, values, strict=True)
-        return {name: self._one(known, value) for name, known, value in pairs}
+    def bounded(self, values: Sequence[str | bool]) -> tuple[str | bool, ...]:
+        """Replace a value of a tag that has come after too many others by `other`."""
+        for known, value in zip(self._known, values, strict=True):
+            if value not in known and len(known) < MOST_VALUES:
+                text = str(value).lower() if isinstance(value, bool) else value
+                known[value] = quote(text, PLAIN, errors="replace")
+        return tuple(value if value in known else OTHER for known, value in zip(self._known, values, strict=True))
 
-    def _one(self, known: dict[str | bool, str], value: str | bool) -> str:
-        if value not in known:
-            if len(known) >= MOST_VALUES:
-                return OTHER
-            known[value] = quote(str(value).lower() if isinstance(value, bool) else value, PLAIN, errors="replace")
-        return known[value]
+    def written(self, values: Sequence[str | bool]) -> dict[str, str]:
+        """Write values by the tags' names, in order; a bool becomes `true` or `false`."""
+        bounded = zip(self.keys, self._known, self.bounded(values), strict=True)
+        return {name: known.get(value, OTHER) for name, known, value in bounded}
 
 
 class TaggedCounter:
     """A counter for Prometheus that its process can read, too.
 
     Attributes:
-        counts: by the values of the tags.
+        counts: by the values of the tags; `other` stands for values beyond the first `MOST_VALUES` of a tag.
     """
 
     def __init__(self, name: str, description: str, *tags: str) -> None:
@@ -72,8 +73,8 @@ class TaggedCounter:
     def add(self, *values: str | bool, count: int = 1) -> None:
         """Count `count` more with these values of the tags, in order; a bool is `true` or `false` for Prometheus."""
         if count:
-            self.counts[values] += count
-            self._counter.inc(count, tags=self._tags.told(values))
+            self.counts[self._tags.bounded(values)] += count
+            self._counter.inc(count, tags=self._tags.written(values))
 
 
 class TaggedGauge:
@@ -85,7 +86,7 @@ class TaggedGauge:
 
     def set(self, number: float, *values: str | bool) -> None:
         """Set the number for these values of the tags, in order."""
-        self._gauge.set(number, tags=self._tags.told(values))
+        self._gauge.set(number, tags=self._tags.written(values))
 
 
 class TaggedHistogram:
@@ -98,7 +99,7 @@ class TaggedHistogram:
     def observe(self, number: float, *values: str | bool) -> None:
         """Note a number for these values of the tags, in order."""
         # Ray's histograms ignore zero.
-        self._histogram.observe(max(number, 1e-9), tags=self._tags.told(values))
+        self._histogram.observe(max(number, 1e-9), tags=self._tags.written(values))
 
 
 class Metrics:
@@ -203,7 +204,7 @@ def report_state(nodes: Mapping[str, Any], edges: Mapping[str, Any] | None = Non
 
 
 def _version_report(nodes: Collection[Any]) -> Callable[[], None]:
-    """Reports the model versions of nodes, and how many versions could not be served."""
+    """Make a function that reports the model versions of nodes, and the number of refused versions."""
     version = TaggedGauge("ensemble_member_version", "A member's model version.", "member")
     refusals = TaggedCounter(
         "ensemble_model_refused",
@@ -211,19 +212,22 @@ def _version_report(nodes: Collection[Any]) -> Callable[[], None]:
         "member",
     )
     versioned = [node for node in nodes if isinstance(node, Versioned)]
+    counted: Tally[str] = Tally()
 
     def report() -> None:
         for node in versioned:
             # A remote server's version need not be a number.
             if str(node.version).isdecimal():
                 version.set(int(node.version), node.name)
-            refusals.add(node.name, count=getattr(node, "refused", 0) - refusals.counts[node.name,])
+            refused = getattr(node, "refused", 0)
+            refusals.add(node.name, count=refused - counted[node.name])
+            counted[node.name] = refused
 
     return report
 
 
 def _address_report(nodes: Collection[Any]) -> Callable[[], None]:
-    """Reports the health of the addresses of remote members' servers."""
+    """Make a function that reports the health of the addresses of remote members' servers."""
     addresses = TaggedGauge(
         "ensemble_remote_addresses",
         "Addresses of a member's server: `asked`, or `left_alone` because they are not healthy.",

@@ -85,7 +85,7 @@ class Past:
         self._durations += second.durations
 
     def periods(self, since: int, now: int) -> list[Period]:
-        """The periods until a second, of which the last may be in progress; those without requests as well."""
+        """List the periods until a second, with or without requests; the last one may be in progress."""
         last, passed = divmod(now, PERIOD_S)
         if self._periods and self._periods[-1][0] < last:
             self._end()
@@ -143,13 +143,13 @@ class Stats:
                 now.predictions[name, vote.index == index] += 1
 
     def recent(self) -> list[Second]:
-        """The seconds of the last minute that have ended, the oldest first; those without requests as well."""
+        """List the ended seconds of the last minute, with or without requests, the oldest first."""
         end = int(self._clock())
         known = {second.number: second for second in self._seconds}
         return [known.get(n) or Second(n) for n in range(max(self._since, end - WINDOW_S), end)]
 
     def past(self) -> list[Period]:
-        """The periods of the last ten minutes, the oldest first; the last may have begun only."""
+        """List the periods of the last ten minutes, the oldest first; the last one may be in progress."""
         self._fold()
         return self._past.periods(self._since, int(self._clock()))
 

@@ -42,7 +42,7 @@ logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
 
 
 def continue_trace(trace_parent: str | None) -> str:
-    """The caller's `traceparent` if it is valid; else a new one that is not sampled."""
+    """Return the caller's `traceparent` if it is valid; else a new one that is not sampled."""
     if trace_parent is not None and TRACE_PARENT.fullmatch(trace_parent):
         return trace_parent
     return f"00-{IDS.generate_trace_id():032x}-{IDS.generate_span_id():016x}-00"
@@ -143,7 +143,7 @@ class Tracing:
             self._emit_nodes(root, [items[position] for position in positions])
 
     def _emit_nodes(self, root: SpanContext, items: Sequence[Item]) -> None:
-        """A span for each node that worked on one of a request's images."""
+        """Make a span for each node that worked on one of a request's images."""
         notes: dict[int, tuple[Note, tuple[str, str] | None]] = {}
         for item in items:
             for step in item.steps:

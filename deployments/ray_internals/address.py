@@ -16,17 +16,17 @@ DEFAULT_CLUSTER_PORT = 6379
 
 
 def host_address() -> str:
-    """This machine's address in its cluster."""
+    """Return this machine's address in its cluster."""
     return os.environ.get(HOST_ADDRESS, LOOPBACK)
 
 
 def is_in_cluster() -> bool:
-    """Whether this machine is one of a cluster of several."""
+    """Return whether this machine belongs to a cluster of several machines."""
     return HOST_ADDRESS in os.environ
 
 
 def cluster_port() -> int:
-    """The port that machines join at; 0, for any, where this machine is the only one.
+    """Return the port that machines join at; 0, for any port, if this machine is the only one.
 
     Raises:
         ValueError: the environment variable is no number.
@@ -35,7 +35,7 @@ def cluster_port() -> int:
 
 
 def metrics_port() -> int:
-    """The port of this machine's metrics: the one that the environment names, or else any that nothing listens on."""
+    """Return the port of this machine's metrics: the port that the environment names, or any free port."""
     return int(os.environ.get(RAY_METRICS_SETTING, 0)) or free_port()
 
 

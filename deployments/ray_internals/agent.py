@@ -28,20 +28,27 @@ def script() -> Path:
 
 
 def of_machine(tags: Mapping[str, str]) -> dict[str, str]:
-    """The tags without the process."""
+    """Remove the tags of the process."""
     return {name: value for name, value in tags.items() if name not in OF_A_PROCESS}
 
 
 def recorder(original: Any) -> Any:
-    """Ray's recorder of metrics, which adds up the processes of this machine.
+    """Make a class of Ray's recorder of metrics that adds up the processes of this machine.
 
     A gauge stays a process' own: gauges can't be added up, and Ray forgets one that is not set again.
     """
 
     class Recorder(original):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._gauges: set[str] = set()
+
+        def register_gauge_metric(self, name: str, description: str) -> None:
+            self._gauges.add(name)
+            super().register_gauge_metric(name, description)
+
         def set_metric_value(self, name: str, tags: dict[str, str], value: float) -> None:
-            is_gauge = name in self._gauge_observations_by_name
-            super().set_metric_value(name, tags if is_gauge else of_machine(tags), value)
+            super().set_metric_value(name, tags if name in self._gauges else of_machine(tags), value)
 
         def record_histogram_aggregated_batch(self, name: str, data_points: list[dict[str, Any]]) -> None:
             merged = [{**point, "tags": of_machine(point["tags"])} for point in data_points]

@@ -72,6 +72,7 @@ START_HOOK = Internal(
 AGENT = Internal(
     "metrics have series for each process, which stay when the process has ended",
     (
+        "ray.dashboard.modules.reporter.reporter_agent:OpenTelemetryMetricRecorder.register_gauge_metric",
         "ray.dashboard.modules.reporter.reporter_agent:OpenTelemetryMetricRecorder.set_metric_value",
         "ray.dashboard.modules.reporter.reporter_agent:OpenTelemetryMetricRecorder.record_histogram_aggregated_batch",
     ),

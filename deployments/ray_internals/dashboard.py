@@ -28,7 +28,7 @@ def url() -> str:
 
 
 def authorization() -> dict[str, str]:
-    """The header with the token; none where Ray needs no token."""
+    """Return the header with the token; no header if Ray needs no token."""
     if os.environ.get("RAY_AUTH_MODE") != "token":
         return {}
     token = os.environ.get("RAY_AUTH_TOKEN")

@@ -22,6 +22,8 @@ PLAIN = ("--language=PYTHON", f"{CONTEXT}=", f"{CONTEXT}={{}}")
 NO_FRONTEND = "--disable-frontend"
 # Options of the interpreter that have no effect on one that runs already.
 OPTIONS = ("-u", "-P")
+# Seconds in which the fork server forks, also if it has to import everything first. After that, a fork of it ends.
+FORKED_WITHIN_S = 60
 
 
 def with_agent(arguments: list[str]) -> list[str]:
@@ -47,6 +49,7 @@ def ask(path: str, arguments: list[str]) -> _socket.socket:
     pairs = [name + b"=" + value for name, value in os.environb.items()]
     body = b"\0".join([os.getcwdb(), str(len(arguments)).encode(), *map(os.fsencode, arguments), *pairs])
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    connection.settimeout(FORKED_WITHIN_S)
     connection.connect(path)
     streams = b"".join(number.to_bytes(4, sys.byteorder) for number in range(3))
     connection.sendmsg([len(body).to_bytes(4, "big")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
@@ -54,6 +57,7 @@ def ask(path: str, arguments: list[str]) -> _socket.socket:
     # It comes when the process is forked.
     if connection.recv(1) == b"":
         raise OSError("the fork server has ended")
+    connection.settimeout(None)
     return connection
 
 

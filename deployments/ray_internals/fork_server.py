@@ -50,10 +50,12 @@ PRELOADED = (
 RAYLET, JOB, NO_JOB = "RAY_RAYLET_PID", "RAY_JOB_ID", "ffffffff"
 LENGTH = struct.Struct("!I")
 STREAMS = 3
+# Seconds in which a client sends its request, which it does at once.
+REQUEST_S = 5
 
 
 def received(connection: socket.socket) -> tuple[bytes, list[int]]:
-    """A client's request without its length, and its standard streams; raises OSError if it is not whole."""
+    """Receive a client's request and its standard streams; raises OSError if the request is not whole."""
     data, streams, _, _ = socket.recv_fds(connection, LENGTH.size, STREAMS)
     if len(data) < LENGTH.size or len(streams) < STREAMS:
         raise OSError("the request is not whole")
@@ -68,7 +70,7 @@ def received(connection: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def parsed(body: bytes) -> tuple[bytes, list[bytes], dict[bytes, bytes]]:
-    """The folder, the arguments and the environment of a request."""
+    """Parse the folder, the arguments and the environment of a request."""
     folder, count, *rest = body.split(b"\0")
     pairs = (pair.partition(b"=") for pair in rest[int(count) :])
     return folder, rest[: int(count)], {name: value for name, _, value in pairs}
@@ -89,7 +91,7 @@ def preload() -> None:
     if drawn() == drawn():
         sys.exit(f"warning: forked processes would draw the same numbers of Ray's generator: {FORKS.instead}")
     # A replica that starts after an upgrade imports the new code.
-    for name in [name for name in sys.modules if name.partition(".")[0] == "graph"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "deployments"]:
         del sys.modules[name]
     # Kept out of collections, whose marks would copy every page that has an object.
     gc.collect()
@@ -97,7 +99,7 @@ def preload() -> None:
 
 
 def drawn() -> bytes:
-    """An id that Ray draws in a forked process."""
+    """Return an id that Ray draws in a forked process."""
     from ray import WorkerID
 
     ours, theirs = os.pipe()
@@ -130,8 +132,9 @@ def become(folder: bytes, arguments: list[bytes], environment: dict[bytes, bytes
 
 
 def forked(connection: socket.socket) -> tuple[bytes, list[bytes], dict[bytes, bytes], list[int]] | None:
-    """In a forked process what it is to become; None in this one, and where a client or the fork fails."""
+    """Fork for a client; returns its request in the forked process, and None in this one or after a failure."""
     streams: list[int] = []
+    connection.settimeout(REQUEST_S)
     with suppress(OSError):
         body, streams = received(connection)
         wanted = parsed(body)

@@ -22,7 +22,7 @@ def publish(address: str, document: bytes) -> None:
 
 
 def read(address: str) -> bytes:
-    """The document that the head with this address publishes.
+    """Read the document that the head with this address publishes.
 
     Raises:
         LookupError: it publishes none.

@@ -42,7 +42,7 @@ def module(gcs_address: str) -> ServeHead:
 
 
 def application(serve_head: ServeHead) -> aiohttp.web.Application:
-    """What answers its routes, and asks for Ray's token as the dashboard does."""
+    """Make the application with the interface's routes; it requires Ray's token, as the dashboard does."""
     middlewares = [get_token_auth_middleware(aiohttp), get_browser_request_middleware(aiohttp, OF_BROWSERS)]
     made = aiohttp.web.Application(client_max_size=ray_constants.DASHBOARD_CLIENT_MAX_SIZE, middlewares=middlewares)
     for name, handler in inspect.getmembers(ServeHead, lambda each: hasattr(each, "__route_method__")):
@@ -51,7 +51,7 @@ def application(serve_head: ServeHead) -> aiohttp.web.Application:
 
 
 def listening(port: int) -> socket.socket:
-    """A socket that listens on this port of loopback, or on another one if another process listens there."""
+    """Listen on a port of loopback, or on another port if another process listens there."""
     try:
         return socket.create_server((LOOPBACK, port))
     except OSError:

@@ -22,11 +22,11 @@ class Client(Protocol):
     """A client of one endpoint of a model server. Its methods raise `CallError`."""
 
     async def describe(self, timeout_s: float) -> ModelMetadata:
-        """The model's tensors; raises CallError if it is not ready, IncompatibleModel if it can't be a member."""
+        """Read the model's tensors; raises CallError if it is not ready, IncompatibleModel if it can't be a member."""
         ...
 
     async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
-        """The output for images: an array as `convert_pixels` makes it, or encoded images."""
+        """Compute the output for images: an array as `convert_pixels` makes it, or encoded images."""
         ...
 
     async def close(self) -> None:

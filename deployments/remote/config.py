@@ -123,15 +123,15 @@ class RemoteConfig(TensorSettings, MemberConfig):
         return urlsplit(self.url).path.rstrip("/")
 
     def authorization(self) -> dict[str, str]:
-        """The HTTP header, or gRPC metadata, with the token. Raises ServerError if it can't be read."""
+        """Return the HTTP header, or gRPC metadata, with the token; raises ServerError if the token can't be read."""
         return credentials.authorization(self.token_file)
 
     def connect(self, ip: str, max_scores: int) -> Client:
-        """A client of the endpoint at an IP address, which accepts responses of at most so many scores."""
+        """Make a client of the endpoint at an IP address, which accepts responses of at most `max_scores` scores."""
         raise NotImplementedError
 
     def class_names(self) -> tuple[str, ...] | None:
-        """The configured labels; raises ConfigurationError if their file can't be read, or a class has no name."""
+        """Return the configured labels; raises ConfigurationError if a file can't be read or a class has no name."""
         try:
             if isinstance(self.labels, Path):
                 return read_labels(self.labels)
@@ -140,7 +140,7 @@ class RemoteConfig(TensorSettings, MemberConfig):
             raise ConfigurationError(f"members: {self.name!r}: labels: can't be read: {err}") from err
 
     def signature(self, repository: RepositoryAddress) -> Signature:
-        """What the server describes and the configuration; while no server is there, the configuration alone.
+        """Combine the server's description with the configuration; without a server, the configuration alone counts.
 
         Raises:
             ConfigurationError: the server's model can't be a member.
@@ -167,7 +167,7 @@ class RemoteConfig(TensorSettings, MemberConfig):
         )
 
     async def _describe(self) -> Binding | None:
-        """The tensors of the server's model; None if no server answers."""
+        """Find the tensors of the server's model; None if no server answers."""
         from deployments.remote.endpoints import resolve
         from deployments.remote.errors import CallError
 
@@ -192,13 +192,13 @@ class RemoteConfig(TensorSettings, MemberConfig):
         return None
 
     def bind(self, metadata: Any) -> Binding:
-        """The tensors by which the model is called; raises IncompatibleModel if there are none."""
+        """Find the tensors by which the model is called; raises IncompatibleModel if there are none."""
         return bind(metadata, self, as_sent=self.as_sent, size=self.size)
 
     def make(
         self, repository: RepositoryAddress, agreed: MemberInterface, max_batch_size: int
     ) -> Node[Any, Probabilities]:
-        """The node that calls the server; see `MemberConfig.make`."""
+        """Make the node that calls the server; see `MemberConfig.make`."""
         from deployments.remote.member import RemoteMember
 
         return RemoteMember(self, agreed, max_batch_size)

@@ -15,7 +15,7 @@ MAX_TOKEN_LENGTH = 16 * 1024
 
 
 def authorization(token_file: Path | None) -> dict[str, str]:
-    """The HTTP header, or gRPC metadata, of a call; the token is read for each, because the file may change.
+    """Return the HTTP header, or gRPC metadata, of a call; each call reads the token, because the file may change.
 
     Raises:
         ServerError: the token can't be read.
@@ -33,7 +33,7 @@ def authorization(token_file: Path | None) -> dict[str, str]:
 
 
 def tls(config: RemoteConfig) -> ssl.SSLContext:
-    """The TLS context of an HTTP client; raises ServerError if a file can't be read."""
+    """Make the TLS context of an HTTP client; raises ServerError if a file can't be read."""
     try:
         context = ssl.create_default_context(cafile=config.ca_file)
         if config.cert_file is not None:
@@ -45,7 +45,7 @@ def tls(config: RemoteConfig) -> ssl.SSLContext:
 
 
 def read(file: Path | None) -> bytes | None:
-    """The bytes of a file; raises ServerError if it can't be read."""
+    """Return the bytes of a file; raises ServerError if the file can't be read."""
     try:
         return None if file is None else file.read_bytes()
     except OSError as err:

@@ -130,7 +130,7 @@ class Endpoints:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def healthy(self, timeout_s: float) -> list[Endpoint]:
-        """The healthy endpoints: those with the fewest calls in flight first, of these the least recently called first.
+        """List the healthy endpoints: first by the fewest calls in flight, then by the least recent call.
 
         Raises:
             Unavailable: there is none.
@@ -151,7 +151,7 @@ class Endpoints:
         return sorted(found, key=lambda each: each.in_flight)
 
     def count(self) -> tuple[int, int]:
-        """How many endpoints are healthy, and how many are not; from any thread."""
+        """Count the healthy endpoints, and the others; from any thread."""
         known = list(self._known.values())
         healthy = sum(each.binding is not None for each in known)
         return healthy, len(known) - healthy
@@ -182,7 +182,7 @@ class Endpoints:
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """The IP addresses of a host; raises OSError if it has none."""
+    """Return the IP addresses of a host; raises OSError if it has none."""
     try:
         return [str(ipaddress.ip_address(host))]
     except ValueError:

@@ -92,7 +92,7 @@ class HttpClient:
 
 
 def parse(body: bytes, decode: Callable[[bytes], Any]) -> Any:
-    """A body by a decoder of msgspec; raises InvalidResponse if the body is something else."""
+    """Decode a body by a decoder of msgspec; raises InvalidResponse if the body is something else."""
     try:
         return decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as err:

@@ -58,7 +58,7 @@ class RemoteMember:
         self._logged = float("-inf")
 
     def addresses(self) -> tuple[int, int]:
-        """How many of the server's addresses are healthy, and how many are ejected."""
+        """Count the server's addresses that are healthy, and the ejected ones."""
         return self._endpoints.count()
 
     def _check(self, binding: Binding) -> None:
@@ -77,7 +77,7 @@ class RemoteMember:
             raise IncompatibleModel(f"its model has {binding.classes} classes, the ensemble {classes}")
 
     async def __call__(self, batch: Batch[Images]) -> Batch[Probabilities]:
-        """Pixels, uint8 [N,H,W,3] BGR, or images as they were sent, to probabilities, float32 [N,C].
+        """Predict: pixels, uint8 [N,H,W,3] BGR, or images as they were sent, to probabilities, float32 [N,C].
 
         If the call fails, every image fails. An image whose scores are no distribution fails alone.
         """
@@ -106,7 +106,7 @@ class RemoteMember:
         return predicted(work, self.name, scores, versions, hint, attributes=attributes, span=span)
 
     async def _infer(self, images: Images, items: Sequence[Item], span: str) -> list[Answer]:
-        """The answers for the images, which are split if the server takes fewer at once. Raises CallError."""
+        """Call the server for the images, in parts if it takes fewer at once; raises CallError."""
         live = [item for item in items if item.error is None]
         deadlines = [item.deadline for item in live if item.deadline is not None]
         timeout_s = self._config.timeout_ms / 1000
@@ -187,7 +187,7 @@ class RemoteMember:
 
 
 def _trace_parent(items: Sequence[Item], span: str) -> str:
-    """The W3C `traceparent` of a call: the trace of the first image with a sampled one, and our own span in it."""
+    """Write the `traceparent` of a call: a span of its own in the trace of the first sampled image."""
     parents = [item.trace_parent for item in items if item.trace_parent]
     sampled = [parent for parent in parents if int(parent[-2:], 16) & 1]
     first = next(iter(sampled or parents), f"00-{secrets.token_hex(16)}-{span}-00")

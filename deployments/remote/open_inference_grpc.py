@@ -53,14 +53,14 @@ class OpenInferenceGrpc(GrpcClient):
 
 
 def highest(versions: Sequence[str]) -> str:
-    """The highest of a model's versions, which are numbers or names; empty if there is none."""
+    """Return the highest of a model's versions, which are numbers or names; empty if there is none."""
     return max(
         versions, key=lambda version: (version.isdecimal(), int(version) if version.isdecimal() else 0), default=""
     )
 
 
 def raw_tensor(binding: Binding, images: Images) -> tuple[list[int], bytes]:
-    """The shape and bytes of an input: the array's own; or of each encoded image its length, 4 bytes, and itself."""
+    """Return the shape and bytes of an input: an array's own, or each encoded image behind its length, 4 bytes."""
     if isinstance(images, np.ndarray):
         return list(images.shape), images.tobytes()
     parts = [part for image in images for part in (len(image).to_bytes(4, "little"), image)]
@@ -68,7 +68,7 @@ def raw_tensor(binding: Binding, images: Images) -> tuple[list[int], bytes]:
 
 
 def bytes_shape(binding: Binding, count: int) -> list[int]:
-    """The shape of so many encoded images: some servers have a second dimension."""
+    """Return the shape of encoded images; some servers have a second dimension."""
     return [count, *([1] * (len(binding.input.shape) - 1))]
 
 

@@ -101,7 +101,7 @@ class OpenInferenceHttp(HttpClient):
 
 
 def _output(header: str | None, body: bytes, binding: Binding) -> Output:
-    """The output that a response holds: as JSON, or behind the JSON, whose size the header has."""
+    """Read the output of a response: in the JSON, or behind the JSON, whose size the header has."""
     offset = len(body) if header is None or not header.isdecimal() else int(header)
     response = parse(body[:offset], RESPONSE)
     for output in response.outputs:

@@ -94,7 +94,7 @@ def fold(network: ov.Model) -> None:
 
 
 def static_size(network: ov.Model, layout: Layout) -> tuple[int, int] | None:
-    """Height and width of the pixels that a model takes; None if they are free."""
+    """Return height and width of the pixels that a model takes; None if they are free."""
     shape = network.input(0).get_partial_shape()
     if shape.rank.is_dynamic or shape.rank.get_length() != 4:
         return None
@@ -130,7 +130,7 @@ def _reshape(network: ov.Model, size: tuple[int, int], layout: Layout) -> None:
 
 
 def _answers(network: ov.Model, rows: int) -> bool:
-    """Whether the output is [rows,classes], or that followed by ones."""
+    """Return whether the output is [rows,classes], perhaps followed by ones."""
     answer = network.output(0).get_partial_shape()
     if not answer.is_static or len(answer) < 2 or any(extent != 1 for extent in list(answer)[2:]):
         return False
@@ -138,7 +138,7 @@ def _answers(network: ov.Model, rows: int) -> bool:
 
 
 def ends_in_softmax(network: ov.Model) -> bool:
-    """Whether a model's output is that of a softmax."""
+    """Return whether a model ends in a softmax."""
     node = network.get_results()[0].input_value(0).get_node()
     while node.get_type_name() in TRANSPARENT:
         node = node.input_value(0).get_node()

@@ -19,6 +19,6 @@ class Unreachable(SourceError):
 
 
 def reason(error: Exception) -> str:
-    """The reason in a message of OpenVINO, which has several lines, in one; all of the message if it has no other."""
+    """Extract the reason from a message of OpenVINO, in one line; the whole message if nothing else is in it."""
     lines = [line.strip() for line in str(error).splitlines()]
     return " ".join(line for line in lines if line and not PLACE.match(line)) or " ".join(lines)

@@ -16,7 +16,7 @@ CHANNELS = 3
 
 
 def layout_of(shape: ov.PartialShape, given: Layout | None = None) -> Layout:
-    """The layout of an image input: the given one, or without one what the shape shows.
+    """Return the layout of an image input: the given one, or the layout that the shape shows.
 
     Raises:
         ModelError: no layout fits the shape, not the given one, or both do and none is given.

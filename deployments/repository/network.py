@@ -63,7 +63,7 @@ def load(model: Model) -> ov.Model:
 
 
 def _read(model: Model) -> ov.Model:
-    """A model's network, its weights not memory-mapped: a process that maps a file ends when the file is written to."""
+    """Read a network without mapping its file: a process that maps a file ends when somebody writes to the file."""
     core = ov.Core()
     core.set_property({"ENABLE_MMAP": False})
     try:
@@ -73,7 +73,7 @@ def _read(model: Model) -> ov.Model:
 
 
 def with_softmax(network: ov.Model) -> ov.Model:
-    """The same model with a softmax over the classes at its end."""
+    """Append a softmax over the classes to a model."""
     result = network.get_results()[0]
     softmax = opset13.softmax(result.input_value(0), axis=1)
     result.input(0).replace_source_output(softmax.output(0))
@@ -82,7 +82,7 @@ def with_softmax(network: ov.Model) -> ov.Model:
 
 
 def with_temperature(network: ov.Model, temperature: float) -> ov.Model:
-    """The same model, whose probabilities p are changed to softmax(log(p) / temperature), which keeps their order.
+    """Change a model's probabilities p to softmax(log(p) / temperature), which keeps their order.
 
     Of a model that ends in a softmax these are the softmax of its logits, divided by the temperature.
     """
@@ -94,7 +94,7 @@ def with_temperature(network: ov.Model, temperature: float) -> ov.Model:
 
 
 def without_temperature(network: ov.Model) -> ov.Model:
-    """The same model without what `with_temperature` added, if it did."""
+    """Remove the operations that `with_temperature` added to a model, if any."""
     node = network.get_results()[0].input_value(0).get_node()
     for kind in ("Softmax", "Multiply", "Log", "Maximum"):
         if node.get_type_name() != kind:
@@ -131,18 +131,18 @@ def squeeze_scores(network: ov.Model) -> None:
 
 
 def input_size(network: ov.Model) -> tuple[int, int] | None:
-    """Height and width that a loaded model takes; None if it takes any."""
+    """Return height and width that a loaded model takes; None if it takes any."""
     _, height, width, _ = network.input(0).get_partial_shape()
     return None if height.is_dynamic or width.is_dynamic else (height.get_length(), width.get_length())
 
 
 def class_count(network: ov.Model) -> int:
-    """The number of classes of a loaded model."""
+    """Return the number of classes of a loaded model."""
     return int(network.output(0).get_partial_shape()[1].get_length())
 
 
 def stored_precision(model: Model) -> str:
-    """The precision of most of a model's stored weights: `FP32`, `FP16`, or `INT8` for 8 bits or fewer.
+    """Return the precision of most of a model's stored weights: `FP32`, `FP16`, or `INT8` for 8 bits or fewer.
 
     Raises:
         ModelError: OpenVINO can't read the model.
@@ -156,6 +156,6 @@ def stored_precision(model: Model) -> str:
 
 
 def precision(model: Model) -> str:
-    """The precision by the metadata, `FP32`, `FP16` or `INT8`; without it, that of the stored weights."""
+    """Return the precision in the metadata, `FP32`, `FP16` or `INT8`; else the precision of the stored weights."""
     described = model.metadata.get("precision")
     return described if described in PRECISIONS else stored_precision(model)

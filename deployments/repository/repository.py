@@ -46,7 +46,7 @@ class Entries(msgspec.Struct):
 
 
 def user_cache() -> Path:
-    """The folder of this application in the user's cache folder."""
+    """Return the folder of this application in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ensemble-serving"
 
 
@@ -98,7 +98,7 @@ class Model:
         return described if isinstance(described, dict) else {}
 
     def provenance(self) -> dict[str, Any]:
-        """Name, version and SHA-256 of the weights, for the metadata of what is made with this model."""
+        """Return name, version and SHA-256 of the weights, for the metadata of a model that is made of this one."""
         return {"name": self.name, "version": self.version, "sha256": sha256(self.path.with_suffix(".bin"))}
 
     def verify(self) -> None:
@@ -119,7 +119,7 @@ class Model:
 
 
 def read_labels(file: Path) -> tuple[str, ...]:
-    """The class names in a file, one on each line, in order of index; empty lines at the end are none.
+    """Read the class names in a file, one on each line, in order of index; empty lines at the end are no names.
 
     Raises:
         OSError: it can't be read.
@@ -134,7 +134,7 @@ def read_labels(file: Path) -> tuple[str, ...]:
 
 
 def class_names(given: Iterable[str], where: Path | str) -> tuple[str, ...]:
-    """The names of classes as answers have them: each on one line, and of one class.
+    """Write the names of classes as answers have them: each on one line, and of one class.
 
     A line break, or another control character, becomes a space. If several classes have a name, each gets its index.
 
@@ -152,19 +152,19 @@ def class_names(given: Iterable[str], where: Path | str) -> tuple[str, ...]:
 
 
 def sha256(file: Path) -> str:
-    """The hexadecimal SHA-256 of a file."""
+    """Compute the hexadecimal SHA-256 of a file."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """The hexadecimal SHA-256 of each file in a folder, by its path from there, sorted."""
+    """Compute the hexadecimal SHA-256 of each file in a folder, by its path from there, sorted."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     return {file.relative_to(folder).as_posix(): sha256(file) for file in files}
 
 
 def versions(root: Path, name: str) -> list[int]:
-    """The versions of a model, ascending; empty if there is no such model."""
+    """List the versions of a model, ascending; empty if there is no such model."""
     folder = root / name
     if not folder.is_dir():
         return []
@@ -190,12 +190,12 @@ def find(root: Path, name: str, version: int | None = None) -> Model:
 
 
 def read(name: str, version: int, folder: Path) -> Model:
-    """The model in a version's folder; raises ModelError as `find` does."""
+    """Read the model in a version's folder; raises ModelError as `find` does."""
     return Model(name, version, _model_file(folder), _read_metadata(folder))
 
 
 def stamp(folder: Path) -> Stamp:
-    """The stamp of a version's folder; empty while files of it are being replaced."""
+    """Return the stamp of a version's folder; empty while files of it are being replaced."""
     try:
         files = [(file, file.stat()) for file in sorted(folder.rglob("*"))]
     except OSError:

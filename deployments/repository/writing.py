@@ -27,7 +27,7 @@ def write_metadata(folder: Path, metadata: dict[str, Any]) -> None:
 
 
 def input_metadata(size: tuple[int, int], crop_ratio: float) -> dict[str, Any]:
-    """The entry `input` of `metadata.json` for a model of `bake`."""
+    """Write the entry `input` of `metadata.json` for a model of `bake`."""
     return {
         "height": size[0],
         "width": size[1],

@@ -47,7 +47,7 @@ class LocalReplicas:
         return sum(replica.connections for replica in list(self._found.values()))
 
     def look(self) -> dict[str, Replica]:
-        """The replicas. The folder is read in every call while there are none, otherwise every `LOOK_EVERY_S`."""
+        """Find the replicas; reads the folder in each call while there are none, otherwise every `LOOK_EVERY_S`."""
         now = time.monotonic()
         if self._found and now < self._looked + LOOK_EVERY_S:
             return self._found
@@ -63,7 +63,7 @@ class LocalReplicas:
         return self._found
 
     def look_awake(self) -> dict[str, Replica]:
-        """The replicas that are not frozen."""
+        """Find the replicas that are not frozen."""
         return {name: replica for name, replica in self.look().items() if not replica.is_frozen}
 
     def forget(self, name: str) -> None:
@@ -81,7 +81,7 @@ class ClusterSize:
         self._counting: asyncio.Future[None] | None = None
 
     def is_alone(self) -> bool | None:
-        """Whether this was the only live Ray node at the last count; None before the first one."""
+        """Return whether this was the only live Ray node at the last count; None before the first count."""
         if time.monotonic() >= self._counted + COUNT_NODES_EVERY_S:
             self._counted = time.monotonic()
             self._counting = asyncio.ensure_future(self._count())
@@ -181,7 +181,7 @@ class DirectEdge:
         return answer
 
     def _choose(self) -> tuple[str, Replica | None]:
-        """The replica to call; None for the handle, where there is none, or another machine answers sooner."""
+        """Choose the replica to call; None for the handle, if no replica is here, or another machine answers sooner."""
         is_alone = self._cluster.is_alone()
         replicas, awake = self._replicas.look(), self._replicas.look_awake()
         name = min(awake, key=lambda name: awake[name].in_flight, default="")

@@ -26,7 +26,7 @@ def edge(
     cluster: ClusterSize,
     stand_ins: tuple[Factory, Factory] | None,
 ) -> Node[Any, Any]:
-    """What calls a separate node, by its sockets on this machine or its handle, and counts calls by node and edge."""
+    """Make the caller of a separate node, by its sockets on this machine or by its handle; it counts calls."""
     by_handle = HandleEdge(handle)
     application, deployment = serve.get_replica_context().app_name, handle.deployment_name
     folder = sockets(application, deployment) if is_direct else None
@@ -40,7 +40,7 @@ def edge(
 
 
 def _adjusted(name: str, make: Factory, application: str, deployment: str) -> Node[Any, Any]:
-    """A node with the settings that Serve gives to the replicas of a deployment."""
+    """Make a node with the settings that Serve gives to the replicas of its deployment."""
     node = make()
     LiveSettings({name: node}).apply({name: user_config(application, deployment)})
     return node

@@ -15,7 +15,7 @@ MAX_PATH, MAX_NAME = 107, 24
 
 
 def place(application: str, name: str) -> Path:
-    """Where the replicas of an application on this Ray node keep what they share by this name, once it is made private.
+    """Return the folder in which an application's replicas on this Ray node share files; it may not exist yet.
 
     It is in the folder of `ensemble serve`. A Ray that something else has started has none: everybody may write there.
     """
@@ -27,7 +27,7 @@ def place(application: str, name: str) -> Path:
 
 
 def sockets(application: str, deployment: str) -> Path | None:
-    """The folder of a deployment's sockets; None where the paths of sockets in it would be too long.
+    """Return the folder of a deployment's sockets; None if the paths of sockets in it would be too long.
 
     Two Ray nodes have different folders, even on one machine: calls between them go by Serve's handle.
     """

@@ -53,7 +53,7 @@ class Frames(asyncio.BufferedProtocol):
             self.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """The memory that the next bytes are read into."""
+        """Return the memory that the next bytes are read into."""
         if self._large is not None:
             return self._large[2].data.cast("B")[self._filled :]
         return memoryview(self._inbox)[self._arrived :]

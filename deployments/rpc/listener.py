@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import Context
 from pathlib import Path
 from typing import Any
@@ -37,13 +38,20 @@ class Listener:
 
     async def open(self) -> None:
         """Listen. The socket gets the name by which callers find it when it is ready."""
-        make_private(self._path.parent)
-        unready = self._path.with_suffix(".new")
         before = self._server
-        self._server = await asyncio.get_running_loop().create_unix_server(lambda: Caller(self), unready)
-        unready.rename(self._path)
+        try:
+            await self._listen()
+        except FileNotFoundError:
+            # The last other replica has ended meanwhile, and has removed the folder.
+            await self._listen()
         if before is not None:
             before.close()
+
+    async def _listen(self) -> None:
+        make_private(self._path.parent)
+        unready = self._path.with_suffix(".new")
+        self._server = await asyncio.get_running_loop().create_unix_server(lambda: Caller(self), unready)
+        unready.rename(self._path)
 
     @property
     def is_open(self) -> bool:
@@ -69,6 +77,10 @@ class Listener:
         give_up = time.monotonic() + FLUSH_S
         while self.callers and time.monotonic() < give_up:
             await asyncio.sleep(0.01)
+        # They are removed with the last socket.
+        with suppress(OSError):
+            self._path.parent.rmdir()
+            self._path.parent.parent.rmdir()
 
 
 class Caller(Frames):

@@ -20,7 +20,7 @@ class Locality:
         self._waited = PROBE_EVERY - 1
 
     def stays(self, ahead: int) -> bool:
-        """Whether a batch stays here, where the least busy replica still works on so many of this process' batches."""
+        """Return whether a batch stays here; the least busy replica still works on `ahead` of this process' batches."""
         if ahead == 0:
             return True
         self._waited += 1

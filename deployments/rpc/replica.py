@@ -92,7 +92,7 @@ class Replica:
         return len(self._idle) + self.in_flight
 
     async def call(self, batch: Batch[Any]) -> Batch[Any]:
-        """The node's answer to a batch.
+        """Send a batch and return the node's answer.
 
         Raises:
             ReplicaGone: the replica has died, is stopping, or is frozen; another one may take the batch.
@@ -155,7 +155,7 @@ class Replica:
             self._watch = asyncio.get_running_loop().create_task(self._keep_watch())
 
     async def _keep_watch(self) -> None:
-        """See whether the replica is frozen, while calls to it are in flight."""
+        """Watch for a frozen replica, while calls to it are in flight."""
         with suppress(ReplicaGone):
             while self.in_flight:
                 await asyncio.sleep(SILENT_S)

@@ -70,7 +70,7 @@ class Header(msgspec.Struct, array_like=True):
 
 
 def _version() -> str:
-    """A digest of the code that decides what is sent: two versions of it don't connect to each other."""
+    """Compute a digest of the code that decides what is sent: two versions of the code don't connect to each other."""
     folders = (Path(contract.__file__).parent, Path(answer.__file__).parent)
     files = (file for folder in folders for file in sorted(folder.glob("*.py")))
     return hashlib.sha256(b"".join(file.read_bytes() for file in [*files, Path(__file__)])).hexdigest()[:6]
@@ -83,14 +83,14 @@ DECODER = msgspec.msgpack.Decoder(Header, dec_hook=lambda _, error: error_by_cod
 
 
 def encode(batch: Batch[Any]) -> tuple[bytes, list[Buffer]]:
-    """A batch's header and the buffers of its body."""
+    """Encode a batch; returns its header and the buffers of its body."""
     buffers: list[Buffer] = []
     payload = _described(batch.payload, buffers)
     return ENCODER.encode(Header(batch.items, payload)), buffers
 
 
 def decode(header: bytes, body: Body) -> Batch[Any]:
-    """The batch of a frame; its arrays lie in `body`.
+    """Decode the batch of a frame; the arrays lie in `body`.
 
     Raises:
         ValueError: the header is malformed, or the body does not fit it.
@@ -104,7 +104,7 @@ def decode(header: bytes, body: Body) -> Batch[Any]:
 
 
 def _sharing(item: Item, notes: list[Note]) -> Item:
-    """The item with the notes that other images of its batch have, too: a note is counted once."""
+    """Share an item's notes with other images of its batch, so that each note is counted once."""
     steps = []
     for step in item.steps:
         shared = next((note for note in notes if note == step.note), None)
@@ -121,7 +121,7 @@ class Cursor:
         self._body, self._offset = body, 0
 
     def take(self, size: int) -> Body:
-        """The next buffer, of `size` bytes; raises ValueError if the body has fewer."""
+        """Take the next buffer, of `size` bytes; raises ValueError if the body has fewer."""
         end = self._offset + size
         if size < 0 or end > len(self._body):
             raise ValueError("the body is shorter than its header says")
@@ -136,7 +136,7 @@ class Cursor:
 
 
 def padding(buffer: Buffer) -> bytes:
-    """The bytes that follow a buffer, so that the next one is aligned."""
+    """Return the bytes that follow a buffer, so that the next one is aligned."""
     return bytes(-len(buffer) % ALIGNMENT)
 
 

@@ -146,7 +146,7 @@ class IngressReplica:
             await asyncio.sleep(WARM_UP_RETRY_S)
 
     def _note_unready(self, why: str) -> None:
-        """Say why it is not ready, once."""
+        """Log why it is not ready, once."""
         if not self._ready and why != self._unready:
             logger.warning("not every member has answered yet: %s; asking again every %s s", why, WARM_UP_RETRY_S)
             self._unready = why
@@ -158,13 +158,13 @@ class IngressReplica:
         self._settings.apply({INGRESS: own, **sections})
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """What Serve scales by, where it does not see the requests itself: those under way, whichever way they came."""
+        """Report the requests in progress, by every protocol, because Serve counts only its own."""
         if self._front is None:
             return self._ingress.demand.stats()
         return {"running_requests": self._front.in_flight + self._by_handle, **self._ingress.demand.stats()}
 
     async def check_health(self) -> None:
-        """Raise if an inline node says that it can't work any more."""
+        """Raise if an inline node or a feature can't work any more."""
         # Serve asks for the first time when the replica is complete, its `user_config` applied.
         if self._front is not None:
             await self._front.keep_open()
@@ -236,5 +236,5 @@ class IngressReplica:
         await take(request_id, label, index, key)
 
     async def __call__(self, request: Request) -> Response:
-        """HTTP."""
+        """Answer a request by HTTP."""
         return await self._http(request)

@@ -42,7 +42,7 @@ class NodeDeployment:
         report_state({name: self.node})
 
     async def __call__(self, batch: Batch[Any]) -> Batch[Any]:
-        """Whatever the node takes and returns."""
+        """Call the node."""
         with self._demand.call():
             answer: Batch[Any] = await self.node(batch)
         return answer
@@ -52,11 +52,11 @@ class NodeDeployment:
         self._settings.apply({self._name: user_config})
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """What Serve scales by: the batches under way, whichever way they came; by itself it counts handle calls."""
+        """Report the batches in progress, by sockets and handles, because Serve counts only handle calls."""
         return {"running_requests": self._demand.under_way, **self._demand.stats()}
 
     async def check_health(self) -> None:
-        """Raise if the node says that it can't work any more."""
+        """Raise if the node can't work any more."""
         # Serve asks for the first time when the replica is complete, its `user_config` applied.
         if self._listener is not None:
             try:

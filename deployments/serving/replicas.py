@@ -24,7 +24,7 @@ class Replicas:
         self._known: Mapping[str, Mapping[tuple[str, str], int]] = {}
 
     async def __call__(self) -> Mapping[str, Mapping[tuple[str, str], int]]:
-        """By deployment, the number of replicas by state and machine; the last known if it fails."""
+        """Count the replicas by deployment, state and machine; returns the last counts if the controller fails."""
         now = time.monotonic()
         if now - self._asked >= KEPT_S:
             self._asked = now

@@ -89,14 +89,14 @@ class Header:
     white: int = 0
 
     def scale(self, wanted: Sequence[Preprocessing]) -> int:
-        """By how much it is decoded smaller than it is: 1, 2, 4 or 8."""
+        """Return the factor by which decoding reduces the image: 1, 2, 4 or 8."""
         if not self.is_jpeg:
             return 1
         spare = min((_spare(self, preprocessing) for preprocessing in wanted), default=math.inf)
         return next((factor for factor in REDUCED_JPEG if spare >= factor), 1)
 
     def memory(self, wanted: Sequence[Preprocessing]) -> int:
-        """The memory that decoding it for these pixels takes at most, bytes."""
+        """Estimate the most memory that decoding for these pixels takes, bytes."""
         return self.width * self.height * self.bytes_per_pixel // self.scale(wanted) ** 2 + self.kept
 
 
@@ -286,7 +286,7 @@ def _resized(image: Pixels, size: Size, interpolation: int) -> Pixels:
 
 
 def _spare(header: Header, wanted: Preprocessing) -> float:
-    """How many times larger the image is than it needs to be for these pixels."""
+    """Return how many times larger the image is than these pixels need."""
     if wanted.resize == "crop":
         return min(header.width, header.height) * wanted.crop_ratio / max(wanted.size)
     ratios = header.width / max(wanted.size), header.height / max(wanted.size)

@@ -92,7 +92,7 @@ class JpegTransformer:
             )
 
     async def __call__(self, batch: Batch[Sequence[bytes]]) -> Batch[PixelSets]:
-        """Encoded images to pixels, uint8 [N,H,W,3] BGR by key; an image that can't be decoded fails alone.
+        """Decode images to pixels, uint8 [N,H,W,3] BGR by key; an image that can't be decoded fails alone.
 
         Images are decoded even if every member takes them as they were sent, because a damaged one would fail the whole
         batch at a member's server.

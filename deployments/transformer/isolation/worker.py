@@ -179,7 +179,7 @@ class Worker:
             self._memory.give(response.size)
 
     def _receive(self, connection: socket.socket) -> tuple[Response, bytearray]:
-        """The process' response; `cpu_ns` then has the CPU time that it used for it."""
+        """Receive the process' response, and set `cpu_ns` to the CPU time that the process used for it."""
         received = receive(connection, RESPONSE)
         assert self.pid is not None
         before_ns, self._clock_ns = self._clock_ns, cpu_ns(self.pid)
@@ -187,7 +187,7 @@ class Worker:
         return received
 
     def _connected(self) -> socket.socket:
-        """The connection to the process; to a new one if there is none, or if it has ended."""
+        """Return the connection to the process; starts one if there is none, or if it has ended."""
         if self._process is not None and self._process.poll() is not None:
             logger.warning("a decoding process had ended by %s; another is started", self.end())
         if self._connection is not None:
@@ -202,7 +202,7 @@ class Worker:
         return self._connection
 
     def _started(self) -> socket.socket:
-        """The connection to a process that has just been started; raises OSError if the system has no room for one."""
+        """Start a process and connect to it; raises OSError if the system has no room for one."""
         ours, theirs = socket.socketpair()
         ours.settimeout(START_TIMEOUT_S)
         with theirs:
@@ -231,7 +231,7 @@ class Worker:
 
 
 def _result(response: Response, body: bytearray) -> Decoded:
-    """The pixels of a decoded image; raises the error of one that can't be decoded."""
+    """Return the pixels of a decoded image; raises the error of an image that can't be decoded."""
     if isinstance(response, Failure):
         raise error_by_code(**response.error)
     assert isinstance(response, Success)

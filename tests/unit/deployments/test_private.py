@@ -1,9 +1,10 @@
 import os
+import struct
 from pathlib import Path
 
 import pytest
 
-from deployments.private import changeable_by_others, is_private, make_private
+from deployments.private import ACL, changeable_by_others, is_private, make_private
 
 NOBODY = 65534
 
@@ -51,6 +52,40 @@ def test_a_group_of_more_than_this_user_is_others(folder, needs_root):
     assert changeable_by_others(folder) is None
     os.chown(folder, -1, NOBODY)
     assert changeable_by_others(folder) == folder
+
+
+def test_a_link_on_the_way_of_links_counts(folder, tmp_path):
+    (shared := tmp_path / "shared").mkdir()
+    (shared / "second").symlink_to(folder)
+    (first := folder.parent / "first").symlink_to(shared / "second")
+    assert changeable_by_others(first) is None
+    shared.chmod(0o777)
+    assert changeable_by_others(first) == changeable_by_others(first / "none") == shared
+    # A way back is of where a link has led, and not of the text.
+    os.symlink(shared, folder / "away")
+    assert changeable_by_others(folder / "away" / ".." / "above") == shared
+
+
+def test_a_circle_of_links_ends(folder):
+    (folder / "a").symlink_to(folder / "b")
+    (folder / "b").symlink_to(folder / "a")
+    with pytest.raises(OSError, match="symbolic links"):
+        changeable_by_others(folder / "a")
+
+
+def test_in_a_sticky_folder_of_a_group_its_members_make_what_is_not_there(folder, needs_root):
+    folder.chmod(0o1775)
+    os.chown(folder, -1, NOBODY)
+    assert changeable_by_others(folder / "none") == changeable_by_others(folder) == folder
+
+
+def test_an_access_control_list_that_lets_others_write_counts(folder):
+    entries = [(0x01, 7, -1), (0x02, 7, NOBODY), (0x04, 5, -1), (0x10, 7, -1), (0x20, 5, -1)]
+    packed = [struct.pack("<HHI", tag, permissions, who & 0xFFFFFFFF) for tag, permissions, who in entries]
+    os.setxattr(folder, ACL, struct.pack("<I", 2) + b"".join(packed))
+    assert changeable_by_others(folder) == folder
+    folder.chmod(0o755)
+    assert changeable_by_others(folder) is None
 
 
 def test_a_private_folder_is_made_and_one_of_others_is_refused(folder, needs_root):

@@ -54,7 +54,10 @@ def test_a_metric_has_a_bounded_number_of_series_and_loses_no_count(monkeypatch)
     assert len(series) == MOST_VALUES + 2
     assert sum(value for _, value, _ in told) == counter.counts.total() == 2000
     assert sum(value for _, value, tags in told if tags["label"] == OTHER) == 2000 - 2 * MOST_VALUES
-    assert counter.counts["class 999", False] == 2
+    # Its process keeps no more of them.
+    assert len(counter.counts) == MOST_VALUES + 2
+    assert counter.counts["class 99", False] == 2
+    assert counter.counts[OTHER, False] == 1000 - MOST_VALUES
 
 
 def test_a_report_that_fails_once_is_made_again(monkeypatch):

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,28 @@ def test_a_fork_server_that_ends_leaves_nobody_waiting(script, tmp_path):
         listener.accept()[0].close()
     told, _ = client.communicate("a line\n", timeout=60)
     assert '"ray": false' in told
+
+
+def test_a_fork_server_that_stands_still_leaves_nobody_waiting(script, tmp_path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / SOCKET))
+        listener.listen()
+        source = Path(fork_client.__file__).read_text().replace("FORKED_WITHIN_S = 60", "FORKED_WITHIN_S = 0.1")
+        (client := tmp_path / "client.py").write_text(source)
+        command = [sys.executable, "-I", "-S", str(client), str(tmp_path / SOCKET), sys.executable, str(script)]
+        client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        # The request that nobody takes has the streams, too, so they do not end.
+        client.stdin.write("a line\n")
+        client.stdin.flush()
+        assert '"ray": false' in client.stdout.readline()
+        assert client.wait(60) == 0
+
+
+def test_a_client_that_stands_still_holds_up_nobody(forks, script, tmp_path):
+    path = Path(forks).parent / SOCKET
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(str(path))
+        assert forked(forks, script, tmp_path)["ray"]
 
 
 def test_a_worker_with_an_environment_of_its_own_is_started():

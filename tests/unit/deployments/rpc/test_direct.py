@@ -425,6 +425,25 @@ def test_a_socket_whose_name_is_gone_is_opened_again(run, folder):
     run(main())
 
 
+def test_the_last_replica_removes_the_folder_and_one_that_comes_makes_it(run, folder):
+    async def main():
+        outer = folder / "outer"
+        first, second = (Replica(outer / "edge", name).listener for name in ("r1", "r2"))
+        folder.mkdir(mode=0o700)
+        (folder / "other").touch()
+        await first.open()
+        await second.open()
+        await first.close()
+        assert second.is_open
+        await second.close()
+        assert [path.name for path in folder.iterdir()] == ["other"]
+        third = Replica(outer / "edge").listener
+        await third.open()
+        assert third.is_open
+
+    run(main())
+
+
 def test_a_node_whose_work_is_cancelled_is_known_at_once(run, folder):
     async def main():
         replica = Replica(folder)
