@@ -53,14 +53,14 @@ def usable() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
-def by_core(cpus: Iterable[int], system: Path = SYSTEM) -> list[tuple[int, ...]]:
+def group_by_core(cpus: Iterable[int], system: Path = SYSTEM) -> list[tuple[int, ...]]:
     """Group the hyper-threads of each core, and list the cores of one NUMA node after each other."""
     nodes = {cpu: number for number, node in enumerate(_nodes(system)) for cpu in node}
     cores: dict[tuple[int, ...], list[int]] = {}
     for cpu in sorted(cpus):
         siblings = {cpu}
         with suppress(OSError, ValueError):
-            siblings |= parsed((system / f"cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
+            siblings |= parse_cpu_list((system / f"cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
         cores.setdefault(tuple(sorted(siblings)), []).append(cpu)
     return sorted((tuple(core) for core in cores.values()), key=lambda core: (nodes.get(core[0], 0), core))
 
@@ -69,11 +69,11 @@ def _nodes(system: Path) -> list[set[int]]:
     found = []
     for folder in sorted((system / "node").glob("node[0-9]*"), key=lambda folder: int(folder.name[4:])):
         with suppress(OSError, ValueError):
-            found.append(parsed((folder / "cpulist").read_text()))
+            found.append(parse_cpu_list((folder / "cpulist").read_text()))
     return found
 
 
-def parsed(text: str) -> set[int]:
+def parse_cpu_list(text: str) -> set[int]:
     """Parse a list of numbers as the kernel writes it, such as `0-3,8`; raises ValueError for another text."""
     ends = [part.partition("-")[::2] for part in text.strip().split(",") if part]
     return {cpu for first, last in ends for cpu in range(int(first), int(last or first) + 1)}
@@ -87,7 +87,7 @@ def cpu_ns(pid: int) -> int:
 
 def share(cpus: Collection[int], index: int, parts: int, system: Path = SYSTEM) -> tuple[int, ...]:
     """Return one of `parts` parts of CPUs, in whole cores; with fewer cores than parts, several parts share a core."""
-    cores = by_core(cpus, system)
+    cores = group_by_core(cpus, system)
     first = index * len(cores) // parts
     mine = cores[first : max(first + 1, (index + 1) * len(cores) // parts)]
     return tuple(cpu for core in mine for cpu in core)

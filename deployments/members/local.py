@@ -17,7 +17,7 @@ from deployments.contract.settings import Cpus
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import Model, digests
 from deployments.repository.sources import Repository, RepositoryAddress, open_repository
-from deployments.repository.sources.location import checked, split_model
+from deployments.repository.sources.location import check_model, split_model
 
 # Inferences that fail in a row, and a time that none takes, after which a member is unhealthy.
 UNHEALTHY_AFTER = 3
@@ -82,7 +82,7 @@ class LocalMember(MemberConfig):
     """One model of a repository. A kind is a subclass that describes and loads a version of it."""
 
     # A name, or the address of a model's own folder.
-    model: Annotated[str, AfterValidator(checked)] | None = Field(
+    model: Annotated[str, AfterValidator(check_model)] | None = Field(
         None, description="folder in the model repository, or the path or address of one elsewhere; default: the name"
     )
     version: int | None = Field(None, ge=1, description="model version; default: the highest")

@@ -47,7 +47,7 @@ def best_streams(key: Sequence[object], threads: int, batch: Callable[[int], Cal
     file = folder() / f"{hashlib.sha256(repr((*key, threads)).encode()).hexdigest()}.json"
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode(file.read_bytes(), type=Measured).best
-    measured = Measured(dict(measurements(threads, batch)))
+    measured = Measured(dict(measure(threads, batch)))
     logger.info("a batch takes, ms by the number of streams: %s", measured.batch_ms)
     # Where nothing can be kept, the next start measures again.
     with suppress(OSError):
@@ -58,7 +58,7 @@ def best_streams(key: Sequence[object], threads: int, batch: Callable[[int], Cal
     return measured.best
 
 
-def measurements(threads: int, batch: Callable[[int], Callable[[], object]]) -> Iterator[tuple[int, float]]:
+def measure(threads: int, batch: Callable[[int], Callable[[], object]]) -> Iterator[tuple[int, float]]:
     """Measure a batch, ms, with one stream, with a stream per thread, and with numbers between while time is left."""
     give_up = time.perf_counter() + BUDGET_S
     for streams in dict.fromkeys((1, threads, threads // 2, threads // 4)):

@@ -41,11 +41,11 @@ def check(config: LocalMember, model: Model, interface: MemberInterface) -> None
         raise ConfigurationError("its labels are not the ensemble's")
     if signature.size not in {None, interface.size}:
         raise ConfigurationError(f"it takes {signature.size}; the member gets {interface.size}")
-    if _made_for(signature, interface.images, interface.sets_crop).key != interface.images.key:
+    if _input_of(signature, interface.images, interface.sets_crop).key != interface.images.key:
         raise ConfigurationError("its images are cropped, resized or filled differently")
 
 
-def _made_for(signature: Signature, agreed: MemberInput, sets_crop: bool) -> MemberInput:
+def _input_of(signature: Signature, agreed: MemberInput, sets_crop: bool) -> MemberInput:
     """Return the input of a version; the agreed crop applies if the version has none, or the configuration sets it."""
     assert isinstance(agreed, Preprocessing)
     told = {name: getattr(signature, name) for name in PREPROCESSING_FIELDS}
@@ -111,14 +111,14 @@ class VersionedModel:
         self._changing = threading.Lock()
         self._refused: dict[int, Stamp] = {}
         self._seen: dict[int, Stamp] = {}
-        self._serving = self._first(repository)
+        self._serving = self._load_first(repository)
         self._first_version = self._serving.model.version
         # Loaded, and swapped in by the next batch, on the event loop.
         self._next: Version | None = None
         # Whatever the policy, a version that is wanted may be refused until it is mended, or out of reach for a while.
         _poll(self)
 
-    def _first(self, repository: RepositoryAddress) -> Version:
+    def _load_first(self, repository: RepositoryAddress) -> Version:
         if self._config.version_policy != "latest":
             model = self._config.find(repository)
             try:
@@ -126,11 +126,11 @@ class VersionedModel:
                 check(self._config, model, self._interface)
             except (ConfigurationError, ModelError) as err:
                 raise ConfigurationError(f"members: {self.name!r}: version {model.version}: {err}") from err
-            return self._loaded(model)
+            return self._load(model)
         error: ConfigurationError | None = None
         for version in reversed(self._repository.versions(self._model_name)):
             try:
-                return self._checked(self._repository.find(self._model_name, version))
+                return self._load_checked(self._repository.find(self._model_name, version))
             except (ConfigurationError, ModelError) as err:
                 self._refuse(version, err)
                 error = error or ConfigurationError(f"members: {self.name!r}: {err}")
@@ -196,7 +196,7 @@ class VersionedModel:
 
     def _update(self, settled: bool) -> None:
         with self._changing:
-            wanted = self._wanted()
+            wanted = self._wanted_version()
             if wanted == self.version or self._is_refused(wanted):
                 return
             stamp = self._stamp(wanted)
@@ -205,7 +205,7 @@ class VersionedModel:
             if not is_complete:
                 return
             try:
-                loaded = self._checked(self._repository.find(self._model_name, wanted))
+                loaded = self._load_checked(self._repository.find(self._model_name, wanted))
             except Unreachable:
                 # That is not the version's fault: it is tried again.
                 raise
@@ -216,7 +216,7 @@ class VersionedModel:
             logger.info("member %r: version %d is loaded, after version %d", self.name, wanted, self.version)
             self._next = loaded
 
-    def _wanted(self) -> int:
+    def _wanted_version(self) -> int:
         """Return the version to serve: the settings' one, or by the policy the highest one, or the first one."""
         if self._settings.version is not None:
             return self._settings.version
@@ -232,12 +232,12 @@ class VersionedModel:
     def _stamp(self, version: int) -> Stamp:
         return self._repository.stamp(self._model_name, version)
 
-    def _checked(self, model: Model) -> Version:
+    def _load_checked(self, model: Model) -> Version:
         """Check and load a version; raises ConfigurationError or ModelError if it can't be served."""
         check(self._config, model, self._interface)
-        return self._loaded(model)
+        return self._load(model)
 
-    def _loaded(self, model: Model) -> Version:
+    def _load(self, model: Model) -> Version:
         return Version(self._config.load(model, self._interface, self._max_batch_size), model)
 
     def _refuse(self, version: int, error: Exception) -> None:

@@ -27,12 +27,12 @@ def script() -> Path:
     return Path(folder) / "dashboard" / "agent.py"
 
 
-def of_machine(tags: Mapping[str, str]) -> dict[str, str]:
+def without_process(tags: Mapping[str, str]) -> dict[str, str]:
     """Remove the tags of the process."""
     return {name: value for name, value in tags.items() if name not in OF_A_PROCESS}
 
 
-def recorder(original: Any) -> Any:
+def make_recorder(original: Any) -> Any:
     """Make a class of Ray's recorder of metrics that adds up the processes of this machine.
 
     A gauge stays a process' own: gauges can't be added up, and Ray forgets one that is not set again.
@@ -48,10 +48,10 @@ def recorder(original: Any) -> Any:
             super().register_gauge_metric(name, description)
 
         def set_metric_value(self, name: str, tags: dict[str, str], value: float) -> None:
-            super().set_metric_value(name, tags if name in self._gauges else of_machine(tags), value)
+            super().set_metric_value(name, tags if name in self._gauges else without_process(tags), value)
 
         def record_histogram_aggregated_batch(self, name: str, data_points: list[dict[str, Any]]) -> None:
-            merged = [{**point, "tags": of_machine(point["tags"])} for point in data_points]
+            merged = [{**point, "tags": without_process(point["tags"])} for point in data_points]
             super().record_histogram_aggregated_batch(name, merged)
 
     return Recorder
@@ -61,7 +61,7 @@ def main() -> None:
     """Become Ray's agent."""
     if AGENT.problem() is None:
         agent: Any = import_module("ray.dashboard.modules.reporter.reporter_agent")
-        agent.OpenTelemetryMetricRecorder = recorder(agent.OpenTelemetryMetricRecorder)
+        agent.OpenTelemetryMetricRecorder = make_recorder(agent.OpenTelemetryMetricRecorder)
     runpy.run_path(str(script()), run_name="__main__")
 
 

@@ -54,7 +54,7 @@ STREAMS = 3
 REQUEST_S = 5
 
 
-def received(connection: socket.socket) -> tuple[bytes, list[int]]:
+def receive_request(connection: socket.socket) -> tuple[bytes, list[int]]:
     """Receive a client's request and its standard streams; raises OSError if the request is not whole."""
     data, streams, _, _ = socket.recv_fds(connection, LENGTH.size, STREAMS)
     if len(data) < LENGTH.size or len(streams) < STREAMS:
@@ -69,7 +69,7 @@ def received(connection: socket.socket) -> tuple[bytes, list[int]]:
     return b"".join(parts), streams
 
 
-def parsed(body: bytes) -> tuple[bytes, list[bytes], dict[bytes, bytes]]:
+def parse_request(body: bytes) -> tuple[bytes, list[bytes], dict[bytes, bytes]]:
     """Parse the folder, the arguments and the environment of a request."""
     folder, count, *rest = body.split(b"\0")
     pairs = (pair.partition(b"=") for pair in rest[int(count) :])
@@ -88,7 +88,7 @@ def preload() -> None:
         sys.exit(f"warning: {problem}")
     for name in PRELOADED:
         importlib.import_module(name)
-    if drawn() == drawn():
+    if draw_id() == draw_id():
         sys.exit(f"warning: forked processes would draw the same numbers of Ray's generator: {FORKS.instead}")
     # A replica that starts after an upgrade imports the new code.
     for name in [name for name in sys.modules if name.partition(".")[0] == "deployments"]:
@@ -98,7 +98,7 @@ def preload() -> None:
     gc.freeze()
 
 
-def drawn() -> bytes:
+def draw_id() -> bytes:
     """Return an id that Ray draws in a forked process."""
     from ray import WorkerID
 
@@ -131,13 +131,13 @@ def become(folder: bytes, arguments: list[bytes], environment: dict[bytes, bytes
         runpy.run_path(first, run_name="__main__")
 
 
-def forked(connection: socket.socket) -> tuple[bytes, list[bytes], dict[bytes, bytes], list[int]] | None:
+def fork_for(connection: socket.socket) -> tuple[bytes, list[bytes], dict[bytes, bytes], list[int]] | None:
     """Fork for a client; returns its request in the forked process, and None in this one or after a failure."""
     streams: list[int] = []
     connection.settimeout(REQUEST_S)
     with suppress(OSError):
-        body, streams = received(connection)
-        wanted = parsed(body)
+        body, streams = receive_request(connection)
+        wanted = parse_request(body)
         if os.fork() == 0:
             return *wanted, streams
     for stream in streams:
@@ -157,7 +157,7 @@ def serve(descriptor: int) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         while True:
             connection, _ = listener.accept()
-            if (wanted := forked(connection)) is not None:
+            if (wanted := fork_for(connection)) is not None:
                 break
             connection.close()
     # When a worker ends, Ray kills whatever is in its group.

@@ -11,17 +11,8 @@ SWITCHES = {
     # The raylet's store of objects is connected to as soon as it listens, not a second later, and for as long as usual.
     "RAY_raylet_client_connect_timeout_milliseconds": "20",
     "RAY_raylet_client_num_connect_attempts": "500",
-    # The raylet reports its resources to the GCS once a second, not ten times.
-    "RAY_raylet_report_resources_period_milliseconds": "1000",
-    # It checks how much memory is left once a second, not four times.
-    "RAY_memory_monitor_refresh_ms": "1000",
-    # It does not write the state of its event loops to its log every ten seconds, and does not measure them for that.
-    "RAY_debug_dump_period_milliseconds": "0",
-    "RAY_event_stats": "0",
     # Ray runs its workers with niceness 15, as work in the background. Replicas answer requests.
     "RAY_worker_niceness": "0",
-    # Its agent measures each process every ten seconds, as often as Prometheus asks, not every 2.5 seconds.
-    "REPORTER_UPDATE_INTERVAL_MS": "10000",
 }
 
 

@@ -27,7 +27,7 @@ from deployments.ray_internals.dashboard import PORT
 OF_BROWSERS = {"GET", "HEAD", "OPTIONS"}
 
 
-def module(gcs_address: str) -> ServeHead:
+def make_module(gcs_address: str) -> ServeHead:
     """Make the part of the dashboard that has the interface; it logs on stderr."""
     gcs = cast(Any, ray._raylet).GcsClient(address=gcs_address)
     known = {
@@ -41,7 +41,7 @@ def module(gcs_address: str) -> ServeHead:
     return ServeHead(SubprocessModuleConfig(**{name: known.get(name, "") for name in fields}))  # type: ignore
 
 
-def application(serve_head: ServeHead) -> aiohttp.web.Application:
+def make_application(serve_head: ServeHead) -> aiohttp.web.Application:
     """Make the application with the interface's routes; it requires Ray's token, as the dashboard does."""
     middlewares = [get_token_auth_middleware(aiohttp), get_browser_request_middleware(aiohttp, OF_BROWSERS)]
     made = aiohttp.web.Application(client_max_size=ray_constants.DASHBOARD_CLIENT_MAX_SIZE, middlewares=middlewares)
@@ -50,7 +50,7 @@ def application(serve_head: ServeHead) -> aiohttp.web.Application:
     return made
 
 
-def listening(port: int) -> socket.socket:
+def listen(port: int) -> socket.socket:
     """Listen on a port of loopback, or on another port if another process listens there."""
     try:
         return socket.create_server((LOOPBACK, port))
@@ -74,12 +74,12 @@ def announce(gcs_address: str, address: str, file: Path) -> None:
 
 async def serve(args: argparse.Namespace) -> None:
     """Answer until the process is ended."""
-    serve_head = module(args.gcs_address)
-    runner = aiohttp.web.AppRunner(application(serve_head), access_log=None)
+    serve_head = make_module(args.gcs_address)
+    runner = aiohttp.web.AppRunner(make_application(serve_head), access_log=None)
     await runner.setup()
     known = args.address_file.exists()
     port = int(args.address_file.read_text(encoding="ascii").rpartition(":")[2]) if known else PORT
-    with listening(port) as listener:
+    with listen(port) as listener:
         await aiohttp.web.SockSite(runner, listener).start()
         announce(args.gcs_address, f"{LOOPBACK}:{listener.getsockname()[1]}", args.address_file)
         await asyncio.Event().wait()

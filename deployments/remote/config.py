@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -18,7 +19,7 @@ from deployments.contract.nodes import Node
 from deployments.contract.options import MAX_CLASSES
 from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Interpolation, Resize
-from deployments.remote import credentials
+from deployments.remote.errors import CallError, ServerError
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import class_names, read_labels
 from deployments.repository.sources import RepositoryAddress
@@ -32,6 +33,7 @@ logger = logging.getLogger("ray.serve")
 
 Edge = Annotated[int, Field(ge=1, le=8192)]
 Level = Annotated[int, Field(ge=0, le=255)]
+MAX_TOKEN_LENGTH = 16 * 1024
 # How long a start waits for a server to describe its model.
 DESCRIBE_AT_START_S = 3.0
 
@@ -123,8 +125,42 @@ class RemoteConfig(TensorSettings, MemberConfig):
         return urlsplit(self.url).path.rstrip("/")
 
     def authorization(self) -> dict[str, str]:
-        """Return the HTTP header, or gRPC metadata, with the token; raises ServerError if the token can't be read."""
-        return credentials.authorization(self.token_file)
+        """Return the HTTP header, or gRPC metadata, with the token; each call reads it, because the file may change.
+
+        Raises:
+            ServerError: the token can't be read.
+        """
+        if self.token_file is None:
+            return {}
+        try:
+            token = self.token_file.read_text(encoding="ascii").strip()
+            if not token or len(token) > MAX_TOKEN_LENGTH or not token.isprintable():
+                raise ValueError("the file does not hold a token on one line")
+        except (OSError, ValueError) as err:
+            # The error's text may quote the token.
+            raise ServerError(f"can't read the token in {self.token_file} ({type(err).__name__})") from None
+        return {"authorization": f"Bearer {token}"}
+
+    def tls(self) -> ssl.SSLContext:
+        """Make the TLS context of an HTTP client; raises ServerError if a file can't be read."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+            if self.cert_file is not None:
+                # Without a password, OpenSSL would ask the terminal for the password of an encrypted key, and wait.
+                context.load_cert_chain(self.cert_file, self.key_file, password="")
+        except (OSError, ssl.SSLError) as err:
+            raise ServerError(f"can't read the certificates, or the key is encrypted: {err}") from err
+        return context
+
+    def certificates(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+        """Read the authorities, the key and the certificate of a gRPC channel; raises ServerError if it can't."""
+        try:
+            authorities, key, certificate = (
+                None if file is None else file.read_bytes() for file in (self.ca_file, self.key_file, self.cert_file)
+            )
+        except OSError as err:
+            raise ServerError(f"can't read the certificates: {err}") from err
+        return authorities, key, certificate
 
     def connect(self, ip: str, max_scores: int) -> Client:
         """Make a client of the endpoint at an IP address, which accepts responses of at most `max_scores` scores."""
@@ -169,7 +205,6 @@ class RemoteConfig(TensorSettings, MemberConfig):
     async def _describe(self) -> Binding | None:
         """Find the tensors of the server's model; None if no server answers."""
         from deployments.remote.endpoints import resolve
-        from deployments.remote.errors import CallError
 
         error: Exception | str = "the name does not resolve"
         try:

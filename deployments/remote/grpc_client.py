@@ -11,7 +11,6 @@ from google.protobuf.message import Message
 
 from deployments.contract.settings import MIB
 from deployments.remote import errors
-from deployments.remote.credentials import read
 
 if TYPE_CHECKING:
     from deployments.remote.config import RemoteConfig
@@ -78,7 +77,7 @@ class GrpcClient:
         ]
         if not config.is_tls:
             return grpc.aio.insecure_channel(target, options)
-        credentials = grpc.ssl_channel_credentials(read(config.ca_file), read(config.key_file), read(config.cert_file))
+        credentials = grpc.ssl_channel_credentials(*config.certificates())
         return grpc.aio.secure_channel(target, credentials, options)
 
     async def close(self) -> None:

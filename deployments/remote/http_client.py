@@ -11,7 +11,6 @@ import msgspec
 
 from deployments.contract.settings import MIB
 from deployments.remote import errors
-from deployments.remote.credentials import tls
 
 if TYPE_CHECKING:
     from deployments.remote.config import RemoteConfig
@@ -77,7 +76,7 @@ class HttpClient:
         return httpx.AsyncClient(
             base_url=f"{scheme}://{address}:{config.port}{config.path}",
             headers={"host": config.authority, "accept-encoding": "identity"},
-            verify=tls(config) if config.is_tls else False,
+            verify=config.tls() if config.is_tls else False,
             # A proxy or a password in this machine's environment is not meant for this member.
             trust_env=False,
             timeout=None,  # noqa: S113 - `_call` limits the whole call

@@ -101,9 +101,9 @@ class Replica:
         header, buffers = encode(batch)
         self.in_flight += 1
         try:
-            connection = await self._connection()
+            connection = await self._connect()
             self._begin_watch()
-            kind, answer, body = await self._on(connection, header, buffers)
+            kind, answer, body = await self._call_on(connection, header, buffers)
         finally:
             self.in_flight -= 1
         self._keep(connection)
@@ -118,7 +118,7 @@ class Replica:
             else RuntimeError("a node failed; its log has the cause")
         )
 
-    async def _connection(self) -> Connection:
+    async def _connect(self) -> Connection:
         while self._idle:
             connection = self._idle.pop()
             if connection.alive:
@@ -142,7 +142,7 @@ class Replica:
         else:
             self._idle.append(connection)
 
-    async def _on(self, connection: Connection, header: bytes, buffers: list[Buffer]) -> Reply:
+    async def _call_on(self, connection: Connection, header: bytes, buffers: list[Buffer]) -> Reply:
         self._busy.add(connection)
         try:
             return await connection.call(CALL, header, buffers)
@@ -169,7 +169,7 @@ class Replica:
         Raises:
             ReplicaGone: it has died.
         """
-        connection = await self._connection()
+        connection = await self._connect()
         pong = asyncio.ensure_future(connection.call(PING))
         before, still = 0, 0
         # A process that has ended has no clock, and no connection either.

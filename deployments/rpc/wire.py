@@ -85,7 +85,7 @@ DECODER = msgspec.msgpack.Decoder(Header, dec_hook=lambda _, error: error_by_cod
 def encode(batch: Batch[Any]) -> tuple[bytes, list[Buffer]]:
     """Encode a batch; returns its header and the buffers of its body."""
     buffers: list[Buffer] = []
-    payload = _described(batch.payload, buffers)
+    payload = _describe(batch.payload, buffers)
     return ENCODER.encode(Header(batch.items, payload)), buffers
 
 
@@ -97,13 +97,13 @@ def decode(header: bytes, body: Body) -> Batch[Any]:
     """
     found = DECODER.decode(header)
     cursor = Cursor(body)
-    payload = _payload(found.payload, cursor)
+    payload = _read_payload(found.payload, cursor)
     cursor.end()
     notes: list[Note] = []
-    return Batch(payload, tuple(_sharing(item, notes) for item in found.items))
+    return Batch(payload, tuple(_share_notes(item, notes) for item in found.items))
 
 
-def _sharing(item: Item, notes: list[Note]) -> Item:
+def _share_notes(item: Item, notes: list[Note]) -> Item:
     """Share an item's notes with other images of its batch, so that each note is counted once."""
     steps = []
     for step in item.steps:
@@ -140,20 +140,20 @@ def padding(buffer: Buffer) -> bytes:
     return bytes(-len(buffer) % ALIGNMENT)
 
 
-def _described(payload: Any, buffers: list[Buffer]) -> Payload:
+def _describe(payload: Any, buffers: list[Buffer]) -> Payload:
     if isinstance(payload, np.ndarray):
-        return _array(payload, buffers)
+        return _describe_array(payload, buffers)
     if isinstance(payload, Mapping):
-        parts = {name: _described(part, buffers) for name, part in payload.items()}
+        parts = {name: _describe(part, buffers) for name, part in payload.items()}
         return Named({name: part for name, part in parts.items() if isinstance(part, Array | Blobs)})
     if payload and isinstance(payload[0], Answer):
         probabilities = np.stack([answer.probabilities for answer in payload])
-        return Answers([answer.classification for answer in payload], _array(probabilities, buffers))
+        return Answers([answer.classification for answer in payload], _describe_array(probabilities, buffers))
     buffers.extend(payload)
     return Blobs([len(blob) for blob in payload])
 
 
-def _array(array: NDArray[Any], buffers: list[Buffer]) -> Array:
+def _describe_array(array: NDArray[Any], buffers: list[Buffer]) -> Array:
     if array.dtype.name not in get_args(Dtype):
         raise TypeError(f"an array of {array.dtype} can't be sent by a socket; convert it, or set `edges: handle`")
     whole = np.ascontiguousarray(array)
@@ -161,7 +161,7 @@ def _array(array: NDArray[Any], buffers: list[Buffer]) -> Array:
     return Array(str(whole.dtype), list(whole.shape))  # type: ignore[arg-type]
 
 
-def _payload(described: Payload, cursor: Cursor) -> Any:
+def _read_payload(described: Payload, cursor: Cursor) -> Any:
     if isinstance(described, Array):
         if min(described.shape, default=0) < 0:
             raise ValueError("an extent is negative")
@@ -171,8 +171,8 @@ def _payload(described: Payload, cursor: Cursor) -> Any:
             size *= extent
         return cursor.take(size).view(dtype).reshape(described.shape)
     if isinstance(described, Named):
-        return {name: _payload(part, cursor) for name, part in described.parts.items()}
+        return {name: _read_payload(part, cursor) for name, part in described.parts.items()}
     if isinstance(described, Answers):
-        rows = _payload(described.probabilities, cursor)
+        rows = _read_payload(described.probabilities, cursor)
         return [Answer(*pair) for pair in zip(described.classifications, rows, strict=True)]
     return [cursor.take(length).tobytes() for length in described.lengths]

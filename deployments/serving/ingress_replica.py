@@ -34,14 +34,12 @@ from deployments.observe.observer import Observer
 from deployments.observe.stats import Stats
 from deployments.observe.tracing import Tracing
 from deployments.private import make_private
-from deployments.ray_internals.serve_client import http_host
+from deployments.ray_internals.serve_client import Replicas, http_host
 from deployments.reconfigure import LiveSettings
-from deployments.rpc.direct import ClusterSize, DirectEdge
+from deployments.rpc.direct import ClusterSize, DirectEdge, Factory
 from deployments.rpc.edge import edge
-from deployments.rpc.folder import sockets
-from deployments.rpc.stand_in import Factory
-from deployments.serving.cores import take_cores
-from deployments.serving.replicas import Replicas
+from deployments.rpc.listener import sockets
+from deployments.serving.node_replica import take_cores
 from deployments.serving.spec import IngressSpec
 
 logger = logging.getLogger("ray.serve")

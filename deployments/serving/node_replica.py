@@ -6,19 +6,34 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import ray
 from ray import serve
 
 from deployments.contract.autoscaling_stats import AutoscalingStats
 from deployments.contract.batch import Batch
 from deployments.contract.nodes import HealthChecked, Node
-from deployments.cpus import Pinning
+from deployments.cpus import REPLICAS, Pinning
 from deployments.observe.metrics import report_state
 from deployments.reconfigure import LiveSettings
-from deployments.rpc.folder import sockets
-from deployments.rpc.listener import Listener
-from deployments.serving.cores import take_cores
+from deployments.rpc.listener import Listener, sockets
 
 logger = logging.getLogger("ray.serve")
+
+
+def take_cores(pinning: Pinning | None) -> None:
+    """Pin this process, or note how many share its cores; before its models are compiled, which start their threads.
+
+    Raises:
+        ConfigurationError: a CPU of the configuration is not there.
+    """
+    context = serve.get_replica_context()
+    machines = sum(bool(node["Alive"]) for node in ray.nodes())  # type: ignore[no-untyped-call]
+    here = max(1, -(-(context.world_size or 1) // max(1, machines)))
+    if pinning is None:
+        REPLICAS.set(here)
+        return
+    cpus = pinning.pin(context.rank.local_rank if context.rank is not None else 0, here)
+    logger.info("%s computes on CPUs %s", context.replica_id, list(cpus))
 
 
 class NodeDeployment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,8 @@ LISTED_WITHIN_S = 20
 MAX_FILES = 10_000
 # What changes with a file's content, by driver.
 TAGS = ("ETag", "etag", "generation", "LastModified", "blob_id", "xet_hash", "mtime")
+# Errors of this machine's disk, which a download meets, too.
+OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 # The query of an address, which may be a signature.
 QUERY = re.compile(r"\?[^\s'\")]+")
 
@@ -117,6 +120,8 @@ class FileSystem(Source):
         except SourceError:
             raise
         except Exception as err:
+            if isinstance(err, OSError) and err.errno in OF_THE_DISK:
+                raise
             raise self.typed(where, err) from err
 
 

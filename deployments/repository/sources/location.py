@@ -84,7 +84,7 @@ def _above(given: str) -> tuple[Path | Location, str]:
     return repository, name
 
 
-def checked(given: str) -> str:
+def check_model(given: str) -> str:
     """Return a name, path or address of a model; raises SourceError for anything else."""
     split_model(given)
     return given

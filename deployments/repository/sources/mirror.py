@@ -112,14 +112,15 @@ class Mirror:
         if chosen not in listing:
             raise SourceError(f"model {name!r} has no version {chosen} at {self._location}; it has {sorted(listing)}")
         where, files = f"{name}/{chosen}", listing[chosen]
-        metadata = self._metadata(where, files[METADATA])
-        folder = self._content / hashlib.sha256(metadata).hexdigest()
-        digests = _digests(f"{self._location}/{where}", metadata, files)
-        _remove_abandoned(self._content)
-        with _errors_of_cache(), _locked(folder):
-            if not _is_intact(folder, digests):
-                self._fetch(where, files, digests, metadata, folder)
-            _link(self._placed / where, folder)
+        with _errors_of_cache():
+            metadata = self._metadata(where, files[METADATA])
+            folder = self._content / hashlib.sha256(metadata).hexdigest()
+            digests = _digests(f"{self._location}/{where}", metadata, files)
+            _remove_abandoned(self._content)
+            with _locked(folder):
+                if not _is_intact(folder, digests):
+                    self._fetch(where, files, digests, metadata, folder)
+                _link(self._placed / where, folder)
         self._evict(name)
         return read(name, chosen, folder)
 

@@ -147,7 +147,7 @@ class Worker:
     def _decode(
         self, encoded: bytes, wanted: Sequence[Preprocessing], settings: TransformerSettings, deadline: float
     ) -> Decoded:
-        connection, began = self._connected(), time.monotonic()
+        connection, began = self._connect(), time.monotonic()
         if began >= deadline:
             # The process, which takes longer to start than some images have, is there for the next one.
             raise DeadlineExceeded("the deadline passed before the image was decoded; allow more time")
@@ -186,14 +186,14 @@ class Worker:
         self.cpu_ns += self._clock_ns - before_ns
         return received
 
-    def _connected(self) -> socket.socket:
+    def _connect(self) -> socket.socket:
         """Return the connection to the process; starts one if there is none, or if it has ended."""
         if self._process is not None and self._process.poll() is not None:
             logger.warning("a decoding process had ended by %s; another is started", self.end())
         if self._connection is not None:
             return self._connection
         try:
-            self._connection = self._started()
+            self._connection = self._start()
             receive(self._connection, STARTED)
             assert self.pid is not None
             self._clock_ns = cpu_ns(self.pid)
@@ -201,7 +201,7 @@ class Worker:
             raise EnsembleError(f"a decoding process did not start ({err!r}), and ended by {self.end()}") from err
         return self._connection
 
-    def _started(self) -> socket.socket:
+    def _start(self) -> socket.socket:
         """Start a process and connect to it; raises OSError if the system has no room for one."""
         ours, theirs = socket.socketpair()
         ours.settimeout(START_TIMEOUT_S)

@@ -13,7 +13,7 @@ from deployments.ingress.http.routes import Routes
 from deployments.ingress.service import Service
 from deployments.protocol.functions import FEEDBACK as FUNCTION
 from deployments.protocol.functions import SERVED_BY
-from deployments.rpc.folder import sockets
+from deployments.rpc.listener import sockets
 from graph.features.feature import Feature, Site
 from graph.features.feedback import grpc, routes, seldon
 from graph.features.feedback.labels import TakesLabel

@@ -22,7 +22,7 @@ from deployments.members.local import LocalMember
 from deployments.private import make_private
 from deployments.ray_internals.dashboard import APPLICATIONS, ON_HEAD, authorization, url
 from deployments.repository.errors import ModelError, Unreachable
-from deployments.rpc.folder import place
+from deployments.rpc.listener import place
 from graph.features.loading.control import Change
 from graph.features.loading.settings import NEEDED
 

@@ -59,9 +59,9 @@ def test_hyper_threads_are_one_core_and_numa_nodes_come_one_after_the_other(tmp_
         {0: "0,4", 1: "1,5", 2: "2,6", 3: "3,7", 4: "0,4", 5: "1,5", 6: "2,6", 7: "3,7"},
         ["0,2,4,6", "1,3,5,7"],
     )
-    assert cpus.by_core(range(8), system) == [(0, 4), (2, 6), (1, 5), (3, 7)]
+    assert cpus.group_by_core(range(8), system) == [(0, 4), (2, 6), (1, 5), (3, 7)]
     # A container that may use half of them.
-    assert cpus.by_core([4, 5, 6], system) == [(4,), (6,), (5,)]
+    assert cpus.group_by_core([4, 5, 6], system) == [(4,), (6,), (5,)]
 
 
 def test_parts_have_whole_cores_and_no_cpu_in_common(tmp_path):
@@ -75,9 +75,9 @@ def test_more_parts_than_cores_have_one_each(tmp_path):
 
 
 def test_a_list_of_the_kernel():
-    assert cpus.parsed("0-2,8\n") == {0, 1, 2, 8}
+    assert cpus.parse_cpu_list("0-2,8\n") == {0, 1, 2, 8}
     with pytest.raises(ValueError, match="invalid literal"):
-        cpus.parsed("all")
+        cpus.parse_cpu_list("all")
 
 
 def test_every_thread_of_a_process_is_pinned():

@@ -21,7 +21,7 @@ def exported(name):
 @pytest.fixture(scope="module")
 def recorder():
     """Ray's own, in its agent's class."""
-    return agent.recorder(OpenTelemetryMetricRecorder)()
+    return agent.make_recorder(OpenTelemetryMetricRecorder)()
 
 
 def tags(worker):

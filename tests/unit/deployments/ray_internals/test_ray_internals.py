@@ -117,7 +117,7 @@ def test_what_is_missing_is_named_and_warned_of_once(caplog):
 
 
 def test_serves_interface_has_the_dashboards_paths_and_asks_for_its_token():
-    made = serve_interface.application(object.__new__(serve_interface.ServeHead))
+    made = serve_interface.make_application(object.__new__(serve_interface.ServeHead))
     paths = {(route.method, route.resource.canonical) for route in made.router.routes()}
     assert {(method, APPLICATIONS) for method in ("GET", "PUT", "DELETE")} | {("GET", "/api/ray/version")} <= paths
     assert {each.__name__ for each in made.middlewares} == {"token_auth_middleware", "browser_request_middleware"}
@@ -126,7 +126,7 @@ def test_serves_interface_has_the_dashboards_paths_and_asks_for_its_token():
 
 
 def test_serves_interface_listens_elsewhere_if_another_process_has_its_port():
-    with serve_interface.listening(0) as first:
+    with serve_interface.listen(0) as first:
         wanted = first.getsockname()[1]
-        with serve_interface.listening(wanted) as second:
+        with serve_interface.listen(wanted) as second:
             assert second.getsockname()[1] != wanted

@@ -321,9 +321,8 @@ def test_an_encrypted_key_is_an_error_and_the_terminal_is_not_asked_for_its_pass
     (tmp_path / "cert.pem").write_bytes(pem)
     code = f"""
 from deployments.members.open_inference import OpenInference
-from deployments.remote.credentials import tls
 files = {{"cert_file": "{tmp_path}/cert.pem", "key_file": "{tmp_path}/key.pem"}}
-tls(OpenInference(kind="open_inference", name="m", url="https://h:1", **files))
+OpenInference(kind="open_inference", name="m", url="https://h:1", **files).tls()
 """
     terminal, theirs = pty.openpty()
     command = [sys.executable, "-c", code]

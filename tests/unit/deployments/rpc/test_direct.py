@@ -20,11 +20,10 @@ from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import ConfigurationError, EnsembleError, InferenceFailed, NoReplica, Overloaded
 from deployments.contract.item import Item
 from deployments.rpc import direct, frames
-from deployments.rpc.direct import DirectEdge
+from deployments.rpc.direct import DirectEdge, StandIn
 from deployments.rpc.frames import INBOX
 from deployments.rpc.listener import Caller, Listener
 from deployments.rpc.replica import LOOK_EVERY_S, LOOKS, SILENT_S, Connection
-from deployments.rpc.stand_in import StandIn
 from deployments.rpc.wire import CALL, PREFIX, VERSION
 from tests.batches import batch
 

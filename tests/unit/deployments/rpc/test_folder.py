@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import ray
 
-from deployments.rpc.folder import place, sockets
+from deployments.rpc.listener import place, sockets
 
 
 def test_sockets_are_where_no_other_user_can_write(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from ray.exceptions import ActorUnavailableError
 from ray.serve.exceptions import BackPressureError
 
 from deployments.contract.errors import Overloaded
-from deployments.rpc.handle import HandleEdge
+from deployments.rpc.edge import HandleEdge
 from tests.batches import batch
 
 

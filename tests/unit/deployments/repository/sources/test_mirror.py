@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -314,6 +315,22 @@ def test_a_cache_that_can_not_be_written(website, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(SourceError, match="XDG_CACHE_HOME may name a folder with room"):
         Mirror(website.location).find("m")
+
+
+def test_a_full_disk_is_not_taken_for_a_source_that_is_away(place):
+    with pytest.raises(OSError, match="No space left"):
+        Mirror(place.location)._source.fetch("m/1/model.bin", Path("/dev/full"), 100_000_000)
+
+
+def test_the_signature_of_an_address_is_not_told(website):
+    website.site.answers[WEIGHTS] = led("/signed?X-Signature=secret")
+    with pytest.raises(SourceError, match=r"m/1/model\.bin is not there") as caught:
+        Mirror(website.location).find("m")
+    assert "secret" not in str(caught.value)
+    website.site.answers["/signed?X-Signature=secret"] = status(500)
+    with pytest.raises(Unreachable, match=r"500.*\?…") as caught:
+        Mirror(website.location).find("m")
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
