@@ -204,7 +204,12 @@ def stamp(folder: Path) -> Stamp:
 
 
 class Folder:
-    """A repository on this machine's disk; see `deployments.repository.sources.Repository`."""
+    """A repository on this machine's disk.
+
+    Attributes:
+        poll_interval_s: how often to look for new versions, seconds.
+        is_atomic: whether every version that it lists is complete; in a folder, one may be being written.
+    """
 
     poll_interval_s = 2.0
     is_atomic = False

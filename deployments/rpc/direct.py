@@ -206,33 +206,38 @@ class DirectEdge:
             name, replica = self._choose()
             if replica is None:
                 break
-            ahead, began = replica.in_flight, time.monotonic()
             try:
-                answer = await replica.call(sent)
+                answer = await self._call_here(replica, sent)
             except ReplicaGone as err:
                 gone.add(name)
                 is_suspect |= not replica.is_frozen and err.__cause__ is None
                 if self._replicas.look_awake().get(name) is replica:
                     self._replicas.forget(name)
                 continue
-            except EnsembleError:
-                self._count("direct")
-                raise
-            self._count("direct")
-            self._locality.took_here(time.monotonic() - began, ahead)
-            if self._stand_in is not None:
-                self._stand_in.end()
             return answer.after(batch)
         # A process that is being killed may accept a connection after it has closed others.
-        if self._replicas.look_awake().keys() <= gone and self._cluster.is_alone():
-            if self._stand_in is not None:
-                self._wake(batch)
-                self._count("inline")
-                return await self._stand_in(batch, is_suspect)
-            if not any(item.waits_for_replica for item in batch.items):
-                raise NoReplica("no replica of it answers; Serve starts another")
-        self._count("handle")
+        is_left_alone = self._replicas.look_awake().keys() <= gone and self._cluster.is_alone()
+        if is_left_alone and self._stand_in is not None:
+            self._wake(batch)
+            self._count("inline")
+            return await self._stand_in(batch, is_suspect)
+        if is_left_alone and not any(item.waits_for_replica for item in batch.items):
+            raise NoReplica("no replica of it answers; Serve starts another")
         return await self._call_elsewhere(batch)
+
+    async def _call_here(self, replica: Replica, sent: Batch[Any]) -> Batch[Any]:
+        """Call a replica on this machine, and measure the call; raises as `Replica.call` does."""
+        ahead, began = replica.in_flight, time.monotonic()
+        try:
+            answer = await replica.call(sent)
+        except EnsembleError:
+            self._count("direct")
+            raise
+        self._count("direct")
+        self._locality.took_here(time.monotonic() - began, ahead)
+        if self._stand_in is not None:
+            self._stand_in.end()
+        return answer
 
     def _wake(self, batch: Batch[Any]) -> None:
         """Call by handle, because Serve starts the first replica of a node that scales to zero only then."""
@@ -242,6 +247,8 @@ class DirectEdge:
             self._waking.add_done_callback(lambda call: call.cancelled() or call.exception())
 
     async def _call_elsewhere(self, batch: Batch[Any]) -> Batch[Any]:
+        """Call by handle, and measure the call."""
+        self._count("handle")
         began = time.monotonic()
         try:
             answer = await self._handle(batch)

@@ -4,35 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
-from deployments.repository.repository import Folder, Model, Stamp
+from deployments.repository.repository import Folder
 from deployments.repository.sources.mirror import Mirror
 from deployments.repository.sources.source import Location
 
 # The address of a repository in the configuration.
 RepositoryAddress = Path | Location
-
-
-class Repository(Protocol):
-    """Models by name and version.
-
-    Attributes:
-        poll_interval_s: how often to look for new versions, seconds.
-        is_atomic: whether every version that it lists is complete; in a folder, one may be being written.
-    """
-
-    poll_interval_s: float
-    is_atomic: bool
-
-    def versions(self, name: str) -> list[int]:
-        """List the versions of a model, ascending; empty if there is no such model."""
-
-    def stamp(self, name: str, version: int) -> Stamp:
-        """Return the stamp of a version's files, as they were when they were listed last."""
-
-    def find(self, name: str, version: int | None = None) -> Model:
-        """Return a version on this machine's disk, by default the highest; raises ModelError if there is none."""
+# Models by name and version: `versions` lists them, `find` returns one on this machine's disk.
+Repository = Folder | Mirror
 
 
 def open_repository(where: RepositoryAddress) -> Repository:
@@ -41,5 +21,5 @@ def open_repository(where: RepositoryAddress) -> Repository:
 
 
 @cache
-def _mirror(location: Location) -> Repository:
+def _mirror(location: Location) -> Mirror:
     return Mirror(location)

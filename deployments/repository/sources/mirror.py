@@ -34,7 +34,7 @@ MAX_KEPT = 8
 
 
 class Mirror:
-    """A repository at a source; see `deployments.repository.sources.Repository`.
+    """A repository at a source, with the attributes of a `Folder`.
 
     `content/<SHA-256 of metadata.json>/` holds the files of a version, so the same content is fetched once.
     `placed/<address>/<name>/<version>` is a link to it: it is served if the source does not answer. Of a model, the
