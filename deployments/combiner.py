@@ -65,7 +65,7 @@ Method = Annotated[str, AfterValidator(known)]
 
 
 class CombinerSettings(Schema):
-    """How the members' probabilities are combined."""
+    """The settings of the combiner."""
 
     method: Method = Field(
         "mean", description="`mean`, `geometric_mean`, `majority_vote`, or a function of your own as `module:name`"

@@ -1,4 +1,4 @@
-"""Which CPUs this process may use, which of them share a core or a NUMA node, and a replica's own ones."""
+"""The CPUs that this process may use, by core and NUMA node, and the CPUs of a replica."""
 
 from __future__ import annotations
 

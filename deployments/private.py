@@ -1,4 +1,4 @@
-"""Which files and folders only this user can change. Nothing is read, written or locked where another user could."""
+"""Finds the folders that other users can change: the server reads, writes and locks nothing there."""
 
 from __future__ import annotations
 

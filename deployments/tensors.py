@@ -32,7 +32,7 @@ class IncompatibleModel(ValueError):
 
 
 class TensorSettings(Schema):
-    """How a member's model takes its pixels and gives its scores."""
+    """The tensors of a member's model: the form of its pixels and of its scores."""
 
     input: TensorName | None = Field(None, description="the input tensor; default: the only one")
     output: TensorName | None = Field(None, description="the output tensor; default: the only one of floating point")
@@ -89,7 +89,7 @@ class Binding:
 
     @property
     def as_sent(self) -> bool:
-        """Whether the model takes encoded images."""
+        """Return whether the model takes encoded images."""
         return self.input.datatype == BYTES
 
 

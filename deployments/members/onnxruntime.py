@@ -113,7 +113,7 @@ class OnnxRuntime(TensorSettings, LocalMember):
 
     @property
     def thread_count(self) -> int:
-        """How many threads compute an inference."""
+        """The number of threads that compute an inference."""
         return self.threads or available_cpus()
 
     def bind(self, model: Model, session: Any) -> tuple[Binding, TensorSettings]:

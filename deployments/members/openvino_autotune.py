@@ -23,7 +23,7 @@ WORTH = 0.95
 
 
 class Measured(msgspec.Struct):
-    """What was measured of a model: the milliseconds of a batch, by the number of streams."""
+    """A measurement of a model: the milliseconds of a batch, by the number of streams."""
 
     batch_ms: dict[int, float]
 

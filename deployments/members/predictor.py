@@ -216,5 +216,5 @@ def _fixed_batch(network: ov.Model) -> int | None:
 
 
 def is_distribution(scores: Probabilities) -> bool:
-    """Whether every row is a distribution already, so that it needs no softmax."""
+    """Return whether every row is a distribution, so that it needs no softmax."""
     return bool(scores.min() >= 0 and np.abs(scores.sum(axis=1) - 1).max() <= SIMPLEX_TOLERANCE)

@@ -138,7 +138,7 @@ class VersionedModel:
 
     @property
     def poll_interval_s(self) -> float:
-        """How often it looks for new versions, seconds."""
+        """The time between two looks for new versions, seconds."""
         return self._repository.poll_interval_s
 
     @property
@@ -148,7 +148,7 @@ class VersionedModel:
 
     @property
     def settings(self) -> VersionSettings:
-        """Which version is wanted."""
+        """The settings, which may name a version."""
         return self._settings
 
     @settings.setter

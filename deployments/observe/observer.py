@@ -48,7 +48,7 @@ class Observer:
     """Observes calls and batches."""
 
     def __init__(self, tracing: Tracing, stats: Stats | None = None) -> None:
-        """Set what makes traces, and the statistics of the page, if there is one."""
+        """Set the tracing, and the statistics of the page, if there is a page."""
         self._tracing = tracing
         self._stats = stats
         self._metrics = Metrics()

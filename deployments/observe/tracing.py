@@ -97,7 +97,7 @@ class Tracing:
     """Makes the spans of requests and batches for a span processor of the SDK."""
 
     def __init__(self, processor: SpanProcessor | None, services: Mapping[str, str]) -> None:
-        """Set what gets spans, None for no tracing; and the service name of each node by what it notes."""
+        """Set the processor of spans, None for no tracing; and the service names by the nodes' operations."""
         self._services = services
         self._resources: dict[tuple[str, tuple[str, int]], Resource] = {}
         self._processor = processor

@@ -1,1 +1,1 @@
-"""Everything that is used of Ray and not part of its public interface, and what takes its place where it is missing."""
+"""All code that uses private names of Ray, and the fallbacks for a Ray without them."""

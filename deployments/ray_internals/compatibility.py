@@ -1,4 +1,4 @@
-"""What this project uses of Ray beyond its public interface, and what happens with a Ray that does not have it.
+"""The names of Ray that this project uses beyond Ray's public interface, and the fallback for a Ray without a name.
 
 Each part is looked for before it is used. `docs/ray.md` says what each one gains.
 """
@@ -48,6 +48,7 @@ SERVE_INTERFACE = Internal(
     "Ray's whole dashboard is started, which takes about 200 MB more",
     (
         "ray._raylet:GcsClient",
+        "ray._raylet:setproctitle",
         "ray._private.ray_constants:DASHBOARD_ADDRESS",
         "ray._private.ray_constants:DASHBOARD_CLIENT_MAX_SIZE",
         "ray._private.ray_constants:KV_NAMESPACE_DASHBOARD",

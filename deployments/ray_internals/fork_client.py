@@ -1,4 +1,4 @@
-"""What Ray starts in place of a Python interpreter: it has the fork server run the script, or becomes the interpreter.
+"""The program that Ray starts as its Python interpreter: it asks the fork server, or becomes the interpreter.
 
     python -I -S fork_client.py SOCKET PYTHON [OPTION ...] SCRIPT ARGUMENT ...
 

@@ -1,4 +1,4 @@
-"""What Ray's workers import: the folder that is served from comes last, so that nothing there hides other code."""
+"""The import path of Ray's workers: the folder that is served from comes last, so that it hides no installed code."""
 
 from __future__ import annotations
 

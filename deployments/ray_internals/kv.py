@@ -1,4 +1,4 @@
-"""What the head of a cluster publishes for the machines that join it: a JSON document in Ray's key-value store.
+"""A JSON document in Ray's key-value store, by which the head of a cluster configures the machines that join it.
 
 The store is part of Ray's GCS, which asks for the token. It is read and written by a process of its own, because the
 process that supervises a machine has no Ray in it.

@@ -1,4 +1,4 @@
-"""What Serve's own client knows in a process of a replica, and what has no public way to be read there."""
+"""Reads Serve's state in a replica's process by Serve's own client, where Serve has no public interface."""
 
 from __future__ import annotations
 

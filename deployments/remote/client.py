@@ -1,4 +1,4 @@
-"""What a client of a model server's protocol does."""
+"""The protocol of the clients of a model server."""
 
 from __future__ import annotations
 

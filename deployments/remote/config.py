@@ -95,12 +95,12 @@ class RemoteConfig(TensorSettings, MemberConfig):
 
     @property
     def is_grpc(self) -> bool:
-        """Whether the server is called by gRPC."""
+        """Return whether the server is called by gRPC."""
         return urlsplit(self.url).scheme in {"grpc", "grpcs"}
 
     @property
     def is_tls(self) -> bool:
-        """Whether calls are encrypted."""
+        """Return whether calls are encrypted."""
         return urlsplit(self.url).scheme in {"https", "grpcs"}
 
     @property

@@ -44,7 +44,7 @@ class Endpoint:
     """
 
     def __init__(self, address: str, client: Client, config: RemoteConfig, check: Check) -> None:
-        """Set the address for the log, the client, and what raises IncompatibleModel for a model of another form."""
+        """Set the address for the log, the client, and the check that raises IncompatibleModel for a model."""
         self.client = client
         self.binding: Binding | None = None
         self.in_flight = 0
@@ -122,7 +122,7 @@ class Endpoints:
     """Every address that a server's name resolves to."""
 
     def __init__(self, config: RemoteConfig, max_scores: int, check: Check) -> None:
-        """Set the configuration, the bound of responses, and what raises IncompatibleModel for a model."""
+        """Set the configuration, the bound of responses, and the check that raises IncompatibleModel for a model."""
         self._config, self._max_scores, self._check = config, max_scores, check
         self._known: dict[str, Endpoint] = {}
         self._resolved = float("-inf")

@@ -49,7 +49,7 @@ class RemoteMember:
     """Calls another model server. Whatever that does, only this member's answers are lost."""
 
     def __init__(self, config: RemoteConfig, interface: MemberInterface, max_batch_size: int) -> None:
-        """Set the configuration, what the member gets and must answer, and the most images that it gets at once."""
+        """Set the configuration, the member's interface, and the most images of a batch."""
         self.name = config.name
         self.version: Version = UNKNOWN
         self._config, self._interface = config, interface

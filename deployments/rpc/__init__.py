@@ -1,1 +1,1 @@
-"""How a node in another process is called: one file for each way."""
+"""Calls to a node in another process, by Unix sockets or by Serve's handle."""

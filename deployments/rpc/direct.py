@@ -82,7 +82,7 @@ class LocalReplicas:
 
 
 class ClusterSize:
-    """Whether this machine is the whole cluster, counted in the background; all edges of a process share one."""
+    """Counts the machines of the cluster in the background; all edges of a process share one."""
 
     def __init__(self) -> None:
         self._is_alone: bool | None = None
@@ -140,7 +140,7 @@ class StandIn:
     """Works on batches in place of a separate node."""
 
     def __init__(self, name: str, makes: tuple[Factory, Factory]) -> None:
-        """Set the node's name, and what makes a node like it in a thread: as usual, and with care for suspects."""
+        """Set the node's name, and two factories of such a node: the usual one, and one with care for suspects."""
         self._name, self._makes = name, makes
         self._made: dict[bool, asyncio.Future[Node[Any, Any]]] = {}
         self._called = 0.0

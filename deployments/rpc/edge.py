@@ -1,4 +1,4 @@
-"""How a node in another process is called: by sockets (`direct.py`) or by Serve's handle."""
+"""Edges: callers of a node in another process, by sockets (`direct.py`) or by Serve's handle."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Listener:
     """Listens for callers on this machine, until it is closing and takes no more batches."""
 
     def __init__(self, work: Work, folder: Path, replica: str) -> None:
-        """Set what answers a batch, and the socket's place: the replica's name in the folder of its deployment."""
+        """Set the function that answers a batch, the folder of the deployment's sockets, and the replica's name."""
         self.work, self.closing = work, False
         self.callers: set[Caller] = set()
         self._path = folder / f"{replica}.{VERSION}"
@@ -81,7 +81,7 @@ class Listener:
 
     @property
     def is_open(self) -> bool:
-        """Whether callers find the socket; a program that removes old files may have removed its name."""
+        """Return whether callers find the socket; a program that removes old files may have removed its name."""
         return self._server is not None and self._path.exists()
 
     async def keep_open(self) -> None:

@@ -63,7 +63,7 @@ Payload = Blobs | Array | Named | Answers
 
 
 class Header(msgspec.Struct, array_like=True):
-    """What a frame says about its batch."""
+    """The header of a frame: its batch, without the payload's memory."""
 
     items: tuple[Item, ...]
     payload: Payload

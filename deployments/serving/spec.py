@@ -1,4 +1,4 @@
-"""What the ingress is made of, apart from its nodes: written where the application is built, read in each replica."""
+"""The parts of the ingress besides its nodes: written where the application is built, read in each replica."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class BuiltGraph:
 
 @dataclass(frozen=True)
 class IngressSpec:
-    """What a replica of the ingress is made of, apart from its nodes.
+    """The parts of a replica of the ingress besides its nodes.
 
     Attributes:
         build: joins the nodes, given them, the application's name, the replica's unique id, and the members' versions.

@@ -70,7 +70,7 @@ INTERPOLATIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What an image file declares; its sides are in pixels.
+    """The header of an image file; its sides are in pixels.
 
     Attributes:
         bytes_per_pixel: the memory that decoding takes for each pixel of the scale that it is decoded at.

@@ -69,7 +69,7 @@ class JpegTransformer:
         threads: int | None,
         isolate: Isolate = "others",
     ) -> None:
-        """Set the limits, the members' inputs by their keys, the decoding threads, and what is decoded in processes."""
+        """Set the limits, the members' inputs by their keys, the decoding threads, and the images for processes."""
         self.settings = settings
         self._max_image_bytes = settings.max_image_bytes
         self._isolates_all = isolate == "all"
