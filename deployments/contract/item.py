@@ -120,3 +120,8 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
     def trace_id(self) -> str:
         """The W3C trace id of the request, 32 hexadecimal digits."""
         return self.trace_parent[3:35]
+
+    @property
+    def request(self) -> int:
+        """A number of the request in the process that received it; requests of one trace have different ones."""
+        return self.queued_ns

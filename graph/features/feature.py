@@ -50,6 +50,7 @@ class Feature(Extension):
     Attributes:
         order: its place among the others: those of a lower order are made first, and see first what comes in.
         Settings: the schema of its entry in `features`, for a feature that another package brings.
+        section: the part of the configuration without which it can't take part; empty for none.
         of_any_shape: whether it works however the nodes are joined.
         nodes: what replaces nodes, by name, whoever calls them.
         members: what replaces members, by name, where the ensemble calls them.
@@ -59,6 +60,7 @@ class Feature(Extension):
 
     order = 100
     Settings: type[Schema] = Schema
+    section = ""
     of_any_shape = False
     nodes: Nodes = NO_NODES
     members: Nodes = NO_NODES

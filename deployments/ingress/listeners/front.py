@@ -53,10 +53,19 @@ class Front:
         if self._slot is not None or self._closing:
             return
         self._slot = slot = take(self._folder)
-        for protocol, listener in self._listeners.items():
-            # A replica that was killed has left it.
-            slot.path(protocol).unlink(missing_ok=True)
-            await listener.open(slot.path(protocol))
+        opened: list[HttpListener | GrpcListener | ReflectionListener] = []
+        try:
+            for protocol, listener in self._listeners.items():
+                # A replica that was killed has left it.
+                slot.path(protocol).unlink(missing_ok=True)
+                await listener.open(slot.path(protocol))
+                opened.append(listener)
+        except BaseException:
+            # Serve asks again, and may find what was missing.
+            await asyncio.gather(*(listener.close() for listener in opened))
+            slot.release()
+            self._slot = None
+            raise
         try:
             await asyncio.to_thread(slot.open)
         except OSError as err:

@@ -20,6 +20,7 @@ class Caching(Feature):
     """Puts a cache before transformer and members; what it remembers is combined anew for each request."""
 
     order = 50
+    section = "cache"
     keeps_predictions = True
 
     def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, _: Site) -> None:

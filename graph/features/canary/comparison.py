@@ -67,7 +67,7 @@ class Comparison:
             if place in predicted["canary"] and place in predicted["stable"]:
                 pixels = bytes(part.payload[self._pixels][0])
                 both = predicted["canary"][place], predicted["stable"][place]
-                self._trial.answered(part.items[0].caller, part.items[0].trace_id, pixels, both, record)
+                self._trial.answered(part.items[0].caller, part.items[0].request, pixels, both, record)
         self._trial.judge()
 
     async def _predicted(self, role: Role, images: Batch[Images], patience_s: float) -> tuple[float, dict[int, int]]:

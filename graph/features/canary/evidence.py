@@ -49,7 +49,8 @@ class Score:
 
     Attributes:
         total: the score of all answers.
-        is_good: whether it has been at its lowest, which a bad canary's seldom is, and has not risen to 0 since.
+        is_good: whether it has been at its lowest without any one client, which a bad canary's seldom is, and has not
+            risen to 0 since.
     """
 
     def __init__(self, question: Question) -> None:
@@ -73,12 +74,17 @@ class Score:
             if other != client:
                 self._others[other] = _bounded(score + step)
         self.total = _bounded(self.total + step)
-        self.is_good = self.total <= -LIMIT or (self.is_good and self.total < 0)
+        worst = max(self._without_each)
+        self.is_good = worst <= -LIMIT or (self.is_good and worst < 0)
 
     @property
     def without_any_client(self) -> float:
         """The least score that is left without one of the clients; a client that is alone is not left out."""
-        return min(self.total, *self._others.values()) if len(self._others) > 1 else self.total
+        return min(self._without_each)
+
+    @property
+    def _without_each(self) -> list[float]:
+        return [self.total, *(self._others.values() if len(self._others) > 1 else ())]
 
     def __str__(self) -> str:
         return self.question.words.format(against=self._against, total=self._total)

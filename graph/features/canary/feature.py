@@ -32,6 +32,7 @@ class Canaries(Feature):
     """Puts both versions of a member in the member's place."""
 
     order = 20
+    section = "members.*.canary"
 
     def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
         metrics, asking, nodes = CanaryMetrics(), config.ensemble, site.nodes

@@ -110,7 +110,7 @@ class Trial:
             # A call that fails as a whole is one event, such as a lost connection, however many images it has.
             weight = 1 / len(failed) if all(failed) else 1.0
             for item, each in zip(items, failed, strict=True):
-                self._count(self._failures, item.caller, item.trace_id, each, weight)
+                self._count(self._failures, item.caller, item.request, each, weight)
             self.judge()
 
     def took(self, items: Sequence[Item], canary_s: float, stable_s: float) -> None:
@@ -122,12 +122,12 @@ class Trial:
             f"{stable_s * 1000:.1f} ms"
         )
         question = Question("latency", words, 0.5, 0.9)
-        requests = {(client(item.caller), item.trace_id): item for item in items}
+        requests = {(client(item.caller), item.request): item for item in items}
         for item in requests.values():
             is_slow = canary_s > bound * stable_s
-            self._count(question, item.caller, item.trace_id, is_slow, 1 / len(requests), f"latency {size}")
+            self._count(question, item.caller, item.request, is_slow, 1 / len(requests), f"latency {size}")
 
-    def answered(self, by: Caller, request: str, pixels: bytes, both: tuple[int, int], record: Record) -> None:
+    def answered(self, by: Caller, request: int, pixels: bytes, both: tuple[int, int], record: Record) -> None:
         """Compare the two versions' classes of an image, the canary's first."""
         canary, stable = both
         self.compared += 1
@@ -142,7 +142,7 @@ class Trial:
             self._count(OTHERS, by, request, for_stable > for_canary)
         record.when_labelled(partial(self._labelled, by, request, canary, stable))
 
-    def _labelled(self, by: Caller, request: str, canary: int, stable: int, label: int) -> None:
+    def _labelled(self, by: Caller, request: int, canary: int, stable: int, label: int) -> None:
         self._metrics.labelled[self.name, canary == label, stable == label] += 1
         if (canary == label) != (stable == label):
             self._count(LABELS, by, request, stable == label)
@@ -173,7 +173,7 @@ class Trial:
         return Question("failures", words, allowed, min(2 * allowed, (1 + allowed) / 2))
 
     def _count(
-        self, question: Question, by: Caller, request: str, against: bool, weight: float = 1.0, kind: str = ""
+        self, question: Question, by: Caller, request: int, against: bool, weight: float = 1.0, kind: str = ""
     ) -> None:
         """Count an answer, unless its request has counted often enough."""
         kind, sender = kind or question.words, client(by)

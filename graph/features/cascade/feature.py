@@ -28,6 +28,7 @@ class Cascading(Feature):
     """Asks the members in the configured order."""
 
     order = 40
+    section = "ensemble.cascade"
 
     def __init__(self, config: EnsembleConfig, _agreed: EnsembleSignature, _site: Site) -> None:
         assert config.ensemble.cascade is not None

@@ -25,6 +25,7 @@ class Shadows(Feature):
     """Keeps pixels on their way to the members, and sends copies of them to the shadows after the answers."""
 
     order = 30
+    section = "members.*.role: shadow"
 
     def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
         metrics = ShadowMetrics()

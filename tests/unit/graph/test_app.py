@@ -103,3 +103,11 @@ def test_the_strategy_in_words(repository):
     assert strategy(parse(args(repository, "one", "six", ensemble=cascade))) == (
         "cascade: six, then one below 0.665; mean of 2 members, of which 2 must answer"
     )
+
+
+@pytest.mark.parametrize("feature", ["cascade", "cache", "canary", "shadow"])
+def test_a_feature_without_its_section_is_refused(repository, feature):
+    with pytest.raises(
+        ConfigurationError, match=rf"features\.{feature}: it takes part by `.*`, which the arguments lack"
+    ):
+        build(args(repository, "one", "six", features={feature: {}}))

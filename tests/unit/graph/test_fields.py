@@ -291,7 +291,7 @@ MADE = {
         "cpus": ({"cpus": [0]}, pinned),
         "edges": ({"edges": "handle"}, placed, one(placement="separate")),
         "front": ({"front": "serve"}, takes),
-        "features": ({"features": {"graph.features.shadow.feature:Shadows": {}}}, placed_features),
+        "features": ({"features": {"graph.features.feature:Feature": {}}}, placed_features),
     },
     "TransformerConfig": {
         "placement": ({"transformer": {"placement": "separate"}}, placed),

@@ -2,6 +2,7 @@ import io
 import struct
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -67,6 +68,7 @@ def test_any_damage_is_read_or_the_images_fault(name, data):
 # Decodes files that the arguments name, and prints for each the growth of the peak of its memory beyond what is due.
 MEASURE = """
 import sys
+import tracemalloc
 from pathlib import Path
 from deployments.contract.preprocessing import Preprocessing
 from deployments.transformer.decoding import decode, read_header
@@ -136,6 +138,17 @@ def test_a_file_that_lacks_its_end_marker_alone_is_decoded_with_a_warning(whole,
         found = made(whole[:-cut])
         assert found.warning == NO_END
         assert found.pixels[0].tolist() == expected.pixels[0].tolist()
+
+
+def test_of_a_file_that_lacks_its_end_marker_one_image_at_a_time_is_in_memory():
+    tracemalloc.start()
+    try:
+        made(pictures.encode(pictures.noise(2000, 2000), ".jpg")[:-2])
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # NumPy reports what OpenCV's images take.
+    assert most < 1.7 * 2000 * 2000 * 3
 
 
 @pytest.mark.parametrize(("whole", "cuts"), LACKING.values(), ids=LACKING)

@@ -25,7 +25,7 @@ def compared(canary, first=None):
 def copies(count, trials=("a",), **more):
     return [
         (
-            batch({"small": np.array([next(NUMBERS)], np.uint16)}, Item(f"00-{next(NUMBERS):032x}-", trials=trials)),
+            batch({"small": np.array([next(NUMBERS)], np.uint16)}, Item(queued_ns=next(NUMBERS), trials=trials)),
             Record(0, {"a": 1, "b": 0}, trials=trials, **more),
         )
         for _ in range(count)

@@ -80,3 +80,15 @@ def test_what_may_still_count_is_remembered_of_the_latest_keys():
     found = Allowance(2, most=3)
     assert [found.take("a") for _ in range(3)] == [True, True, False]
     assert [found.take(key) for key in "bcda"] == [True] * 4
+
+
+def test_one_clients_good_answers_do_not_make_a_canary_good_where_there_are_others():
+    score = Score(LABELS)
+    score.add("good", False)
+    for _ in range(200):
+        score.add("hostile", False)
+    assert score.total <= -LIMIT
+    assert not score.is_good
+    for _ in range(200):
+        score.add("good", False)
+    assert score.is_good

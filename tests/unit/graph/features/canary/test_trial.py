@@ -11,6 +11,7 @@ from graph.features.canary.trial import Trial
 from graph.pipeline.record import Record
 
 FRESH = itertools.count(1000)
+TRACE_PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def trial(share=0.5, version=3, **more):
@@ -52,7 +53,8 @@ def fails(found, failed, seconds=0.1, requests=None, **caller):
 
 
 def sent(number, **caller):
-    return Item(trace_parent=f"00-{number:032x}-0000000000000001-01", caller=Caller(**caller))
+    # All are of one trace, as the requests of a batch job may be.
+    return Item(TRACE_PARENT, queued_ns=number, caller=Caller(**caller))
 
 
 def compares(found, canary, stable, others, label=None, name="", request=None):
@@ -60,7 +62,7 @@ def compares(found, canary, stable, others, label=None, name="", request=None):
     number = next(FRESH)
     record = Record(stable, {"a": canary, **{f"b{row}": index for row, index in enumerate(others)}}, label=label)
     item = sent(request or number, name=name)
-    found.answered(item.caller, item.trace_id, str(number).encode(), (canary, stable), record)
+    found.answered(item.caller, item.request, str(number).encode(), (canary, stable), record)
     found.judge()
     return record
 
