@@ -92,11 +92,22 @@ class Listener(ThreadingMixIn, UnixStreamServer):
         """HAProxy's looks at it close early."""
 
 
+class Dying(Replica):
+    """Reads a request, and closes the connection."""
+
+    asked = 0
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        type(self).asked += 1
+        self.close_connection = True
+
+
 @contextmanager
-def answering(folder):
+def answering(folder, replica=Replica):
     """A replica in the first free place."""
     place = slot.take(folder)
-    with Listener(str(place.path("http")), Replica) as server, ThreadPoolExecutor() as pool:
+    with Listener(str(place.path("http")), replica) as server, ThreadPoolExecutor() as pool:
         pool.submit(server.serve_forever, 0.01)
         place.open()
         try:
@@ -184,6 +195,13 @@ def test_a_replica_that_was_killed_is_passed_over(folder):
             left.bind(str(dead.path("http")))
         dead.open()
         assert {get(front, "/echo").status_code for _ in range(20)} == {200}
+
+
+def test_a_request_of_an_image_of_usual_size_is_sent_again_if_its_replica_dies_with_it(folder):
+    with Front(folder) as front, answering(folder, Dying), answering(folder), httpx.Client() as client:
+        url = f"http://127.0.0.1:{front.http}/200"
+        assert {client.post(url, content=bytes(50_000)).status_code for _ in range(8)} == {200}
+    assert Dying.asked
 
 
 def test_haproxy_is_started_again_and_knows_the_replicas(folder, capfd):

@@ -84,7 +84,7 @@ def test_idle_connections_of_many_addresses_take_half_of_all(folder, few):
         assert get(fronted, "/200").status_code == 200
 
 
-@pytest.mark.parametrize(("files", "most"), [(resource.RLIM_INFINITY, 16_384), (20_000, 9_744), (1024, 256)])
+@pytest.mark.parametrize(("files", "most"), [(resource.RLIM_INFINITY, 8192), (10_000, 4744), (1024, 256)])
 def test_the_connections_fit_the_limit_on_files(files, most, monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, files))
     assert haproxy.most_connections() == most
