@@ -136,7 +136,12 @@ async def body(request: Request, limit: Limit, arrival: Upload) -> bytes:
 
 
 async def document(
-    request: Request, capacity: AdmissionController, by: Caller, limit: Limit | None = None, is_json: bool = True
+    request: Request,
+    capacity: AdmissionController,
+    by: Caller,
+    limit: Limit | None = None,
+    is_json: bool = True,
+    image: Limit | None = None,
 ) -> tuple[bytes, float]:
     """Admit a request, and read its whole body, a JSON document; also when it began to arrive, as `Upload` has it.
 
@@ -149,18 +154,22 @@ async def document(
         by: who sends it.
         limit: its limit; default: that of any body.
         is_json: whether elements are counted.
+        image: the limit of each image, if the JSON has images in base64.
 
     Raises:
         EnsembleError: as `AdmissionController.arriving` and `body`.
+        ImageTooLarge: a text is longer than an image's; what has not arrived yet is not read.
         InvalidParameter: it may have more elements than the settings allow; what has not arrived yet is not read.
     """
-    settings, chunks, elements = capacity.settings, [], 0
+    settings, chunks, elements, text = capacity.settings, [], 0, 0
     limit = limit or of_request(settings)
     async with capacity.arriving(by=by) as arrival:
         _check_declared_length(request, limit)
         async for chunk in bounded(request, limit, arrival):
             if is_json:
                 elements += check_elements(chunk, settings.max_elements, elements)
+            if is_json and image is not None:
+                text = check_text(chunk, image, text)
             if chunk:
                 chunks.append(chunk)
     return b"".join(chunks), arrival.began
@@ -182,6 +191,14 @@ def check_elements(chunk: bytes, most: int, before: int = 0) -> int:
     if before + elements > most:
         raise InvalidParameter(f"the JSON has more than {most} commas and opening brackets")
     return elements
+
+
+def check_text(chunk: bytes, image: Limit, before: int = 0) -> int:
+    """The bytes of a JSON document since the last quotation mark; raises ImageTooLarge if no image's text is as long."""
+    text = len(chunk) - 1 - end if (end := chunk.rfind(b'"')) >= 0 else before + len(chunk)
+    if text > image.most * 4 // 3 + 4:
+        raise image.error("an image has more bytes")
+    return text
 
 
 async def images(

@@ -122,9 +122,10 @@ class OpenInference:
         if (declared := bodies.media_type(request.headers)) not in JSON_TYPES:
             raise UnsupportedMediaType(f"{declared!r} is not application/json")
         header = request.headers.get(tensors.BINARY)
-        limit = bodies.of_image(settings, self._service.max_image_bytes) if tensors.is_image(model, header) else None
+        image = bodies.of_image(settings, self._service.max_image_bytes) if tensors.has_images(model) else None
+        limit = image if tensors.is_whole(header) else None
         # Of binary tensors only the JSON before them has elements.
-        body, began = await bodies.document(request, self._ingress.capacity, call.caller, limit, header is None)
+        body, began = await bodies.document(request, self._ingress.capacity, call.caller, limit, header is None, image)
         asked = tensors.read(model, body, header, settings, regions)
         inferred = await model.infer(
             asked.tensor,

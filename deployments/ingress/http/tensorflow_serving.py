@@ -74,7 +74,7 @@ class TensorFlowServing:
     """Answers that API's paths."""
 
     def __init__(self, service: Service) -> None:
-        self._ingress = service.ingress
+        self._ingress, self._max_image_bytes = service.ingress, service.max_image_bytes
         self._servable = Servable(service)
 
     def routes(self) -> Routes:
@@ -136,7 +136,8 @@ class TensorFlowServing:
 
     async def _body(self, request: Request, call: Call) -> tuple[dict[str, Any], float]:
         """The request's fields, and when it began to arrive."""
-        body, began = await bodies.document(request, self._ingress.capacity, call.caller)
+        image = bodies.of_image(self._ingress.settings, self._max_image_bytes)
+        body, began = await bodies.document(request, self._ingress.capacity, call.caller, image=image)
         fields = bodies.parsed(body, dict[str, Any])
         signature = fields.get("signature_name", "")
         if not isinstance(signature, str):

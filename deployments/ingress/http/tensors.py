@@ -123,9 +123,14 @@ def write(model: Model, asked: Asked, inferred: Inferred, regions: Regions) -> R
     return Response(b"".join([head, *raws]), media_type="application/octet-stream", headers={BINARY: str(len(head))})
 
 
-def is_image(model: Model, header: str | None) -> bool:
-    """Whether the whole body is one image."""
-    return header is not None and not header.strip("0") and model.metadata.inputs[0].datatype == "BYTES"
+def has_images(model: Model) -> bool:
+    """Whether a model takes encoded images."""
+    return model.metadata.inputs[0].datatype == "BYTES"
+
+
+def is_whole(header: str | None) -> bool:
+    """Whether the whole body is one element of the input."""
+    return header is not None and not header.strip("0")
 
 
 def _length(header: str | None, size: int) -> int:

@@ -126,6 +126,26 @@ def test_one_image_is_read_no_further_than_an_image_may_be(headers):
         assert Door(max_image_bytes=MOST).ask(path, bytes(MOST), more)[0] == 200
 
 
+OF_IMAGES = {
+    "/v2/models/ensemble/infer": b'{"inputs": [{"name": "image", "shape": [2], "datatype": "BYTES", "data": [%b, %b]}]}',
+    "/v1/models/ensemble:predict": b'{"instances": [{"b64": %b}, {"b64": %b}]}',
+}
+
+
+@pytest.mark.parametrize("path", OF_IMAGES)
+@pytest.mark.parametrize("chunk", [100, 1000, 10_000])
+def test_an_image_in_json_is_read_no_further_than_an_image_may_be(path, chunk):
+    def body(size):
+        return OF_IMAGES[path] % tuple([b'"%b"' % base64.b64encode(bytes(size))] * 2)
+
+    door = Door(max_image_bytes=MOST)
+    assert door.ask(path, body(MOST), chunk=chunk)[0] == 200
+    # What follows would be refused, too, if it were read.
+    status, told = door.ask(path, body(100 * MOST)[:-MOST], chunk=chunk)
+    assert (status, door.images) == (413, [bytes(MOST)] * 2)
+    assert "at most 1024 are accepted (transformer.max_image_bytes)" in json.dumps(told)
+
+
 def test_a_part_that_is_too_large_fails_alone():
     door = Door(max_image_bytes=MOST)
     body = b"".join(part(b"image", image) for image in (b"one", bytes(10 * MOST), bytes(MOST))) + END
