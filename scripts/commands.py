@@ -7,7 +7,7 @@ COMMANDS = {
         "deploy": ("scripts.serve.deploy", "Deploys a changed configuration to a running server."),
         "classify": ("scripts.classify", "Classifies images with a running server."),
         "doctor": ("scripts.doctor.__main__", "Checks this machine and a configuration."),
-        "keys": ("scripts.keys", "Makes, lists and removes API keys."),
+        "keys": ("scripts.keys", "Makes, lists, replaces and removes API keys."),
         "trace": ("scripts.trace.__main__", "Draws a trace from a file or from Jaeger."),
         "shadow": ("scripts.shadow.__main__", "Recommends whether to promote a running server's shadows."),
     },

@@ -1,9 +1,11 @@
 """API keys: a file of their SHA-256 digests, a line each, that is read again when it changes.
 
-    # name  SHA-256 of the key  requests a second (without it as many as are admitted)
+    # name  SHA-256 of the key  requests a second (without it as many as are admitted)  end (without it never)
     mobile  2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae  50
+    mobile  fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9  50  until=2026-12-01T12:00Z
 
-Keys are random, of 256 bits, so a digest needs no salt.
+A key that is being replaced has an end, and then its name has a second key. Keys are random, of 256 bits, so a digest
+needs no salt.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from deployments.contract.errors import ConfigurationError
@@ -26,15 +29,24 @@ logger = logging.getLogger("ray.serve")
 MOST_KEYS, MOST_BYTES = 1000, 256 * 1024
 MOST_REQUESTS_S = 1_000_000.0
 LOOK_EVERY_S = 1.0
+UNTIL = "until="
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key, as the file has it: whose it is, its SHA-256, and its requests a second, None for no limit."""
+    """A key, as the file has it.
+
+    Attributes:
+        name: whose it is.
+        digest: its SHA-256.
+        rate: its requests per second; None for no limit.
+        until: when it ends; None for never.
+    """
 
     name: str
     digest: bytes
     rate: float | None = None
+    until: datetime | None = None
 
 
 def digest(key: str) -> bytes:
@@ -48,25 +60,40 @@ def parse(text: str) -> tuple[Key, ...]:
     Raises:
         ConfigurationError: names the line at fault, and what it should be.
     """
-    keys: dict[str, Key] = {}
+    keys: list[Key] = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
         name = words[0]
+        until = _end(words.pop(), number) if words[-1].startswith(UNTIL) else None
         if not 2 <= len(words) <= 3 or not re.fullmatch("[0-9a-f]{64}", words[1]):
             raise ConfigurationError(
                 f"line {number}: a name, the SHA-256 of a key in 64 small hexadecimal digits, and perhaps requests a "
-                "second are needed; ensemble keys add writes such lines"
+                f"second and {UNTIL}TIME are needed; ensemble keys add writes such lines"
             )
         if not re.fullmatch(NAME, name) or len(name) > MAX_NAME_LENGTH:
             raise ConfigurationError(f"line {number}: {name[:80]!r} is no name; letters, digits, '.', '_' and '-' are")
-        if name in keys:
-            raise ConfigurationError(f"line {number}: the name {name!r} is used twice")
-        keys[name] = Key(name, bytes.fromhex(words[1]), _rate(words[2], number) if len(words) == 3 else None)
+        others = [each for each in keys if each.name == name]
+        if len(others) > 1 or [until, *(each.until for each in others)].count(None) > 1:
+            raise ConfigurationError(
+                f"line {number}: the name {name!r} is used twice; a name may have two keys if one has an end, and "
+                "ensemble keys rotate writes them"
+            )
+        keys.append(Key(name, bytes.fromhex(words[1]), _rate(words[2], number) if len(words) == 3 else None, until))
         if len(keys) > MOST_KEYS:
             raise ConfigurationError(f"there are more than {MOST_KEYS} keys")
-    return tuple(keys.values())
+    return tuple(keys)
+
+
+def _end(word: str, line: int) -> datetime:
+    try:
+        end = datetime.fromisoformat(word.removeprefix(UNTIL))
+    except ValueError:
+        end = datetime.min
+    if end.tzinfo is None:
+        raise ConfigurationError(f"line {line}: {word[:80]!r} has no time with a zone, such as 2026-12-01T12:00:00Z")
+    return end
 
 
 def _rate(word: str, line: int) -> float:
@@ -97,11 +124,15 @@ def read(path: Path) -> tuple[Key, ...]:
         raise ConfigurationError(f"{path}: {err}") from err
 
 
+def _has_ended(key: Key) -> bool:
+    return key.until is not None and key.until <= datetime.now(UTC)
+
+
 class KeyFile:
     """The keys of a file, as it is now."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        """Read it; `clock` is in seconds.
+        """Read it; `clock` is in seconds, and keys end by the time of day.
 
         Raises:
             ConfigurationError: as `read` does.
@@ -119,7 +150,7 @@ class KeyFile:
         for each in self._keys:
             if hmac.compare_digest(each.digest, wanted):
                 found = each
-        return found
+        return None if found is None or _has_ended(found) else found
 
     def _look(self) -> None:
         """Read the file again if it has changed; a bad one is refused and logged, and the previous keys stay."""

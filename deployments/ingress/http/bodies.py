@@ -194,7 +194,7 @@ def check_elements(chunk: bytes, most: int, before: int = 0) -> int:
 
 
 def check_text(chunk: bytes, image: Limit, before: int = 0) -> int:
-    """The bytes of a JSON document since the last quotation mark; raises ImageTooLarge if no image's text is as long."""
+    """Count the bytes since a JSON document's last quotation mark; raises ImageTooLarge if no image is as long."""
     text = len(chunk) - 1 - end if (end := chunk.rfind(b'"')) >= 0 else before + len(chunk)
     if text > image.most * 4 // 3 + 4:
         raise image.error("an image has more bytes")

@@ -36,11 +36,28 @@ def test_a_file_of_ones_own_keeps_its_words_and_its_mode(tmp_path):
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
 
 
+def test_a_key_is_replaced_and_the_previous_one_ends_later(tmp_path):
+    file = tmp_path / "keys"
+    other, first = keys.add(file, "other", None), keys.add(file, "one", 5.0)
+    second = keys.rotate(file, "one", 1)
+    found = KeyFile(file)
+    assert [found.find(key).name for key in (other, first, second)] == ["other", "one", "one"]
+    assert {key.rate for key in read(file) if key.name == "one"} == {5.0}
+    third = keys.rotate(file, "one", 0)
+    found = KeyFile(file)
+    assert [found.find(key) is not None for key in (other, first, second, third)] == [True, False, False, True]
+    assert [" until " in keys.shown(key) for key in read(file)] == [False, True, False]
+    with pytest.raises(ScriptError, match="has no key of the name 'two'"):
+        keys.rotate(file, "two", 1)
+    keys.remove(file, "one")
+    assert [key.name for key in read(file)] == ["other"]
+
+
 def test_what_cannot_be_is_told_and_changes_nothing(tmp_path):
     file = tmp_path / "keys"
     keys.add(file, "one", None)
     before = file.read_text()
-    with pytest.raises(ScriptError, match="choose another name"):
+    with pytest.raises(ScriptError, match="rotate or remove it, or choose another name"):
         keys.add(file, "one", None)
     with pytest.raises(ConfigurationError, match="is no name"):
         keys.add(file, "o/ne", None)

@@ -8,6 +8,7 @@ from deployments.ingress.keys import Key, KeyFile, digest, parse, read
 from tests.unit.deployments.ingress.clock import Clock
 
 A, B = digest("a").hex(), digest("b").hex()
+SOON, PAST = "2999-01-01T00:00:00Z", "2001-01-01T00:00:00+02:00"
 
 
 def test_a_file_has_a_key_a_line_and_comments():
@@ -30,6 +31,10 @@ def test_a_file_has_a_key_a_line_and_comments():
         (f"mo/bile {A}", "'mo/bile' is no name"),
         (f"{'n' * 65} {A}", "is no name"),
         (f"mobile {A}\nmobile {B}", "line 2: the name 'mobile' is used twice"),
+        (f"mobile {A} until={SOON}\nmobile {A} until={SOON}\nmobile {B}", "line 3: the name 'mobile' is used twice"),
+        (f"mobile {A} until=tomorrow", "no time with a zone"),
+        (f"mobile {A} until=2026-12-01T12:00:00", "no time with a zone"),
+        (f"mobile {A} until={SOON} 5", "line 1"),
         ("\n".join(f"n{i} {A}" for i in range(keys.MOST_KEYS + 1)), "more than 1000 keys"),
     ],
 )
@@ -57,6 +62,17 @@ def test_only_a_key_of_the_file_is_found(tmp_path):
     # A digest is no key; and text may be half a character.
     for none in ("", "c", "A", "a ", A, "\udcff", "\ud800"):
         assert found.find(none) is None
+
+
+def test_a_name_has_two_keys_until_the_end_of_one(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text(f"one {A} until={SOON}\none {B} 7\n")
+    both = KeyFile(file)
+    assert [both.find(key).name for key in "ab"] == ["one", "one"]
+    file.write_text(f"one {A} 7 until={PAST}\none {B} 7\n")
+    later = KeyFile(file)
+    assert later.find("a") is None
+    assert later.find("b") == Key("one", digest("b"), 7.0)
 
 
 def test_a_changed_file_is_read_again_and_a_bad_one_refused(tmp_path, caplog):

@@ -127,7 +127,9 @@ def test_one_image_is_read_no_further_than_an_image_may_be(headers):
 
 
 OF_IMAGES = {
-    "/v2/models/ensemble/infer": b'{"inputs": [{"name": "image", "shape": [2], "datatype": "BYTES", "data": [%b, %b]}]}',
+    "/v2/models/ensemble/infer": b"""{"inputs": [
+        {"name": "image", "datatype": "BYTES", "shape": [2], "data": [%b, %b]}
+    ]}""",
     "/v1/models/ensemble:predict": b'{"instances": [{"b64": %b}, {"b64": %b}]}',
 }
 
