@@ -17,9 +17,9 @@ from deployments.ray_internals.address import CLUSTER_PORT, HOST_ADDRESS, cluste
 from scripts.configuration import why_serve
 from scripts.doctor.finding import Finding
 from scripts.errors import ScriptError
-from scripts.serve import machines, tls
+from scripts.serve import machines
 from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH, set_variables
-from scripts.serve.exposure import check_exposure
+from scripts.serve.exposure import CERTIFICATE, CERTIFICATE_KEY, certificate_named, check_exposure
 from scripts.serve.ports import Port, check_ports
 
 
@@ -65,7 +65,7 @@ def port(joined_at: Port) -> Finding:
 def exposure(config: Mapping[str, Any]) -> Finding:
     """Whether only clients with keys can use the service, which other machines reach."""
     try:
-        certificate = tls.named(dict(config))
+        certificate = certificate_named(dict(config))
         # What it prints are the warnings of a start.
         with redirect_stdout(io.StringIO()):
             check_exposure(copy.deepcopy(dict(config)), False, certificate is not None)
@@ -73,7 +73,7 @@ def exposure(config: Mapping[str, Any]) -> Finding:
         what, _, remedy = str(err).partition(". ")
         return Finding("wrong", f"cluster: {what}", remedy or "docs/security.md has the settings of TLS")
     if certificate is None:
-        remedy = f"{tls.CERTIFICATE} and {tls.KEY} in the environment of each machine (docs/security.md)"
+        remedy = f"{CERTIFICATE} and {CERTIFICATE_KEY} in the environment of each machine (docs/security.md)"
         return Finding("look", "cluster: clients need a key, which travels unencrypted", remedy)
     return Finding("ok", "cluster: clients need a key, which travels encrypted")
 

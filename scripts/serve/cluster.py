@@ -5,18 +5,20 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shlex
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from deployments.contract.names import MARK
-from deployments.ray_internals.fork_client import NO_CODE
+from deployments.ray_internals import fork_client
 from scripts.errors import ScriptError
 from scripts.serve.folder import RAY
 
@@ -27,6 +29,8 @@ STOP_TIMEOUT_S, END_TIMEOUT_S = 5.0, 20.0
 # Serve's REST interface, and the file of the session in which it writes its address once it listens.
 INTERFACE, INTERFACE_ADDRESS = "deployments.ray_internals.serve_interface", "serve_interface.address"
 INTERFACE_LOG, INTERFACE_TIMEOUT_S, LOOK_EVERY_S = "serve_interface.log", 60.0, 0.02
+# In a private folder: the socket of the fork server, and the program that asks it. So many may wait for it.
+SOCKET, PYTHON, MOST_WAITING = "forks", "python", 64
 # Without these there is no cluster.
 VITAL = ("gcs_server", "raylet")
 
@@ -91,7 +95,7 @@ class Cluster:
                 stdout=log,
                 stderr=log,
                 env=marked(),
-                cwd=NO_CODE,
+                cwd=fork_client.NO_CODE,
                 start_new_session=True,
             )
 
@@ -129,6 +133,41 @@ def start_ray(folder: Path, python: Path, *arguments: str) -> dict[str, Any]:
     for problem in printed["warnings"]:
         print(f"warning: {problem}", file=sys.stderr, flush=True)
     return printed
+
+
+@contextmanager
+def fork_server(folder: Path) -> Iterator[Path]:
+    """Start it in a private folder, and end it; the program that runs a script as Python would, by a fork if it can."""
+    process = fork_server_started(folder / SOCKET)
+    try:
+        yield python(folder)
+    finally:
+        # One that stands still would not end by SIGTERM.
+        process.kill()
+        process.wait()
+
+
+def python(folder: Path) -> Path:
+    """Write the program that asks the fork server in a folder, and runs this Python without one."""
+    program = folder / PYTHON
+    command = [sys.executable, "-I", "-S", fork_client.__file__, str(folder / SOCKET), sys.executable]
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n', encoding="utf-8")
+    program.chmod(0o700)
+    return program
+
+
+def fork_server_started(path: Path) -> subprocess.Popen[bytes]:
+    """A fork server that listens at a path. It alone has the socket: when it ends, nobody waits any more."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(MOST_WAITING)
+        descriptor = listener.fileno()
+        return subprocess.Popen(  # noqa: S603
+            [sys.executable, "-P", "-m", "deployments.ray_internals.fork_server", str(descriptor)],
+            env=marked(),
+            pass_fds=[descriptor],
+            start_new_session=True,
+        )
 
 
 def below(names: Collection[str]) -> dict[str, psutil.Process | None]:

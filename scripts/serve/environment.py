@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import shlex
 import tempfile
@@ -24,6 +25,8 @@ PROPAGATORS = {"", "tracecontext", "baggage", "none"}
 FOLDER = Path.home() / ".config" / "ensemble-serving"
 # Not where Ray looks by itself: a token there turns authentication on for every other Ray of this user.
 TOKEN_FILE = FOLDER / "ray_token"
+# Files that a server may have open: more than HAProxy needs, and few enough for programs that look at each number.
+FILES = 65_536
 
 
 def switches() -> dict[str, str]:
@@ -56,6 +59,14 @@ def set_variables() -> None:
     rays = AUTHENTICATION if address.is_in_cluster() else ON_LOOPBACK
     for name, value in {**switches(), **rays}.items():
         os.environ.setdefault(name, value)
+
+
+def raise_file_limit() -> None:
+    """Raise the limit of this process, and of those that it starts, as far as the system lets it and it is useful."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def ensure_token(file: Path) -> None:

@@ -1,7 +1,10 @@
-"""Who could reach the service, by its configuration: other machines only with keys, unless a flag says otherwise."""
+"""Who could reach the service, other machines only with keys or by a flag; and the certificate and key of TLS."""
 
 from __future__ import annotations
 
+import os
+import ssl
+from pathlib import Path
 from typing import Any
 
 from deployments.contract.hosts import is_loopback
@@ -10,6 +13,10 @@ from scripts.errors import ScriptError
 
 UNENCRYPTED = "warning: what clients send, their keys too, travels unencrypted; docs/security.md says how to have TLS"
 OTHERS = "warning: Serve's own ports can be reached too, in the clear; docs/security.md has rules for a firewall"
+
+# The environment's names of the certificate and the key with which HAProxy terminates TLS, for HTTP and gRPC.
+CERTIFICATE, CERTIFICATE_KEY = "ENSEMBLE_TLS_CERTIFICATE", "ENSEMBLE_TLS_KEY"
+BY_SERVE = ("ssl_certfile", "ssl_keyfile")
 
 
 def has_keys(config: dict[str, Any]) -> bool:
@@ -65,3 +72,35 @@ def _access(application: dict[str, Any]) -> dict[str, Any]:
     access = (application.get("args") or {}).get("access")
     # What is no mapping is refused with the other arguments.
     return access if isinstance(access, dict) else {}
+
+
+def certificate_named(config: dict[str, Any]) -> tuple[Path, Path] | None:
+    """The absolute paths of a Serve config's certificate and key, checked; None where there is to be no TLS.
+
+    Raises:
+        ScriptError: HAProxy can't use them; the message says why.
+    """
+    if any(config.get("http_options", {}).get(name) for name in BY_SERVE):
+        raise ScriptError(
+            f"http_options.ssl_certfile is for Serve's own proxy, and HAProxy is in front; set {CERTIFICATE} "
+            f"and {CERTIFICATE_KEY} in the environment instead, for HTTP and gRPC alike"
+        )
+    given = {name: Path(os.environ[name]).absolute() for name in (CERTIFICATE, CERTIFICATE_KEY) if os.environ.get(name)}
+    if not given:
+        return None
+    if missing := sorted({CERTIFICATE, CERTIFICATE_KEY} - set(given)):
+        raise ScriptError(f"TLS needs {missing[0]} too, the path of a PEM file")
+    check_certificate(given[CERTIFICATE], given[CERTIFICATE_KEY])
+    return given[CERTIFICATE], given[CERTIFICATE_KEY]
+
+
+def check_certificate(file: Path, key: Path) -> None:
+    """Raise ScriptError unless HAProxy could use a certificate and its key."""
+    for path, name in ((file, CERTIFICATE), (key, CERTIFICATE_KEY)):
+        if not os.access(path, os.R_OK):
+            raise ScriptError(f"{name}: {path} can't be read")
+    try:
+        # Without this OpenSSL would ask the terminal for a password.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(file, key, password=str)
+    except (ssl.SSLError, ValueError) as err:
+        raise ScriptError(f"{file} and {key} are no certificate with its key, both PEM, unencrypted: {err}") from err

@@ -18,8 +18,8 @@ from pathlib import Path
 from deployments.contract.names import COMPRESSED
 from deployments.ingress.listeners.slot import COMMANDS, PROTOCOLS, SERVER, SLOTS, command, opened, opening, path
 from scripts.errors import ScriptError
-from scripts.serve import tls
 from scripts.serve.cluster import marked
+from scripts.serve.exposure import check_certificate
 from scripts.serve.pulse import Pulse
 
 TEMPLATE = Path(__file__).with_name("haproxy.cfg")
@@ -190,7 +190,7 @@ class HAProxy:
         # Whatever comes of it, so that a bad one is warned of once.
         self._read_ns = modified
         try:
-            tls.check(*self._tls)
+            check_certificate(*self._tls)
             # An empty line would end the command.
             lines = "\n".join(line for line in self._write_certificate(*self._tls).splitlines() if line.strip())
             command(self._folder, f"set ssl cert {self._certificate} <<\n{lines}\n")

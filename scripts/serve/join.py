@@ -23,16 +23,14 @@ from deployments.ray_internals.address import HOST_ADDRESS
 from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.flags import described
-from scripts.serve import machines, tls
-from scripts.serve.cluster import below, clear_leftovers, end_all_below, ended, start_ray
-from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH, check_propagators, set_up
-from scripts.serve.exposure import check_exposure
+from scripts.serve import machines
+from scripts.serve.cluster import below, clear_leftovers, end_all_below, ended, python, start_ray
+from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH, check_propagators, raise_file_limit, set_up
+from scripts.serve.exposure import certificate_named, check_exposure
 from scripts.serve.folder import private_folder
-from scripts.serve.forks import python
 from scripts.serve.front import in_front, needed_ports
 from scripts.serve.guardian import guarded
 from scripts.serve.haproxy import HAProxy
-from scripts.serve.limits import raise_file_limit
 from scripts.serve.ports import check_ports, wanted
 from scripts.serve.server import LOOK_EVERY_S, health, say_stopping, stop_signals
 
@@ -82,7 +80,7 @@ def join(address: str) -> None:
     raise_file_limit()
     config, common = machines.published(address)
     machines.listen_on_own_address(config)
-    certificate = tls.named(config)
+    certificate = certificate_named(config)
     # Whether keys are required was decided at the head.
     check_exposure(config, True, certificate is not None)
     if different := list(machines.differences(common, machines.common(config))):

@@ -21,18 +21,16 @@ from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING
 from deployments.ray_internals.address import host_address, is_in_cluster
 from scripts import configuration
 from scripts.errors import ScriptError
-from scripts.serve import deploy, machines, tls
+from scripts.serve import deploy, machines
 from scripts.serve.api import ServeApi
-from scripts.serve.cluster import Cluster, clear_leftovers, end_at_once, mark
+from scripts.serve.cluster import Cluster, clear_leftovers, end_at_once, fork_server, mark
 from scripts.serve.deploy import DASHBOARD, HOST, JSON_LOGS, KEPT, SERVER, SESSION, WITHOUT_KEYS
-from scripts.serve.environment import for_clients, set_up, set_variables
-from scripts.serve.exposure import check_exposure, has_keys
+from scripts.serve.environment import for_clients, raise_file_limit, set_up, set_variables
+from scripts.serve.exposure import certificate_named, check_exposure, has_keys
 from scripts.serve.folder import private_folder
-from scripts.serve.forks import fork_server
 from scripts.serve.front import in_front, needed_ports
 from scripts.serve.guardian import guarded
 from scripts.serve.haproxy import HAProxy
-from scripts.serve.limits import raise_file_limit
 from scripts.serve.logs import Logs, Record
 from scripts.serve.ports import check_ports, move, wanted
 from scripts.shipped import shipped
@@ -112,7 +110,7 @@ def serve(
     # Serve's own default is every interface.
     config["http_options"] = {"host": LOOPBACK, **(config.get("http_options") or {})}
     machines.listen_on_own_address(config)
-    certificate = tls.named(config)
+    certificate = certificate_named(config)
     check_exposure(config, without_keys, certificate is not None)
     keeps = deploy.keeps(written, deploy.kept(config))
     http, grpc, metrics, ray_metrics = wanted(config)

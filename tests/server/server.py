@@ -19,9 +19,9 @@ import yaml
 from ray.serve.context import _set_global_client
 
 from deployments.contract.hosts import RAY_METRICS_SETTING
+from scripts.serve.exposure import CERTIFICATE
 from scripts.serve.folder import PREFIX, RAY
 from scripts.serve.ports import METRICS_SETTING
-from scripts.serve.tls import CERTIFICATE
 
 SERVICES = ("open_inference", "tensorflow_serving", "health", "feedback", "seldon")
 

@@ -21,7 +21,7 @@ from selenium.webdriver.common.keys import Keys
 
 from ensemble_serving.protocol import inference_pb2 as pb
 from scripts import keys
-from scripts.serve.tls import CERTIFICATE, KEY
+from scripts.serve.exposure import CERTIFICATE, CERTIFICATE_KEY
 from tests.certificates import self_signed
 from tests.conftest import ROOT
 from tests.server.clients import Calls, infer_request
@@ -55,7 +55,7 @@ def running(repository, tmp_path_factory):
     # On, so that the OpenAPI document has every path.
     on = {"access": {"keys": str(file), "operators": ["operator"]}, "ingress": {"shared_memory_prefix": "access"}}
     content = config(repository, "inline", **on, feedback={})
-    server = Server(content, **{CERTIFICATE: str(certificate), KEY: str(key)})
+    server = Server(content, **{CERTIFICATE: str(certificate), CERTIFICATE_KEY: str(key)})
     seen, done = set(), threading.Event()
     watcher = threading.Thread(target=watch, args=(server, seen, done))
     watcher.start()

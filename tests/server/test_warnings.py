@@ -15,7 +15,7 @@ import yaml
 from deployments.repository.sources import manifest
 from scripts import keys
 from scripts.configuration import check
-from scripts.serve.tls import CERTIFICATE, KEY
+from scripts.serve.exposure import CERTIFICATE, CERTIFICATE_KEY
 from tests import pictures
 from tests.certificates import self_signed
 from tests.conftest import ROOT
@@ -135,7 +135,7 @@ def changing(tmp_path_factory):
     arguments = content["applications"][0]["args"]
     arguments["members"][0] |= {"version": 1, "canary": {"version": 2, "share": 0.5, "least": 10}}
     certificate, key = self_signed(folder)
-    environment = {CERTIFICATE: str(certificate), KEY: str(key), "XDG_CACHE_HOME": str(folder / "cache")}
+    environment = {CERTIFICATE: str(certificate), CERTIFICATE_KEY: str(key), "XDG_CACHE_HOME": str(folder / "cache")}
     with pytest.MonkeyPatch.context() as patch, Site(folder / "models") as site:
         patch.setenv("XDG_CACHE_HOME", environment["XDG_CACHE_HOME"])
         arguments["model_repository"] = f"{site.url}#sha256={manifest.write(folder / 'models')}"

@@ -22,8 +22,8 @@ from ensemble_capacity.load.server import Server
 from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.process import says_ready, started
+from scripts.serve.exposure import CERTIFICATE, CERTIFICATE_KEY
 from scripts.serve.ports import Port, check_ports
-from scripts.serve.tls import CERTIFICATE, KEY
 
 READY_TIMEOUT_S, WARM_UP_S = 240.0, 1.5
 # Serving takes as many ports in a row.
@@ -47,7 +47,7 @@ def serving(config: Mapping[str, Any], cores: int | None = None, traced_in: Path
         file, log, port = Path(folder) / "config.yaml", Path(folder) / "log", free_ports()
         file.write_text(yaml.safe_dump(opened(config)), encoding="utf-8")
         command = [sys.executable, "-P", "-m", "scripts.serve", str(file), "--ports-from", str(port)]
-        environment = {name: value for name, value in os.environ.items() if name not in {CERTIFICATE, KEY}}
+        environment = {name: value for name, value in os.environ.items() if name not in {CERTIFICATE, CERTIFICATE_KEY}}
         environment |= {} if traced_in is None else {"OTEL_TRACES_EXPORTER": "file"}
         with confined(cores):
             stack.enter_context(started(command, log, says_ready, READY_TIMEOUT_S, cwd=traced_in, env=environment))

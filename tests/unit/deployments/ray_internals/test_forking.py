@@ -11,7 +11,7 @@ import pytest
 import ray
 
 from deployments.ray_internals import agent, fork_client, ray_env
-from scripts.serve.forks import SOCKET, python, started
+from scripts.serve.cluster import SOCKET, fork_server_started, python
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ print(json.dumps(told), sys.stdin.readline())
 def forks(tmp_path_factory):
     """The program that asks a fork server."""
     folder = tmp_path_factory.mktemp("forks")
-    server = started(folder / SOCKET)
+    server = fork_server_started(folder / SOCKET)
     yield python(folder)
     server.kill()
     server.wait()
