@@ -18,7 +18,7 @@ from deployments.members.local import LocalMember
 from deployments.protocol.functions import FEEDBACK, SELDON, SERVED_BY
 from deployments.repository.sources.location import split_model
 from graph.pipeline.quorum import PATIENT_SHARE
-from graph.user_config import check_user_config
+from graph.user_config import check_user_config, with_user_config
 
 if TYPE_CHECKING:
     from graph.config import EnsembleConfig
@@ -355,7 +355,7 @@ def warnings_of_application(
     serve: Mapping[str, Any], application: Mapping[str, Any], seen: Seen
 ) -> Iterator[Ineffective]:
     """What does nothing in a Serve config, beside one application of it or in its arguments."""
-    yield from warnings_of_arguments(seen.config, seen.classes)
+    yield from warnings_of_arguments(with_user_config(application, seen.config), seen.classes)
     yield from _found(SERVE, "warned", {**serve, "applications": [application]}, seen)
 
 

@@ -628,6 +628,22 @@ def test_a_user_config_that_a_replica_would_refuse_is_refused(root, deployment, 
     assert not told(root, members, None, {"deployments": [{**INGRESS, "user_config": good}]})
 
 
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"max_batch_size": 1, "batch_wait_ms": 5}, "ingress.batch_wait_ms"),
+        ({"nodes": {"Labeler": {"top_k": 9}}}, "labeler.top_k"),
+        (
+            {"nodes": {"JpegTransformer": {"max_image_bytes": 2**20}}, "max_request_bytes": 8192},
+            "transformer.max_image_",
+        ),
+    ],
+)
+def test_a_user_config_that_can_not_act_is_told(root, change, field):
+    [found] = told(root, {}, None, {"deployments": [{**INGRESS, "user_config": change}]})
+    assert found.startswith(field)
+
+
 def test_a_user_config_for_what_clients_have_loaded_is_checked_like_the_rest(root):
     args = {"access": {"operators": "anyone"}}
     for change, is_right in (({"unloaded": ["one"], "loaded": {"one": 2}}, True), ({"unload": ["one"]}, False)):
