@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 import yaml
 from pydantic import BaseModel
@@ -18,6 +19,7 @@ from deployments.contract.rollout import ShadowSettings
 from deployments.doors import MEMBERS, find_class, names
 from deployments.ingress.listeners.slot import APPLICATION, FUNCTIONS
 from deployments.members.versioned import VersionSettings
+from deployments.tensors import convert_pixels
 from graph import rules
 from graph.app import build
 from graph.config import EnsembleConfig, parse
@@ -39,9 +41,11 @@ INLINE = {name: {"placement": "inline"} for name in ("transformer", "combiner", 
 ONE = {"name": "one", "placement": "inline", "threads": 1, "streams": 1, "version": 1}
 SIX = {**ONE, "name": "six"}
 REMOTE = {"name": "far", "kind": "open_inference", "url": "http://127.0.0.1:9", "labels": ["a", "b"], "size": [8, 8]}
+TYPED = {"kind": "tensorflow_serving", "datatype": "FP32"}
 CANARY = {"version": 2, "share": 1.0}
 SHADOW = {**SIX, "role": "shadow", "share": 1.0}
 JPEG, OTHER, LARGE = pictures.jpeg(), pictures.jpeg(seed=1), pictures.encode(pictures.noise(400, 400), ".png")
+ENORMOUS = pictures.encode(pictures.grey(128, 2500, 2500), ".png")
 # Light in the middle, and dark at the sides.
 MIDDLE = pictures.grey(0)
 MIDDLE[16:48, 16:48] = 255
@@ -139,6 +143,7 @@ SERVED = {
     "TransformerSettings": {
         "max_image_bytes": ({"transformer": {"max_image_bytes": 1024}}, sends()),
         "max_image_pixels": ({"transformer": {"max_image_pixels": 1024}}, sends()),
+        "max_decoding_bytes": ({"transformer": {"max_decoding_bytes": 2**25}}, sends(ENORMOUS)),
     },
     "OpenVino": {
         "performance_hint": (one(performance_hint="LATENCY"), compiled("PERFORMANCE_HINT")),
@@ -280,6 +285,13 @@ def undescribed(args):
     return parse(args).members[0].connect("127.0.0.1", 10)._configured
 
 
+def called(args):
+    """What a server is sent for pixels."""
+    [member] = parse(args).members
+    pixels = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(1, 8, 8, 3)
+    return convert_pixels(pixels, member.bind(undescribed(args)), member).tolist()
+
+
 def stored(args):
     """The time that Redis may take, and its password."""
     options = parse(args).cache.store()._client.connection_pool.connection_kwargs
@@ -319,6 +331,13 @@ MADE = {
             {"cache": {"redis": "redis://a"}},
         ),
     },
+    "TensorSettings": {
+        **{name: (far(**TYPED, **{name: "other"}), undescribed, far(**TYPED)) for name in ("input", "output")},
+        **{
+            name: (far(**TYPED, **{name: value}), called, far(**TYPED))
+            for name, value in {"layout": "NCHW", "color": "RGB", "mean": [1, 1, 1], "scale": [2, 2, 2]}.items()
+        },
+    },
     "RemoteConfig": {
         "url": (far(url="grpc://127.0.0.1:9"), connects, far()),
         "model": (far(model="other"), connects, far()),
@@ -336,7 +355,7 @@ MADE = {
 TESTED = {
     "deployments/transformer": {
         "TransformerConfig": ["isolate"],
-        "TransformerSettings": ["max_decoding_bytes", "decode_timeout_ms"],
+        "TransformerSettings": ["decode_timeout_ms"],
     },
     "deployments/ingress": {
         "IngressSettings": [
@@ -344,7 +363,7 @@ TESTED = {
             *("max_arriving", "min_body_rate", "retry_after_s", "fair_by", "timeout_ms"),
         ]
     },
-    "deployments/members": {"TensorSettings": ["input", "output", "scores", "layout", "color", "mean", "scale"]},
+    "deployments/members": {"TensorSettings": ["scores"]},
     "deployments/remote": {
         "RemoteConfig": [
             *("version", "timeout_ms", "max_batch_size", "retries", "break_after"),
