@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from itertools import chain
@@ -205,68 +205,54 @@ def doubts(config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[str]:
 class Checks:
     """Checks a Serve config and the applications of this project in it, while this process does something else.
 
-    In processes of their own, because what they load for that would stay in this one. They end by themselves.
+    In a process of its own, because what that loads would stay in this one. It ends by itself.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self._names, self._applications = _apart(_names, config), _apart(_applications, config)
+        context = multiprocessing.get_context("fork")
+        self._found, theirs = context.Pipe(duplex=False)
+        context.Process(target=_send, args=(config, theirs), daemon=True).start()
+        theirs.close()
 
     def wait_for_arguments(self) -> None:
         """Wait for what needs neither models nor Ray: the arguments and the entries of `deployments`.
 
         Raises:
             ConfigurationError: an application can't be served.
-            ScriptError: a process ended by something else.
+            ScriptError: the process ended by something else.
         """
-        _received(self._applications)
+        self._receive()
 
     def wait(self) -> None:
         """Wait for the rest, and print the doubts; call `wait_for_arguments` before.
 
         Raises:
             ConfigurationError: an application can't be served, or a name is like one of Serve's, and is none.
-            ScriptError: a process ended by something else.
+            ScriptError: the process ended by something else.
         """
-        _received(self._names)
-        print(*(f"warning: {doubt}\n" for doubt in _received(self._applications)), sep="", end="", flush=True)
+        print(*(f"warning: {doubt}\n" for doubt in self._receive()), sep="", end="", flush=True)
+
+    def _receive(self) -> Any:
+        try:
+            received = self._found.recv()
+        except EOFError as err:
+            raise ScriptError("reading the configuration and its models ended the process; see above") from err
+        if isinstance(received, Exception):
+            raise received
+        return received
 
 
-def _apart(check: Callable[[Mapping[str, Any]], Iterator[Any]], config: Mapping[str, Any]) -> Connection:
-    """Run a check in a process of its own; what it yields, or the error that it raises, comes out of the pipe."""
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-    context.Process(target=_send, args=(check, config, theirs), daemon=True).start()
-    theirs.close()
-    return ours
-
-
-def _send(check: Callable[[Mapping[str, Any]], Iterator[Any]], config: Mapping[str, Any], pipe: Connection) -> None:
+def _send(config: Mapping[str, Any], pipe: Connection) -> None:
     # Nobody may wait for it any more.
     with suppress(BrokenPipeError):
         try:
-            for each in check(config):
+            for each in _check(config):
                 pipe.send(each)
         except (ConfigurationError, ScriptError, OSError, ValueError) as err:
             pipe.send(err)
 
 
-def _received(pipe: Connection) -> Any:
-    try:
-        received = pipe.recv()
-    except EOFError as err:
-        raise ScriptError("reading the configuration and its models ended the process; see above") from err
-    if isinstance(received, Exception):
-        raise received
-    return received
-
-
-def _names(config: Mapping[str, Any]) -> Iterator[None]:
-    check_names(config)
-    check_schema(config)
-    yield None
-
-
-def _applications(config: Mapping[str, Any]) -> Iterator[Any]:
+def _check(config: Mapping[str, Any]) -> Iterator[Any]:
     """Nothing once the arguments are checked, and the doubts once all is."""
     # What it would warn of is logged again by the process that builds the application.
     logging.disable(logging.WARNING)
@@ -274,6 +260,8 @@ def _applications(config: Mapping[str, Any]) -> Iterator[Any]:
     for application in ours(config):
         check_arguments(application, config)
     yield None
+    check_names(config)
+    check_schema(config)
     yield list(dict.fromkeys(chain.from_iterable(_warnings(application, config) for application in ours(config))))
 
 

@@ -36,35 +36,9 @@ from scripts.serve.server import LOOK_EVERY_S, health, say_stopping, stop_signal
 
 JOINED = """Joined the cluster of {address} as {host}. Serve places replicas here as far as the configuration has them:
 `num_replicas` of each deployment is for all machines together. Metrics: http://{metrics}/metrics"""
+LOST = "this machine is no longer in the cluster: the head at {address} has stopped or can't be reached, or see"
 READY = "Ready: {url} answers by a replica of this machine. Stop: Ctrl-C"
 NOT_READY = "No replica of this machine answers at {url} any more"
-
-
-class JoinedNode:
-    """A node of Ray on this machine that belongs to a cluster, from its start to its end.
-
-    Attributes:
-        session: the folder of Ray's session on this machine, with its logs.
-        metrics: the address and the port of this machine's metrics.
-    """
-
-    def __init__(self, folder: Path, address: str) -> None:
-        """Join the cluster whose head has this address; raises ScriptError if that fails.
-
-        Ray's files are in a folder that only this user can enter.
-        """
-        self._address = address
-        printed = start_ray(folder, python(folder), f"--join={address}")
-        self.session, self.metrics = Path(printed["session"]), str(printed["metrics"])
-        self._vital = below(["raylet"])
-
-    def check(self) -> None:
-        """Raise ScriptError if this machine is no longer in the cluster."""
-        if ended(self._vital):
-            raise ScriptError(
-                f"this machine is no longer in the cluster: the head at {self._address} has stopped or can't be "
-                f"reached, or see {self.session}/logs"
-            )
 
 
 def join(address: str) -> None:
@@ -95,9 +69,8 @@ def join(address: str) -> None:
         clear_leftovers()
         check_ports(*needed_ports(config))
         front = in_front(folder, config, http, grpc, metrics, certificate)
-        with front as haproxy, joined(folder, address, haproxy) as node:
-            print(JOINED.format(address=address, host=os.environ[HOST_ADDRESS], metrics=node.metrics), flush=True)
-            watch(node, haproxy, url, stop)
+        with front as haproxy, joined(folder, address, haproxy) as logs:
+            watch(f"{LOST.format(address=address)} {logs}", haproxy, url, stop)
             say_stopping()
 
 
@@ -109,10 +82,21 @@ def require_token() -> None:
 
 
 @contextmanager
-def joined(folder: Path, address: str, haproxy: HAProxy | None) -> Iterator[JoinedNode]:
-    """This machine's node of Ray; in the end requests that have come are answered, and every process ends."""
+def joined(folder: Path, address: str, haproxy: HAProxy | None) -> Iterator[Path]:
+    """Have a node of Ray that belongs to the cluster whose head has this address, with its files in a private folder.
+
+    In the end requests that have come are answered, and every process ends.
+
+    Yields:
+        The folder of the logs.
+
+    Raises:
+        ScriptError: this machine can't join.
+    """
     try:
-        yield JoinedNode(folder, address)
+        node = start_ray(folder, python(folder), f"--join={address}")
+        print(JOINED.format(address=address, host=os.environ[HOST_ADDRESS], metrics=node["metrics"]), flush=True)
+        yield Path(node["session"]) / "logs"
     finally:
         try:
             if haproxy is not None:
@@ -121,15 +105,16 @@ def joined(folder: Path, address: str, haproxy: HAProxy | None) -> Iterator[Join
             end_all_below()
 
 
-def watch(node: JoinedNode, haproxy: HAProxy | None, url: str, stop: threading.Event) -> None:
+def watch(lost: str, haproxy: HAProxy | None, url: str, stop: threading.Event) -> None:
     """Report whether this machine answers, until it is to stop.
 
     Raises:
-        ScriptError: it is no longer in the cluster.
+        ScriptError: it is no longer in the cluster, with the words for this.
     """
-    was_ready = False
+    vital, was_ready = below(["raylet"]), False
     while not stop.wait(LOOK_EVERY_S):
-        node.check()
+        if ended(vital):
+            raise ScriptError(lost)
         if haproxy is not None:
             haproxy.renew()
         if (ready := is_ready(url)) != was_ready:
