@@ -30,12 +30,7 @@ DOWN = "the application is not there; try again later"
 MOST_CONNECTIONS, FILES_EACH, OTHER_FILES, SHARE = 8192, 2, 512, 4
 # How much of a body must have come before it is handed on, and within how many seconds.
 BEGINNING_BYTES, BEGINNING_S = 8192, 10
-# A body that fits a buffer beside its headers is handed on whole, if it comes within so many seconds: 1 KiB a second.
-BUFFER_BYTES, WHOLE_S = 65_536, 70
-# How many requests of an address may ask by `Expect: 100-continue` at a time, before any of the body has come.
-ASKING = 64
 SLOW = f"of the body less than {BEGINNING_BYTES} bytes came in {BEGINNING_S} s; send it faster"
-TOO_LARGE = "a message may have 256 KiB, and more only for ModelInfer, Predict, Classify and SendFeedback; send less"
 BUSY = "too many messages of this size are on their way; try again later"
 TLS = " ssl crt {} alpn {} ssl-min-ver TLSv1.2 no-tls-tickets"
 START_TIMEOUT_S = 30.0
@@ -108,12 +103,8 @@ def configuration(folder: Path, listening: Listening) -> str:
         slow=SLOW,
         busy=BUSY,
         compressed=COMPRESSED,
-        too_large=TOO_LARGE,
         beginning_bytes=BEGINNING_BYTES,
         beginning_s=BEGINNING_S,
-        buffer_bytes=BUFFER_BYTES,
-        whole_s=WHOLE_S,
-        asking_each=ASKING,
         connections=connections,
         connections_kept=connections // 2,
         connections_each=-(-connections // SHARE),
