@@ -2,11 +2,10 @@
 
     ensemble faults                          # every scenario
     ensemble faults members haproxy --markdown faults.md
-    ensemble faults hostile --help           # hostile input, which has options of its own
+    ensemble faults fuzz --help              # hostile and costly input, which has options of its own
     ensemble faults refusals --help          # more requests than a server can answer, likewise
     ensemble faults kills --help             # processes killed at any moment of a start, a load, a stop
     ensemble faults memory --help            # 200,000 requests, and the memory that they take
-    ensemble faults amplification --help     # small requests that cost much
 
 Each scenario starts a server of its own, of the shipped configuration with the bundled models. Clients never retry a
 request. It prints the requests that failed, the answers that lacked a member, the rate of answers during the fault as a
@@ -26,8 +25,7 @@ from tqdm import tqdm
 
 from lab.benchmark.workloads import workload
 from lab.faults import kills, memory, refusals
-from lab.faults.amplification import command as amplification
-from lab.faults.hostile import command as hostile
+from lab.faults.fuzz import command as fuzz
 from lab.faults.scenarios import SCENARIOS, Scenario
 from lab.faults.stage import CALM_S, stage
 from lab.faults.watch import Sight, sight
@@ -38,11 +36,10 @@ from scripts.serve.environment import set_up
 
 # What has options of its own.
 CAMPAIGNS = {
-    "hostile": hostile.main,
+    "fuzz": fuzz.main,
     "refusals": refusals.main,
     "kills": kills.main,
     "memory": memory.main,
-    "amplification": amplification.main,
 }
 HEADINGS = ("what is done", "requests", "failed", "degraded", "rate kept", "outage, s", "p99, ms")
 CLIENTS = 16

@@ -15,8 +15,7 @@ from deployments.contract.image_probe import (
     declared,
     read_jpeg,
 )
-from lab.faults.hostile.bombs import BOMBS
-from lab.faults.hostile.pictures import ANIMATED, FORMATS, animated, well_formed
+from lab.faults.fuzz.images import ANIMATED, BOMBS, FORMATS, animated, well_formed
 from tests import pictures
 
 

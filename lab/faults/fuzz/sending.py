@@ -1,8 +1,9 @@
-"""Sends hostile inputs, and judges what comes back."""
+"""Sends inputs, and judges what comes back."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import Callable
@@ -12,19 +13,19 @@ from typing import Any
 
 import grpc
 
-from lab.faults.hostile.inputs import Input
+from lab.faults.fuzz.inputs import Input
 
 # The server's deadline is 30 s, and so is its patience with a connection on which nothing comes.
-DEADLINE_S = 30.0
-GRACE_S = 5.0
+DEADLINE_S, GRACE_S = 30.0, 5.0
 MOST_READ = 4 * 1024 * 1024
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 RETRY_AFTER = re.compile(rb"\r\nretry-after: *\d", re.IGNORECASE)
-# That the server failed, and not the caller.
+# Statuses by which the server says that itself failed, and not the caller.
 GRPC_FAULTS = frozenset({"UNKNOWN", "INTERNAL", "DATA_LOSS", "ABORTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
+# HTTP/2 refuses headers that are too large by ending the connection.
 ENDED = re.compile("GOAWAY received; Error code: (9|11)")
-# No limit of the client's own, no second attempt, no connection that others use: it is the server that is looked at.
+# The client has no limits of its own, makes no second attempt, and shares no connection.
 CHANNEL = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_metadata_size", 10**6),
@@ -32,7 +33,7 @@ CHANNEL = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 PACKINGS = {"": None, "gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}
-# Between two pieces of a request that is sent in many, so that they don't arrive as one.
+# Between two pieces of a request, so that they don't arrive as one.
 PAUSE_S = 0.001
 
 
@@ -52,35 +53,32 @@ class Outcome:
 
 
 class Sender:
-    """Sends inputs to a server, each on a connection of its own: what ends one is no other's business."""
+    """Sends inputs to a server, each on a connection of its own, because some inputs end their connection."""
 
     def __init__(self, host: str, http_port: int, grpc_port: int) -> None:
         """Set where the server listens."""
         self._http, self._grpc = (host, http_port), (host, grpc_port)
 
     async def send(self, sent: Input) -> Outcome:
-        """What becomes of an input, within the deadline and some grace."""
+        """Send an input; the server has its deadline and some grace to answer."""
         began = time.monotonic()
         way = {"http": self._by_http, "grpc": self._by_grpc, "http2": self._by_http2}[sent.way]
         try:
             async with asyncio.timeout(DEADLINE_S + GRACE_S):
                 status, failure = await way(sent)
-            if status in sent.due:
-                failure = None
         except TimeoutError:
             status, failure = "hangs", f"no answer in {DEADLINE_S + GRACE_S:.0f} s"
-        return Outcome(status, time.monotonic() - began, failure)
+        return Outcome(status, time.monotonic() - began, None if status in sent.due else failure)
 
     async def _by_grpc(self, sent: Input) -> tuple[str, str | None]:
         async with grpc.aio.insecure_channel(f"{self._grpc[0]}:{self._grpc[1]}", options=CHANNEL) as channel:
+            call: Any = channel.unary_unary(sent.where)
+            timeout, compression = DEADLINE_S + GRACE_S, PACKINGS[sent.packing]
             try:
-                call: Any = channel.unary_unary(sent.method)
-                packing = PACKINGS[sent.packing]
-                await call(sent.content, metadata=sent.metadata, timeout=DEADLINE_S + GRACE_S, compression=packing)
+                await call(sent.content, metadata=sent.metadata, timeout=timeout, compression=compression)
             except grpc.aio.AioRpcError as err:
                 name, details = err.code().name, err.details() or ""
                 if ENDED.search(details):
-                    # The front ended the connection: it is how HTTP/2 refuses headers that are too large.
                     return "connection ended", None
                 return name, f"{name} {details}" if name in GRPC_FAULTS else None
             return "OK", None
@@ -95,18 +93,19 @@ class Sender:
         answer = await exchange(self._http, sent, is_whole)
         if answer is None:
             return "refused", "the connection was refused"
-        # A reader that was fooled answers twice.
         found = STATUS.match(answer)
         if found is None:
             return "closed", "the connection was closed without an answer" if sent.whole else None
         status = int(found[1])
         is_refusal = status == 503 and RETRY_AFTER.search(answer) is not None
-        fault = status >= 500 and status != 505 and not is_refusal
-        return str(status), f"{status} {answer[-300:]!r}" if fault else None
+        is_fault = status >= 500 and status != 505 and not is_refusal
+        if is_fault or (sent.documented and status >= 400 and not is_typed(answer)):
+            return str(status), f"{status} {answer[-300:]!r}"
+        return str(status), None
 
 
 async def exchange(where: tuple[str, int], sent: Input, is_enough: Callable[[bytes], bool]) -> bytes | None:
-    """What a server answers to bytes on a connection of their own; None if it takes none."""
+    """Send bytes on a connection of their own, and return what comes back; None if the server takes no connection."""
     try:
         reader, writer = await asyncio.open_connection(*where)
     except OSError:
@@ -135,13 +134,13 @@ async def _write(writer: asyncio.StreamWriter, sent: Input) -> None:
             await writer.drain()
             if sent.pieces > 1:
                 await asyncio.sleep(PAUSE_S)
-        if not sent.whole or sent.way == "http2":
-            # What is not whole stays so: the server need not wait for more.
+        if not sent.whole:
+            # The server need not wait for the rest.
             writer.write_eof()
 
 
 def is_whole(got: bytes) -> bool:
-    """Whether a whole answer of HTTP/1.1 is among these bytes."""
+    """Tell whether a whole answer of HTTP/1.1 is among these bytes."""
     head, end, body = got.partition(b"\r\n\r\n")
     if not end:
         return False
@@ -150,3 +149,13 @@ def is_whole(got: bytes) -> bool:
     if (length := LENGTH.search(head)) is not None:
         return len(body) >= int(length[1])
     return body.endswith(b"0\r\n\r\n") if b"chunked" in head.lower() else False
+
+
+def is_typed(answer: bytes) -> bool:
+    """Tell whether an error has a JSON body with an `error`, or with Seldon's `status`."""
+    _, _, body = answer.rpartition(b"\r\n\r\n")
+    try:
+        told = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(told, dict) and bool({"error", "status"} & told.keys())

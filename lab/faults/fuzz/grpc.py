@@ -1,0 +1,349 @@
+"""The fuzzer for gRPC: messages made from the descriptors, and frames of HTTP/2 that no library writes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from random import Random
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from deployments.protocol import seldon_pb2 as seldon
+from deployments.protocol import tensorflow_serving_pb2 as serving
+from deployments.protocol.services import SERVICES
+from ensemble_serving.protocol import inference_pb2 as inference
+from lab.faults.fuzz.images import IMAGES, photograph
+from lab.faults.fuzz.inputs import AWKWARD, CASES, Input, damaged, mutated, zeros
+
+Kind = Callable[[Random, int], bytes]
+# The fields from a message to one within it.
+Way = tuple[FieldDescriptor, ...]
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+VARINT, FIXED64, BYTES, OPEN, CLOSE = range(5)
+# The number of a field that no message has.
+UNKNOWN = 1000
+# An image may come as often as this, in about as many bytes together.
+MOST_IMAGES, MOST_BYTES = 64, 30 * 2**20
+BOMB_BYTES = 256 * 1024 * 1024
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+END_STREAM, END_HEADERS, LARGEST_FRAME = 1, 4, 16_384
+
+
+class GrpcFuzzer:
+    """Makes inputs for every method of every service.
+
+    Attributes:
+        endpoints: the methods.
+        kinds: by method, what can be made for it.
+    """
+
+    def __init__(self) -> None:
+        """List every method and kind."""
+        methods = {f"/{service.full_name}/{method.name}": method for service in SERVICES for method in service.methods}
+        self.kinds = {path: kinds(method.input_type) for path, method in methods.items()}
+        self.endpoints = list(self.kinds)
+
+    def made(self, where: str, what: str, key: str, rng: Random, size: int) -> Input:
+        """Make an input of a kind."""
+        metadata: list[tuple[str, str | bytes]] = [("authorization", f"Bearer {key}")] if key else []
+        make = self.kinds[where][what]
+        if what.startswith("HTTP/2 frames"):
+            return Input(where, what, make(rng, size), "http2", whole=False)
+        if what == "gRPC calls: odd metadata":
+            name, _, value = rng.choice(CASES["metadata"]).partition(b" ")
+            metadata.append((name.decode(), value if name.endswith(b"-bin") else value.decode("latin-1")))
+        method = rng.choice(CASES["grpc_methods"]).decode() if what == "gRPC calls: another method" else where
+        packing: Any = rng.choice(("gzip", "deflate")) if rng.random() < 0.1 else ""
+        return Input(method, what, make(rng, size), "grpc", bool(key), tuple(metadata), packing)
+
+
+def kinds(message: Descriptor) -> dict[str, Kind]:
+    """Return what can be sent to a method, by what is hostile or large about it."""
+    made: dict[str, Kind] = {
+        "gRPC messages: nothing": lambda rng, size: b"",
+        "gRPC messages: zeros": lambda rng, size: bytes(size),
+        "gRPC messages: random bytes": lambda rng, size: rng.randbytes(rng.randrange(300)),
+        "gRPC messages: deep groups": _groups,
+        "gRPC calls: odd metadata": partial(_whole, message.name),
+    }
+    made |= {f"gRPC fields: unknown: {name}": partial(_repeated, unit) for name, unit in _units(UNKNOWN).items()}
+    for way in _ways(message):
+        made |= {f"gRPC fields: {'.'.join(each.name for each in way)}: {name}": make for name, make in _large(way)}
+    if message.name in REQUESTS:
+        made["gRPC messages: damaged"] = lambda rng, size: damaged(_whole(message.name, rng, size), rng)
+        made["gRPC messages: wrong values"] = partial(_spoiled, message.name)
+        made |= {name: partial(_images, message.name, make) for name, make in IMAGES.items()}
+    if message.name == "ModelInferRequest":
+        made["gRPC messages: raw contents with false lengths"] = _false_lengths
+        made["gRPC calls: another method"] = lambda rng, size: rng.randbytes(rng.randrange(20))
+        made["HTTP/2 frames: a false length of the message"] = _false_prefix
+        made["HTTP/2 frames: decompression bomb"] = _bomb
+        made["HTTP/2 frames: wrong"] = _wrong_frames
+    return made
+
+
+def varint(number: int) -> bytes:
+    """Encode a number as protobuf does."""
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def field(number: int, content: bytes) -> bytes:
+    """Encode a field with a length: a text, a message, or packed numbers."""
+    return varint(number << 3 | BYTES) + varint(len(content)) + content
+
+
+def _units(number: int) -> dict[str, bytes]:
+    """Return a field in each of the ways of the wire, as small as it can be."""
+    return {
+        "empty": field(number, b""),
+        "zero": varint(number << 3 | VARINT) + b"\0",
+        "the largest number": varint(number << 3 | VARINT) + b"\xff" * 9 + b"\1",
+        "eight bytes": varint(number << 3 | FIXED64) + bytes(8),
+        "one byte, packed": field(number, b"\1" * 100),
+    }
+
+
+def _large(way: Way) -> Iterator[tuple[str, Kind]]:
+    number, kind = way[-1].number, way[-1].type
+    if kind in {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES}:
+        yield "long", partial(_long, way, b"x")
+        yield "long, of emoji", partial(_long, way, "\U0001f600".encode())
+    if kind == FieldDescriptor.TYPE_MESSAGE:
+        yield "long", partial(_long, way, b"\0")
+    for name, unit in _units(number).items():
+        yield name, partial(_within, way, unit)
+    # As many of the outer message, each with one of the inner.
+    if len(way) > 1:
+        yield "each in a message of its own", partial(_repeated, _wrapped(way, field(number, b"")))
+
+
+def _repeated(unit: bytes, rng: Random, size: int) -> bytes:
+    return unit * (size // len(unit))
+
+
+def _groups(rng: Random, size: int) -> bytes:
+    opening, closing = varint(UNKNOWN << 3 | OPEN), varint(UNKNOWN << 3 | CLOSE)
+    depth = size // (len(opening) + len(closing))
+    return opening * depth + closing * depth
+
+
+def _long(way: Way, unit: bytes, rng: Random, size: int) -> bytes:
+    return _wrapped(way, field(way[-1].number, unit * (size // len(unit))))
+
+
+def _within(way: Way, unit: bytes, rng: Random, size: int) -> bytes:
+    return _wrapped(way, _repeated(unit, rng, size))
+
+
+def _wrapped(way: Way, content: bytes) -> bytes:
+    for outer in reversed(way[:-1]):
+        content = field(outer.number, content)
+    return content
+
+
+def _ways(message: Descriptor, depth: int = 4) -> list[Way]:
+    """Return the way to each field of a message and of the messages within it, the outermost first."""
+    found: list[Way] = []
+    for each in message.fields:
+        found.append((each,))
+        if each.message_type is not None and depth > 1:
+            found += [(each, *inner) for inner in _ways(each.message_type, depth - 1)]
+    return found
+
+
+def _infer(images: list[bytes], raw: bool) -> Message:
+    request = inference.ModelInferRequest(model_name="ensemble", id="7")
+    tensor = request.inputs.add(name="image", datatype="BYTES", shape=[len(images)])
+    request.parameters["top_k"].int64_param = 1
+    request.outputs.add(name="label")
+    if raw:
+        request.raw_input_contents.append(b"".join(struct.pack("<I", len(image)) + image for image in images))
+    else:
+        tensor.contents.bytes_contents.extend(images)
+    return request
+
+
+def _predict(images: list[bytes], _: bool) -> Message:
+    shape = serving.TensorShapeProto(dim=[{"size": len(images)}])
+    tensor = serving.TensorProto(dtype="DT_STRING", tensor_shape=shape, string_val=images)
+    return serving.PredictRequest(model_spec={"name": "ensemble"}, inputs={"image": tensor})
+
+
+def _classification(images: list[bytes], _: bool) -> Message:
+    request = serving.ClassificationRequest(model_spec={"name": "ensemble"})
+    for image in images:
+        example = request.input.example_list.examples.add()
+        example.features.feature["image"].bytes_list.value.append(image)
+    return request
+
+
+def _seldon(images: list[bytes], _: bool) -> Message:
+    return seldon.SeldonMessage(binData=images[0])
+
+
+REQUESTS: dict[str, Callable[[list[bytes], bool], Message]] = {
+    "ModelInferRequest": _infer,
+    "PredictRequest": _predict,
+    "ClassificationRequest": _classification,
+    "SeldonMessage": _seldon,
+}
+
+
+def _images(message: str, make: Kind, rng: Random, size: int) -> bytes:
+    image = make(rng, min(size, MOST_BYTES))
+    count = min(rng.choice((1, MOST_IMAGES)), max(1, min(size, MOST_BYTES) // (len(image) + 1)))
+    return REQUESTS[message]([image] * count, rng.random() < 0.5).SerializeToString()
+
+
+def _whole(message: str, rng: Random, size: int) -> bytes:
+    """Return a valid message, empty where none is known."""
+    make = REQUESTS.get(message)
+    return make([photograph()], rng.random() < 0.5).SerializeToString() if make else b""
+
+
+def _spoiled(message: str, rng: Random, size: int) -> bytes:
+    """Return a valid message, of which one field has another value, or many more."""
+    whole = REQUESTS[message]([photograph()], rng.random() < 0.5)
+    holder, spoiled = rng.choice(list(_fields(whole)))
+    count = rng.choice((1, 64, 65, max(1, min(size, 100_000))))
+    if spoiled.message_type is None:
+        value = _value(spoiled, rng)
+        if spoiled.is_repeated:
+            getattr(holder, spoiled.name).extend([value] * count)
+        else:
+            setattr(holder, spoiled.name, value)
+    elif spoiled.message_type.GetOptions().map_entry:
+        for number in range(min(count, 10_000)):
+            getattr(holder, spoiled.name)[str(number)]  # Looking an entry up makes it.
+    elif spoiled.is_repeated:
+        for _ in range(min(count, 10_000)):
+            getattr(holder, spoiled.name).add()
+    return whole.SerializeToString()
+
+
+def _fields(message: Message) -> Iterator[tuple[Message, Any]]:
+    """Yield every field of a message, and of the messages that it holds."""
+    for each in message.DESCRIPTOR.fields:
+        yield message, each
+    for each, value in message.ListFields():
+        if each.message_type is None:
+            continue
+        if each.message_type.GetOptions().map_entry:
+            inner = [entry for entry in value.values() if isinstance(entry, Message)]
+        else:
+            inner = list(value) if each.is_repeated else [value]
+        for one in inner:
+            yield from _fields(one)
+
+
+def _value(of: Any, rng: Random) -> Any:
+    kind = of.cpp_type
+    if kind == FieldDescriptor.CPPTYPE_STRING:
+        text = rng.choice(CASES["strings"])
+        return text if of.type == FieldDescriptor.TYPE_BYTES else text.decode("latin-1")
+    if kind in {FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE}:
+        return rng.choice((0.0, float("nan"), float("inf"), -1e300 if kind == FieldDescriptor.CPPTYPE_DOUBLE else -1.0))
+    if kind == FieldDescriptor.CPPTYPE_BOOL:
+        return rng.random() < 0.5
+    if kind == FieldDescriptor.CPPTYPE_ENUM:
+        return rng.choice([each.number for each in of.enum_type.values])
+    bits = 31 if kind in {FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_UINT32} else 63
+    signed = kind in {FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64}
+    return rng.choice((0, 1, 2**bits - 1, *((-1, -(2**bits)) if signed else ())))
+
+
+def _false_lengths(rng: Random, size: int) -> bytes:
+    """Return raw contents whose elements or shape are not as long as they declare."""
+    asked = inference.ModelInferRequest(model_name="ensemble")
+    elements = [
+        struct.pack("<I", rng.choice(AWKWARD)) + rng.randbytes(rng.randrange(40)) for _ in range(rng.randrange(1, 4))
+    ]
+    shape = rng.choice(([1], [len(elements)], [-1], [2**62], [0], [], [1, 1], [1] * 1000))
+    asked.inputs.add(name="image", datatype="BYTES", shape=shape)
+    asked.raw_input_contents.extend([b"".join(elements)] * rng.choice((1, 1, 1, 2)))
+    return asked.SerializeToString()
+
+
+def frame(kind: int, flags: int, stream: int, content: bytes, length: int | None = None) -> bytes:
+    """Return a frame of HTTP/2; `length` is what it declares, where that is not its length."""
+    size = (len(content) if length is None else length) & 0xFFFFFF
+    return struct.pack(">I", size)[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + content
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """Return a header that is neither indexed nor compressed."""
+
+    def text(content: bytes) -> bytes:
+        size = len(content)
+        return (bytes([size]) if size < 127 else b"\x7f" + varint(size - 127)) + content
+
+    return b"\0" + text(name) + text(value)
+
+
+def headers(*more: tuple[bytes, bytes]) -> bytes:
+    """Return the header block of a call."""
+    block = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", INFER.encode()), (b":authority", b"ensemble"))
+    own = ((b"content-type", b"application/grpc"), (b"te", b"trailers"))
+    return b"".join(literal(*pair) for pair in (*block, *own, *more))
+
+
+def call(content: bytes, *more: tuple[bytes, bytes]) -> bytes:
+    """Return a connection with one call, whose data is this content."""
+    parts = [content[i : i + LARGEST_FRAME] for i in range(0, len(content), LARGEST_FRAME)]
+    data = b"".join(frame(DATA, END_STREAM if i == len(parts) - 1 else 0, 1, part) for i, part in enumerate(parts))
+    return PREFACE + frame(SETTINGS, 0, 0, b"") + frame(HEADERS, END_HEADERS, 1, headers(*more)) + data
+
+
+def _false_prefix(rng: Random, size: int) -> bytes:
+    body = _whole("ModelInferRequest", rng, size)
+    declared = rng.choice((0, 1, len(body) - 1, len(body) + 1, 2**31, 2**32 - 1))
+    return call(bytes([rng.choice((0, 0, 1, 7))]) + struct.pack(">I", declared) + body)
+
+
+@cache
+def _zeros() -> bytes:
+    return zeros(BOMB_BYTES, 31)
+
+
+def _bomb(rng: Random, size: int) -> bytes:
+    encoding = rng.choice((b"gzip", b"deflate", b"identity", b"br"))
+    return call(b"\1" + struct.pack(">I", len(_zeros())) + _zeros(), (b"grpc-encoding", encoding))
+
+
+def _wrong_frames(rng: Random, size: int) -> bytes:
+    start = PREFACE + frame(SETTINGS, 0, 0, b"")
+    opened = start + frame(HEADERS, END_HEADERS, 1, headers())
+    resets = (frame(HEADERS, END_HEADERS, n, headers()) + frame(RST_STREAM, 0, n, bytes(4)) for n in range(1, 801, 2))
+    made: tuple[Callable[[], bytes], ...] = (
+        lambda: start + frame(HEADERS, END_HEADERS, 1, headers(), length=2**24 - 1),
+        lambda: start + frame(HEADERS, 0, 1, headers()) + frame(CONTINUATION, 0, 1, literal(b"x", b"y" * 1000)) * 500,
+        lambda: start + frame(HEADERS, END_HEADERS, 2, headers()),
+        lambda: start + frame(HEADERS, END_HEADERS, 1, rng.randbytes(100)),
+        lambda: start + frame(HEADERS, END_HEADERS, 1, headers((b"x", b"y" * 100_000))),
+        lambda: start + frame(HEADERS, END_HEADERS | END_STREAM, 1, headers()),
+        lambda: start + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**32 - 1) * 100),
+        lambda: start + frame(SETTINGS, 0, 0, b"123"),
+        lambda: start + frame(PING, 0, 0, bytes(8)) * 2000,
+        lambda: start + frame(RST_STREAM, 0, 1, bytes(4)),
+        lambda: start + b"".join(resets),
+        lambda: opened + frame(RST_STREAM, 0, 1, bytes(4)),
+        lambda: opened + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 2**31 - 1)) * 2,
+        lambda: opened + frame(WINDOW_UPDATE, 0, 1, bytes(4)),
+        lambda: opened + frame(DATA, END_STREAM, 1, b""),
+        lambda: opened + frame(DATA, END_STREAM, 1, b"\0\0"),
+        lambda: opened + frame(GOAWAY, 0, 0, bytes(8)),
+        lambda: opened + frame(PUSH_PROMISE, END_HEADERS, 1, bytes(4) + headers()),
+        lambda: opened + frame(99, 255, 2**31 + 1, rng.randbytes(50)),
+        lambda: PREFACE[:10],
+        lambda: mutated(call(b"\0" + struct.pack(">I", 0)), rng),
+        lambda: rng.randbytes(200),
+    )
+    return rng.choice(made)()
