@@ -7,8 +7,7 @@ Run it after a figure of a drawn table, or a file of docs/benchmarks, has change
 
 from __future__ import annotations
 
-from lab.pictures.chart import Chart
-from lab.pictures.diagram import Diagram
+from lab.pictures.chart import Chart, Diagram
 from lab.pictures.diagrams import diagrams
 from lab.pictures.figures import DOCS, charts
 from scripts.flags import described

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.pictures.diagram import Box, Diagram
+from lab.pictures.chart import Box, Diagram
 
 _GRAPH = {
     "ingress": Box("Ingress", "queue, batches", 1, 0.5),

@@ -13,8 +13,6 @@ from scripts.shipped import CHECKOUT
 DOCS = CHECKOUT / "docs"
 EPYC = "two virtual CPUs of an AMD EPYC"
 MACHINE = f"{EPYC} (Zen 4)"
-# Characters of a label that its column has room for.
-LONGEST = 42
 SYSTEMS = {
     ("limit", None): "the models alone, unserved",
     ("ours", "colocated"): "this application, one process",
@@ -81,13 +79,9 @@ def _requests(workload: str, note: str) -> Chart:
 
 def _faults() -> Chart:
     rows = table("reliability.md", "what is done")
-    bars = [Bar(_short(row[0]), _number(row[5]), f"{row[5]} s, {row[2]} failed", ours=row[2] == "0") for row in rows]
+    bars = [Bar(row[0], _number(row[5]), f"{row[5]} s, {row[2]} failed", ours=row[2] == "0") for row in rows]
     note = f"Coloured: no request failed. 16 clients; {EPYC}, November 2026"
     return Chart("The longest time without an answer, seconds; less is better", note, [("", bars)], ascending=True)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 2].rstrip(' ,')}…"
 
 
 def _accuracy() -> Chart:
@@ -97,7 +91,7 @@ def _accuracy() -> Chart:
         label = f"{name} {version}, {precision}" if version else f"{name}, {precision}"
         bars.append(Bar(label, _number(top1), top1, name == "ensemble", (low, high)))
     note = "95 % intervals; 5,000 test images of CIFAR-10 that also chose the models, 32x32"
-    return Chart("Top-1 accuracy, %; more is better", note, [("", bars)], start=90.0)
+    return Chart("Top-1 accuracy, %; more is better", note, [("", bars)])
 
 
 def _overload() -> Chart:
