@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 import psutil
 
+from deployments.repository.repository import DEFAULT_ROOT
 from ensemble_serving.transports import Request, once
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
 from lab.benchmark.workloads import CIFAR_SIZE, Placement, Workload
 from lab.faults.fuzz.inputs import Input
 from lab.faults.fuzz.sending import Sender
 from lab.faults.fuzz.watching import Bystander, Memory
-from deployments.repository.repository import DEFAULT_ROOT
 from scripts.keys import add
 from scripts.results import Table
 from scripts.shipped import shipped
