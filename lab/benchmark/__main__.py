@@ -3,11 +3,15 @@
     ensemble benchmark --workload embedded --systems limit ours fastapi --json rows.json
 
 Every round takes each system in turn, with the limit measured again between them; rows are medians over the rounds.
-The load is a closed loop of clients in a process of its own, on the same cores. Workloads: `embedded`, the models in
-the box; `imagenet`, ResNet-50 v1.5 and DenseNet-169 at 224x224 with random weights; `trivial`, constant models, so that
-only serving costs. A system is `limit`, `ours` (colocated and separate, HTTP and gRPC), `throughput` (a process per
-core), `colocated`, `cascade`, `student` or `cached` (one process, HTTP alone), or a file of
-`lab/benchmark/peers`, some of which have variants such as `triton-callable`.
+The load is a closed loop of clients in a process of its own, on the same cores.
+
+Workloads: `embedded`, the bundled models; `imagenet`, ResNet-50 v1.5 and DenseNet-169 at 224x224 with random weights;
+`trivial`, constant models, so that only serving costs; `photographs` and `photographs-12mp`, the models of
+configs/photographs.yaml in float, with photographs of 500x375 pixels or of 12 megapixels.
+
+Systems: `limit`; `ours` (colocated and separate, HTTP and gRPC); `throughput` (a process per core); `colocated`,
+`cascade`, `student` or `cached` (one process, HTTP alone); or a file of `lab/benchmark/peers`, some of which have
+variants such as `triton-callable`. Of the peers only Triton serves models of several sizes, as photographs need.
 """
 
 from __future__ import annotations
@@ -25,8 +29,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from lab.benchmark.systems import System, named, peers, running
-from lab.benchmark.workloads import Placement, Workload, workload
+from lab.benchmark.systems import System, can_serve, named, peers, running
+from lab.benchmark.workloads import WORKLOADS, Placement, Workload, workload
 from scripts.errors import ScriptError, errors_in_one_line, fraction
 from scripts.flags import described
 from scripts.results import Table, add_files, check_files, write_files
@@ -89,9 +93,14 @@ class Limit:
     def __init__(self, load: Workload, clients: Sequence[int], seconds: float, settings: Sequence[str] = ()) -> None:
         """Set what is measured, with a setting for each number of clients as `ensemble limit` prints them."""
         self._command = [sys.executable, "-P", "-m", "lab.benchmark.limit", *map(str, load.models)]
-        self._command += ["--images", *map(str, load.images), "--size", *map(str, load.size)]
-        self._command += ["--crop-ratio", str(load.crop_ratio)]
-        self._command += ["--clients", *map(str, clients), "--seconds", str(seconds)]
+        self._command += [
+            "--images",
+            *map(str, load.images),
+            "--clients",
+            *map(str, clients),
+            "--seconds",
+            str(seconds),
+        ]
         if load.precision is not None:
             self._command += ["--precision", load.precision]
         # Each number of clients is tried with a dozen settings first, and each model is checked by two programs.
@@ -194,10 +203,10 @@ def report(rows: Sequence[Row], checks: Sequence[dict[str, Any]], args: argparse
 def main() -> None:
     """Parse the command line and measure."""
     parser = described(__doc__)
-    parser.add_argument("--workload", choices=("embedded", "imagenet", "trivial"), default="embedded")
+    parser.add_argument("--workload", choices=WORKLOADS, default=WORKLOADS[0])
     parser.add_argument("--precision", choices=("float32", "int8"), default="int8")
     parser.add_argument(
-        "--systems", nargs="+", default=["limit", "ours", *peers()], metavar="NAME", help="default: all"
+        "--systems", nargs="+", metavar="NAME", help="default: limit, ours and the peers that can serve the workload"
     )
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--seconds", type=float, default=3, help="of each measurement")
@@ -212,11 +221,12 @@ def main() -> None:
         parser.error("--rounds, --seconds and --clients must be above 0")
     check_files(parser, args)
     with errors_in_one_line():
-        systems = named(args.systems)
+        chosen = named(args.systems or ["ours", *peers()])
         load = replace(
             workload(args.workload, args.precision), stops=args.stops and tuple(args.stops), repeats=args.repeats
         )
-        limit = Limit(load, args.clients, args.seconds) if "limit" in args.systems else None
+        systems = chosen if args.systems else [system for system in chosen if can_serve(system, load)]
+        limit = Limit(load, args.clients, args.seconds) if "limit" in (args.systems or ["limit"]) else None
         rows: list[Row] = []
         try:
             for so_far in run(load, systems, limit, args.clients, args.seconds, args.rounds):

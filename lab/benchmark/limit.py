@@ -1,9 +1,10 @@
-"""What the models allow: decoding and both members through OpenVINO's asynchronous requests, in one process, unserved.
+"""What the models allow: decoding and all members through OpenVINO's asynchronous requests, in one process, unserved.
 
     ensemble limit models/resnet/2/model.xml models/densenet/2/model.xml --images photographs/*.jpg
 
-Prints a line of JSON for each number of clients, that is, of images in flight; each is the best of the threads, streams
-and batch sizes tried, or of those given. `--check` compares each model alone with OpenVINO's own `benchmark_app`.
+Each model stands in a repository, with its metadata. Prints a line of JSON for each number of clients, that is, of
+images in flight; each is the best of the threads, streams and batch sizes tried, or of those given. `--check` compares
+each model alone with OpenVINO's own `benchmark_app`.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from numpy.typing import NDArray
 
 from deployments.contract.preprocessing import Preprocessing
 from deployments.cpus import available_cpus
+from deployments.repository.repository import read
 from deployments.transformer.decoding import decode, read_header
 from deployments.transformer.transformer import TransformerSettings
+from scripts.evaluate.candidates import preprocessing
 from scripts.flags import described
 
 TRY_S = 1.0
@@ -87,7 +90,7 @@ class Slot:
     def begin(self) -> None:
         """Take the next images."""
         self._started = time.perf_counter()
-        self._pixels: list[Any] = []
+        self._pixels: list[list[Any]] = []
         # In as many parts as there are threads.
         encoded = list(itertools.islice(self._run.images, self._size))
         parts = [encoded[first :: available_cpus()] for first in range(min(len(encoded), available_cpus()))]
@@ -97,16 +100,17 @@ class Slot:
 
     def _decode(self, images: list[bytes]) -> None:
         limits = TransformerSettings()
-        decoded = [decode(image, read_header(image, limits), [self._run.wanted]).pixels[0] for image in images]
+        wanted = list(dict.fromkeys(self._run.wanted))
+        decoded = [decode(image, read_header(image, limits), wanted).pixels for image in images]
         with self._lock:
             self._pixels += decoded
             self._undecoded -= 1
             if self._undecoded:
                 return
-        pixels = np.stack(self._pixels)
+        pixels = dict(zip(wanted, map(np.stack, zip(*self._pixels, strict=True)), strict=True))
         self._pending = len(self._requests)
-        for request in self._requests:
-            request.start_async({0: pixels}, share_inputs=True)
+        for request, each in zip(self._requests, self._run.wanted, strict=True):
+            request.start_async({0: pixels[each]}, share_inputs=True)
 
     def _inferred(self, _: Any) -> None:
         with self._lock:
@@ -124,8 +128,8 @@ class Slot:
 class Run:
     """A closed loop of so many images in flight."""
 
-    def __init__(self, models: list[ov.CompiledModel], encoded: list[bytes], wanted: Preprocessing) -> None:
-        """Set the models, the images, and how their pixels are made."""
+    def __init__(self, models: list[ov.CompiledModel], encoded: list[bytes], wanted: list[Preprocessing]) -> None:
+        """Set the models, the images, and how the pixels of each model are made."""
         self._models = models
         self.wanted = wanted
         self.images = itertools.cycle(encoded)
@@ -152,12 +156,13 @@ class Run:
             if not self.left.acquire(timeout=seconds + warm_up_s + PATIENCE_S):
                 raise SystemExit("error: an inference did not end")
         cpu_s = (time.process_time() - before) * seconds / (seconds + warm_up_s)
-        milliseconds = np.array(self._latencies) * 1000
+        # On a machine that other work has, a short trial may end before its first image.
+        milliseconds = np.array(self._latencies or [np.nan]) * 1000
         return {
             "requests_per_s": len(self._latencies) / seconds,
             "p50_ms": float(np.percentile(milliseconds, 50)),
             "p99_ms": float(np.percentile(milliseconds, 99)),
-            "server_cpu_ms_per_request": cpu_s * 1000 / len(self._latencies),
+            "server_cpu_ms_per_request": cpu_s * 1000 / max(1, len(self._latencies)),
         }
 
 
@@ -199,8 +204,6 @@ def main() -> None:
     parser = described(__doc__)
     parser.add_argument("models", type=Path, nargs="+")
     parser.add_argument("--images", type=Path, nargs="+", required=True)
-    parser.add_argument("--size", type=int, nargs=2, default=(32, 32), metavar=("HEIGHT", "WIDTH"))
-    parser.add_argument("--crop-ratio", type=float, default=1.0)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32], help="images in flight")
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--warm-up", type=float, default=0.5)
@@ -211,8 +214,8 @@ def main() -> None:
     cv2.setNumThreads(1)
     # The first tensor made of an array sets up OpenVINO's NumPy binding; two threads at it at once freeze for ever.
     ov.Tensor(np.zeros(1, np.uint8))
-    size = args.size[0], args.size[1]
-    wanted = Preprocessing(size, args.crop_ratio)
+    folders = [path.parent for path in args.models]
+    wanted = [preprocessing(read(folder.parent.name, int(folder.name), folder)) for folder in folders]
     encoded = [path.read_bytes() for path in args.images]
     given = [[Setting(*map(int, text.split(":")))] for text in args.setting or ()]
     tried = given or [settings(clients) for clients in args.clients]
@@ -233,10 +236,10 @@ def main() -> None:
         told = f"{best.threads}:{best.streams}:{best.batch}"
         print(json.dumps({"clients": clients, "setting": told, **result}), flush=True)
     if args.check:
-        for path in args.models:
+        for path, pixels in zip(args.models, wanted, strict=True):
             [model] = compile_models([path], best.compiled, args.precision)
             ours = alone(model, args.seconds)
-            theirs = benchmark_app(path, size, best, args.precision, args.seconds)
+            theirs = benchmark_app(path, pixels.size, best, args.precision, args.seconds)
             print(json.dumps({"model": str(path), "limit_per_s": ours, "benchmark_app_per_s": theirs}), flush=True)
 
 

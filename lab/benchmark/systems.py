@@ -55,6 +55,7 @@ class System:
         grpc_form: of a request over gRPC.
         file: our configuration, where it is not the placement's usual one; or a peer's program.
         arguments: further ones of a peer's program.
+        takes_sizes: whether a peer serves models of several sizes.
     """
 
     name: str
@@ -64,6 +65,7 @@ class System:
     grpc_form: OpenInference = ENSEMBLE
     file: str | None = None
     arguments: tuple[str, ...] = ()
+    takes_sizes: bool = False
 
 
 OURS: dict[Placement, System] = {
@@ -75,7 +77,7 @@ OURS: dict[Placement, System] = {
 VARIANTS = {
     "colocated": System("colocated", "colocated", ("http",)),
     "throughput": System("throughput", "colocated", ("http", "grpc"), file="configs/throughput.yaml"),
-    "cascade": System("cascade", "colocated", ("http",), file="configs/cascade.yaml"),
+    "cascade": System("cascade", "colocated", ("http",)),
     "student": System("student", "colocated", ("http",), file="configs/student.yaml"),
     "cached": System("cached", "colocated", ("http",), file="configs/cached.yaml"),
 }
@@ -111,15 +113,18 @@ def forms_of(file: Path) -> Iterator[System]:
     """A peer's server, and its variants, named `<file>-<variant>`, by the `[tool.benchmark]` table of the file's head.
 
     Besides the fields of `form`: `grpc`, whether the server answers the Open Inference Protocol over gRPC, too, on
-    `--grpc-port`; `shape`, of the input of a gRPC request; and `variants`, the arguments of each, by its name.
+    `--grpc-port`; `shape`, of the input of a gRPC request; `sizes`, whether `--size` may have a height and width for
+    each model; and `variants`, the arguments of each, by its name.
     """
     declared = dict(head(file).get("tool", {}).get("benchmark", {}))
     variants = {"": (), **declared.pop("variants", {})}
     protocols = ("http", "grpc") if declared.pop("grpc", False) else ("http",)
+    takes_sizes = declared.pop("sizes", False)
     forms: dict[str, Any] = {"grpc_form": grpc_form(declared.pop("shape", (1,))), "form": form(declared)}
     for name, arguments in variants.items():
         full = f"{file.stem}-{name}" if name else file.stem
-        yield System(full, None, protocols, file=str(file), arguments=tuple(arguments), **forms)
+        more = {"arguments": tuple(arguments), "takes_sizes": takes_sizes}
+        yield System(full, None, protocols, file=str(file), **more, **forms)
 
 
 class Running:
@@ -262,7 +267,8 @@ def _ours(
     machine: Machine | None,
 ) -> list[str]:
     assert system.placement is not None
-    file = shipped(system.file) if system.file is not None else None
+    named = workload.cascade if system.name == "cascade" else system.file
+    file = shipped(named) if named is not None else None
     config = workload.config(system.placement, HTTP_PORT, GRPC_PORT, file)
     if edit is not None:
         edit(config)
@@ -273,12 +279,21 @@ def _ours(
     return command if machine is None else [*machine.inside, *command, "--without-keys"]
 
 
+def can_serve(system: System, workload: Workload) -> bool:
+    """Whether a system can serve the models of a workload."""
+    return system.placement is not None or system.takes_sizes or len(set(workload.sizes)) == 1
+
+
 def _peer(system: System, workload: Workload) -> list[str]:
     assert system.file is not None
+    if not can_serve(system, workload):
+        raise ScriptError(f"{system.name} serves models of one size only; leave it out by --systems")
     command = [python_of(Path(system.file)), *UNSHADOWED, system.file, "--port", str(HTTP_PORT)]
     if "grpc" in system.protocols:
         command += ["--grpc-port", str(GRPC_PORT)]
-    command += ["--size", *map(str, workload.size), "--precision-hint", workload.precision or ""]
+    # One size for all models, or the size of each.
+    given = workload.sizes if len(set(workload.sizes)) > 1 else workload.sizes[:1]
+    command += ["--size", *(str(edge) for size in given for edge in size), "--precision-hint", workload.precision or ""]
     return [*command, *system.arguments, *map(str, workload.models)]
 
 

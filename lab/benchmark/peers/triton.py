@@ -6,6 +6,7 @@
 # headers = { Inference-Header-Content-Length = "0" }
 # grpc = true
 # shape = [1, 1]
+# sizes = true
 # variants = { callable = ["--callable"] }
 # ///
 """The ensemble on NVIDIA Triton, from nvidia-pytriton's wheel: a Triton ensemble of Python models, a process each.
@@ -37,17 +38,21 @@ class Decode:
 
         cv2.setNumThreads(1)
         self.cv2 = cv2
-        self.size = options["size"]
+        self.sizes = options["sizes"]
 
     def __call__(self, encoded: Any) -> dict[str, Any]:
-        pixels = [self.decode(image) for image in encoded[:, 0]]
-        return {"pixels": np.stack(pixels)}
+        images = [self.decode(image) for image in encoded[:, 0]]
+        made = ([self.resize(image, size) for image in images] for size in self.sizes)
+        return {f"pixels{i}": np.stack(pixels) for i, pixels in enumerate(made)}
 
     def decode(self, encoded: bytes) -> Any:
         image = self.cv2.imdecode(np.frombuffer(encoded, np.uint8), self.cv2.IMREAD_COLOR)
         if image is None:
             raise ValueError("not an image")
-        return self.cv2.resize(image, (self.size[1], self.size[0]), interpolation=self.cv2.INTER_AREA)
+        return image
+
+    def resize(self, image: Any, size: list[int]) -> Any:
+        return self.cv2.resize(image, (size[1], size[0]), interpolation=self.cv2.INTER_AREA)
 
 
 class Predict:
@@ -85,9 +90,9 @@ class Callable:
         self.combine = Combine(options)
 
     def __call__(self, encoded: Any) -> dict[str, Any]:
-        pixels = self.decode(encoded)["pixels"]
-        for each in self.predict:
-            each.request.start_async({0: pixels})
+        pixels = list(self.decode(encoded).values())
+        for number, each in enumerate(self.predict):
+            each.request.start_async({0: pixels[number % len(pixels)]})
         for each in self.predict:
             each.request.wait()
         return self.combine(*(each.request.get_output_tensor(0).data for each in self.predict))
@@ -164,10 +169,11 @@ def step(name: str, inputs: dict[str, str], outputs: dict[str, str]) -> str:
     return f'{{ model_name: "{name}" model_version: -1 {" ".join(maps)} }}'
 
 
-def write(size: list[int], models: list[str], precision_hint: str, one_callable: bool) -> None:
+def write(sizes: list[list[int]], models: list[str], precision_hint: str, one_callable: bool) -> None:
     """Write the repository, into the current folder."""
     image: Tensor = ("image", "STRING", [1])
-    pixels: Tensor = ("pixels", "UINT8", [*size, 3])
+    # One size is of all models.
+    pixels: list[Tensor] = [(f"pixels{i}", "UINT8", [*size, 3]) for i, size in enumerate(sizes)]
     hints: dict[str, Any] = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": max(1, len(os.sched_getaffinity(0)) // len(models)),
@@ -176,14 +182,15 @@ def write(size: list[int], models: list[str], precision_hint: str, one_callable:
     if precision_hint:
         hints["INFERENCE_PRECISION_HINT"] = precision_hint
     if one_callable:
-        node("ensemble", [image], LABEL, node="Callable", size=size, models=models, openvino=hints)
+        node("ensemble", [image], LABEL, node="Callable", sizes=sizes, models=models, openvino=hints)
         return
-    node("decode", [image], [pixels], node="Decode", size=size)
+    node("decode", [image], pixels, node="Decode", sizes=sizes)
     scores: list[Tensor] = []
-    steps = [step("decode", {"image": "image"}, {"pixels": "pixels"})]
+    steps = [step("decode", {"image": "image"}, {name: name for name, *_ in pixels})]
     for i, path in enumerate(models):
-        node(f"model{i}", [pixels], [("scores", "FP32", [-1])], node="Predict", model=path, openvino=hints)
-        steps.append(step(f"model{i}", {"pixels": "pixels"}, {"scores": f"scores{i}"}))
+        taken = pixels[i % len(pixels)]
+        node(f"model{i}", [taken], [("scores", "FP32", [-1])], node="Predict", model=path, openvino=hints)
+        steps.append(step(f"model{i}", {taken[0]: taken[0]}, {"scores": f"scores{i}"}))
         scores.append((f"scores{i}", "FP32", [-1]))
     node("combine", scores, LABEL, node="Combine")
     steps.append(step("combine", {name: name for name, *_ in scores}, {name: name for name, *_ in LABEL}))
@@ -204,13 +211,14 @@ def main() -> None:
     """Serve until SIGINT."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--size", type=int, nargs=2, required=True)
+    parser.add_argument("--size", type=int, nargs="+", required=True, help="height and width, of all models or of each")
     parser.add_argument("--precision-hint", default="")
     parser.add_argument("--grpc-port", type=int, required=True)
     parser.add_argument("--callable", action="store_true")
     parser.add_argument("models", nargs="+")
     args = parser.parse_args()
-    write(args.size, args.models, args.precision_hint, args.callable)
+    sizes = [args.size[i : i + 2] for i in range(0, len(args.size), 2)]
+    write(sizes, args.models, args.precision_hint, args.callable)
     packages = Path(sysconfig.get_path("purelib"))
     triton = packages / "pytriton" / "tritonserver"
     # The stub that runs a model's process must be of this Python's version, and beside the backend's library.

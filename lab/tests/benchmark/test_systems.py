@@ -11,9 +11,8 @@ from ensemble_capacity.load.protocols import Classify
 from lab.benchmark import peer as peer_file
 from lab.benchmark import systems, workloads
 from lab.benchmark.peer import grpc_form, head
-from lab.benchmark.stopping import thresholds
 from lab.benchmark.systems import PEERS, System, named
-from lab.benchmark.workloads import Workload
+from lab.benchmark.workloads import Workload, thresholds
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.evaluate.accuracy import predict
@@ -103,8 +102,8 @@ def test_what_makes_the_ensemble_cheap_is_measured_beside_it(monkeypatch, tmp_pa
     (tmp_path / "a.jpg").write_bytes((ROOT / "tests" / "cat.jpg").read_bytes())
     load = Workload("embedded", DEFAULT_ROOT, 2, (32, 32), (tmp_path / "a.jpg",), None)
     plain, cascade, student, cached = (
-        load.config("colocated", 1, 2, ROOT / system.file if system.file else None)["applications"][0]["args"]
-        for system in variants
+        load.config("colocated", 1, 2, ROOT / file if file else None)["applications"][0]["args"]
+        for file in (variants[0].file, load.cascade, *(system.file for system in variants[2:]))
     )
     assert cascade.pop("ensemble")["cascade"]["exit_at"] == [0.9295]
     assert cached.pop("cache")["ttl_s"] == 600
@@ -148,3 +147,54 @@ def test_a_peer_runs_without_our_switches(monkeypatch):
     assert "RAY_SERVE_THROUGHPUT_OPTIMIZED" not in systems._inherited(chain)
     assert systems._inherited(chain)["ANOTHER"] == "1"
     assert systems._inherited(systems.OURS["colocated"])["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "1"
+
+
+@pytest.fixture
+def three(tmp_path):
+    """A workload of three models, two of another size than the first."""
+    names = ("small", "large", "last")
+    for name, size in zip(names, (32, 48, 48), strict=True):
+        store(tmp_path / "models", name, brightness(size=size))
+    return Workload("three", tmp_path / "models", 1, (32, 32), (), None, members=names)
+
+
+@pytest.mark.parametrize("file", [None, "configs/throughput.yaml", "configs/cached.yaml"])
+@pytest.mark.parametrize("placement", ["colocated", "separate"])
+def test_other_models_are_served_in_each_form(three, placement, file):
+    config = three.config(placement, 1, 2, ROOT / file if file else None)
+    [application] = config["applications"]
+    assert [member["name"] for member in application["args"]["members"]] == ["small", "large", "last"]
+    deployed = [each["name"] for each in application["deployments"]]
+    own = [member["deployment"] for member in application["args"]["members"] if "deployment" in member]
+    assert own == (["Member0", "Member1", "Member2"] if placement == "separate" and not file else [])
+    assert len(set(deployed)) == len(deployed)
+    assert set(own) <= set(deployed)
+    assert not {"ResNet", "DenseNet"} & set(deployed)
+
+
+def test_a_configuration_of_other_models_is_refused(three):
+    with pytest.raises(ScriptError, match="'three' has no models for this system; leave it out by --systems"):
+        three.config("colocated", 1, 2, ROOT / "configs" / "student.yaml")
+
+
+def test_a_peer_of_one_size_can_not_serve_models_of_several(three):
+    fastapi, triton = named(["fastapi", "triton"])
+    assert not systems.can_serve(fastapi, three)
+    assert systems.can_serve(triton, three)
+    assert systems.can_serve(systems.OURS["separate"], three)
+    with pytest.raises(ScriptError, match="fastapi serves models of one size only"):
+        systems._peer(fastapi, three)
+
+
+def test_the_photographs_are_as_they_are_served():
+    config = Workload("photographs", ROOT, 1, (224, 224), (), None, members=workloads.PHOTOGRAPHS)
+    args = config.config("colocated", 1, 2, ROOT / "configs" / "photographs.yaml")["applications"][0]["args"]
+    assert [member["name"] for member in args["members"]] == list(workloads.PHOTOGRAPHS)
+    assert args["ensemble"]["cascade"]["order"] == list(workloads.PHOTOGRAPHS)
+
+
+def test_photographs_of_12_megapixels_are_made(monkeypatch, tmp_path):
+    monkeypatch.setattr(workloads, "CACHE", tmp_path)
+    monkeypatch.setattr(workloads, "MOST_ORIGINALS", 1)
+    [path] = workloads.photographs("12mp")
+    assert cv2.imread(str(path)).shape == (3000, 4000, 3)
