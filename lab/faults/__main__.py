@@ -27,8 +27,7 @@ from lab.benchmark.workloads import workload
 from lab.faults import kills, memory, refusals
 from lab.faults.fuzz import command as fuzz
 from lab.faults.scenarios import SCENARIOS, Scenario
-from lab.faults.stage import CALM_S, stage
-from lab.faults.watch import Sight, sight
+from lab.faults.stage import CALM_S, Sight, sight, stage
 from scripts.errors import errors_in_one_line, positive
 from scripts.flags import described
 from scripts.results import Table, add_files, check_files, write_files

@@ -12,7 +12,7 @@ from lab.faults import __main__ as command
 from lab.faults.__main__ import table
 from lab.faults.attackers import attack
 from lab.faults.scenarios import SCENARIOS
-from lab.faults.watch import is_whole, sight, watch
+from lab.faults.stage import is_whole, sight, watch
 from packages.capacity.tests.load.loads import made
 from scripts.errors import ScriptError
 from tests.local_servers import HttpServer, Reply
