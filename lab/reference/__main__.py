@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.reference import commands, configuration, errors, grpc, http, schema
+from lab.reference import commands, configuration, errors, grpc, http
 from scripts.flags import described
 from scripts.shipped import CHECKOUT
 
@@ -20,7 +20,10 @@ NOTE = "<!-- Written by `ensemble reference` from the code; a change here is los
 def files() -> dict[str, str]:
     """The text of each file, by its name in the folder."""
     pages = {"configuration": configuration, "commands": commands, "errors": errors, "http": http, "grpc": grpc}
-    return {**{f"{name}.md": NOTE + made.page() for name, made in pages.items()}, schema.FILE: schema.text()}
+    return {
+        **{f"{name}.md": NOTE + made.page() for name, made in pages.items()},
+        configuration.FILE: configuration.schema(),
+    }
 
 
 def write(folder: Path) -> None:

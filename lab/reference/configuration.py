@@ -1,4 +1,4 @@
-"""The page on the fields of a configuration, made of their schemas."""
+"""The page on the fields of a configuration, made of their schemas; and the JSON schema of a whole YAML file."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lab.reference.markdown import code, first_paragraph, prose, table
-from lab.reference.schema import DEFINITIONS, FILE, arguments
+from ray.serve.schema import ServeDeploySchema
 
+from graph.config import EnsembleConfig
+from lab.reference.markdown import code, first_paragraph, prose, table
+from scripts.configuration import IMPORT_PATH
+
+FILE = "ensemble.schema.json"
+DEFINITIONS = "$defs"
+DEFAULT_KIND = "openvino"
 UNITS = {
     "_ms": "ms", "_s": "s", "_bytes": "bytes", "_pixels": "pixels", "share": "share, 0 to 1", "_rate": "bytes/s",
     "_batch_size": "images", "max_in_flight": "images", "max_parts": "images", "window": "answers", "top_k": "classes",
@@ -129,3 +135,34 @@ def _bounds(field: Mapping[str, Any]) -> str:
 
 def _number(value: float) -> str:
     return f"{int(value):,}" if value == int(value) else str(value)
+
+
+def arguments() -> dict[str, Any]:
+    """The schema of `args`, with its definitions in `$defs`."""
+    schema = EnsembleConfig.model_json_schema()
+    # Not this machine's folder.
+    repository = schema["properties"]["model_repository"]
+    repository["type"] = "string"
+    repository.pop("default", None)
+    for definition in schema[DEFINITIONS].values():
+        # Without a kind a member is OpenVINO's, and no other.
+        if definition["properties"].get("kind", {}).get("const", DEFAULT_KIND) != DEFAULT_KIND:
+            definition["required"] = ["kind", *definition.get("required", [])]
+    return schema
+
+
+def document() -> dict[str, Any]:
+    """The schema of a Serve config file: Serve's own, and the arguments where an application is this project's."""
+    ours, serve = arguments(), ServeDeploySchema.model_json_schema()
+    definitions = {**serve.pop(DEFINITIONS), **ours.pop(DEFINITIONS), "Arguments": ours}
+    application = definitions["ServeApplicationSchema"]
+    application["if"] = {"properties": {"import_path": {"const": IMPORT_PATH}}}
+    application["then"] = {"properties": {"args": {"$ref": f"#/{DEFINITIONS}/Arguments"}}}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **serve, DEFINITIONS: definitions}
+
+
+def schema() -> str:
+    """The schema of the file as JSON, a line for each definition, so that a change is seen where it is."""
+    whole = document()
+    lines = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in sorted(whole.pop(DEFINITIONS).items())]
+    return f'{json.dumps(whole)[:-1]}, "{DEFINITIONS}": {{\n' + ",\n".join(lines) + "\n}}\n"

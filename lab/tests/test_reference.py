@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from graph.config import EnsembleConfig
-from lab.reference import schema
+from lab.reference import configuration
 from lab.reference.__main__ import FOLDER, files
 from scripts.cli import by_name, groups
 from tests.conftest import ROOT
@@ -23,7 +23,7 @@ def written():
 
 @pytest.fixture(scope="module")
 def check():
-    return jsonschema.Draft202012Validator(schema.document()).validate
+    return jsonschema.Draft202012Validator(configuration.document()).validate
 
 
 # argparse of 3.13 prints options in another form.
@@ -43,7 +43,7 @@ def test_every_command_and_every_section_is_in_it(written):
 
 
 def test_every_field_has_a_description():
-    definitions = schema.arguments()["$defs"]
+    definitions = configuration.arguments()["$defs"]
     assert [
         f"{name}.{field}"
         for name, definition in definitions.items()
