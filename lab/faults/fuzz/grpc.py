@@ -1,10 +1,10 @@
-"""The fuzzer for gRPC: messages made from the descriptors, and frames of HTTP/2 that no library writes."""
+"""The fuzzer for gRPC: messages made from the descriptors of all methods."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -15,22 +15,19 @@ from deployments.protocol import seldon_pb2 as seldon
 from deployments.protocol import tensorflow_serving_pb2 as serving
 from deployments.protocol.services import SERVICES
 from ensemble_serving.protocol import inference_pb2 as inference
+from lab.faults.fuzz import frames
+from lab.faults.fuzz.frames import varint
 from lab.faults.fuzz.images import IMAGES, photograph
-from lab.faults.fuzz.inputs import AWKWARD, CASES, Input, damaged, mutated, zeros
+from lab.faults.fuzz.inputs import AWKWARD, CASES, Input, damaged
 
 Kind = Callable[[Random, int], bytes]
 # The fields from a message to one within it.
 Way = tuple[FieldDescriptor, ...]
-INFER = "/inference.GRPCInferenceService/ModelInfer"
 VARINT, FIXED64, BYTES, OPEN, CLOSE = range(5)
 # The number of a field that no message has.
 UNKNOWN = 1000
 # An image may come as often as this, in about as many bytes together.
 MOST_IMAGES, MOST_BYTES = 64, 30 * 2**20
-BOMB_BYTES = 256 * 1024 * 1024
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
-END_STREAM, END_HEADERS, LARGEST_FRAME = 1, 4, 16_384
 
 
 class GrpcFuzzer:
@@ -81,18 +78,9 @@ def kinds(message: Descriptor) -> dict[str, Kind]:
         made["gRPC messages: raw contents with false lengths"] = _false_lengths
         made["gRPC calls: another method"] = lambda rng, size: rng.randbytes(rng.randrange(20))
         made["HTTP/2 frames: a false length of the message"] = _false_prefix
-        made["HTTP/2 frames: decompression bomb"] = _bomb
-        made["HTTP/2 frames: wrong"] = _wrong_frames
+        made["HTTP/2 frames: decompression bomb"] = lambda rng, size: frames.bomb(rng)
+        made["HTTP/2 frames: wrong"] = lambda rng, size: frames.wrong(rng)
     return made
-
-
-def varint(number: int) -> bytes:
-    """Encode a number as protobuf does."""
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*out, number])
 
 
 def field(number: int, content: bytes) -> bytes:
@@ -272,78 +260,5 @@ def _false_lengths(rng: Random, size: int) -> bytes:
     return asked.SerializeToString()
 
 
-def frame(kind: int, flags: int, stream: int, content: bytes, length: int | None = None) -> bytes:
-    """Return a frame of HTTP/2; `length` is what it declares, where that is not its length."""
-    size = (len(content) if length is None else length) & 0xFFFFFF
-    return struct.pack(">I", size)[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + content
-
-
-def literal(name: bytes, value: bytes) -> bytes:
-    """Return a header that is neither indexed nor compressed."""
-
-    def text(content: bytes) -> bytes:
-        size = len(content)
-        return (bytes([size]) if size < 127 else b"\x7f" + varint(size - 127)) + content
-
-    return b"\0" + text(name) + text(value)
-
-
-def headers(*more: tuple[bytes, bytes]) -> bytes:
-    """Return the header block of a call."""
-    block = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", INFER.encode()), (b":authority", b"ensemble"))
-    own = ((b"content-type", b"application/grpc"), (b"te", b"trailers"))
-    return b"".join(literal(*pair) for pair in (*block, *own, *more))
-
-
-def call(content: bytes, *more: tuple[bytes, bytes]) -> bytes:
-    """Return a connection with one call, whose data is this content."""
-    parts = [content[i : i + LARGEST_FRAME] for i in range(0, len(content), LARGEST_FRAME)]
-    data = b"".join(frame(DATA, END_STREAM if i == len(parts) - 1 else 0, 1, part) for i, part in enumerate(parts))
-    return PREFACE + frame(SETTINGS, 0, 0, b"") + frame(HEADERS, END_HEADERS, 1, headers(*more)) + data
-
-
 def _false_prefix(rng: Random, size: int) -> bytes:
-    body = _whole("ModelInferRequest", rng, size)
-    declared = rng.choice((0, 1, len(body) - 1, len(body) + 1, 2**31, 2**32 - 1))
-    return call(bytes([rng.choice((0, 0, 1, 7))]) + struct.pack(">I", declared) + body)
-
-
-@cache
-def _zeros() -> bytes:
-    return zeros(BOMB_BYTES, 31)
-
-
-def _bomb(rng: Random, size: int) -> bytes:
-    encoding = rng.choice((b"gzip", b"deflate", b"identity", b"br"))
-    return call(b"\1" + struct.pack(">I", len(_zeros())) + _zeros(), (b"grpc-encoding", encoding))
-
-
-def _wrong_frames(rng: Random, size: int) -> bytes:
-    start = PREFACE + frame(SETTINGS, 0, 0, b"")
-    opened = start + frame(HEADERS, END_HEADERS, 1, headers())
-    resets = (frame(HEADERS, END_HEADERS, n, headers()) + frame(RST_STREAM, 0, n, bytes(4)) for n in range(1, 801, 2))
-    made: tuple[Callable[[], bytes], ...] = (
-        lambda: start + frame(HEADERS, END_HEADERS, 1, headers(), length=2**24 - 1),
-        lambda: start + frame(HEADERS, 0, 1, headers()) + frame(CONTINUATION, 0, 1, literal(b"x", b"y" * 1000)) * 500,
-        lambda: start + frame(HEADERS, END_HEADERS, 2, headers()),
-        lambda: start + frame(HEADERS, END_HEADERS, 1, rng.randbytes(100)),
-        lambda: start + frame(HEADERS, END_HEADERS, 1, headers((b"x", b"y" * 100_000))),
-        lambda: start + frame(HEADERS, END_HEADERS | END_STREAM, 1, headers()),
-        lambda: start + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**32 - 1) * 100),
-        lambda: start + frame(SETTINGS, 0, 0, b"123"),
-        lambda: start + frame(PING, 0, 0, bytes(8)) * 2000,
-        lambda: start + frame(RST_STREAM, 0, 1, bytes(4)),
-        lambda: start + b"".join(resets),
-        lambda: opened + frame(RST_STREAM, 0, 1, bytes(4)),
-        lambda: opened + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 2**31 - 1)) * 2,
-        lambda: opened + frame(WINDOW_UPDATE, 0, 1, bytes(4)),
-        lambda: opened + frame(DATA, END_STREAM, 1, b""),
-        lambda: opened + frame(DATA, END_STREAM, 1, b"\0\0"),
-        lambda: opened + frame(GOAWAY, 0, 0, bytes(8)),
-        lambda: opened + frame(PUSH_PROMISE, END_HEADERS, 1, bytes(4) + headers()),
-        lambda: opened + frame(99, 255, 2**31 + 1, rng.randbytes(50)),
-        lambda: PREFACE[:10],
-        lambda: mutated(call(b"\0" + struct.pack(">I", 0)), rng),
-        lambda: rng.randbytes(200),
-    )
-    return rng.choice(made)()
+    return frames.false_prefix(_whole("ModelInferRequest", rng, size), rng)

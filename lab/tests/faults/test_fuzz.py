@@ -18,9 +18,10 @@ from deployments.protocol.services import SERVICES, known_as, types
 from deployments.transformer import decoding
 from deployments.transformer.transformer import TransformerSettings
 from lab.faults.fuzz import images
+from lab.faults.fuzz.bodies import UNLISTED, example
 from lab.faults.fuzz.corpus import LARGE, SHARES, Corpus
 from lab.faults.fuzz.grpc import GrpcFuzzer
-from lab.faults.fuzz.http import MOST_BYTES, NOBODY, UNLISTED, example, routes
+from lab.faults.fuzz.http import MOST_BYTES, NOBODY, routes
 from lab.faults.fuzz.inputs import CASES, Input, stretched
 from lab.faults.fuzz.runner import Cost, Runner, families, worst
 from lab.faults.fuzz.sending import Sender, is_typed, is_whole
