@@ -1,26 +1,76 @@
-"""What networks are trained on: images, normalized and drawn as a recipe says, and those that they are judged by."""
+"""What networks are trained on: images that are decoded, normalized, drawn and augmented as a recipe says."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from tqdm import tqdm
 
+from deployments.contract.preprocessing import Preprocessing
 from deployments.repository.repository import DEFAULT_ROOT
-from lab.training.batches import Draw, Lesson, as_they_are
-from lab.training.images import load_images
-from lab.training.mixtures import Mixtures
+from lab.training.augmentation import augment, mix
+from lab.training.mixtures import Lesson, Mixtures
 from lab.training.recipe import Recipe
 from lab.training.teachers import Teachers
-from scripts.dataset import Dataset
+from scripts.dataset import Dataset, decode
 from scripts.errors import ScriptError
+
+# From numbers of images, int64 [n], to the images.
+Draw = Callable[[Tensor], Lesson]
+
+
+def load_images(dataset: Dataset, size: int, classes: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Decode a dataset as the server does.
+
+    Args:
+        dataset: the images; of those that aren't square the centre is taken.
+        size: height and width to resize them to, pixels.
+        classes: the class names in order of index.
+
+    Returns:
+        Every image as uint8 [N,3,size,size] in BGR order, and its class index as int64 [N].
+
+    Raises:
+        ScriptError: a class is none of `classes`, or an image can't be decoded.
+    """
+    index = {name: i for i, name in enumerate(classes)}
+    if unknown := [name for name in dataset.classes if name not in index]:
+        raise ScriptError(f"{dataset.path} has the class {unknown[0]!r}, which is none of {', '.join(classes)}")
+    images = np.empty((len(dataset), size, size, 3), np.uint8)
+    labels = np.empty(len(dataset), np.int64)
+    for i, (encoded, name) in enumerate(tqdm(dataset.read(), "decode", len(dataset), unit="img", delay=1)):
+        images[i], labels[i] = decode(dataset.names[i], encoded, Preprocessing((size, size))), index[name]
+    return torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)
+
+
+def as_they_are(images: Tensor, labels: Tensor, classes: int) -> Draw:
+    """Draws from normalized images, float [N,3,H,W], of classes int64 [N]."""
+    return lambda rows: (images[rows], F.one_hot(labels[rows], classes).float(), None)
+
+
+def batches(draw: Draw, count: int, recipe: Recipe, epoch: int) -> Iterator[Lesson]:
+    """Each of `count` images once; each is mirrored in every other epoch (Jordan 2024, arXiv:2404.00498)."""
+    mirrored = (torch.arange(count) * 2654435761 % 97 % 2 + epoch) % 2 == 1
+    size = min(recipe.batch_size, count)
+    for rows in torch.randperm(count).split(size):
+        if len(rows) == size:
+            batch, targets, taught = draw(rows)
+            batch = torch.where(mirrored[rows].to(batch.device).view(-1, 1, 1, 1), batch.flip(3), batch)
+            batch = augment(batch, recipe)
+            if recipe.mix != "none" and not recipe.mixtures:
+                batch, targets = mix(batch, targets, recipe)
+            yield batch, targets, taught
 
 
 class Normalization:
-    """Pixels to what a network is trained on: mean and standard deviation of each channel become 0 and 1."""
+    """Pixels to what a network is trained on: each channel gets the mean 0 and the standard deviation 1."""
 
     def __init__(self, raw: Tensor, device: torch.device) -> None:
         """Take the statistics of images, uint8 [N,3,H,W]."""

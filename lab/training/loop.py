@@ -1,4 +1,4 @@
-"""The training run: epochs over augmented images, a checkpoint after each."""
+"""The training run: epochs over augmented images, and a checkpoint after each, which a run resumes."""
 
 from __future__ import annotations
 
@@ -12,36 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from lab.training import checkpoint as saving
 from lab.training.architectures import network, whiten
-from lab.training.batches import batches
-from lab.training.data import TrainingData
-from lab.training.muon import Muon
-from lab.training.precision import arithmetic
+from lab.training.data import TrainingData, batches
+from lab.training.optimizers import arithmetic, optimizers
 from lab.training.recipe import Recipe
 from lab.training.teachers import LOSSES
+from scripts.errors import ScriptError
 
 # Of 5,000 images of 32x32: enough for the statistics of 2x2 patches.
 WHITENING_PIXELS = 5000 * 32 * 32
-
-
-def optimizers(model: nn.Sequential, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Muon for the convolutions, SGD for biases and the head; the loss is a sum over the batch, which scales SGD's."""
-    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    decay = recipe.weight_decay * recipe.batch_size
-    groups = [
-        {
-            "params": [parameter for parameter in learnt if parameter.ndim == dimensions],
-            "lr": rate,
-            "weight_decay": decay / rate,
-        }
-        for dimensions, rate in ((1, recipe.bias_learning_rate), (2, recipe.head_learning_rate))
-    ]
-    convolutions = [parameter for parameter in learnt if parameter.ndim == 4]
-    return [
-        Muon(convolutions, recipe.learning_rate, recipe.momentum),
-        torch.optim.SGD(groups, momentum=recipe.sgd_momentum, nesterov=True),
-    ]
 
 
 def sum_gradients(
@@ -93,6 +72,88 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
     return hits / len(labels)
 
 
+def load(checkpoint: Path) -> dict[str, Any]:
+    """What a run saved, on the CPU.
+
+    Raises:
+        ScriptError: the file is no checkpoint.
+    """
+    try:
+        saved: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True)
+        missing = {"recipe", "classes", "size", "epoch", "model"} - saved.keys()
+    # Over what isn't a checkpoint, PyTorch stumbles with errors of any type.
+    except Exception as err:
+        raise ScriptError(f"{checkpoint} is no checkpoint of ensemble train: {err!r}") from err
+    if missing:
+        raise ScriptError(f"{checkpoint} is no checkpoint of ensemble train: it has no {', '.join(sorted(missing))}")
+    return saved
+
+
+def resume(checkpoint: Path, begun: dict[str, Any]) -> dict[str, Any] | None:
+    """What an earlier run saved; None if there is none.
+
+    Args:
+        checkpoint: where it would be.
+        begun: what this run begins with, which must be what that one began with.
+
+    Raises:
+        ScriptError: that run began with something else.
+    """
+    if not checkpoint.exists():
+        return None
+    saved = load(checkpoint)
+    for what, value in begun.items():
+        if saved.get(what) != value:
+            raise ScriptError(
+                f"{checkpoint} was made with another {what.replace('_', ' ')}: {saved.get(what)}, not {value}; "
+                "name another file by --checkpoint"
+            )
+    return saved
+
+
+def origin(initial: Path, begun: dict[str, Any]) -> dict[str, Any]:
+    """What a finished run saved, to begin another with its weights.
+
+    Raises:
+        ScriptError: it is not at its end, or of other classes or another size than this one.
+    """
+    saved = load(initial)
+    for what in ("classes", "size"):
+        if saved[what] != begun[what]:
+            raise ScriptError(f"{initial} was made with another {what}: {saved[what]}, not {begun[what]}")
+    if saved["epoch"] < saved["recipe"]["epochs"]:
+        raise ScriptError(f"{initial} is at epoch {saved['epoch']} of {saved['recipe']['epochs']}; finish it first")
+    return saved
+
+
+def set_weights(model: nn.Module, saved: dict[str, Any], file: Path | None) -> None:
+    """Give a network the weights of a run; raises ScriptError, with the file, if they are another architecture's."""
+    try:
+        model.load_state_dict(saved["model"])
+    except RuntimeError as err:
+        raise ScriptError(f"{file} holds another architecture's weights; name another file: {err}") from err
+
+
+def save(checkpoint: Path, content: dict[str, Any]) -> None:
+    """Write a checkpoint in the place of the one before, whole or not at all."""
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    partial = checkpoint.with_name(f"{checkpoint.name}.partial")
+    torch.save(content, partial)
+    partial.replace(checkpoint)
+
+
+def random_state() -> list[Tensor]:
+    """The state of every random generator of PyTorch's."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
+
+
+def set_random_state(state: list[Tensor]) -> None:
+    """Set the generators to what `random_state` returned."""
+    torch.set_rng_state(state[0])
+    if torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state[1:])
+
+
 class Run:
     """A training run: what it learns from, its network, and how far it is."""
 
@@ -112,14 +173,14 @@ class Run:
         """
         self._recipe, self._data, self._checkpoint = recipe, data, checkpoint
         self._begun: dict[str, Any] = {"recipe": recipe.to_json(), "initial": None, **data.begun}
-        origin = None if initial is None else saving.origin(initial, self._begun)
-        if origin is not None:
-            self._begun["initial"] = {what: origin.get(what) for what in ("recipe", "data_sha256", "initial")}
+        begun_with = None if initial is None else origin(initial, self._begun)
+        if begun_with is not None:
+            self._begun["initial"] = {what: begun_with.get(what) for what in ("recipe", "data_sha256", "initial")}
         torch.manual_seed(recipe.seed)
         model = network(recipe.to_json(), len(data.begun["classes"]))
-        saved = saving.resume(checkpoint, self._begun)
-        if (weights := saved or origin) is not None:
-            saving.set_weights(model, weights, checkpoint if saved is not None else initial)
+        saved = resume(checkpoint, self._begun)
+        if (weights := saved or begun_with) is not None:
+            set_weights(model, weights, checkpoint if saved is not None else initial)
         data.load()
         if weights is None:
             # Every so many, because they are sorted by class.
@@ -131,7 +192,7 @@ class Run:
         if saved is not None:
             for optimizer, state in zip(self._optimizers, saved["optimizers"], strict=True):
                 optimizer.load_state_dict(state)
-            saving.set_random_state(saved["random"])
+            set_random_state(saved["random"])
             self.epoch = saved["epoch"]
 
     def finish(self) -> None:
@@ -181,6 +242,6 @@ class Run:
             "epoch": self.epoch,
             "model": self._model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
-            "random": saving.random_state(),
+            "random": random_state(),
         }
-        saving.save(self._checkpoint, content)
+        save(self._checkpoint, content)

@@ -16,12 +16,14 @@ from tqdm import tqdm
 
 from deployments.contract.preprocessing import Preprocessing
 from deployments.transformer import decoding
-from lab.training.batches import Lesson
-from lab.training.images import mix
+from lab.training.augmentation import mix
 from lab.training.recipe import Recipe
 from lab.training.teachers import Teachers
 from scripts.errors import ScriptError
 
+# Normalized images, float [n,3,H,W]; the classes' probabilities, float [n,classes]; and what teachers answer to these
+# images, float [n,classes], None where they were not asked.
+Lesson = tuple[Tensor, Tensor, Tensor | None]
 # The same for every run, whatever its own seed, so that runs share the teachers' answers.
 SEED = 0
 AT_ONCE = 500
@@ -63,7 +65,7 @@ class Mixtures:
             rows: which, int64 [n].
 
         Returns:
-            As `batches.Lesson`, but that the images are pixels, uint8.
+            As `Lesson`, but that the images are pixels, uint8.
         """
         mixed = torch.rand(len(rows)) < self._probability
         ways = torch.randint(1, len(self._images), (len(rows),)) * mixed

@@ -14,13 +14,11 @@ torch = pytest.importorskip("torch")
 from deployments.repository.errors import ModelError  # noqa: E402
 from deployments.repository.repository import find, versions  # noqa: E402
 from lab.training import __main__ as command  # noqa: E402
-from lab.training import images as augmentation  # noqa: E402
-from lab.training import loop  # noqa: E402
+from lab.training import augmentation, loop  # noqa: E402
 from lab.training import recipe as recipes  # noqa: E402
 from lab.training.architectures import ARCHITECTURES, multiplications, network  # noqa: E402
-from lab.training.data import TrainingData, judging_images  # noqa: E402
+from lab.training.data import TrainingData, judging_images, load_images  # noqa: E402
 from lab.training.export import export  # noqa: E402
-from lab.training.images import load_images  # noqa: E402
 from lab.training.loop import Run  # noqa: E402
 from lab.training.recipe import Architecture, Recipe  # noqa: E402
 from lab.training.teachers import relations  # noqa: E402

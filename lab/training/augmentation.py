@@ -1,44 +1,14 @@
-"""The images a network learns from: how they are decoded, augmented and mixed."""
+"""How images are augmented, and mixed with each other."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from tqdm import tqdm
 
-from deployments.contract.preprocessing import Preprocessing
 from lab.training.recipe import Recipe
-from scripts.dataset import Dataset, decode
-from scripts.errors import ScriptError
-
-
-def load_images(dataset: Dataset, size: int, classes: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Decode a dataset as the server does.
-
-    Args:
-        dataset: the images; of those that aren't square the centre is taken.
-        size: height and width to resize them to, pixels.
-        classes: the class names in order of index.
-
-    Returns:
-        Every image as uint8 [N,3,size,size] in BGR order, and its class index as int64 [N].
-
-    Raises:
-        ScriptError: a class is none of `classes`, or an image can't be decoded.
-    """
-    index = {name: i for i, name in enumerate(classes)}
-    if unknown := [name for name in dataset.classes if name not in index]:
-        raise ScriptError(f"{dataset.path} has the class {unknown[0]!r}, which is none of {', '.join(classes)}")
-    images = np.empty((len(dataset), size, size, 3), np.uint8)
-    labels = np.empty(len(dataset), np.int64)
-    for i, (encoded, name) in enumerate(tqdm(dataset.read(), "decode", len(dataset), unit="img", delay=1)):
-        images[i], labels[i] = decode(dataset.names[i], encoded, Preprocessing((size, size))), index[name]
-    return torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)
 
 
 def warp(images: Tensor, scale: Tensor, shift: Tensor) -> Tensor:

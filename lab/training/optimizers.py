@@ -1,7 +1,7 @@
-"""Muon: gradient descent whose every step is made orthogonal, for the weights of convolutions.
+"""The optimizers: Muon for the weights of convolutions, whose every step is made orthogonal, and SGD for the others.
 
-Source: Jordan 2024, https://kellerjordan.github.io/posts/muon/; with the weights' norm held fixed, as his CIFAR-10
-speed runs do.
+Source of Muon: Jordan 2024, https://kellerjordan.github.io/posts/muon/; with the weights' norm held fixed, as his
+CIFAR-10 speed runs do.
 """
 
 from __future__ import annotations
@@ -10,12 +10,19 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lab.training.precision import arithmetic
+from lab.training.recipe import Recipe
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 3
+
+
+def arithmetic(device: torch.device) -> torch.dtype:
+    """Return the format that training computes in: bfloat16 where the processor has it, else float32."""
+    if device.type == "cpu" and not torch.cpu.get_capabilities().get("avx512_bf16", False):
+        return torch.float32
+    return torch.bfloat16
 
 
 class Muon(torch.optim.Optimizer):
@@ -53,3 +60,22 @@ def orthogonal(matrix: Tensor) -> Tensor:
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x
     return (x.T if tall else x).to(matrix.dtype)
+
+
+def optimizers(model: nn.Sequential, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Muon for the convolutions, SGD for biases and the head; the loss is a sum over the batch, which scales SGD's."""
+    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    decay = recipe.weight_decay * recipe.batch_size
+    groups = [
+        {
+            "params": [parameter for parameter in learnt if parameter.ndim == dimensions],
+            "lr": rate,
+            "weight_decay": decay / rate,
+        }
+        for dimensions, rate in ((1, recipe.bias_learning_rate), (2, recipe.head_learning_rate))
+    ]
+    convolutions = [parameter for parameter in learnt if parameter.ndim == 4]
+    return [
+        Muon(convolutions, recipe.learning_rate, recipe.momentum),
+        torch.optim.SGD(groups, momentum=recipe.sgd_momentum, nesterov=True),
+    ]
