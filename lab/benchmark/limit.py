@@ -75,85 +75,30 @@ def compile_models(paths: list[Path], compiled: tuple[int, int], precision: str 
     return [ov.Core().compile_model(path, "CPU", options) for path in paths]
 
 
-class Slot:
-    """One batch in flight at a time: decoded in a pool, then in all models at once; then the next."""
-
-    def __init__(self, models: list[ov.CompiledModel], run: Run, size: int) -> None:
-        """Make a request of each model, for batches of so many images."""
-        self._run, self._size = run, size
-        self._requests = [model.create_infer_request() for model in models]
-        self._pending = 0
-        self._lock = threading.Lock()
-        for request in self._requests:
-            request.set_callback(self._inferred, None)
-
-    def begin(self) -> None:
-        """Take the next images."""
-        self._started = time.perf_counter()
-        self._pixels: list[list[Any]] = []
-        # In as many parts as there are threads.
-        encoded = list(itertools.islice(self._run.images, self._size))
-        parts = [encoded[first :: available_cpus()] for first in range(min(len(encoded), available_cpus()))]
-        self._undecoded = len(parts)
-        for part in parts:
-            self._run.pool.submit(self._decode, part)
-
-    def _decode(self, images: list[bytes]) -> None:
-        limits = TransformerSettings()
-        wanted = list(dict.fromkeys(self._run.wanted))
-        decoded = [decode(image, read_header(image, limits), wanted).pixels for image in images]
-        with self._lock:
-            self._pixels += decoded
-            self._undecoded -= 1
-            if self._undecoded:
-                return
-        pixels = dict(zip(wanted, map(np.stack, zip(*self._pixels, strict=True)), strict=True))
-        self._pending = len(self._requests)
-        for request, each in zip(self._requests, self._run.wanted, strict=True):
-            request.start_async({0: pixels[each]}, share_inputs=True)
-
-    def _inferred(self, _: Any) -> None:
-        with self._lock:
-            self._pending -= 1
-            if self._pending:
-                return
-        scores = np.mean([request.get_output_tensor(0).data for request in self._requests], axis=0)
-        scores.argmax(axis=1).tolist()
-        if self._run.add(self._started, self._size):
-            self.begin()
-        else:
-            self._run.left.release()
-
-
 class Run:
-    """A closed loop of so many images in flight."""
+    """A closed loop of so many images in flight, in batches: each is decoded in a pool, then in all models at once."""
 
     def __init__(self, models: list[ov.CompiledModel], encoded: list[bytes], wanted: list[Preprocessing]) -> None:
         """Set the models, the images, and how the pixels of each model are made."""
-        self._models = models
-        self.wanted = wanted
-        self.images = itertools.cycle(encoded)
-        self.pool = ThreadPoolExecutor(available_cpus())
-        self.left = threading.Semaphore(0)
-
-    def add(self, started: float, images: int) -> bool:
-        """Count images that are done; whether to go on."""
-        now = time.perf_counter()
-        if self._begin <= now <= self._end:
-            self._latencies += [now - started] * images
-        return now < self._end
+        self._models, self._wanted, self._images = models, wanted, itertools.cycle(encoded)
+        self._kinds = list(dict.fromkeys(wanted))
+        self._pool = ThreadPoolExecutor(available_cpus())
 
     def measure(self, clients: int, batch: int, seconds: float, warm_up_s: float) -> dict[str, float]:
-        """Images a second, latency in milliseconds, CPU milliseconds an image."""
+        """Measure images per second, latency in milliseconds, and CPU milliseconds per image."""
         self._latencies: list[float] = []
-        slots = [Slot(self._models, self, batch) for _ in range(max(1, clients // batch))]
         self._begin = time.perf_counter() + warm_up_s
         self._end = self._begin + seconds
         before = time.process_time()
-        for slot in slots:
-            slot.begin()
-        for _ in slots:
-            if not self.left.acquire(timeout=seconds + warm_up_s + PATIENCE_S):
+        # One thread for each batch in flight.
+        threads = [
+            threading.Thread(target=self._infer, args=(batch,), daemon=True) for _ in range(max(1, clients // batch))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(seconds + warm_up_s + PATIENCE_S)
+            if thread.is_alive():
                 raise SystemExit("error: an inference did not end")
         cpu_s = (time.process_time() - before) * seconds / (seconds + warm_up_s)
         # On a machine that other work has, a short trial may end before its first image.
@@ -164,6 +109,28 @@ class Run:
             "p99_ms": float(np.percentile(milliseconds, 99)),
             "server_cpu_ms_per_request": cpu_s * 1000 / max(1, len(self._latencies)),
         }
+
+    def _infer(self, batch: int) -> None:
+        requests = [model.create_infer_request() for model in self._models]
+        now = time.perf_counter()
+        while now < self._end:
+            started = now
+            pixels = self._decode(list(itertools.islice(self._images, batch)))
+            for request, wanted in zip(requests, self._wanted, strict=True):
+                request.start_async({0: pixels[wanted]}, share_inputs=True)
+            for request in requests:
+                request.wait()
+            scores = np.mean([request.get_output_tensor(0).data for request in requests], axis=0)
+            scores.argmax(axis=1).tolist()
+            now = time.perf_counter()
+            if self._begin <= now <= self._end:
+                self._latencies += [now - started] * batch
+
+    def _decode(self, encoded: list[bytes]) -> dict[Preprocessing, Any]:
+        """Return the pixels of a batch for each preprocessing."""
+        limits = TransformerSettings()
+        decoded = self._pool.map(lambda image: decode(image, read_header(image, limits), self._kinds).pixels, encoded)
+        return dict(zip(self._kinds, map(np.stack, zip(*decoded, strict=True)), strict=True))
 
 
 def alone(model: ov.CompiledModel, seconds: float) -> float:
