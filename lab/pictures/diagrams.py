@@ -74,16 +74,19 @@ def diagrams() -> dict[str, Diagram]:
             ],
         ),
         "ports": Diagram(
-            "The ports for clients and for Prometheus",
-            "They are on loopback unless the configuration names another address.",
+            "The ports for clients, for Prometheus, and between Ray's nodes",
+            "HAProxy's ports for clients listen where the configuration says, by default on loopback.",
             {
                 "clients": Box("clients", "", 0, 0.5),
                 "http": Box("HAProxy :8000", "HTTP, the page", 1.2, 0),
                 "grpc": Box("HAProxy :9000", "gRPC", 1.2, 1),
                 "ingress": Box("Ingress", "Unix sockets", 2.4, 0.5),
-                "prometheus": Box("Prometheus", "", 0, 2.3),
-                "proxy": Box(":9101/metrics", "HAProxy", 1.2, 2),
-                "nodes": Box(":9102/metrics", "all nodes, by Ray", 1.2, 3),
+                "prometheus": Box("Prometheus", "", 0, 2.4),
+                "proxy": Box(":9101/metrics", "HAProxy, loopback", 1.2, 2),
+                "nodes": Box(":9102/metrics", "Ray, loopback", 1.2, 2.8),
+                "ray": Box("Ray's nodes", "with Ray's token", 0, 3.8),
+                "replicas": Box("a random port", "every interface", 1.2, 3.8),
+                "each": Box("each replica", "calls by handle", 2.4, 3.8),
             },
             [
                 ("clients", "http", ""),
@@ -92,6 +95,8 @@ def diagrams() -> dict[str, Diagram]:
                 ("grpc", "ingress", ""),
                 ("prometheus", "proxy", ""),
                 ("prometheus", "nodes", ""),
+                ("ray", "replicas", ""),
+                ("replicas", "each", ""),
             ],
         ),
     }
