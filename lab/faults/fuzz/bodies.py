@@ -74,6 +74,7 @@ def kinds(endpoint: Endpoint) -> dict[str, Kind]:
         made["JSON: a wrong value"] = partial(_wrong_value, endpoint)
         made["JSON: damaged"] = partial(_damaged_json, endpoint)
         made["JSON: odd text"] = partial(_odd_text, endpoint)
+        made["JSON: odd content types"] = partial(_odd_type, endpoint)
     if endpoint.path.endswith(TAKE_IMAGES) and endpoint.path not in UNLISTED:
         made |= {f"{name}, in JSON": partial(_in_json, endpoint, make) for name, make in ALL_IMAGES.items()}
     if endpoint.path == "/feedback":
@@ -196,6 +197,11 @@ def _odd_text(endpoint: Endpoint, rng: Random, size: int) -> Draft:
     return Draft(body, [rng.choice((JSON, JSON + b"; charset=utf-16", b"Content-Type: text/json"))])
 
 
+def _odd_type(endpoint: Endpoint, rng: Random, size: int) -> Draft:
+    body = json.dumps(valid(endpoint, [photograph()])).encode()
+    return Draft(body, [b"Content-Type: " + rng.choice(CASES["content_types"])])
+
+
 def _labels(rng: Random, size: int) -> Draft:
     line = rng.choice((b'{"request_id":"a","label":0}\n', b"{}\n", b"\n"))
     return Draft(line * (min(size, MIB) // len(line)), [b"Content-Type: application/x-ndjson"])
@@ -260,6 +266,10 @@ def _damaged_form(rng: Random, size: int) -> Draft:
     return Draft(damaged(form(*[part(photograph())] * rng.randrange(1, 4)), rng), [FORM])
 
 
+def _many_parts(rng: Random, size: int) -> Draft:
+    return Draft(form(*[part(b"")] * rng.choice((63, 65, 1000, 20_000))), [FORM])
+
+
 def _odd_parts(rng: Random, size: int) -> Draft:
     heads = [rng.choice(CASES["form_heads"]) for _ in range(rng.randrange(1, 4))]
     return Draft(form(*(part(photograph(), head) for head in heads)), [FORM])
@@ -279,6 +289,7 @@ def _content_type(rng: Random, size: int) -> Draft:
 
 FORMS: dict[str, Kind] = {
     "forms: damaged": _damaged_form,
+    "forms: many parts": _many_parts,
     "forms: odd heads of parts": _odd_parts,
     "forms: longer or shorter than declared": _false_length,
     "forms: odd content types": _content_type,
