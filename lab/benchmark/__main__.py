@@ -23,7 +23,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,54 +37,22 @@ from scripts.results import Table, add_files, check_files, write_files
 
 NONE = "-"
 LIMIT_PATIENCE_S, LIMIT_TRIES_S = 120.0, 30.0
-MEASURES = (
-    "requests_per_s",
-    "p50_ms",
-    "p99_ms",
-    "server_cpu_ms_per_request",
-    "client_cpu_ms_per_request",
-    "resident_mb",
-    "ratio_to_limit",
-)
-HEADINGS = (
-    "system",
-    "placement",
-    "protocol",
-    "clients",
-    "req/s",
-    "p50 ms",
-    "p99 ms",
-    "server CPU ms",
-    "client CPU ms",
-    "MB",
-    "of limit",
-)
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of the result: medians over the rounds. What a system has not is None."""
-
-    workload: str
-    system: str
-    placement: Placement | None
-    protocol: str | None
-    clients: int
-    requests_per_s: float
-    p50_ms: float
-    p99_ms: float
-    server_cpu_ms_per_request: float
-    client_cpu_ms_per_request: float | None
-    resident_mb: float | None
-    ratio_to_limit: float | None
-
-    @property
-    def cells(self) -> list[str]:
-        """Its text in the table."""
-        numbers = [getattr(self, name) for name in MEASURES]
-        digits = (0, 2, 1, 2, 2, 0, 2)
-        texts = [NONE if n is None else f"{n:,.{d}f}" for n, d in zip(numbers, digits, strict=True)]
-        return [self.system, self.placement or NONE, self.protocol or NONE, str(self.clients), *texts]
+KEYS = ("system", "placement", "protocol", "clients")
+# Each measure's heading in the table, and its digits there.
+MEASURES = {
+    "requests_per_s": ("req/s", 0),
+    "p50_ms": ("p50 ms", 2),
+    "p99_ms": ("p99 ms", 1),
+    "server_cpu_ms_per_request": ("server CPU ms", 2),
+    "client_cpu_ms_per_request": ("client CPU ms", 2),
+    "resident_mb": ("MB", 0),
+    "ratio_to_limit": ("of limit", 2),
+}
+# A line of the result: the workload, the keys, and medians over the rounds. What a system has not is None.
+Row = dict[str, Any]
+# What a row is about, in the order of the keys.
+Key = tuple[str, Placement | None, str | None, int]
+Samples = dict[Key, list[dict[str, float]]]
 
 
 class Limit:
@@ -131,9 +99,6 @@ class Limit:
         return {line["clients"]: line for line in measured}
 
 
-Key = tuple[str, Placement | None, str | None, int]
-
-
 def run(
     load: Workload, systems: Sequence[System], limit: Limit | None, clients: Sequence[int], seconds: float, rounds: int
 ) -> Iterator[list[Row]]:
@@ -142,7 +107,7 @@ def run(
     Raises:
         ScriptError: a system did not start, or a request failed.
     """
-    samples: dict[Key, list[dict[str, float]]] = defaultdict(list)
+    samples: Samples = defaultdict(list)
     steps = tqdm(total=rounds * max(1, len(systems)), desc=load.name, unit="system")
     for _ in range(rounds):
         before = _limit(limit, samples)
@@ -162,13 +127,13 @@ def run(
                 samples[key].append(sample)
             before = after
             steps.update()
-            yield [Row(load.name, *key, **_medians(found)) for key, found in samples.items()]
+            yield _rows(load, samples)
         if not systems:
-            yield [Row(load.name, *key, **_medians(found)) for key, found in samples.items()]
+            yield _rows(load, samples)
     steps.close()
 
 
-def _limit(limit: Limit | None, samples: dict[Key, list[dict[str, float]]]) -> dict[int, dict[str, float]]:
+def _limit(limit: Limit | None, samples: Samples) -> dict[int, dict[str, float]]:
     if limit is None:
         return {}
     measured = limit.measure()
@@ -177,15 +142,30 @@ def _limit(limit: Limit | None, samples: dict[Key, list[dict[str, float]]]) -> d
     return measured
 
 
-def _medians(samples: list[dict[str, float]]) -> dict[str, Any]:
-    return {
-        name: statistics.median(sample[name] for sample in samples) if name in samples[0] else None for name in MEASURES
-    }
+def _rows(load: Workload, samples: Samples) -> list[Row]:
+    return [
+        {
+            "workload": load.name,
+            **dict(zip(KEYS, key, strict=True)),
+            **{name: _median(found, name) for name in MEASURES},
+        }
+        for key, found in samples.items()
+    ]
+
+
+def _median(samples: list[dict[str, float]], name: str) -> float | None:
+    return statistics.median(sample[name] for sample in samples) if name in samples[0] else None
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """The rows, by their texts."""
-    return Table(HEADINGS, [row.cells for row in rows], words=range(3), title=rows[0].workload)
+    """Return the rows by their texts."""
+    headings = (*KEYS, *(heading for heading, _ in MEASURES.values()))
+    lines = [
+        [str(row[key] or NONE) for key in KEYS]
+        + [NONE if row[name] is None else f"{row[name]:,.{digits}f}" for name, (_, digits) in MEASURES.items()]
+        for row in rows
+    ]
+    return Table(headings, lines, words=range(3), title=rows[0]["workload"])
 
 
 def report(rows: Sequence[Row], checks: Sequence[dict[str, Any]], args: argparse.Namespace) -> None:
@@ -197,7 +177,7 @@ def report(rows: Sequence[Row], checks: Sequence[dict[str, Any]], args: argparse
             f"{Path(check['model']).parent.parent.name} alone: {check['limit_per_s']:.0f}/s here, "
             f"{check['benchmark_app_per_s']:.0f}/s by benchmark_app ({share:.2f})"
         )
-    write_files(args, compared, [asdict(row) for row in rows])
+    write_files(args, compared, rows)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from lab.benchmark import __main__ as benchmark
-from lab.benchmark.__main__ import Row, run, table
+from lab.benchmark.__main__ import KEYS, MEASURES, run, table
 from lab.benchmark.systems import OURS, System, named
 from lab.benchmark.workloads import workload
 from scripts.errors import ScriptError
@@ -17,7 +17,7 @@ class FakeServer:
     rounds = 0
 
     def load(self, load, protocol, clients, seconds):
-        sample = dict.fromkeys(benchmark.MEASURES[:-1], 1.0)
+        sample = dict.fromkeys(list(MEASURES)[:-1], 1.0)
         return {**sample, "requests_per_s": 100.0 * clients + FakeServer.rounds}
 
 
@@ -51,10 +51,10 @@ def test_systems_take_turns_with_the_limit_between_them(fake):
     once = ["limit", "ours colocated", "limit", "fastapi", "limit"]
     assert order == once * 3
     assert len(rows) == 2 + 2 * 2 + 2
-    [row] = [row for row in rows if (row.system, row.protocol, row.clients) == ("ours", "grpc", 8)]
+    [row] = [row for row in rows if (row["system"], row["protocol"], row["clients"]) == ("ours", "grpc", 8)]
     # Rounds 1, 3 and 5 were its own: the median is the middle one.
-    assert row.requests_per_s == 803
-    assert row.ratio_to_limit == pytest.approx(803 / 1600)
+    assert row["requests_per_s"] == 803
+    assert row["ratio_to_limit"] == pytest.approx(803 / 1600)
 
 
 def test_what_was_measured_before_a_failure_is_written(fake, monkeypatch, tmp_path):
@@ -87,19 +87,15 @@ def test_a_limit_that_hangs_is_given_up(monkeypatch):
         limit.measure()
 
 
-def rows():
-    numbers = (100.0, 1.0, 2.0, 3.0)
-    return [
-        Row("trivial", "limit", None, None, 8, *numbers, None, None, None),
-        Row("trivial", "ours", "colocated", "http", 8, *numbers, 0.1, 900.0, 0.97),
-    ]
-
-
 def test_what_a_system_has_not_is_left_out_of_the_tables():
-    assert rows()[0].cells == ["limit", "-", "-", "8", "100", "1.00", "2.0", "3.00", "-", "-", "-"]
-    lines = table(rows()).markdown().splitlines()
-    assert len(lines) == 4
+    numbers = (100.0, 1.0, 2.0, 3.0)
+    limit = ("trivial", "limit", None, None, 8, *numbers, None, None, None)
+    ours = ("trivial", "ours", "colocated", "http", 8, *numbers, 0.1, 900.0, 0.97)
+    rows = [dict(zip(("workload", *KEYS, *MEASURES), row, strict=True)) for row in (limit, ours)]
+    lines = table(rows).markdown().splitlines()
+    assert lines[2] == "| limit | - | - | 8 | 100 | 1.00 | 2.0 | 3.00 | - | - | - |"
     assert lines[3].startswith("| ours | colocated | http | 8 |")
+    assert len(lines) == 4
 
 
 def test_an_unknown_system_is_told():
