@@ -27,7 +27,7 @@ from graph.features.feature import Feature
 from graph.pipeline.ensemble import Ensemble
 from graph.pipeline.member_client import Member
 from graph.pipeline.pipeline import Pipeline
-from graph.signature import agree
+from graph.signature import resolve_signatures
 
 
 class Undecided(EnsembleError):
@@ -69,5 +69,5 @@ def compose(pixels: Mapping[str, str], nodes: Nodes, _: Sequence[Feature]) -> Gr
 def build(args: dict[str, Any]) -> Application:
     """`import_path: examples.own_build:build`."""
     config = parse(args)
-    agreed = agree(config)
+    agreed = resolve_signatures(config)
     return application(config, agreed, partial(compose, agreed.pixels))

@@ -21,11 +21,11 @@ from deployments.serving.spec import IngressSpec
 from graph.composition import Compose, build_graph, ensemble
 from graph.config import EnsembleConfig, parse
 from graph.defaults import pinning
-from graph.features.cascade.settings import EnsembleSettings
 from graph.features.listed import Wanted, wanted
 from graph.placement import Factory, NodeSpec, node_specs
 from graph.rules import warnings_of_arguments
-from graph.signature import EnsembleSignature, agree
+from graph.sections import EnsembleSettings
+from graph.signature import EnsembleSignature, resolve_signatures
 
 logger = logging.getLogger("ray.serve")
 # Serve looks this often whether a replica is healthy, and replaces one that has been silent three times for so long.
@@ -39,7 +39,7 @@ def build(args: dict[str, Any]) -> Application:
         ConfigurationError: a field is wrong, a model can't be served, or the members don't fit together.
     """
     config = parse(args)
-    agreed = agree(config)
+    agreed = resolve_signatures(config)
     # Where `ensemble serve` runs, its commands have printed them.
     for found in () if MARK in os.environ else warnings_of_arguments(config, len(agreed.labels)):
         logger.warning("%s", found)

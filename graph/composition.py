@@ -9,14 +9,12 @@ from deployments.contract.names import COMBINER, LABELER, TRANSFORMER
 from deployments.contract.nodes import Graph, Node
 from deployments.ingress.single_member import MemberModelInfo, SingleMemberGraph
 from deployments.serving.spec import BuiltGraph, Nodes
-from graph.config import EnsembleConfig
 from graph.features.feature import Feature, Site
 from graph.features.listed import Wanted
 from graph.pipeline.ensemble import Ensemble
-from graph.pipeline.intercepted import Intercepted, Interceptor
-from graph.pipeline.member_client import Member
-from graph.pipeline.pipeline import Pipeline
-from graph.pipeline.quorum import QuorumSettings
+from graph.pipeline.member_client import Member, QuorumSettings
+from graph.pipeline.pipeline import Intercepted, Interceptor, Pipeline
+from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 
 # Joins the nodes, and puts every feature in its place.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deployments.contract.member import MemberConfig, MemberInterface
 from deployments.contract.nodes import Node
@@ -10,10 +10,8 @@ from deployments.contract.payload import Probabilities
 from deployments.cpus import REPLICAS, Pinning, available_cpus
 from deployments.members.local import LocalMember
 from deployments.repository.sources import RepositoryAddress
-
-if TYPE_CHECKING:
-    from graph.config import EnsembleConfig
-    from graph.signature import EnsembleSignature
+from graph.schema import EnsembleConfig
+from graph.signature import EnsembleSignature
 
 
 def pinning(config: EnsembleConfig, name: str) -> Pinning | None:

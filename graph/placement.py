@@ -14,8 +14,8 @@ from deployments.contract.nodes import Node
 from deployments.contract.settings import Placement
 from deployments.cpus import Pinning
 from deployments.transformer import transformer
-from graph.config import EnsembleConfig
 from graph.defaults import fixed, make, pinning, sharing
+from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 
 # Makes a node; called in the process where it is to run.

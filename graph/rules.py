@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 
@@ -17,11 +17,9 @@ from deployments.doors import did_you_mean
 from deployments.members.local import LocalMember
 from deployments.protocol.functions import FEEDBACK, SELDON, SERVED_BY
 from deployments.repository.sources.location import split_model
-from graph.pipeline.quorum import PATIENT_SHARE
+from graph.pipeline.member_client import PATIENT_SHARE
+from graph.schema import EnsembleConfig
 from graph.user_config import check_user_config, with_user_config
-
-if TYPE_CHECKING:
-    from graph.config import EnsembleConfig
 
 # A JPEG of 64x64 pixels has about 2 KB, and few images that are worth a request have less than this.
 SMALL_IMAGE_BYTES = 4096

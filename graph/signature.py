@@ -11,7 +11,7 @@ from deployments.contract.member import MemberInterface, Signature
 from deployments.contract.preprocessing import AsSent, MemberInput, Preprocessing, Size
 from deployments.transformer.transformer import TransformerConfig
 from ensemble_serving.answer import Version
-from graph.config import EnsembleConfig
+from graph.schema import EnsembleConfig
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class EnsembleSignature:
         return {preprocessing.key: preprocessing for preprocessing in self.preprocessing.values()}
 
 
-def agree(config: EnsembleConfig) -> EnsembleSignature:
+def resolve_signatures(config: EnsembleConfig) -> EnsembleSignature:
     """Read every member's signature, and compare them.
 
     Raises:

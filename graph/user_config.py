@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deployments.combiner import CombinerSettings
 from deployments.contract.errors import ConfigurationError
@@ -14,10 +14,8 @@ from deployments.labeler import LabelerSettings
 from deployments.members.local import LocalMember
 from deployments.members.versioned import VersionSettings
 from deployments.transformer.transformer import TransformerSettings
-from graph.features.loading.settings import LoadingSettings
-
-if TYPE_CHECKING:
-    from graph.config import EnsembleConfig
+from graph.schema import EnsembleConfig
+from graph.sections import LoadingSettings
 
 
 def check_user_config(application: Mapping[str, Any], config: EnsembleConfig) -> None:

@@ -138,10 +138,10 @@ def check(
     Raises:
         ConfigurationError: the application can't be built, or an entry of its `deployments` belongs to no deployment.
     """
-    from graph.signature import agree
+    from graph.signature import resolve_signatures
 
     config = check_arguments(application, serve)
-    return config, agree(config)
+    return config, resolve_signatures(config)
 
 
 def check_arguments(application: Mapping[str, Any], serve: Mapping[str, Any] | None = None) -> EnsembleConfig:

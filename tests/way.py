@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -21,14 +22,13 @@ from starlette.requests import Request
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.ingress import Ingress
 from deployments.ingress.service import Service
-from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
 from deployments.observe.tracing import Tracing
-from graph import app
 from graph.composition import build_graph, ensemble
 from graph.config import EnsembleConfig, parse
 from graph.features.listed import wanted
 from graph.placement import node_specs
+from graph.signature import resolve_signatures
 
 ROOT = Path(__file__).parents[1]
 RESUME, START = dis.opmap["RESUME"], 0
@@ -51,13 +51,13 @@ class Way(NamedTuple):
     @property
     def changes(self) -> int:
         """How often the next function is in another file."""
-        return sum(one != other for (one, _), (other, _) in zip(self.calls, self.calls[1:], strict=False))
+        return sum(one != other for (one, _), (other, _) in pairwise(self.calls))
 
     @property
     def crossings(self) -> int:
         """How often the next function of `graph` or `deployments` is in the other package."""
         rooms = [room for file, _ in self.calls if (room := file.partition("/")[0]) in {"graph", "deployments"}]
-        return sum(one != other for one, other in zip(rooms, rooms[1:], strict=False))
+        return sum(one != other for one, other in pairwise(rooms))
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def recorded(calls: list[tuple[str, str]]) -> Iterator[None]:
 
 def service(config: EnsembleConfig) -> Service:
     """Make what the protocols share, of an application whose nodes are all inline."""
-    agreed = app.agree(config)
+    agreed = resolve_signatures(config)
     placed = {name: each.make() for name, each in node_specs(config, agreed).items()}
     compose = partial(ensemble, agreed.pixels, config.ensemble)
     built = build_graph(config, agreed, wanted(config), compose, {}, placed, "application", "replica", {})

@@ -101,6 +101,8 @@ class Batch(Generic[P]):
     @classmethod
     def join(cls, parts: Sequence[tuple[Sequence[int], Self]]) -> Self:
         """One batch out of several: the images of each go to its positions, which together are 0 to their number."""
+        if len(parts) == 1 and list(parts[0][0]) == list(range(len(parts[0][1].items))):
+            return parts[0][1]
         items: dict[int, Item] = {}
         for positions, part in parts:
             items.update(zip(positions, part.items, strict=True))
@@ -123,7 +125,8 @@ class Work(Generic[P]):
         self._node = node
         self.start_ns = time.time_ns()
         self._metered = any([item.metered for item in batch.items])
-        self._piece = METER.begin(self._metered)
+        # While nobody wants to know what work takes, nothing of the meter runs.
+        self._piece = METER.begin(self._metered) if self._metered or METER.is_on else None
         self._before = batch
         self.batch = batch.unexpired()
         self.payload = self.batch.payload
@@ -131,11 +134,18 @@ class Work(Generic[P]):
     @contextmanager
     def elsewhere(self, threads: int = 0) -> Iterator[None]:
         """While the block waits, the event loop works for others, and so many other threads of the process for this."""
-        piece = self._piece = METER.leave(self._piece, threads)
+        piece = self._piece
+        if piece is None:
+            METER.unmetered += threads
+        else:
+            METER.leave(piece, threads)
         try:
             yield
         finally:
-            METER.come_back(piece, threads)
+            if piece is None:
+                METER.unmetered -= threads
+            else:
+                METER.come_back(piece, threads)
 
     def done(
         self,

@@ -26,10 +26,12 @@ class Meter:
     Attributes:
         is_on: whether the clocks are read.
         keeps_rest: whether the rest is taken by `take_rest`; otherwise each piece that ends takes it.
+        unmetered: the threads that compute for work which began while the meter was off; nothing has what they use.
     """
 
     def __init__(self) -> None:
         self.is_on = self.keeps_rest = False
+        self.unmetered = 0
         self._rest_ns = 0.0
         # The piece that the event loop works for, and those that other threads compute for.
         self._at_loop: ref[Span] | None = None
@@ -51,15 +53,13 @@ class Meter:
         self._at_loop = ref(piece) if at_loop else None
         return piece
 
-    def leave(self, piece: Span | None, threads: int) -> Span:
+    def leave(self, piece: Span, threads: int) -> None:
         """The event loop leaves a piece, for which so many more threads compute; 0 if it only waits."""
-        piece = Span(self, False) if piece is None else piece
         self.look()
         piece.threads += threads
         if piece.threads:
             self._elsewhere.add(piece)
         self._leave_loop(piece)
-        return piece
 
     def come_back(self, piece: Span, threads: int) -> None:
         """So many of a piece's threads are done; without any left, the event loop works for it again."""
@@ -116,7 +116,7 @@ class Meter:
             self._rest_ns += loop
         else:
             at_loop.cpu_ns += loop
-        threads = sum(piece.threads for piece in self._elsewhere)
+        threads = self.unmetered + sum(piece.threads for piece in self._elsewhere)
         if threads:
             for piece in self._elsewhere:
                 piece.cpu_ns += (used - loop) * piece.threads / threads

@@ -36,26 +36,6 @@ NUMBER, COMMENT = re.compile(rb"\d{1,10}"), re.compile(rb"#[^\r\n]*")
 MOST_SEARCHED = 4096
 
 
-class Declared(NamedTuple):
-    """What is known of an image before it is decoded.
-
-    Attributes:
-        pixels: what it declares; 0 where it is no image, or does not say.
-        is_plain: whether it is a JPEG within `PLAIN_PIXELS`, `PLAIN_BYTES` and `PLAIN_SCANS`: what is sent most, and
-            decoded where it is. Everything else is decoded in a process of its own, and waits in a queue of its own.
-        is_scaled: whether it is a JPEG in one scan, which is decoded at a smaller scale.
-    """
-
-    pixels: int = 0
-    is_plain: bool = False
-    is_scaled: bool = False
-
-    @property
-    def isolated_pixels(self) -> int:
-        """What decoding it in a process of its own costs, in pixels of a PNG."""
-        return 0 if self.is_plain else round(self.pixels * (SCALED_COST if self.is_scaled else 1))
-
-
 class Jpeg(NamedTuple):
     """What a JPEG declares before its pixels; its sides are in pixels.
 
@@ -68,12 +48,35 @@ class Jpeg(NamedTuple):
     kept: int = 0
 
 
-def declared(image: bytes) -> Declared:
-    """What an image declares; a bounded part of it is looked at, and scans are counted in at most `PLAIN_BYTES`."""
-    if image.startswith(b"\xff\xd8"):
-        jpeg = read_jpeg(image) or Jpeg(0, 0)
-        return Declared(jpeg.width * jpeg.height, _is_plain(image, jpeg), not jpeg.kept)
-    return Declared(_pixels(image))
+class ImageProbe(NamedTuple):
+    """The facts known of an image before it is decoded.
+
+    Attributes:
+        pixels: what it declares; 0 where it is no image, or does not say.
+        is_plain: whether it is a JPEG within `PLAIN_PIXELS`, `PLAIN_BYTES` and `PLAIN_SCANS`: what is sent most, and
+            decoded where it is. Everything else is decoded in a process of its own, and waits in a queue of its own.
+        is_scaled: whether it is a JPEG in one scan, which is decoded at a smaller scale.
+        jpeg: what its markers declare, if it is a JPEG that comes to its pixels.
+    """
+
+    pixels: int = 0
+    is_plain: bool = False
+    is_scaled: bool = False
+    jpeg: Jpeg | None = None
+
+    @property
+    def isolated_pixels(self) -> int:
+        """What decoding it in a process of its own costs, in pixels of a PNG."""
+        return 0 if self.is_plain else round(self.pixels * (SCALED_COST if self.is_scaled else 1))
+
+
+def probe(image: bytes) -> ImageProbe:
+    """Read what an image declares, in a bounded part of it; scans are counted in at most `PLAIN_BYTES`."""
+    if not image.startswith(b"\xff\xd8"):
+        return ImageProbe(_pixels(image))
+    if (jpeg := read_jpeg(image)) is None:
+        return ImageProbe(is_scaled=True)
+    return ImageProbe(jpeg.width * jpeg.height, _is_plain(image, jpeg), not jpeg.kept, jpeg)
 
 
 def _is_plain(image: bytes, jpeg: Jpeg) -> bool:

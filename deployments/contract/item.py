@@ -11,6 +11,7 @@ import msgspec
 
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import EnsembleError
+from deployments.contract.image_probe import ImageProbe
 from deployments.contract.options import Options
 from ensemble_serving.answer import CacheStatus, Version
 
@@ -76,6 +77,7 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
         deadline: seconds since the epoch (the graph may span machines, so no monotonic clock); None for no limit.
         options: what the caller asked for.
         queued_ns: when it began to wait for a batch, nanoseconds since the epoch; 0 if it did not.
+        probe: what the image declares, read once, where it comes in; None where nobody has read it.
         image_size: width and height of the image, pixels; the transformer sets it.
         warning: what is odd about the image's file; empty for nothing; the transformer sets it, too.
         versions: the model version of each member that answered.
@@ -99,6 +101,7 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
     deadline: float | None = None
     options: Options = Options()
     queued_ns: int = 0
+    probe: ImageProbe | None = None
     image_size: tuple[int, int] | None = None
     warning: str = ""
     versions: Mapping[str, Version] = {}

@@ -191,8 +191,8 @@ def predicted(
         ids = {"trace_ids": work.batch.trace_ids}
         logger.error(message, member, len(invalid), hint, work.batch.traces, extra=ids)
         scores, versions = scores[finite], [versions[row] for row in np.flatnonzero(finite).tolist()]
-    errors = dict.fromkeys(invalid, InferenceFailed(f"member {member!r} answered no probabilities"))
-    return work.done(scores, lambda row: {"versions": {member: versions[row]}}, errors=errors, **noted)
+        noted["errors"] = dict.fromkeys(invalid, InferenceFailed(f"member {member!r} answered no probabilities"))
+    return work.done(scores, lambda row: {"versions": {member: versions[row]}}, **noted)
 
 
 def failed(work: Work[Any], error: EnsembleError, **noted: Any) -> Batch[Probabilities]:

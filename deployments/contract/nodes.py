@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from deployments.contract.answer import Answer
@@ -27,27 +28,32 @@ Graph = Node[Sequence[bytes], Sequence[Answer]]
 Part = tuple[Sequence[int], Batch[Any]]
 
 
-class InParts:
+class Flow(ABC):
     """A node that returns images as soon as they are done, before others of the batch may be."""
 
+    @abstractmethod
     def parts(self, batch: Batch[Any]) -> AsyncIterator[Part]:
-        """What it makes of a batch, each image once, in parts as they are done."""
-        raise NotImplementedError
+        """Work on a batch, and return each image once, in parts as they are done."""
 
     async def __call__(self, batch: Batch[Any]) -> Batch[Any]:
-        """The batch of all parts."""
+        """Work on a batch, and return it when every image is done."""
         return Batch.join([part async for part in self.parts(batch)])
 
 
-def parts(node: Node[Any, Any], batch: Batch[Any]) -> AsyncIterator[Part]:
-    """What a node makes of a batch: in parts, if it has the method `parts` of `InParts`; else as one part."""
-    # A check by a runtime protocol would take longer than the rest of this function.
-    in_parts: Callable[[Batch[Any]], AsyncIterator[Part]] | None = getattr(node, "parts", None)
-    return _whole(node, batch) if in_parts is None else in_parts(batch)
+class Whole(Flow):
+    """A flow of a node that returns a batch as one part."""
+
+    def __init__(self, node: Node[Any, Any]) -> None:
+        self._node = node
+
+    async def parts(self, batch: Batch[Any]) -> AsyncIterator[Part]:
+        """Return the node's batch as the one part."""
+        yield range(len(batch.items)), await self._node(batch)
 
 
-async def _whole(node: Node[Any, Any], batch: Batch[Any]) -> AsyncIterator[Part]:
-    yield range(len(batch.items)), await node(batch)
+def as_flow(node: Node[Any, Any]) -> Flow:
+    """Return the node if it is a flow, else the node as a flow of one part; called where nodes are joined."""
+    return node if isinstance(node, Flow) else Whole(node)
 
 
 @runtime_checkable

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 
 from deployments.contract.caller import ANYONE, Caller
-from deployments.contract.errors import InvalidParameter, Overloaded, OverShare
+from deployments.contract.errors import (
+    DeadlineExceeded,
+    EnsembleError,
+    InvalidParameter,
+    Overloaded,
+    OverShare,
+    SlowBody,
+)
 from deployments.contract.image_probe import PLAIN_PIXELS
 from deployments.contract.options import Options
-from deployments.ingress.fair_share import Shares
 from deployments.ingress.options import DEFAULT
 from deployments.ingress.queue import Queued
 from deployments.ingress.rejection_pacer import RejectionPacer
 from deployments.ingress.settings import IngressSettings
 from deployments.ingress.throughput import ThroughputEstimator
-from deployments.ingress.upload import Upload
+
+# How long a body's rate does not count, and how long a body does not give way to newer ones, seconds.
+GRACE_S, YOUNG_S = 5.0, 0.25
+# For how long a client that was refused is taken to want a place, seconds.
+WANTS_S = 2.0
 
 
 class AdmissionController:
@@ -130,7 +142,7 @@ class AdmissionController:
             images: how many.
             size: their bytes together.
             by: whose they are.
-            pixels: see `Declared.isolated_pixels`, of all together.
+            pixels: see `ImageProbe.isolated_pixels`, of all together.
             left_s: the time in which they are to be answered, seconds.
 
         Raises:
@@ -200,3 +212,87 @@ class AdmissionController:
         self.images += images
         self.size += size
         self.pixels += pixels
+
+
+class Upload:
+    """A request whose body is still on its way.
+
+    Attributes:
+        began: when it began to arrive, seconds since the epoch.
+        sender: the name of the key, or the address, that it comes from.
+        size: what has come so far, bytes.
+        limit: the timeout that ends it.
+    """
+
+    def __init__(self, capacity: AdmissionController, by: Caller, timeout_s: float, slowest: int) -> None:
+        """Set where its bytes count, whose it is, its time, and the least rate in bytes per second."""
+        self.began = time.time()
+        self.size, self.sender = 0, by.name or by.address
+        self._capacity, self._by, self._slowest = capacity, by, slowest
+        self._start = asyncio.get_running_loop().time()
+        self._end = self._start + timeout_s
+        self._preempted: EnsembleError | None = None
+        self.limit = asyncio.timeout_at(self._due())
+
+    def grow(self, size: int, whole: bool = False) -> None:
+        """Count more bytes, the last ones if it is `whole`; raises Overloaded if they exceed what is admitted."""
+        self._capacity.check_size(size, self._by)
+        self._capacity.size += size
+        self.size += size
+        if not whole and self._preempted is None:
+            # To set a timer anew costs more than the rest of this, and most bodies come in one piece.
+            self.limit.reschedule(self._due())
+
+    @property
+    def is_young(self) -> bool:
+        """Whether it has only just begun."""
+        return asyncio.get_running_loop().time() < self._start + YOUNG_S
+
+    def preempt(self) -> None:
+        """End, in favour of a newer one."""
+        # Its own time may be over in this very turn of the loop.
+        if not self.limit.expired():
+            reason = "too many requests are arriving, of which this one is the oldest"
+            self._preempted = self._capacity.refusal(reason, self._by)
+            self.limit.reschedule(asyncio.get_running_loop().time())
+
+    @property
+    def error(self) -> EnsembleError:
+        """The error that the request is answered with if its time is over now."""
+        if self._preempted is not None:
+            return self._preempted
+        if self._due() < self._end:
+            return SlowBody(f"the body came at less than {self._slowest} bytes a second; send it faster")
+        return DeadlineExceeded("the request's body did not arrive in its time; send it faster")
+
+    def _due(self) -> float:
+        """When it ends unless more of it comes, by the event loop's clock."""
+        return min(self._start + GRACE_S + self.size / self._slowest, self._end)
+
+
+class Shares:
+    """The images in flight of each client."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._images: Counter[str] = Counter()
+        self._wanted: dict[str, float] = {}
+
+    def exceeds(self, client: str, images: int, places: int) -> bool:
+        """Whether so many images more would exceed a client's share of the places."""
+        now = self._clock()
+        self._wanted = {name: since for name, since in self._wanted.items() if now - since < WANTS_S}
+        wanting = len({client, *self._images, *self._wanted})
+        return self._images[client] + images > max(1, places // wanting)
+
+    def want(self, client: str) -> None:
+        """Note that a client was refused, and so wants a place."""
+        if client:
+            self._wanted[client] = self._clock()
+
+    def add(self, client: str, images: int) -> None:
+        """Count images of a client that are admitted, or, below zero, answered."""
+        if client:
+            self._images[client] += images
+            if not self._images[client]:
+                del self._images[client]

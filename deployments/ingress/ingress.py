@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,23 +16,109 @@ from deployments.contract.answer import Answer
 from deployments.contract.autoscaling_stats import AutoscalingStats
 from deployments.contract.batch import DEADLINE_HINT, Batch
 from deployments.contract.caller import ANYONE, Caller
-from deployments.contract.errors import DeadlineExceeded, InvalidParameter, NotReady, RemoteUnavailable, Unloaded
-from deployments.contract.image_probe import Declared, declared
+from deployments.contract.errors import (
+    INTERNAL_HINT,
+    DeadlineExceeded,
+    EnsembleError,
+    InvalidParameter,
+    NotReady,
+    RemoteUnavailable,
+    Unloaded,
+)
+from deployments.contract.image_probe import ImageProbe, probe
 from deployments.contract.item import Item
-from deployments.contract.nodes import Graph
+from deployments.contract.nodes import Graph, Part, as_flow
 from deployments.contract.options import Options
+from deployments.contract.timing import Timeline
 from deployments.ingress.admission import AdmissionController
 from deployments.ingress.bitmap import bitmap
-from deployments.ingress.execution import Execution
 from deployments.ingress.options import DEFAULT
-from deployments.ingress.queue import Outcome, Queue, Queued
+from deployments.ingress.queue import AnswerOrError, Deliver, Queue, Queued
 from deployments.ingress.settings import IngressSettings
+from deployments.ingress.statistics import Statistics
 from deployments.observe.observer import Observer
-from deployments.observe.tracing import Trace, continue_trace
+from deployments.observe.tracing import ImageTrace, Trace, continue_trace
 
 # Neither a cascade nor a cache answers for a member.
 EVERY_MEMBER = Options(quality="full", cache="no-store")
 GREY_PIXEL = bitmap(np.full((1, 1, 3), 128, np.uint8))
+logger = logging.getLogger("ray.serve")
+Answered = Batch[Sequence[Answer]]
+# Given a batch's image_traces, when it left the queue and when it was back, nanoseconds since the epoch, and the batch.
+Observe = Callable[[Sequence[ImageTrace], int, int, Answered], None]
+OBSERVE_AFTER_S = 0.005
+
+
+class Execution:
+    """Executes a graph on the batches of a queue.
+
+    Attributes:
+        statistics: what is counted of them.
+        missing: the members that the last image was answered without, and the codes of their errors.
+    """
+
+    def __init__(self, graph: Graph, observe: Observe) -> None:
+        """Set what a batch goes through, and who follows batches."""
+        self._graph, self._observe = as_flow(graph), observe
+        self.statistics = Statistics()
+        self.missing: Mapping[str, str] = {}
+
+    async def __call__(self, queued: Sequence[Queued], deliver: Deliver[AnswerOrError]) -> None:
+        """Execute the graph on a batch, and deliver each image's outcome as soon as it is there."""
+        start_ns = time.time_ns()
+        image_traces = [each.image_trace for each in queued]
+
+        def answered(positions: Sequence[int], part: Answered) -> None:
+            deliver(positions, _outcomes([image_traces[position] for position in positions], start_ns, part))
+
+        images = Batch([each.image for each in queued], tuple(each.item for each in queued))
+        batch = await self.run(images, answered)
+        self.missing = batch.items[-1].missing
+        # Once the answers are on their way; and should it fail, they are.
+        asyncio.get_running_loop().call_later(
+            OBSERVE_AFTER_S, self._record, image_traces, start_ns, time.time_ns(), batch
+        )
+
+    def _record(self, image_traces: Sequence[ImageTrace], start_ns: int, end_ns: int, batch: Answered) -> None:
+        self.statistics.batch(image_traces, start_ns, end_ns, batch)
+        self._observe(image_traces, start_ns, end_ns, batch)
+
+    async def run(
+        self, images: Batch[Sequence[bytes]], answered: Callable[[Sequence[int], Answered], None] = lambda *_: None
+    ) -> Answered:
+        """The graph's answer, in which every image that it gives none to has the error.
+
+        `answered` gets the images that are done, by their positions, before others of the batch may be.
+        """
+        done: list[Part] = []
+        deadlines = [item.deadline for item in images.items if item.deadline is not None]
+        patience = max(deadlines) - time.time() if len(deadlines) == len(images.items) else None
+        error: EnsembleError | None = None
+        try:
+            # An execution that hangs would hold its concurrency slot for ever, while nobody waits for it any more.
+            async with asyncio.timeout(patience):
+                async for positions, part in self._graph.parts(images):
+                    done.append((positions, part))
+                    answered(positions, part)
+                return Batch.join(done)
+        except TimeoutError:
+            error = DeadlineExceeded(DEADLINE_HINT)
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            error = EnsembleError(INTERNAL_HINT)
+            logger.exception("a call to a node was cancelled")
+        except Exception as err:
+            # Nothing of a node's failure is the caller's to see: it gets a code, and the log the cause if there is one.
+            error = EnsembleError(INTERNAL_HINT)
+            if isinstance(err, EnsembleError):
+                error = err.with_traceback(None) if err.retry else err
+            words, ids = f"the graph failed on a batch of %d ({error.code}); %s", {"trace_ids": images.trace_ids}
+            logger.error(words, len(images.items), images.traces, exc_info=not error.retry, extra=ids)
+        left = sorted(set(range(len(images.items))).difference(*(positions for positions, _ in done)))
+        failed: Answered = Batch([], tuple(replace(images.items[i], error=error) for i in left))
+        answered(left, failed)
+        return Batch.join([*done, (left, failed)])
 
 
 class Ingress:
@@ -62,14 +149,14 @@ class Ingress:
     ) -> Self:
         """An ingress of encoded images; `knows` says whether the graph answers one from a cache, None for no cache."""
         capacity, execution = AdmissionController(settings), Execution(graph, observer.batch)
-        queue = Queue(execution, lambda: capacity.settings, declared, knows)
+        queue = Queue(execution, lambda: capacity.settings, probe, knows)
         return cls(capacity, execution, queue, class_count, observer)
 
     def of_pixels(self, member: Graph) -> Ingress:
         """An ingress of one member's pixels, which share the capacity of this one."""
         execution = Execution(member, partial(self.observer.batch, of_ensemble=False))
         # Pixels have no header, whatever they begin with, and nothing of them is decoded.
-        queue = Queue(execution, lambda: self.settings, lambda _: Declared(is_plain=True))
+        queue = Queue(execution, lambda: self.settings, lambda _: ImageProbe(is_plain=True))
         return Ingress(self.capacity, execution, queue, self._class_count, self.observer)
 
     @property
@@ -90,7 +177,7 @@ class Ingress:
         trace: Trace | None = None,
         by: Caller = ANYONE,
         places: Sequence[int] | None = None,
-    ) -> list[Outcome]:
+    ) -> list[AnswerOrError]:
         """Classify images together: each one's answer or its own error, in order.
 
         Args:
@@ -115,7 +202,7 @@ class Ingress:
         trace = trace or Trace(continue_trace(None))
         item = Item(trace.parent, deadline, options, time.time_ns(), caller=by)
         queued = [
-            self.queue.queued(image, replace(item, position=place) if place else item, trace)
+            self.queue.prepare(image, item, place, trace)
             for image, place in zip(images, places or range(len(images)), strict=True)
         ]
         with self.capacity.admitted(queued, deadline - now, by), self.demand.call():
@@ -125,7 +212,7 @@ class Ingress:
         _note(trace, outcomes)
         return outcomes
 
-    async def _outcomes(self, queued: Sequence[Queued], timeout_s: float) -> list[Outcome]:
+    async def _outcomes(self, queued: Sequence[Queued], timeout_s: float) -> list[AnswerOrError]:
         """Each image's answer or error, once all have theirs or the time is over."""
         futures = [self.queue.submit(each) for each in queued]
         late = asyncio.get_running_loop().call_later(timeout_s, _expire, futures)
@@ -157,14 +244,14 @@ class Ingress:
         return missing
 
 
-def _expire(futures: Sequence[asyncio.Future[Outcome]]) -> None:
+def _expire(futures: Sequence[asyncio.Future[AnswerOrError]]) -> None:
     """Let images whose time is over have that as their outcome, and leave their batch if they still wait."""
     for future in futures:
         if not future.done():
             future.set_result(DeadlineExceeded(DEADLINE_HINT))
 
 
-def _note(trace: Trace, outcomes: Sequence[Outcome]) -> None:
+def _note(trace: Trace, outcomes: Sequence[AnswerOrError]) -> None:
     """Note on a request's trace which members its images were answered without, and which a cascade asked."""
     if trace.span is None:
         return
@@ -174,3 +261,17 @@ def _note(trace: Trace, outcomes: Sequence[Outcome]) -> None:
     if answers and answers[0].asked is not None:
         asked = dict.fromkeys(name for answer in answers for name in answer.asked or ())
         trace.span.set_attribute("ensemble.asked", list(asked))
+
+
+def _outcomes(image_traces: Sequence[ImageTrace], start_ns: int, part: Answered) -> list[AnswerOrError]:
+    """Each image's answer or error; its image_trace ends here."""
+    answers = iter(part.payload)
+    outcomes: list[AnswerOrError] = []
+    for image_trace, item in zip(image_traces, part.items, strict=True):
+        image_trace.done_ns = time.time_ns()
+        timeline = image_trace.trace.timeline = Timeline(image_trace.queued_ns, start_ns, item.steps)
+        outcome = next(answers) if item.error is None else item.error
+        if item.options.timings and isinstance(outcome, Answer):
+            outcome = Answer(replace(outcome.classification, timings=timeline.timings()), outcome.probabilities)
+        outcomes.append(outcome)
+    return outcomes

@@ -1,43 +1,191 @@
-"""Where admitted images wait for their batch."""
+"""Where admitted images wait: single images in, batches through the graph.
+
+Serve's own `@serve.batch` cuts a batch when its wait is over, even while every concurrency slot is taken, so
+under load it queues many small batches, and an idle server makes a lone request wait. Here a batch is cut when a slot
+is free: a lone request leaves at once, and what arrives while the graph is busy leaves together.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter, methodcaller
+from typing import Generic, TypeVar
+
+from msgspec.structs import replace
 
 from deployments.contract.answer import Answer
 from deployments.contract.errors import EnsembleError
-from deployments.contract.image_probe import Declared
+from deployments.contract.image_probe import ImageProbe
 from deployments.contract.item import Item
-from deployments.ingress.batcher import Batcher, Deliver
+from deployments.ingress.batching import Batching
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.tracing import ImageTrace, Trace
 
-Outcome = Answer | EnsembleError
+T = TypeVar("T")
+R = TypeVar("R")
+# What an event loop's timers are exact to, seconds: for less, nobody waits.
+TICK_S = 0.001
+# Takes results as they come, by the items' positions in their batch.
+Deliver = Callable[[Sequence[int], Sequence[R]], None]
 # A request may hold 64 images, and one that comes a moment later shall not wait for all of them. So the images beyond
 # its first batch take their turns as if they came one batch after the other.
 BATCHES_APART_NS = 200_000_000
+AnswerOrError = Answer | EnsembleError
+
+
+class Batcher(Generic[T, R]):
+    """Gathers items and hands them on in batches."""
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[T], Deliver[R]], Awaitable[None]],
+        size: Callable[[T], int],
+        settings: Callable[[], IngressSettings],
+        turn: Callable[[T], int] = lambda _: 0,
+    ) -> None:
+        """Create a batcher.
+
+        Args:
+            run: receives each batch, and passes each item's result on once.
+            size: returns an item's bytes.
+            settings: returns the limits in force.
+            turn: returns the time from which an item may leave, nanoseconds since the epoch. Items leave by their
+                turns, in the order of arrival. An item whose turn is still to come leaves if no other waits, but not
+                in a batch with others.
+        """
+        self._turn = turn
+        self._run = run
+        self._size = size
+        self._settings = settings
+        self.batching = Batching(settings, time.monotonic)
+        self._pending: dict[asyncio.Future[R], T] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self._outcomes: deque[tuple[asyncio.Future[R], Callable[[asyncio.Future[R]], None]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._leaves_at = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """The number of items that no batch has taken yet."""
+        return len(self._pending)
+
+    def submit(self, item: T) -> asyncio.Future[R]:
+        """Add an item; the future is its result. Cancelling it takes an item that waits out of its batch."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[R] = loop.create_future()
+        self._pending[future] = item
+        future.add_done_callback(lambda done: self._pending.pop(done, None))
+        self.batching.arrived(len(self._pending))
+        if len(self._pending) >= self._settings().max_batch_size:
+            self._dispatch()
+        else:
+            self._set_timer()
+        return future
+
+    def _set_timer(self) -> None:
+        """Have the next batch leave when it is time; even without a wait, not before this turn of the loop is over."""
+        leaves_at = self.batching.leaves_at(len(self._pending))
+        if self._timer is not None:
+            if leaves_at is not None and leaves_at >= self._leaves_at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if leaves_at is not None:
+            self._leaves_at = leaves_at
+            delay = leaves_at - time.monotonic()
+            self._timer = asyncio.get_running_loop().call_later(delay if delay > TICK_S else 0, self._dispatch)
+
+    def _dispatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while (leaves_at := self.batching.leaves_at(len(self._pending))) is not None:
+            if leaves_at > time.monotonic() + TICK_S:
+                self._set_timer()
+                return
+            # In a context of its own: in a request's, Serve would cancel the whole batch when that one client leaves.
+            batch = self._cut()
+            task = asyncio.get_running_loop().create_task(self._process(batch), context=Context())
+            self._running.add(task)
+            task.add_done_callback(partial(self._finished, len(batch), self.batching.left(len(batch))))
+
+    def _finished(self, images: int, left: float, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self.batching.ended(images, left)
+        self._dispatch()
+
+    def _cut(self) -> dict[asyncio.Future[R], T]:
+        batch: dict[asyncio.Future[R], T] = {}
+        total, settings, now = 0, self._settings(), time.time_ns()
+        waiting = sorted(self._pending.items(), key=lambda pending: self._turn(pending[1]))
+        has_due = self._turn(waiting[0][1]) <= now
+        for future, item in waiting:
+            total += self._size(item)
+            if has_due and self._turn(item) > now:
+                break
+            if len(batch) == settings.max_batch_size or (batch and total > settings.max_batch_bytes):
+                break
+            batch[future] = item
+        for future in batch:
+            del self._pending[future]
+        return batch
+
+    async def _process(self, batch: dict[asyncio.Future[R], T]) -> None:
+        futures = list(batch)
+        undelivered = set(futures)
+
+        def deliver(positions: Sequence[int], results: Sequence[R]) -> None:
+            for position, result in zip(positions, results, strict=True):
+                undelivered.discard(futures[position])
+                self._resolve_later(futures[position], methodcaller("set_result", result))
+
+        try:
+            await self._run(list(batch.values()), deliver)
+        except Exception as err:
+            for future in undelivered:
+                self._resolve_later(future, methodcaller("set_exception", err))
+            undelivered.clear()
+        finally:
+            # Whatever happened, nobody waits for ever.
+            for future in undelivered:
+                future.cancel()
+
+    def _resolve_later(self, future: asyncio.Future[R], resolve: Callable[[asyncio.Future[R]], None]) -> None:
+        """Resolve one future in each turn of the loop: the next batch leaves before a whole batch is answered."""
+        if not self._outcomes:
+            asyncio.get_running_loop().call_soon(self._resolve_next)
+        self._outcomes.append((future, resolve))
+
+    def _resolve_next(self) -> None:
+        future, resolve = self._outcomes.popleft()
+        if not future.done():
+            resolve(future)
+        if self._outcomes:
+            asyncio.get_running_loop().call_soon(self._resolve_next)
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """An image, or a member's pixels, that waits for its batch."""
+    """An image, or a member's pixels, that waits for its batch.
+
+    Attributes:
+        isolated_pixels: see `ImageProbe.isolated_pixels`.
+        size: what it adds to its batch, bytes; of an image that is decoded apart, its pixels if they are more.
+        turn_ns: when its turn is, nanoseconds since the epoch.
+    """
 
     image: bytes
     item: Item
     image_trace: ImageTrace
-    declared: Declared
-
-    @property
-    def isolated_pixels(self) -> int:
-        """See `Declared.isolated_pixels`."""
-        return self.declared.isolated_pixels
-
-    @property
-    def size(self) -> int:
-        """What it adds to its batch, bytes; of an image that is decoded apart, its pixels if they are more."""
-        return max(len(self.image), self.isolated_pixels)
+    isolated_pixels: int
+    size: int
+    turn_ns: int
 
 
 class Queue:
@@ -45,19 +193,24 @@ class Queue:
 
     def __init__(
         self,
-        execute: Callable[[Sequence[Queued], Deliver[Outcome]], Awaitable[None]],
+        execute: Callable[[Sequence[Queued], Deliver[AnswerOrError]], Awaitable[None]],
         settings: Callable[[], IngressSettings],
-        declared: Callable[[bytes], Declared],
+        probe: Callable[[bytes], ImageProbe],
         knows: Callable[[bytes, Item], bool] | None = None,
     ) -> None:
-        """Set what a batch is given to, where the limits in force are read, what an image declares, and who knows it.
+        """Create a queue.
 
-        An image that is known is answered from memory.
+        Args:
+            execute: receives each batch.
+            settings: returns the limits in force.
+            probe: reads what an image declares.
+            knows: returns whether an image is answered from memory; None where nothing is remembered.
         """
-        self._settings, self._declared, self._knows = settings, declared, knows
+        self._settings, self._probe, self._knows = settings, probe, knows
         # Large images that are decoded apart go alone, by their size: the others of a batch would wait for the last.
         self._batchers = self._plain, self._isolated, self._known = tuple(
-            Batcher[Queued, Outcome](execute, lambda queued: queued.size, settings, self._turn_ns) for _ in range(3)
+            Batcher[Queued, AnswerOrError](execute, attrgetter("size"), settings, attrgetter("turn_ns"))
+            for _ in range(3)
         )
 
     @property
@@ -71,16 +224,22 @@ class Queue:
         each = [batcher.batching for batcher in self._batchers]
         return sum(batching.waits for batching in each), sum(batching.waited_s for batching in each)
 
-    def _turn_ns(self, queued: Queued) -> int:
-        before = queued.item.position // self._settings().max_batch_size
-        return queued.item.queued_ns + before * BATCHES_APART_NS
+    def prepare(self, image: bytes, item: Item, position: int, trace: Trace) -> Queued:
+        """Make an image of a request ready to wait; what the image declares is read here, once."""
+        found = self._probe(image)
+        isolated, batches_before = found.isolated_pixels, position // self._settings().max_batch_size
+        return Queued(
+            image,
+            replace(item, position=position, probe=found),
+            ImageTrace(trace, item.queued_ns, len(image)),
+            isolated,
+            max(len(image), isolated),
+            item.queued_ns + batches_before * BATCHES_APART_NS,
+        )
 
-    def queued(self, image: bytes, item: Item, trace: Trace) -> Queued:
-        """An image as it is about to wait; what it declares is read here, once."""
-        return Queued(image, item, ImageTrace(trace, item.queued_ns, len(image)), self._declared(image))
-
-    def submit(self, image: Queued) -> asyncio.Future[Outcome]:
+    def submit(self, queued: Queued) -> asyncio.Future[AnswerOrError]:
         """Add an image; the future is its outcome. Cancelling it takes an image that waits out of its batch."""
-        if self._knows is not None and self._knows(image.image, image.item):
-            return self._known.submit(image)
-        return (self._plain if image.declared.is_plain else self._isolated).submit(image)
+        if self._knows is not None and self._knows(queued.image, queued.item):
+            return self._known.submit(queued)
+        is_plain = queued.item.probe is not None and queued.item.probe.is_plain
+        return (self._plain if is_plain else self._isolated).submit(queued)

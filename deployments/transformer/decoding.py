@@ -8,20 +8,16 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
 from PIL import Image, ImageOps
 
 from deployments.contract.errors import ImageTooLarge, InvalidImage
-from deployments.contract.image_probe import PLAIN_PIXELS, START_OF_SCAN, read_jpeg, read_netpbm
+from deployments.contract.image_probe import PLAIN_PIXELS, START_OF_SCAN, Jpeg, read_jpeg, read_netpbm
 from deployments.contract.payload import Decoded, Pixels
 from deployments.contract.preprocessing import Preprocessing, Size
-
-if TYPE_CHECKING:
-    from deployments.transformer.isolation.messages import Request
-    from deployments.transformer.transformer import TransformerSettings
 
 # Pillow's own limit would apply before ours.
 Image.MAX_IMAGE_PIXELS = None
@@ -69,6 +65,20 @@ INTERPOLATIONS = {
 }
 
 
+class SizeLimits(Protocol):
+    """The limits of an image, checked before a pixel is decoded; see `TransformerSettings`."""
+
+    @property
+    def max_image_bytes(self) -> int:
+        """The limit of an image's encoded size, bytes."""
+        ...
+
+    @property
+    def max_image_pixels(self) -> int:
+        """The limit of the pixels that an image declares."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """The header of an image file; its sides are in pixels.
@@ -101,7 +111,7 @@ class Header:
         return self.width * self.height * self.bytes_per_pixel // self.scale(wanted) ** 2 + self.kept
 
 
-def check_size(encoded: bytes, limits: TransformerSettings | Request) -> None:
+def check_size(encoded: bytes, limits: SizeLimits) -> None:
     """Raise InvalidImage for an empty image, ImageTooLarge for one of more bytes than the limit."""
     if not encoded:
         raise InvalidImage("the image has no bytes; send the file as the body")
@@ -110,15 +120,15 @@ def check_size(encoded: bytes, limits: TransformerSettings | Request) -> None:
         raise ImageTooLarge(f"the image has {len(encoded)} bytes; {most}")
 
 
-def read_header(encoded: bytes, limits: TransformerSettings | Request) -> Header:
-    """Read an image's header.
+def read_header(encoded: bytes, limits: SizeLimits, jpeg: Jpeg | None = None) -> Header:
+    """Read an image's header; `jpeg` is what the image's markers declare, if they were read before.
 
     Raises:
         InvalidImage: it is no image.
         ImageTooLarge: it exceeds the limit on bytes, on declared pixels, or on a JPEG's scans.
     """
     check_size(encoded, limits)
-    header = _header(encoded)
+    header = _header(encoded, jpeg)
     if header.width * header.height > limits.max_image_pixels:
         raise ImageTooLarge(
             f"the image declares {header.width} x {header.height} pixels; "
@@ -135,10 +145,10 @@ def read_header(encoded: bytes, limits: TransformerSettings | Request) -> Header
     return header
 
 
-def _header(encoded: bytes) -> Header:
+def _header(encoded: bytes, jpeg: Jpeg | None) -> Header:
     """Read a header. A JPEG's is not read by Pillow, whose memory for empty segments is a thousand times their size."""
     if encoded.startswith(b"\xff\xd8"):
-        if (jpeg := read_jpeg(encoded)) is None:
+        if (jpeg := jpeg or read_jpeg(encoded)) is None:
             raise InvalidImage(
                 "the image is truncated or damaged before its pixels; send the whole file, or save it anew"
             )

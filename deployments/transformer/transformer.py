@@ -7,52 +7,25 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field
 
 from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import ConfigurationError, EnsembleError, InvalidImage
-from deployments.contract.image_probe import declared
+from deployments.contract.image_probe import ImageProbe, probe
 from deployments.contract.payload import Decoded, Images, PixelSets
 from deployments.contract.preprocessing import AsSent, MemberInput, Preprocessing
-from deployments.contract.settings import MIB, Placement, Schema
 from deployments.cpus import available_cpus
+from deployments.transformer.settings import Isolate, TransformerConfig, TransformerSettings
 
 logger = logging.getLogger("ray.serve")
 
+__all__ = ["JpegTransformer", "TransformerConfig", "TransformerSettings"]
+
 OPERATION = "decode"
-Isolate = Literal["others", "all"]
-Edge = Annotated[int, Field(ge=1, le=8192)]
-Outcome = Decoded | EnsembleError
-
-
-class TransformerSettings(Schema):
-    """Limits of the JPEG transformer, checked before a pixel is decoded; the last two hold for isolated decoding."""
-
-    max_image_bytes: int = Field(10 * MIB, ge=1024, le=256 * MIB, description="encoded size of an image, bytes")
-    max_image_pixels: int = Field(
-        50_000_000, ge=1024, le=1_000_000_000, description="declared size of an image, pixels"
-    )
-    max_decoding_bytes: int = Field(
-        48 * MIB, ge=32 * MIB, le=64 * 1024 * MIB, description="memory that decoding may take at once, bytes"
-    )
-    decode_timeout_ms: int = Field(15_000, ge=100, le=600_000, description="time that one image's decoding may take")
-
-
-class TransformerConfig(TransformerSettings):
-    """The JPEG transformer."""
-
-    placement: Placement = "separate"
-    size: tuple[Edge, Edge] | None = Field(None, description="height and width, pixels; default: the members'")
-    crop_ratio: float | None = Field(
-        None, gt=0, le=1, description="share of the shorter side that the centre crop keeps; default: the models', or 1"
-    )
-    threads: int | None = Field(None, ge=1, le=256, description="decoding threads; default: the CPUs of the container")
-    isolate: Isolate = Field(
-        "others", description="what is decoded in separate processes: all images but small JPEGs (`others`), or `all`"
-    )
+DecodingOutcome = Decoded | EnsembleError
+# An encoded image, and what it declares.
+Probed = tuple[bytes, ImageProbe]
 
 
 class JpegTransformer:
@@ -109,25 +82,27 @@ class JpegTransformer:
         noted = [{"image_size": each.size, "warning": each.warning} for each in decoded]
         return work.done(sets, noted.__getitem__, errors=errors, cpu_ns=cpu_ns)
 
-    async def _outcomes(self, work: Work[Sequence[bytes]]) -> tuple[list[Outcome], int]:
+    async def _outcomes(self, work: Work[Sequence[bytes]]) -> tuple[list[DecodingOutcome], int]:
         """Decode the rows: the pixels or the error of each, and the CPU time that processes used, nanoseconds."""
-        images, items = work.payload, work.batch.items
-        isolated = [row for row, image in enumerate(images) if self._isolates_all or not declared(image).is_plain]
+        images, items, live = work.payload, work.batch.items, work.batch.live
+        probes = [items[at].probe or probe(image) for at, image in zip(live, images, strict=True)]
+        probed = list(zip(images, probes, strict=True))
+        isolated = [row for row, each in enumerate(probes) if self._isolates_all or not each.is_plain]
         if not isolated:
-            return await self._decode_in_threads(work, images), 0
+            return await self._decode_in_threads(work, probed), 0
         plain = sorted({*range(len(images))} - {*isolated})
-        live, wanted = work.batch.live, tuple(self._wanted.values())
+        wanted = tuple(self._wanted.values())
         with_deadlines = [(images[row], items[live[row]].deadline) for row in isolated]
         cpu_ns: list[int] = []
         with work.elsewhere():
             in_threads, in_processes = await asyncio.gather(
-                self._decode_in_threads(work, [images[row] for row in plain]),
+                self._decode_in_threads(work, [probed[row] for row in plain]),
                 self._isolated.decode(with_deadlines, wanted, self.settings, cpu_ns),
             )
         outcomes = dict(zip([*plain, *isolated], [*in_threads, *in_processes], strict=True))
         return [outcomes[row] for row in range(len(images))], sum(cpu_ns)
 
-    async def _decode_in_threads(self, work: Work[Sequence[bytes]], images: Sequence[bytes]) -> list[Outcome]:
+    async def _decode_in_threads(self, work: Work[Sequence[bytes]], images: Sequence[Probed]) -> list[DecodingOutcome]:
         """Decode images in the thread pool, in as many chunks as there are threads."""
         loop = asyncio.get_running_loop()
         size = -(-len(images) // self._threads) or 1
@@ -138,12 +113,12 @@ class JpegTransformer:
             )
         return list(chain.from_iterable(results))
 
-    def _decode_all(self, images: Sequence[bytes]) -> list[Outcome]:
-        return [self._decode(image) for image in images]
+    def _decode_all(self, images: Sequence[Probed]) -> list[DecodingOutcome]:
+        return [self._decode(image, found) for image, found in images]
 
-    def _decode(self, encoded: bytes) -> Outcome:
+    def _decode(self, encoded: bytes, found: ImageProbe) -> DecodingOutcome:
         try:
-            header = self._decoding.read_header(encoded, self.settings)
+            header = self._decoding.read_header(encoded, self.settings, found.jpeg)
             return self._decoding.decode(encoded, header, tuple(self._wanted.values()))
         except EnsembleError as err:
             return err.with_traceback(None)

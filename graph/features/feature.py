@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deployments.contract.item import Item
 from deployments.contract.nodes import Node
 from deployments.contract.settings import Schema
 from deployments.ingress.extension import Extension
 from deployments.serving.spec import Nodes
-from graph.pipeline.intercepted import Interceptor
 from graph.pipeline.member_client import Member
-
-if TYPE_CHECKING:
-    from graph.config import EnsembleConfig
-    from graph.signature import EnsembleSignature
+from graph.pipeline.pipeline import Interceptor
+from graph.schema import EnsembleConfig
+from graph.signature import EnsembleSignature
 
 NO_NODES: Nodes = {}
 

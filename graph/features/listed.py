@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -10,9 +10,7 @@ from deployments.contract.errors import ConfigurationError
 from deployments.contract.settings import Schema, describe
 from deployments.doors import FEATURES, find_class, names
 from graph.features.feature import Feature
-
-if TYPE_CHECKING:
-    from graph.config import EnsembleConfig
+from graph.schema import EnsembleConfig
 
 
 class Wanted(NamedTuple):

@@ -1,9 +1,10 @@
-"""A share that was counted, with its 95 % interval."""
+"""What features count, and a share that was counted, with its 95 % interval."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -12,6 +13,19 @@ from msgspec import Meta
 Z = 1.96
 # Low, mean, high.
 Interval = tuple[float, float, float]
+
+
+class Counts(Protocol):
+    """A counter by the values of its tags; `deployments.observe.metrics.TaggedCounter` is one."""
+
+    @property
+    def counts(self) -> Mapping[Any, int]:
+        """The counts by the values of the tags."""
+        ...
+
+    def add(self, *values: str | bool, count: int = 1) -> None:
+        """Count `count` more with these values of the tags, in order."""
+        ...
 
 
 class Proportion(msgspec.Struct, frozen=True):

@@ -5,16 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 
+import numpy as np
+from msgspec.structs import replace
+
 from deployments.contract.batch import Batch
+from deployments.contract.errors import EnsembleError
+from deployments.contract.item import Item
 from deployments.contract.member import NO_SCORES
-from deployments.contract.nodes import InParts, Node, Part
+from deployments.contract.nodes import Flow, Node, Part
 from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
-from graph.pipeline.member_client import Call, Member, MemberCall, Members, answered
-from graph.pipeline.merging import Outcome, collect, split
-from graph.pipeline.quorum import QuorumSettings
+from graph.pipeline.member_client import Call, Member, MemberClient, MemberOutcome, Members, QuorumSettings, answered
 
 
-class Ensemble(InParts):
+class Ensemble(Flow):
     """Asks every member. An image that fewer members than the quorum have answered has failed."""
 
     def __init__(
@@ -31,19 +34,19 @@ class Ensemble(InParts):
 
         Images that have less time than others of the batch are answered by the members that answer in it.
         """
-        waits = self._members.waits(batch)
-        calls, began = self._ask(batch, waits[-1][0]), time.monotonic()
+        deadlines = self._members.deadlines(batch)
+        calls, began = self._ask(batch, deadlines[-1][0]), time.monotonic()
         asked = [call for call in calls.values() if call is not None]
-        outcomes: dict[str, Outcome] = {}
+        outcomes: dict[str, MemberOutcome] = {}
         try:
-            while waits:
-                wait, due = waits.pop(0)
+            while deadlines:
+                wait, due = deadlines.pop(0)
                 left_s = None if wait is None else max(0.0, wait - (time.monotonic() - began))
                 await answered(asked, left_s)
                 if all(call.done() for call in asked):
-                    due, waits = sorted([*due, *(image for _, more in waits for image in more)]), []
+                    due, deadlines = sorted([*due, *(image for _, more in deadlines for image in more)]), []
                 for each, call in calls.items():
-                    if each.name not in outcomes and (call is None or call.done() or not waits):
+                    if each.name not in outcomes and (call is None or call.done() or not deadlines):
                         outcomes[each.name] = each.outcome(call, wait)
                 so_far = {each.name: outcomes.get(each.name, each.unanswered) for each in calls}
                 yield due, await self._answer(batch, so_far, due)
@@ -53,26 +56,86 @@ class Ensemble(InParts):
                 if call is not None and each.name not in outcomes:
                     call.cancel()
 
-    def _ask(self, batch: Batch[PixelSets], patience: float | None) -> dict[MemberCall, Call | None]:
+    def _ask(self, batch: Batch[PixelSets], patience: float | None) -> dict[MemberClient, Call | None]:
         """Every member's call; None where the member is late, which is tried once in its patience, seconds."""
         members = self._members
         # Nobody waits for a late member again, unless the others are too few.
         skips_late = members.has_quorum()
-        calls = {each: None if skips_late and each.is_late else members.ask(each, batch) for each in members.callers}
+        calls = {
+            each: None if skips_late and each.breaker.is_open else members.ask(each, batch) for each in members.clients
+        }
         for each, call in calls.items():
             if call is None:
                 each.try_again(batch, patience)
         return calls
 
     async def _answer(
-        self, batch: Batch[PixelSets], outcomes: Mapping[str, Outcome], due: Sequence[int]
+        self, batch: Batch[PixelSets], outcomes: Mapping[str, MemberOutcome], due: Sequence[int]
     ) -> Batch[Probabilities | MemberProbabilities]:
         """The answer to some of the images, by position."""
         if len(due) < len(batch.items):
             batch, outcomes = batch.split(due), split(outcomes, due)
-        ballots = collect(batch, outcomes, self._members.quorum)
+        ballots = merge_member_outputs(batch, outcomes, self._members.quorum)
         if self._combiner is None:
             return ballots
         if not ballots.live:
             return Batch(NO_SCORES, ballots.items)
         return await self._combiner(ballots)
+
+
+def merge_member_outputs(
+    asked: Batch[PixelSets], outcomes: Mapping[str, MemberOutcome], quorum: int
+) -> Batch[MemberProbabilities]:
+    """Merge the members' answers to a batch, by name; an image that fewer than `quorum` answered has failed.
+
+    Its error is that of the first member that failed. A row of NaN stands for an answer that is missing.
+    """
+    items = tuple(_merged(item, position, outcomes, quorum) for position, item in enumerate(asked.items))
+    live = [position for position, item in enumerate(items) if item.error is None]
+    rows = {name: _rows(outcome, live) for name, outcome in outcomes.items() if isinstance(outcome, Batch)}
+    return Batch({name: part for name, part in rows.items() if part is not None}, items)
+
+
+def split(outcomes: Mapping[str, MemberOutcome], positions: Sequence[int]) -> dict[str, MemberOutcome]:
+    """Take the members' answers to some of the images, by position; see `Batch.split`."""
+    return {name: each.split(positions) if isinstance(each, Batch) else each for name, each in outcomes.items()}
+
+
+def _merged(item: Item, position: int, outcomes: Mapping[str, MemberOutcome], quorum: int) -> Item:
+    """Make an image with what its copies, one from each member that answered the batch, have gained."""
+    if item.error is not None:
+        return item
+    copies, failed = list[Item](), dict[str, EnsembleError]()
+    for name, outcome in outcomes.items():
+        if isinstance(outcome, EnsembleError):
+            failed[name] = outcome
+            continue
+        copies.append(copy := outcome.items[position])
+        if copy.error is not None:
+            failed[name] = copy.error
+    too_few = len(outcomes) - len(failed) < quorum
+    before = len(item.steps)
+    # A canary that did not answer has removed the member from its copy's trials.
+    trials = tuple(name for name in item.trials if all(name in copy.trials for copy in copies)) if item.trials else ()
+    return replace(
+        item,
+        trials=trials,
+        versions={name: version for copy in copies for name, version in copy.versions.items()},
+        missing={} if too_few else {name: error.code for name, error in failed.items()},
+        error=next(iter(failed.values())) if too_few else None,
+        steps=(*item.steps, *(step for copy in copies for step in copy.steps[before:])),
+    )
+
+
+def _rows(answer: Batch[Probabilities], live: Sequence[int]) -> Probabilities | None:
+    """Take a member's answers to these images; None if it has none."""
+    if len(answer.payload) == len(live) == len(answer.items):
+        return answer.payload
+    row_of = {position: row for row, position in enumerate(answer.live)}
+    pairs = [(row, row_of[position]) for row, position in enumerate(live) if position in row_of]
+    if not pairs:
+        return None
+    result = np.full((len(live), answer.payload.shape[1]), np.nan, np.float32)
+    to, of = zip(*pairs, strict=True)
+    result[list(to)] = answer.payload[list(of)]
+    return result

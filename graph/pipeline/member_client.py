@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
+from pydantic import Field
 
 from deployments.contract.batch import Batch
 from deployments.contract.errors import DeadlineExceeded, EnsembleError, NoReplica
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Images, PixelSets, Probabilities
-from graph.pipeline.merging import Outcome
-from graph.pipeline.quorum import QuorumSettings, patience_s, waits
+from deployments.contract.settings import Schema
 
 logger = logging.getLogger("ray.serve")
 
@@ -26,7 +28,46 @@ MAX_LATE = 4
 LEAST_FAIR_S = 1.0
 INTERNAL_HINT = "a member failed on this image; the server's log has the cause"
 
+# A member's share of the time that a batch has left, where `patience_ms` is not set; the nodes after it have the rest.
+PATIENT_SHARE = 0.8
+
 Call = asyncio.Future[Batch[Probabilities]]
+# A member's answer to a batch, or why there is none.
+MemberOutcome = Batch[Probabilities] | EnsembleError
+
+
+class QuorumSettings(Schema):
+    """How the members are asked, and how many must answer."""
+
+    quorum: int | None = Field(None, ge=1, description="members that must answer an image; default: all of them")
+    patience_ms: int | None = Field(
+        None, ge=1, le=600_000, description="how long a member may take; default: 0.8 of the time that is left"
+    )
+
+
+def member_deadlines(
+    batch: Batch[Any], patience_ms: int | None, turns: int = 1
+) -> list[tuple[float | None, list[int]]]:
+    """Group the images of a batch, by position, by how long a member may take for them, seconds; the shortest first.
+
+    The last ones may take as long as the whole batch, which is None for as long as the members do.
+
+    Args:
+        batch: the images.
+        patience_ms: the longest that it may take; None for no bound of its own.
+        turns: how many members are asked one after the other from now on; they share the time that is left.
+    """
+    now, found = time.time(), dict[float, list[int]]()
+    longest = math.inf if patience_ms is None else patience_ms / 1000
+    for position, item in enumerate(batch.items):
+        left = math.inf if item.deadline is None else PATIENT_SHARE / turns * (item.deadline - now)
+        found.setdefault(min(left, longest), []).append(position)
+    return [(None if wait == math.inf else max(0.0, wait), found[wait]) for wait in sorted(found)]
+
+
+def patience_s(batch: Batch[Any], patience_ms: int | None, turns: int = 1) -> float | None:
+    """Return how long a member may take for the whole batch, seconds; None for as long as the batch itself."""
+    return member_deadlines(batch, patience_ms, turns)[-1][0]
 
 
 @dataclass(frozen=True)
@@ -43,49 +84,71 @@ class Members:
     def __init__(self, members: Mapping[str, Member], settings: QuorumSettings) -> None:
         patience_ms = settings.patience_ms
         fair_s = LEAST_FAIR_S if patience_ms is None else patience_ms / 1000
-        self.callers = [MemberCall(name, member, fair_s) for name, member in members.items()]
+        self.clients = [MemberClient(name, member, fair_s) for name, member in members.items()]
         self.quorum = settings.quorum or len(members)
         self.can_miss = self.quorum < len(members)
         self._patience_ms = patience_ms
 
     def has_quorum(self) -> bool:
-        """Whether the members that are neither late nor failing are enough."""
-        return sum(not (each.is_late or each.is_failing) for each in self.callers) >= self.quorum
+        """Check whether the members that are neither late nor failing are enough."""
+        return sum(not (each.breaker.is_open or each.is_failing) for each in self.clients) >= self.quorum
 
-    def ask(self, caller: MemberCall, batch: Batch[PixelSets]) -> Call:
+    def ask(self, client: MemberClient, batch: Batch[PixelSets]) -> Call:
         """Send a member the batch, which goes on without the member if it has no replica and the others are enough."""
-        return caller.ask(batch, self.has_quorum if self.can_miss else None)
+        return client.ask(batch, self.has_quorum if self.can_miss else None)
 
     def patience_s(self, batch: Batch[PixelSets], turns: int = 1) -> float | None:
-        """How long a member may take, seconds, of so many that are asked in turn; None for as long as the batch."""
+        """Return how long a member may take, seconds, of so many asked in turn; None for as long as the batch."""
         return patience_s(batch, self._patience_ms, turns) if self.can_miss else None
 
-    def waits(self, batch: Batch[PixelSets]) -> list[tuple[float | None, list[int]]]:
-        """How long the members may take, seconds, and for which images, by position."""
-        return waits(batch, self._patience_ms) if self.can_miss else [(None, list(range(len(batch.items))))]
+    def deadlines(self, batch: Batch[PixelSets]) -> list[tuple[float | None, list[int]]]:
+        """Return how long the members may take, seconds, and for which images, by position."""
+        return member_deadlines(batch, self._patience_ms) if self.can_miss else [(None, list(range(len(batch.items))))]
 
 
-class MemberCall:
-    """Calls a member. While the member is late, batches are not held up: they try it, and go on without it.
+class CircuitBreaker:
+    """Leaves a member out: it opens when a call was given up or found no replica, and closes when a call succeeds.
 
     Attributes:
-        is_late: whether a call was given up, or found no replica, and none has succeeded since.
+        is_open: whether the member is left out.
+        reason: the error of the images that the member is left out for.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name, self.is_open = name, False
+        self.reason: EnsembleError = DeadlineExceeded(f"member {name!r} is late with earlier images")
+
+    def open(self, reason: EnsembleError) -> None:
+        """Leave the member out, for a reason."""
+        if not self.is_open:
+            logger.warning("member %r is left out until it answers: %s", self._name, reason.code)
+        self.is_open, self.reason = True, reason
+
+    def close(self) -> None:
+        """Ask the member again."""
+        if self.is_open:
+            self.is_open = False
+            logger.warning("member %r is asked again", self._name)
+
+
+class MemberClient:
+    """Calls a member. While its circuit breaker is open, batches try the member without waiting for it.
+
+    Attributes:
+        breaker: says whether the member is left out.
         is_failing: whether it failed on every image of the last batch that it answered.
     """
 
     def __init__(self, name: str, member: Member, fair_s: float) -> None:
         """Set the member, and how many seconds it must have had before it counts as late."""
-        self.name = name
-        self.is_late = self.is_failing = False
+        self.name, self.breaker, self.is_failing = name, CircuitBreaker(name), False
         self._member, self._fair_s = member, fair_s
         # Calls that nobody waits for; how they end shows whether the member is back.
         self._late: set[Call] = set()
         self._tried = 0.0
         # The error of images whose time is over.
         self.unanswered = DeadlineExceeded(f"member {name!r} did not answer in its time")
-        self._slow = DeadlineExceeded(f"member {name!r} is late with earlier images")
-        # The error of the images that it is left out for.
-        self._reason: EnsembleError = self._slow
+        self._slow = self.breaker.reason
 
     def ask(self, batch: Batch[PixelSets], is_spared: Callable[[], bool] | None = None) -> Call:
         """Send it the batch.
@@ -95,22 +158,19 @@ class MemberCall:
         """
         self._tried = time.monotonic()
         mine = Batch(batch.payload[self._member.pixels], batch.items)
-        return asyncio.ensure_future(self._call(mine) if is_spared is None else self._call_now(mine, is_spared))
-
-    async def _call(self, batch: Batch[Images]) -> Batch[Probabilities]:
-        return await self._member.node(batch)
+        return asyncio.ensure_future(self._member.node(mine) if is_spared is None else self._call_now(mine, is_spared))
 
     async def _call_now(self, batch: Batch[Images], is_spared: Callable[[], bool]) -> Batch[Probabilities]:
         hurried = tuple(replace(item, waits_for_replica=False) for item in batch.items)
         try:
-            return await self._call(Batch(batch.payload, hurried))
+            return await self._member.node(Batch(batch.payload, hurried))
         except NoReplica as err:
-            self._set_late(err.with_traceback(None))
+            self.breaker.open(err.with_traceback(None))
             if not is_spared():
-                return await self._call(batch)
+                return await self._member.node(batch)
             if len(self._late) < MAX_LATE:
                 # It ends when there is a replica.
-                self._follow(asyncio.ensure_future(self._call(batch)))
+                self._follow(asyncio.ensure_future(self._member.node(batch)))
             raise
 
     def try_again(self, batch: Batch[PixelSets], every_s: float | None) -> None:
@@ -118,19 +178,19 @@ class MemberCall:
         if len(self._late) < MAX_LATE and time.monotonic() >= self._tried + (every_s or 0.0):
             self._follow(self.ask(batch))
 
-    def outcome(self, call: Call | None, waited_s: float | None) -> Outcome:
+    def outcome(self, call: Call | None, waited_s: float | None) -> MemberOutcome:
         """The answer to a call that was waited for `waited_s` seconds, or why there is none; None for no call."""
         if call is None:
-            return self._reason
+            return self.breaker.reason
         if not call.done():
             self._give_up(call, self._fair_s - (waited_s or 0.0))
             return self.unanswered
         self.is_failing = not _succeeded(call)
-        if not self.is_failing:
-            self._set_back()
+        if self.breaker.is_open and not self.is_failing:
+            self.breaker.close()
         return self._result(call)
 
-    def _result(self, call: Call) -> Outcome:
+    def _result(self, call: Call) -> MemberOutcome:
         """What a call that has ended has answered or raised; the log gets what is not for the caller."""
         try:
             return call.result()
@@ -146,19 +206,14 @@ class MemberCall:
     def _give_up(self, call: Call, left_s: float) -> None:
         """Wait no longer; the member is late unless it answers in what is left of its fair time."""
         if left_s <= 0:
-            self._set_late(self._slow)
+            self.breaker.open(self._slow)
         if len(self._late) >= MAX_LATE:
             call.cancel()
             return
         self._follow(call)
         if left_s > 0:
-            timer = asyncio.get_running_loop().call_later(left_s, self._set_late, self._slow)
+            timer = asyncio.get_running_loop().call_later(left_s, self.breaker.open, self._slow)
             call.add_done_callback(lambda _: timer.cancel())
-
-    def _set_late(self, reason: EnsembleError) -> None:
-        if not self.is_late:
-            logger.warning("member %r is left out until it answers: %s", self.name, reason.code)
-        self.is_late, self._reason = True, reason
 
     def _follow(self, call: Call) -> None:
         self._late.add(call)
@@ -167,26 +222,21 @@ class MemberCall:
     def _ended(self, call: Call) -> None:
         self._late.discard(call)
         if _succeeded(call):
-            self._set_back()
+            self.breaker.close()
         elif not call.cancelled() and (fault := _fault(self._result(call))):
-            self._reason = fault
-
-    def _set_back(self) -> None:
-        if self.is_late:
-            self.is_late = False
-            logger.warning("member %r is asked again", self.name)
+            self.breaker.reason = fault
 
 
 def _succeeded(call: Call) -> bool:
-    """Whether a call that has ended predicted an image.
+    """Check whether a call that has ended predicted an image.
 
     That all images failed by themselves, such as by deadlines that had passed, is not the member's fault, but doesn't
     show that it is back either: a later call will.
     """
-    return not call.cancelled() and call.exception() is None and bool(call.result().live)
+    return not call.cancelled() and call.exception() is None and len(call.result().payload) > 0
 
 
-def _fault(outcome: Outcome) -> EnsembleError | None:
+def _fault(outcome: MemberOutcome) -> EnsembleError | None:
     """The error of a member that failed on a batch; None if the callers are to blame, or the time."""
     errors = [outcome] if isinstance(outcome, EnsembleError) else [item.error for item in outcome.items]
     return next((err for err in errors if err and err.is_fault and not isinstance(err, DeadlineExceeded)), None)

@@ -20,7 +20,7 @@ from graph.features.feature import Feature
 from graph.pipeline.ensemble import Ensemble
 from graph.pipeline.member_client import Member
 from graph.pipeline.pipeline import Pipeline
-from graph.signature import agree
+from graph.signature import resolve_signatures
 
 # Of an image; images wait for each other, as they do for a member's threads.
 SLEEP_S = 0.02
@@ -49,5 +49,5 @@ def compose(pixels: Mapping[str, str], nodes: Nodes, _: Sequence[Feature]) -> Gr
 def build(args: dict[str, Any]) -> Application:
     """`import_path: lab.experiments.sleeping:build`."""
     config = parse(args)
-    agreed = agree(config)
+    agreed = resolve_signatures(config)
     return application(config, agreed, partial(compose, agreed.pixels))

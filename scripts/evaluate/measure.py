@@ -17,7 +17,7 @@ from deployments.repository.network import precision
 from deployments.repository.repository import Model, find, versions
 from deployments.repository.sources import open_repository
 from graph.config import EnsembleConfig
-from graph.features.cascade.settings import CascadeSettings
+from graph.sections import CascadeSettings
 from graph.signature import EnsembleSignature
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError

@@ -13,10 +13,9 @@ from starlette.requests import Request
 
 from deployments.contract.caller import Caller
 from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidParameter, UnsupportedMediaType
-from deployments.ingress.admission import AdmissionController
+from deployments.ingress.admission import AdmissionController, Upload
 from deployments.ingress.http.encodings import decoded
 from deployments.ingress.settings import IngressSettings
-from deployments.ingress.upload import Upload
 
 # Many clients send "application/octet-stream" for a file of unknown type, and curl declares every body a form.
 UNDECLARED = frozenset({"", "application/octet-stream", "application/x-www-form-urlencoded"})

@@ -16,7 +16,7 @@ from deployments.contract.options import Options
 from deployments.ingress import options
 from deployments.ingress.http import bodies
 from deployments.ingress.http.routes import AS_OBJECT, OF_CLASSIFYING, REFERENCE, Route, Routes, aged, encoded
-from deployments.ingress.queue import Outcome
+from deployments.ingress.queue import AnswerOrError
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 
@@ -49,7 +49,7 @@ def routes(service: Service) -> Routes:
             images = await bodies.images(request, ingress.capacity, arrival, service.max_image_bytes)
         # The parts of a form that are images; the others are errors already.
         sent = {place: image for place, image in enumerate(images) if isinstance(image, bytes)}
-        outcomes: dict[int, Outcome] = {
+        outcomes: dict[int, AnswerOrError] = {
             place: image for place, image in enumerate(images) if isinstance(image, EnsembleError)
         }
         if sent:
@@ -65,7 +65,7 @@ def routes(service: Service) -> Routes:
     return {PATH: Route("POST", answer, summary, models, OF_CLASSIFYING, query=Options, body=body, observed=True)}
 
 
-def _response(outcomes: Sequence[Outcome], call: Call) -> Response:
+def _response(outcomes: Sequence[AnswerOrError], call: Call) -> Response:
     """One image's answer, or the answers to each image of a form; raises the error of an image that is alone."""
     if len(outcomes) > 1:
         if failed := [outcome for outcome in outcomes if isinstance(outcome, EnsembleError)]:
@@ -77,5 +77,5 @@ def _response(outcomes: Sequence[Outcome], call: Call) -> Response:
     return aged(encoded(outcome.classification), outcomes)
 
 
-def _result(outcome: Outcome) -> Any:
+def _result(outcome: AnswerOrError) -> Any:
     return AS_OBJECT.tell(outcome) if isinstance(outcome, EnsembleError) else outcome.classification

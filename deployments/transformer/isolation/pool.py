@@ -9,15 +9,12 @@ import time
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from deployments.contract.errors import EnsembleError
 from deployments.contract.payload import Decoded
 from deployments.contract.preprocessing import Preprocessing
 from deployments.transformer.isolation.worker import MemoryBudget, Worker
-
-if TYPE_CHECKING:
-    from deployments.transformer.transformer import TransformerSettings
+from deployments.transformer.settings import TransformerSettings
 
 logger = logging.getLogger("ray.serve")
 

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -38,9 +37,7 @@ from deployments.transformer.isolation.messages import (
     receive,
     send,
 )
-
-if TYPE_CHECKING:
-    from deployments.transformer.transformer import TransformerSettings
+from deployments.transformer.settings import TransformerSettings
 
 logger = logging.getLogger("ray.serve")
 

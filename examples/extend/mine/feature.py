@@ -8,7 +8,7 @@ from pydantic import Field
 from deployments.contract.settings import Schema
 from deployments.ingress.extension import Report
 from graph.features.feature import Feature, Site
-from graph.pipeline.intercepted import Answered, InFlight, Interceptor
+from graph.pipeline.pipeline import Answered, InFlight, Interceptor
 
 
 class Counts(msgspec.Struct):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deployments.contract.item import Item
 from deployments.contract.nodes import Node
 from graph.features.cache.flow import Cache
 from graph.features.cache.identity import identity
 from graph.features.cache.metrics import CacheMetrics
+from graph.features.cache.stores import open_store
 from graph.features.feature import Feature, Site
-
-if TYPE_CHECKING:
-    from graph.config import EnsembleConfig
-    from graph.signature import EnsembleSignature
+from graph.schema import EnsembleConfig
+from graph.signature import EnsembleSignature
 
 
 class Caching(Feature):
@@ -32,13 +31,13 @@ class Caching(Feature):
     def wanted(cls, config: EnsembleConfig) -> bool:
         """Whether there is a section `cache`; raises ConfigurationError for a Redis that can't be used."""
         # Made here as well, so that errors are reported before anything starts.
-        return config.cache is not None and config.cache.store() is not None
+        return config.cache is not None and open_store(config.cache) is not None
 
     def around_predictions(self, predicts: Node[Any, Any]) -> Node[Any, Any]:
         """The cache, before the node that predicts."""
-        store, metrics = self._settings.store(), CacheMetrics()
+        store, metrics = open_store(self._settings), CacheMetrics()
         metrics.follow(store)
-        self._cache = Cache(predicts, store, self._identity, self._classes, metrics, self._settings.per_key)
+        self._cache = Cache(predicts, store, self._identity, self._classes, metrics.cache, self._settings.per_key)
         return self._cache
 
     def knows(self, image: bytes, item: Item) -> bool:

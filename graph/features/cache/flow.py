@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,14 +19,11 @@ from msgspec.structs import replace
 
 from deployments.contract.batch import Batch, Work
 from deployments.contract.item import Item
-from deployments.contract.nodes import InParts, Node, Part, parts
+from deployments.contract.nodes import Flow, Node, Part, as_flow
 from deployments.contract.options import prediction_options
 from deployments.contract.payload import MemberProbabilities
 from ensemble_serving.answer import CacheStatus, Version
 from graph.features.cache.stores import Store
-
-if TYPE_CHECKING:
-    from graph.features.cache.metrics import CacheMetrics
 
 OPERATION = "cache"
 # hashlib releases the interpreter lock for more bytes, and the event loop then waits until it has the lock again.
@@ -54,6 +51,7 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
 ENCODER = msgspec.msgpack.Encoder()
 DECODER = msgspec.msgpack.Decoder(Entry)
 Waiting = asyncio.Future[Entry | None]
+Count = Callable[[int, int, int, float], None]
 
 
 @dataclass
@@ -80,7 +78,7 @@ class Lookup:
         return [p for p in self.keys if p not in self.found and p not in self.followed]
 
 
-class Cache(InParts):
+class Cache(Flow):
     """Answers from its store what it remembers. Of batches with the same image at a time, one asks the members."""
 
     def __init__(
@@ -89,12 +87,21 @@ class Cache(InParts):
         store: Store,
         identity: bytes,
         classes: int,
-        metrics: CacheMetrics,
+        count: Count,
         per_key: bool = False,
     ) -> None:
-        """Set what predicts and where entries are kept; caches whose identities differ share nothing."""
-        self._node, self._store, self._identity, self._classes = node, store, identity, classes
-        self._metrics, self._per_key = metrics, per_key
+        """Create a cache.
+
+        Args:
+            node: predicts images that are not in the cache.
+            store: keeps the entries.
+            identity: caches whose identities differ share no entries.
+            classes: the number of classes.
+            count: counts the images of a batch: hits, misses, and images that passed, and the seconds that were saved.
+            per_key: whether each API key has entries of its own.
+        """
+        self._node, self._store, self._identity, self._classes = as_flow(node), store, identity, classes
+        self._count, self._per_key = count, per_key
         self._in_flight: dict[bytes, Waiting] = {}
         # By member, and by whether its canary was asked, the version that answered last; entries of others are stale.
         self._versions: dict[tuple[str, bool], Version] = {}
@@ -128,7 +135,7 @@ class Cache(InParts):
                 self._share(lookup, p, None)
             hits = lookup.found | later
             passed, saved_s = len(lookup.keys) - len(lookup.looked), sum(entry.took_s for entry in hits.values())
-            self._metrics.cache(len(hits), len(lookup.looked) - len(hits), passed, saved_s)
+            self._count(len(hits), len(lookup.looked) - len(hits), passed, saved_s)
 
     def knows(self, image: bytes, item: Item) -> bool:
         """Whether the predictions for an image are in this process' memory, so that it need not wait for others."""
@@ -184,7 +191,7 @@ class Cache(InParts):
         if not positions:
             return
         took_s, left, began = 0.0, len(positions), time.perf_counter()
-        async for places, answer in parts(self._node, batch.split(positions)):
+        async for places, answer in self._node.parts(batch.split(positions)):
             asked = [positions[place] for place in places]
             # An image that went through several stages has its share of each of them.
             took_s += (time.perf_counter() - began) / left

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from graph.config import EnsembleConfig
-    from graph.signature import EnsembleSignature
+from graph.schema import EnsembleConfig
+from graph.signature import EnsembleSignature
 
 # The version of the entries' format.
 FORM = 1

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ray.serve.metrics import Counter
 
 from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
-
-if TYPE_CHECKING:
-    from graph.features.cache.stores import Store
+from graph.features.cache.stores import Store
 
 
 class CacheMetrics:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deployments.contract.errors import ConfigurationError
+from graph.sections import CacheSettings
 
 logger = logging.getLogger("ray.serve")
 
@@ -176,3 +177,14 @@ class Redis(Store):
         if self._down_until is not None:
             logger.warning("Redis answers again")
             self._down_until = None
+
+
+def open_store(settings: CacheSettings) -> Store:
+    """Make the store of the section `cache`.
+
+    Raises:
+        ConfigurationError: Redis' client is missing, its URL is wrong, or its password can't be read.
+    """
+    if settings.redis is None:
+        return Memory(settings.max_bytes, settings.max_entries, settings.ttl_s)
+    return Redis(settings.redis, settings.ttl_s, settings.redis_timeout_ms / 1000, settings.redis_password_file)

@@ -14,8 +14,7 @@ from deployments.contract.item import Item
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Images, Probabilities
 from graph.features.canary.trial import Role, Trial
-from graph.pipeline.background import PATIENCE_MS, Background, unhurried
-from graph.pipeline.copies import Copy
+from graph.pipeline.copies import PATIENCE_MS, Background, Copy, unhurried
 
 logger = logging.getLogger("ray.serve")
 

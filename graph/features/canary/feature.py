@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -14,16 +14,13 @@ from deployments.contract.rollout import SUFFIX
 from deployments.ingress.extension import Report
 from graph.features.canary.comparison import Comparison
 from graph.features.canary.flow import Canary
-from graph.features.canary.metrics import CanaryMetrics, CanaryStats
-from graph.features.canary.trial import Trial
+from graph.features.canary.metrics import CanaryMetrics
+from graph.features.canary.trial import CanaryStats, Trial
 from graph.features.feature import Feature, Site
 from graph.pipeline.copies import PixelTap, ShadowInterceptor
-from graph.pipeline.intercepted import Answered, InFlight
-from graph.pipeline.pipeline import Pipeline
-
-if TYPE_CHECKING:
-    from graph.config import EnsembleConfig
-    from graph.signature import EnsembleSignature
+from graph.pipeline.pipeline import Answered, InFlight, Pipeline
+from graph.schema import EnsembleConfig
+from graph.signature import EnsembleSignature
 
 SECTION = "canaries"
 

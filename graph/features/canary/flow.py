@@ -16,9 +16,8 @@ from deployments.contract.nodes import Node
 from deployments.contract.payload import Images, Probabilities
 from deployments.contract.rollout import SUFFIX
 from graph.features.canary.trial import Trial
-from graph.pipeline.background import Background, unhurried
-from graph.pipeline.member_client import Call, answered
-from graph.pipeline.quorum import patience_s
+from graph.pipeline.copies import Background, unhurried
+from graph.pipeline.member_client import Call, answered, patience_s
 
 logger = logging.getLogger("ray.serve")
 

@@ -5,48 +5,10 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Annotated
-
-import msgspec
-from msgspec import Meta
 
 from deployments.observe.metrics import SECONDS, TaggedCounter, TaggedGauge, TaggedHistogram, report_periodically
-from graph.features.proportion import Proportion, proportion
-
-if TYPE_CHECKING:
-    from graph.features.canary.trial import Trial
-
-
-class VersionStats(msgspec.Struct, frozen=True):
-    """A version of a member that has a canary."""
-
-    images: Annotated[int, Meta(description="images that it received")]
-    failed: Annotated[int, Meta(description="of these, those that it alone failed on")]
-    agreed: Annotated[Proportion, Meta(description="with most of the other members; none if there are no others")]
-    median_ms: Annotated[float | None, Meta(description="per image, of its last calls; null if none")]
-
-
-class LabelledPairs(msgspec.Struct, frozen=True):
-    """Compared images with a true label, by which version was right."""
-
-    both: int
-    canary_only: int
-    stable_only: int
-    neither: int
-
-
-class CanaryStats(msgspec.Struct, frozen=True):
-    """A canary, since the start of the ingress replica."""
-
-    share: Annotated[float, Meta(description="in force")]
-    rolled_back: Annotated[
-        str, Meta(description="`failures`, `latency` or `answers` if it was rolled back, else empty")
-    ]
-    found: Annotated[str, Meta(description="what speaks against it, with figures; else empty")]
-    canary: VersionStats
-    stable: VersionStats
-    agreed: Annotated[Proportion, Meta(description="images that both versions were asked about, with the same answer")]
-    labelled: LabelledPairs
+from graph.features.canary.trial import CanaryStats, LabelledPairs, Trial, VersionStats
+from graph.features.proportion import proportion
 
 
 class CanaryMetrics:

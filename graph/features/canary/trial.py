@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections import Counter as Tally
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Literal
+from typing import Annotated, Literal, Protocol
+
+import msgspec
+from msgspec import Meta
 
 from deployments.contract.caller import ADDRESS, Caller
 from deployments.contract.item import Item
 from deployments.contract.rollout import CanaryConfig, CanarySettings
 from ensemble_serving.answer import Version
 from graph.features.canary.evidence import LIMIT, Allowance, Question, Reason, Score
+from graph.features.proportion import Counts, Proportion
 from graph.pipeline.record import Record
-
-if TYPE_CHECKING:
-    from graph.features.canary.metrics import CanaryMetrics, CanaryStats
 
 logger = logging.getLogger("ray.serve")
 
@@ -47,6 +49,68 @@ DIFFERS = Question(
 )
 
 
+class VersionStats(msgspec.Struct, frozen=True):
+    """A version of a member that has a canary."""
+
+    images: Annotated[int, Meta(description="images that it received")]
+    failed: Annotated[int, Meta(description="of these, those that it alone failed on")]
+    agreed: Annotated[Proportion, Meta(description="with most of the other members; none if there are no others")]
+    median_ms: Annotated[float | None, Meta(description="per image, of its last calls; null if none")]
+
+
+class LabelledPairs(msgspec.Struct, frozen=True):
+    """Compared images with a true label, by which version was right."""
+
+    both: int
+    canary_only: int
+    stable_only: int
+    neither: int
+
+
+class CanaryStats(msgspec.Struct, frozen=True):
+    """A canary, since the start of the ingress replica."""
+
+    share: Annotated[float, Meta(description="in force")]
+    rolled_back: Annotated[
+        str, Meta(description="`failures`, `latency` or `answers` if it was rolled back, else empty")
+    ]
+    found: Annotated[str, Meta(description="what speaks against it, with figures; else empty")]
+    canary: VersionStats
+    stable: VersionStats
+    agreed: Annotated[Proportion, Meta(description="images that both versions were asked about, with the same answer")]
+    labelled: LabelledPairs
+
+
+class CanaryCounts(Protocol):
+    """The counters of canaries; see `CanaryMetrics`."""
+
+    @property
+    def images(self) -> Counts:
+        """The images, by member, role, and whether they failed."""
+        ...
+
+    @property
+    def predictions(self) -> Counts:
+        """The images, by member, role, version, and whether the others agreed."""
+        ...
+
+    @property
+    def rollbacks(self) -> Counts:
+        """The rollbacks, by member and reason."""
+        ...
+
+    compared: Tally[tuple[str, bool]]
+    labelled: Tally[tuple[str, bool, bool]]
+
+    def took(self, member: str, role: str, seconds: float) -> None:
+        """Count the time that a version took for a batch."""
+        ...
+
+    def figures(self, trial: Trial) -> CanaryStats:
+        """Return the figures of a canary."""
+        ...
+
+
 class Trial:
     """Draws the images of a canary, and rolls it back when the evidence against it is strong enough.
 
@@ -59,7 +123,7 @@ class Trial:
         compared: images on which the two versions were compared.
     """
 
-    def __init__(self, name: str, config: CanaryConfig, metrics: CanaryMetrics) -> None:
+    def __init__(self, name: str, config: CanaryConfig, metrics: CanaryCounts) -> None:
         self.name = name
         self.header = config.header
         self._metrics = metrics

@@ -6,19 +6,30 @@ import logging
 import random
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
-from graph.features.proportion import Interval, wilson
-
-if TYPE_CHECKING:
-    from graph.features.cascade.metrics import AuditMetrics
+from graph.features.proportion import Counts, Interval, wilson
 
 logger = logging.getLogger("ray.serve")
 
 # The share of a stage is taken of its last exits, at most and at least so many.
 WINDOW, FEWEST = 1000, 20
+
+
+class AuditCounts(Protocol):
+    """The counters of an audit."""
+
+    @property
+    def audits(self) -> Counts:
+        """The exits, by member and result."""
+        ...
+
+    @property
+    def tightened(self) -> Counts:
+        """The thresholds that were raised, by member."""
+        ...
 
 
 class Audit:
@@ -36,7 +47,7 @@ class Audit:
         share: float,
         at_most: float | None,
         tighten: bool,
-        metrics: AuditMetrics,
+        metrics: AuditCounts,
         seed: int | None = None,
     ) -> None:
         """Set the members after which an image may leave early, in order, and the share of the exits that is drawn."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deployments.contract.nodes import Node
 from deployments.ingress.extension import Report
@@ -14,11 +14,8 @@ from graph.features.cascade.load import LoadState
 from graph.features.cascade.metrics import AuditMetrics, ExitStats, exit_stats, follow_load
 from graph.features.feature import Feature, Site
 from graph.pipeline.member_client import Member
-
-if TYPE_CHECKING:
-    from graph.config import EnsembleConfig
-    from graph.signature import EnsembleSignature
-
+from graph.schema import EnsembleConfig
+from graph.signature import EnsembleSignature
 
 # The field of what `/stats` reports.
 NAME = "cascade"

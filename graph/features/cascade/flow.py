@@ -15,15 +15,14 @@ from msgspec.structs import replace
 
 from deployments.contract.batch import Batch
 from deployments.contract.member import NO_SCORES
-from deployments.contract.nodes import InParts, Node, Part
+from deployments.contract.nodes import Flow, Node, Part
 from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
 from graph.features.cascade.audit import Audit
 from graph.features.cascade.load import LoadState
-from graph.features.cascade.settings import CascadeSettings
-from graph.pipeline.background import PATIENCE_MS, Background, unhurried
-from graph.pipeline.member_client import Member, MemberCall, Members, answered
-from graph.pipeline.merging import Outcome, collect, split
-from graph.pipeline.quorum import QuorumSettings
+from graph.pipeline.copies import PATIENCE_MS, Background, unhurried
+from graph.pipeline.ensemble import merge_member_outputs, split
+from graph.pipeline.member_client import Member, MemberClient, MemberOutcome, Members, QuorumSettings, answered
+from graph.sections import CascadeSettings
 
 logger = logging.getLogger("ray.serve")
 
@@ -76,7 +75,7 @@ class Stage:
         return positions, Batch({name: scores[kept.live] for name, scores in ballots.payload.items()}, items)
 
 
-class Cascade(InParts):
+class Cascade(Flow):
     """Asks the members in turn. The images that those asked are sure of leave; the rest of the batch goes on.
 
     A member that fails on an image is missing, and the image goes on to the next one. An image that more members have
@@ -107,14 +106,14 @@ class Cascade(InParts):
         Early exits don't wait for the images that go on.
         """
         positions: Sequence[int] = range(len(batch.items))
-        outcomes: dict[str, Outcome] = {}
+        outcomes: dict[str, MemberOutcome] = {}
         asked: tuple[str, ...] = ()
         exit_at, full = self._thresholds(batch)
-        callers = self._members.callers
-        for number, member in enumerate(callers):
-            is_asked, outcomes[member.name] = await self._ask(member, batch, len(callers) - number)
+        clients = self._members.clients
+        for number, member in enumerate(clients):
+            is_asked, outcomes[member.name] = await self._ask(member, batch, len(clients) - number)
             asked = (*asked, member.name) if is_asked else asked
-            is_last = number == len(callers) - 1
+            is_last = number == len(clients) - 1
             stage = await self._stage(batch, outcomes, None if is_last else full)
             if is_last:
                 yield _named(positions, stage.part(range(len(positions)), asked, (), self._returns_combined))
@@ -143,21 +142,25 @@ class Cascade(InParts):
         exit_at = self._load.exit_at if self._load.is_on else self._exit_at
         return exit_at, [self._load.grants(item) for item in batch.items]
 
-    async def _ask(self, member: MemberCall, batch: Batch[PixelSets], turns: int) -> tuple[bool, Outcome]:
+    async def _ask(self, member: MemberClient, batch: Batch[PixelSets], turns: int) -> tuple[bool, MemberOutcome]:
         """Whether a member was asked, and its answer."""
         patience = self._members.patience_s(batch, turns)
         # Nobody waits for a late member again, unless the others are too few.
-        if member.is_late and self._members.has_quorum():
+        if member.breaker.is_open and self._members.has_quorum():
             member.try_again(batch, patience)
             return False, member.outcome(None, None)
         call = self._members.ask(member, batch)
         await answered([call], patience)
         return True, member.outcome(call, patience)
 
-    async def _stage(self, batch: Batch[PixelSets], outcomes: dict[str, Outcome], full: Sequence[bool] | None) -> Stage:
+    async def _stage(
+        self, batch: Batch[PixelSets], outcomes: dict[str, MemberOutcome], full: Sequence[bool] | None
+    ) -> Stage:
         """The predictions so far; `full` says which images every member is asked about, None after the last member."""
         # An image may still fail on as many members as the quorum can do without.
-        ballots = collect(batch, outcomes, len(outcomes) - (len(self._members.callers) - self._members.quorum))
+        ballots = merge_member_outputs(
+            batch, outcomes, len(outcomes) - (len(self._members.clients) - self._members.quorum)
+        )
         judged = ballots.live
         if full is not None:
             # The threshold is that of the newest member, and says nothing of the others alone.
@@ -169,7 +172,7 @@ class Cascade(InParts):
         return Stage(ballots, judged, await self._combiner(ballots if all_judged else ballots.split(judged)))
 
     def _look_again(
-        self, audit: Audit, number: int, batch: Batch[PixelSets], outcomes: Mapping[str, Outcome], stage: Stage
+        self, audit: Audit, number: int, batch: Batch[PixelSets], outcomes: Mapping[str, MemberOutcome], stage: Stage
     ) -> None:
         """Ask the other members about some of the exits, in the background, unless they are busy already."""
         exits = stage.exits(self._exit_at[number])
@@ -177,10 +180,10 @@ class Cascade(InParts):
         if not drawn:
             return
         is_loaded = self._load is not None and self._load.is_on
-        if self._audits.is_busy or is_loaded or any(member.is_late for member in self._members.callers):
+        if self._audits.is_busy or is_loaded or any(member.breaker.is_open for member in self._members.clients):
             audit.drop(number, len(drawn))
             return
-        predictions: dict[str, Outcome] = {
+        predictions: dict[str, MemberOutcome] = {
             name: each.split(drawn) for name, each in outcomes.items() if isinstance(each, Batch)
         }
         part = unhurried(batch.split(drawn))
@@ -191,14 +194,14 @@ class Cascade(InParts):
         audit: Audit,
         number: int,
         batch: Batch[PixelSets],
-        outcomes: dict[str, Outcome],
+        outcomes: dict[str, MemberOutcome],
         exits: Sequence[Exit],
     ) -> None:
         try:
             async with asyncio.timeout(self._audit_s):
-                for member in self._members.callers[number + 1 :]:
+                for member in self._members.clients[number + 1 :]:
                     outcomes[member.name] = await member.ask(batch)
-                answer = await self._combiner(collect(batch, outcomes, len(self._members.callers)))
+                answer = await self._combiner(merge_member_outputs(batch, outcomes, len(self._members.clients)))
         except Exception as err:
             # The cascade logs a member's failure when it needs the member.
             logger.info("an audit of %d exits came to nothing: %r", len(exits), err)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
-from graph.features.cascade.settings import UnderLoadSettings
+from graph.sections import UnderLoadSettings
 
 # `full_share` is taken of at least so many images.
 FEWEST = 10

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
+from graph.features.cascade.audit import Audit
+from graph.features.cascade.load import LoadState
 from graph.features.proportion import Proportion, proportion
-
-if TYPE_CHECKING:
-    from graph.features.cascade.audit import Audit
-    from graph.features.cascade.load import LoadState
 
 
 class AuditMetrics:

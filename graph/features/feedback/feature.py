@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from deployments.contract.caller import REQUEST_IDS
 from deployments.contract.errors import UnknownRequest
@@ -17,14 +16,12 @@ from deployments.rpc.listener import sockets
 from graph.features.feature import Feature, Site
 from graph.features.feedback import grpc, routes, seldon
 from graph.features.feedback.labels import TakesLabel
-from graph.features.feedback.metrics import FeedbackMetrics, FeedbackStats
+from graph.features.feedback.metrics import FeedbackMetrics
 from graph.features.feedback.peers import Peers
-from graph.features.feedback.store import FeedbackStore
-from graph.pipeline.intercepted import Answered, InFlight, Interceptor
-
-if TYPE_CHECKING:
-    from graph.config import EnsembleConfig
-    from graph.signature import EnsembleSignature
+from graph.features.feedback.store import FeedbackStats, FeedbackStore
+from graph.pipeline.pipeline import Answered, InFlight, Interceptor
+from graph.schema import EnsembleConfig
+from graph.signature import EnsembleSignature
 
 NAME = "feedback"
 # The folder of the sockets of the ingress' replicas, among those of deployments, of which none has such a name.

@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import msgspec
-from msgspec import Meta
-
 from deployments.observe.metrics import TaggedCounter
+from graph.features.feedback.store import FeedbackStats
 from graph.features.proportion import Proportion, proportion
 from graph.pipeline.record import ENSEMBLE
-
-
-class FeedbackStats(msgspec.Struct, frozen=True):
-    """True labels since the start of the ingress replica, and how often each prediction was right."""
-
-    remembered: Annotated[int, Meta(description="answers whose true label is still accepted")]
-    labels: Annotated[dict[str, int], Meta(description="labels that were sent: `accepted`, or the error's code")]
-    ensemble: Proportion
-    members: dict[str, Proportion]
-    versions: Annotated[dict[str, dict[str, Proportion]], Meta(description="of members that have a canary")]
-    exits: Annotated[dict[str, Proportion], Meta(description="by the last member that a cascade called")]
-    shadows: dict[str, Proportion]
 
 
 class FeedbackMetrics:

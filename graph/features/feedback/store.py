@@ -5,18 +5,49 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Annotated, Protocol
+
+import msgspec
+from msgspec import Meta
 
 from deployments.contract.caller import MAX_ID
 from deployments.contract.errors import AlreadyLabelled, EnsembleError, UnknownLabel, UnknownRequest
-from graph.features.feedback.settings import FeedbackSettings
+from graph.features.proportion import Counts, Proportion
 from graph.pipeline.record import ENSEMBLE, Record
-
-if TYPE_CHECKING:
-    from graph.features.feedback.metrics import FeedbackMetrics, FeedbackStats
+from graph.sections import FeedbackSettings
 
 # Characters of what a caller sent that an error quotes.
 MAX_QUOTED = 40
+
+
+class FeedbackStats(msgspec.Struct, frozen=True):
+    """True labels since the start of the ingress replica, and how often each prediction was right."""
+
+    remembered: Annotated[int, Meta(description="answers whose true label is still accepted")]
+    labels: Annotated[dict[str, int], Meta(description="labels that were sent: `accepted`, or the error's code")]
+    ensemble: Proportion
+    members: dict[str, Proportion]
+    versions: Annotated[dict[str, dict[str, Proportion]], Meta(description="of members that have a canary")]
+    exits: Annotated[dict[str, Proportion], Meta(description="by the last member that a cascade called")]
+    shadows: dict[str, Proportion]
+
+
+class FeedbackCounts(Protocol):
+    """The counters of labels."""
+
+    @property
+    def labels(self) -> Counts:
+        """The labels that were sent, by result."""
+        ...
+
+    @property
+    def answers(self) -> Counts:
+        """The labelled answers, by whether a prediction was right."""
+        ...
+
+    def figures(self, remembered: int) -> FeedbackStats:
+        """Return the figures; `remembered` answers still accept their labels."""
+        ...
 
 
 class FeedbackStore:
@@ -26,7 +57,7 @@ class FeedbackStore:
         self,
         settings: FeedbackSettings,
         labels: Sequence[str],
-        metrics: FeedbackMetrics,
+        metrics: FeedbackCounts,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set how much is remembered, the classes' names in order of index, the metrics, and a clock, seconds."""

@@ -10,7 +10,7 @@ import fcntl
 import time
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import ray
@@ -24,11 +24,9 @@ from deployments.ray_internals.dashboard import APPLICATIONS, ON_HEAD, authoriza
 from deployments.repository.errors import ModelError, Unreachable
 from deployments.rpc.listener import place
 from graph.features.loading.control import Change
-from graph.features.loading.settings import NEEDED
-
-if TYPE_CHECKING:
-    from graph.config import EnsembleConfig
-    from graph.signature import EnsembleSignature
+from graph.schema import EnsembleConfig
+from graph.sections import NEEDED
+from graph.signature import EnsembleSignature
 
 TIMEOUT_S, LOOK_EVERY_S = 20.0, 0.2
 

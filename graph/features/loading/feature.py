@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING
 
 from deployments.ingress.grpc.calls import Calls
 from deployments.ingress.http.routes import Routes
@@ -14,10 +13,8 @@ from graph.features.loading import grpc, routes
 from graph.features.loading.control import ModelControl
 from graph.features.loading.deploying import loadable, on_head
 from graph.features.loading.flow import UnloadGate
-
-if TYPE_CHECKING:
-    from graph.config import EnsembleConfig
-    from graph.signature import EnsembleSignature
+from graph.schema import EnsembleConfig
+from graph.signature import EnsembleSignature
 
 SECTION = "loading"
 

@@ -10,7 +10,7 @@ from deployments.contract.errors import ConfigurationError, Unloaded
 from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Probabilities
-from graph.features.loading.settings import NEEDED, LoadingSettings
+from graph.sections import NEEDED, LoadingSettings
 
 P = TypeVar("P")
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from deployments.contract.cpu_accounting import METER
 from graph.features.feature import Feature
 from graph.features.receipt.flow import ReceiptInterceptor
-
-if TYPE_CHECKING:
-    from graph.config import EnsembleConfig
+from graph.schema import EnsembleConfig
 
 
 class Receipts(Feature):

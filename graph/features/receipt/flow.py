@@ -11,7 +11,7 @@ from deployments.contract.answer import Answer, NodeCost, Receipt
 from deployments.contract.batch import Batch
 from deployments.contract.cpu_accounting import METER, Span
 from deployments.contract.item import Item, Note
-from graph.pipeline.intercepted import Answered, InFlight, Interceptor
+from graph.pipeline.pipeline import Answered, InFlight, Interceptor
 
 INGRESS = "ingress"
 # The note of a member on another server has this; its CPU time is that of calling the server.

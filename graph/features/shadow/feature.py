@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deployments.contract.nodes import Node
 from deployments.contract.rollout import ShadowSettings
 from deployments.ingress.extension import Report
 from graph.features.feature import Feature, Site
-from graph.features.shadow.flow import Shadow
-from graph.features.shadow.metrics import ShadowMetrics, ShadowStats
+from graph.features.shadow.flow import Shadow, ShadowStats
+from graph.features.shadow.metrics import ShadowMetrics
 from graph.pipeline.copies import PixelTap, ShadowInterceptor
 from graph.pipeline.member_client import Member
 from graph.pipeline.pipeline import Pipeline
-
-if TYPE_CHECKING:
-    from graph.config import EnsembleConfig
-    from graph.signature import EnsembleSignature
+from graph.schema import EnsembleConfig
+from graph.signature import EnsembleSignature
 
 SECTION = "shadows"
 

@@ -6,21 +6,63 @@ import asyncio
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Annotated, Protocol
+
+import msgspec
+from msgspec import Meta
 
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from deployments.contract.rollout import ShadowSettings
-from graph.pipeline.background import PATIENCE_MS, Background, unhurried
-from graph.pipeline.copies import Copy
+from graph.features.proportion import Counts, Proportion
+from graph.pipeline.copies import PATIENCE_MS, Background, Copy, unhurried
 from graph.pipeline.member_client import Member
 from graph.pipeline.record import Record
 
-if TYPE_CHECKING:
-    from graph.features.shadow.metrics import ShadowMetrics, ShadowStats
-
 logger = logging.getLogger("ray.serve")
+
+
+class Pairs(msgspec.Struct, frozen=True):
+    """Images with a true label, by which of two predictions was right."""
+
+    both: int
+    shadow_only: int
+    other_only: int
+    neither: int
+
+
+class ShadowStats(msgspec.Struct, frozen=True):
+    """A shadow, since the start of the ingress replica."""
+
+    replaces: Annotated[str, Meta(description="the member that it is compared with; empty for none")]
+    failed: Annotated[int, Meta(description="images that it did not answer")]
+    dropped: Annotated[int, Meta(description="images that were drawn but not sent to it")]
+    agreed: Annotated[
+        dict[str, Proportion], Meta(description="with the `ensemble`, and with the member that it replaces")
+    ]
+    labelled: Annotated[dict[str, Pairs], Meta(description="images with a true label, compared with the same two")]
+
+
+class ShadowCounts(Protocol):
+    """The counters of shadows; see `ShadowMetrics`."""
+
+    @property
+    def images(self) -> Counts:
+        """The images, by shadow and result."""
+        ...
+
+    @property
+    def predictions(self) -> Counts:
+        """The images, by whether a shadow agreed."""
+        ...
+
+    labelled: Counter[tuple[str, str, bool, bool]]
+
+    def figures(self, name: str, replaces: str) -> ShadowStats:
+        """Return the figures of a shadow, and of the member that it replaces."""
+        ...
 
 
 class Shadow:
@@ -32,7 +74,7 @@ class Shadow:
         member: Member,
         settings: ShadowSettings,
         replaces: str,
-        metrics: ShadowMetrics,
+        metrics: ShadowCounts,
         seed: int | None = None,
     ) -> None:
         """Set the shadow and the name of the member that it is compared with, empty for none."""

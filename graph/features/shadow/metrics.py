@@ -3,34 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated
-
-import msgspec
-from msgspec import Meta
 
 from deployments.observe.metrics import TaggedCounter
-from graph.features.proportion import Proportion, proportion
-
-
-class Pairs(msgspec.Struct, frozen=True):
-    """Images with a true label, by which of two predictions was right."""
-
-    both: int
-    shadow_only: int
-    other_only: int
-    neither: int
-
-
-class ShadowStats(msgspec.Struct, frozen=True):
-    """A shadow, since the start of the ingress replica."""
-
-    replaces: Annotated[str, Meta(description="the member that it is compared with; empty for none")]
-    failed: Annotated[int, Meta(description="images that it did not answer")]
-    dropped: Annotated[int, Meta(description="images that were drawn but not sent to it")]
-    agreed: Annotated[
-        dict[str, Proportion], Meta(description="with the `ensemble`, and with the member that it replaces")
-    ]
-    labelled: Annotated[dict[str, Pairs], Meta(description="images with a true label, compared with the same two")]
+from graph.features.proportion import proportion
+from graph.features.shadow.flow import Pairs, ShadowStats
 
 
 class ShadowMetrics:

@@ -24,8 +24,9 @@ from graph import rules
 from graph.app import build
 from graph.config import EnsembleConfig, parse
 from graph.defaults import pinning
-from graph.features.loading.settings import LoadingSettings
-from graph.signature import agree
+from graph.features.cache.stores import open_store
+from graph.sections import LoadingSettings
+from graph.signature import resolve_signatures
 from scripts.configuration import check, check_arguments, ineffective, why_serve
 from scripts.keys import add as add_key
 from scripts.serve.front import in_front
@@ -236,7 +237,7 @@ SERVED = {
 
 def signature(args):
     """What a remote member is agreed to take while its server is away."""
-    agreed = agree(parse(args))
+    agreed = resolve_signatures(parse(args))
     return str(agreed.preprocessing), agreed.labels, agreed.versions
 
 
@@ -294,7 +295,7 @@ def called(args):
 
 def stored(args):
     """The time that Redis may take, and its password."""
-    options = parse(args).cache.store()._client.connection_pool.connection_kwargs
+    options = open_store(parse(args).cache)._client.connection_pool.connection_kwargs
     return options["socket_timeout"], options["password"]
 
 

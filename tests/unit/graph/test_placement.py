@@ -6,7 +6,7 @@ from deployments.contract.errors import ConfigurationError
 from deployments.members.versioned import VersionSettings
 from graph.config import parse
 from graph.placement import node_specs
-from graph.signature import agree
+from graph.signature import resolve_signatures
 from tests.networks import CLASSES, constant, one_hot, store
 from tests.server.server import eventually
 
@@ -24,7 +24,7 @@ def replica(tmp_path):
             put(tmp_path, version, input=images or {})
         members = [{"name": "m", "threads": 1, **member}]
         config = parse({"model_repository": str(tmp_path), "members": members, "transformer": transformer or {}})
-        return node_specs(config, agree(config))["m"].make
+        return node_specs(config, resolve_signatures(config))["m"].make
 
     return of
 
@@ -94,6 +94,6 @@ def test_a_canary_stays_with_its_version_and_its_member_too(tmp_path):
         put(tmp_path, version)
     members = [{"name": "m", "threads": 1, "canary": {"version": 1, "share": 0.5}}]
     config = parse({"model_repository": str(tmp_path), "members": members})
-    made = node_specs(config, agree(config))
+    made = node_specs(config, resolve_signatures(config))
     put(tmp_path, 3)
     assert {name: made[name].make().version for name in ("m", "m-canary")} == {"m": 2, "m-canary": 1}

@@ -13,7 +13,7 @@ from graph.features.canary.feature import Drawing
 from graph.features.canary.metrics import CanaryMetrics
 from graph.features.canary.trial import Trial
 from graph.pipeline.copies import PixelTap, ShadowInterceptor
-from graph.pipeline.intercepted import Intercepted
+from graph.pipeline.pipeline import Intercepted
 from tests.batches import batch
 from tests.unit.graph.features.shadow.test_shadow import Breaks, Names, over, shadow, waiting
 

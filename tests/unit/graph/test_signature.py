@@ -3,7 +3,7 @@ import pytest
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.preprocessing import AsSent, Preprocessing
 from graph.config import parse
-from graph.signature import agree
+from graph.signature import resolve_signatures
 from tests.networks import constant, store
 
 CLASSES = ("x", "y")
@@ -17,7 +17,7 @@ def agreed(tmp_path):
         for name, (size, told) in members.items():
             store(tmp_path, name, constant([0.5, 0.5], size=size or -1), classes=CLASSES, input=told)
         args = {"model_repository": str(tmp_path), "members": [{"name": name} for name in members]}
-        return agree(parse({**args, "transformer": transformer or {}}))
+        return resolve_signatures(parse({**args, "transformer": transformer or {}}))
 
     return make
 
@@ -75,7 +75,7 @@ ELSEWHERE = {"kind": "open_inference", "url": "http://127.0.0.1:9"}
 def test_a_remote_member_without_a_server_takes_what_the_others_take(tmp_path):
     store(tmp_path, "here", constant([0.5, 0.5]), classes=CLASSES, input={"crop_ratio": 0.875})
     members = [{"name": "here"}, {"name": "far", **ELSEWHERE}, {"name": "decodes", **ELSEWHERE, "as_sent": True}]
-    found = agree(parse({"model_repository": str(tmp_path), "members": members}))
+    found = resolve_signatures(parse({"model_repository": str(tmp_path), "members": members}))
     assert found.labels == CLASSES
     assert found.preprocessing["far"] == found.preprocessing["here"] == Preprocessing((32, 32), 0.875)
     assert found.preprocessing["decodes"] == AsSent()
@@ -86,10 +86,10 @@ def test_labels_of_a_remote_member_are_compared(tmp_path):
     store(tmp_path, "here", constant([0.5, 0.5]), classes=CLASSES)
     members = [{"name": "here"}, {"name": "far", **ELSEWHERE, "labels": ["x", "z"]}]
     with pytest.raises(ConfigurationError, match="'here' and 'far' disagree on the labels"):
-        agree(parse({"model_repository": str(tmp_path), "members": members}))
+        resolve_signatures(parse({"model_repository": str(tmp_path), "members": members}))
 
 
 def test_somebody_must_tell_the_classes(tmp_path):
     members = [{"name": "far", **ELSEWHERE, "size": [8, 8]}]
     with pytest.raises(ConfigurationError, match="none tells its classes"):
-        agree(parse({"model_repository": str(tmp_path), "members": members}))
+        resolve_signatures(parse({"model_repository": str(tmp_path), "members": members}))

@@ -31,12 +31,12 @@ def found(tmp_path, draw):
         }
         config = {"applications": [{"import_path": "graph.app:build", "args": arguments}]}
         parsed = check_arguments(config["applications"][0])
-        from graph.signature import agree
+        from graph.signature import resolve_signatures
 
         said = []
         dataset = Dataset.open(draw({"cat": 40}))
         costs = lambda versions: {"a": 1.0, "b": 2.0}  # noqa: E731
-        return Alternatives(parsed, agree(parsed), dataset, most_lost, costs, said.append).found(), said, config
+        return Alternatives(parsed, resolve_signatures(parsed), dataset, most_lost, costs, said.append).found(), said, config
 
     return find
 

@@ -12,7 +12,7 @@ from deployments.contract.image_probe import (
     PLAIN_PIXELS,
     PLAIN_SCANS,
     Jpeg,
-    declared,
+    probe,
     read_jpeg,
 )
 from lab.faults.fuzz.images import ANIMATED, BOMBS, FORMATS, animated, well_formed
@@ -20,11 +20,11 @@ from tests import pictures
 
 
 def pixels(image):
-    return declared(image).pixels
+    return probe(image).pixels
 
 
 def is_plain(image):
-    return declared(image).is_plain
+    return probe(image).is_plain
 
 
 class Looked(bytes):
@@ -91,7 +91,7 @@ def test_a_jpeg_is_plain_up_to_some_scans():
     whole = pictures.progressive(500, 500)
     scans, last = whole.count(b"\xff\xda"), whole[whole.rindex(b"\xff\xda") : -2]
     assert is_plain(whole[:-2] + last * (PLAIN_SCANS - scans) + whole[-2:])
-    many = declared(whole[:-2] + last * (PLAIN_SCANS - scans + 1) + whole[-2:])
+    many = probe(whole[:-2] + last * (PLAIN_SCANS - scans + 1) + whole[-2:])
     assert (many.is_plain, many.isolated_pixels) == (False, 500 * 500)
     # Scans are not counted in a file that is large for so few pixels.
     assert is_plain(whole + bytes(PLAIN_BYTES - len(whole)))
@@ -99,10 +99,10 @@ def test_a_jpeg_is_plain_up_to_some_scans():
 
 
 def test_a_jpeg_that_is_decoded_at_a_smaller_scale_costs_less():
-    costs = [declared(pictures.progressive(2000, 1000, progressive=each)).isolated_pixels for each in (True, False)]
+    costs = [probe(pictures.progressive(2000, 1000, progressive=each)).isolated_pixels for each in (True, False)]
     assert costs == [2_000_000, 250_000]
-    assert declared(pictures.jpeg()).isolated_pixels == 0
-    assert declared(pictures.bomb(2000)).isolated_pixels == 4_000_000
+    assert probe(pictures.jpeg()).isolated_pixels == 0
+    assert probe(pictures.bomb(2000)).isolated_pixels == 4_000_000
 
 
 @pytest.mark.parametrize("image", [b"", b"\xff\xd8", b"\xff\xd8\xff", b"no", b"\x89PNG", b"P6", b"II*\0", b"RIFF"])
@@ -133,13 +133,14 @@ def test_a_bounded_part_of_a_jpeg_is_looked_at(more, monkeypatch):
     # Before the frame's header, and behind it.
     start = WHOLE.index(b"\xff\xda")
     for image in (WHOLE[:2] + more + WHOLE[2:], WHOLE[:start] + more + WHOLE[start:]):
-        assert declared(Looked(image))[:2] == (0, False)
+        assert probe(Looked(image))[:2] == (0, False)
     assert Looked.parts <= 2 * MOST_SEGMENTS
 
 
 def test_what_cameras_write_is_looked_through():
     segments = b"".join(b"\xff\xe2" + (65_535).to_bytes(2) + bytes(65_533) for _ in range(255))
-    assert declared(WHOLE[:2] + segments + WHOLE[2:]) == declared(WHOLE) == (160 * 120, True, True)
+    assert probe(WHOLE[:2] + segments + WHOLE[2:]) == probe(WHOLE)
+    assert probe(WHOLE) == (160 * 120, True, True, Jpeg(160, 120))
     assert read_jpeg(WHOLE[:2] + bytes(MOST_FILL) + WHOLE[2:]) == Jpeg(160, 120)
     assert read_jpeg(WHOLE[:2] + bytes(MOST_FILL + 1) + WHOLE[2:]) is None
 

@@ -5,7 +5,7 @@ import pytest
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import DeadlineExceeded, EnsembleError, Overloaded, SlowBody
 from deployments.contract.options import Options
-from deployments.ingress import upload
+from deployments.ingress import admission
 from deployments.ingress.admission import AdmissionController
 from deployments.ingress.settings import IngressSettings
 
@@ -16,7 +16,7 @@ def made(**settings):
 
 async def stall(capacity, timeout_ms=60_000, began=None, sizes=(), by=ANYONE):
     """A body of which nothing more comes after these bytes."""
-    async with capacity.arriving(Options(timeout_ms=timeout_ms), by):
+    async with capacity.arriving(Options(timeout_ms=timeout_ms), by) as upload:
         for size in sizes:
             upload.grow(size)
         if began is not None:
@@ -32,7 +32,7 @@ async def test_a_body_that_does_not_arrive_in_its_time_gives_its_bytes_back():
 
 
 async def test_a_body_that_stands_still_is_told_its_pace(monkeypatch):
-    monkeypatch.setattr(upload, "GRACE_S", 0.02)
+    monkeypatch.setattr(admission, "GRACE_S", 0.02)
     capacity = made()
     with pytest.raises(SlowBody, match="1024 bytes a second"):
         await stall(capacity, sizes=(10,))
@@ -40,7 +40,7 @@ async def test_a_body_that_stands_still_is_told_its_pace(monkeypatch):
 
 
 async def test_a_body_has_the_longer_the_more_of_it_has_come(monkeypatch):
-    monkeypatch.setattr(upload, "GRACE_S", 0.02)
+    monkeypatch.setattr(admission, "GRACE_S", 0.02)
     capacity = made(min_body_rate=1024)
     begun = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -52,7 +52,7 @@ async def test_a_body_has_the_longer_the_more_of_it_has_come(monkeypatch):
 
 
 async def test_when_too_many_arrive_the_oldest_gives_way(monkeypatch):
-    monkeypatch.setattr(upload, "YOUNG_S", 0.0)
+    monkeypatch.setattr(admission, "YOUNG_S", 0.0)
     capacity = made(max_arriving=2)
     begun = [asyncio.Event(), asyncio.Event()]
     tasks = [asyncio.create_task(stall(capacity, began=event)) for event in begun]
@@ -75,7 +75,7 @@ async def standing(capacity):
 
 
 async def test_who_gives_way_does_not_stay_for_more_of_its_bytes(monkeypatch):
-    monkeypatch.setattr(upload, "YOUNG_S", 0.0)
+    monkeypatch.setattr(admission, "YOUNG_S", 0.0)
     capacity = made(max_arriving=1)
     body, task = await standing(capacity)
     async with capacity.arriving():
@@ -86,7 +86,7 @@ async def test_who_gives_way_does_not_stay_for_more_of_its_bytes(monkeypatch):
 
 
 async def test_who_gives_way_when_its_time_is_over_disturbs_nobody(monkeypatch):
-    monkeypatch.setattr(upload, "YOUNG_S", 0.0)
+    monkeypatch.setattr(admission, "YOUNG_S", 0.0)
     capacity = made(max_arriving=1)
     body, task = await standing(capacity)
     body.limit.reschedule(0)
@@ -100,7 +100,7 @@ async def test_who_gives_way_when_its_time_is_over_disturbs_nobody(monkeypatch):
 
 async def test_the_bytes_of_who_came_in_are_not_refused_for_want_of_places():
     capacity = made(max_in_flight=8)
-    async with capacity.arriving():
+    async with capacity.arriving() as upload:
         # Meanwhile the others fill every place: whether there is one is asked again when the body is whole.
         capacity.images = 8
         upload.grow(1000)
@@ -108,7 +108,7 @@ async def test_the_bytes_of_who_came_in_are_not_refused_for_want_of_places():
 
 
 async def test_what_has_only_just_begun_does_not_give_way(monkeypatch):
-    monkeypatch.setattr(upload, "YOUNG_S", 60.0)
+    monkeypatch.setattr(admission, "YOUNG_S", 60.0)
     capacity = made(max_arriving=1)
     begun = asyncio.Event()
     task = asyncio.create_task(stall(capacity, began=begun))

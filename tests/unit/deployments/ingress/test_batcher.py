@@ -4,7 +4,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from deployments.ingress.batcher import Batcher
+from deployments.ingress.queue import Batcher
 from deployments.ingress.settings import IngressSettings
 
 

@@ -2,8 +2,7 @@ import pytest
 
 from deployments.contract.caller import ANYONE, Caller, caller
 from deployments.contract.errors import Overloaded, OverShare
-from deployments.ingress.admission import AdmissionController
-from deployments.ingress.fair_share import WANTS_S, Shares
+from deployments.ingress.admission import WANTS_S, AdmissionController, Shares
 from deployments.ingress.settings import IngressSettings
 
 A, B = Caller("a"), Caller("b")

@@ -9,9 +9,8 @@ from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
 from graph.pipeline.ensemble import Ensemble
-from graph.pipeline.member_client import MAX_LATE, Member
+from graph.pipeline.member_client import MAX_LATE, Member, QuorumSettings
 from graph.pipeline.pipeline import Pipeline
-from graph.pipeline.quorum import QuorumSettings
 from tests.batches import batch, errors, notes
 
 
@@ -186,12 +185,12 @@ class FailsLate(Hangs):
 async def test_a_late_member_is_left_out_while_its_calls_fail(error, code):
     late = FailsLate("a", error)
     flow, _ = ensemble(late, Says("b", [0, 1]), quorum=1, patience_ms=20)
-    caller = flow._members.callers[0]
+    caller = flow._members.clients[0]
     await flow(pixels(1))
     late.gate.set()
     while caller._late:
         await asyncio.sleep(0)
-    assert caller.is_late
+    assert caller.breaker.is_open
     # Nobody waits for it, though it hangs again.
     late.gate.clear()
     call = flow.parts(pixels(1))
@@ -207,16 +206,16 @@ async def test_a_late_member_is_left_out_while_its_calls_fail(error, code):
 async def test_an_answer_to_images_whose_time_was_over_does_not_bring_a_late_member_back():
     late = Hangs("a", [1, 0])
     flow, _ = ensemble(late, Says("b", [0, 1]), quorum=1, patience_ms=1)
-    caller = flow._members.callers[0]
+    caller = flow._members.clients[0]
     until = time.time() + 0.05
     await flow(replace_items(pixels(1), lambda _: until))
-    assert caller.is_late
+    assert caller.breaker.is_open
     while time.time() <= until:
         await asyncio.sleep(0.01)
     late.gate.set()
     while caller._late:
         await asyncio.sleep(0)
-    assert caller.is_late
+    assert caller.breaker.is_open
 
 
 @pytest.mark.parametrize("patience_ms", [None, 60_000])
@@ -225,7 +224,7 @@ async def test_a_callers_short_deadline_does_not_make_a_member_late_for_others(p
     flow, _ = ensemble(slower, Says("b", [0, 1]), quorum=1, patience_ms=patience_ms)
     answer = await flow(replace_items(pixels(1), lambda _: time.time() + 0.015))
     assert missing(answer)[0].keys() <= {"a"}
-    assert (slower.asked, flow._members.callers[0].is_late) == (1, False)
+    assert (slower.asked, flow._members.clients[0].breaker.is_open) == (1, False)
     other = asyncio.create_task(flow(pixels(2)))
     while slower.asked < 2:
         await asyncio.sleep(0)
@@ -236,7 +235,7 @@ async def test_a_callers_short_deadline_does_not_make_a_member_late_for_others(p
 async def test_a_member_that_hangs_is_late_though_every_deadline_is_short():
     slower = Hangs("a", [1, 0])
     flow, _ = ensemble(slower, Says("b", [0, 1]), quorum=1, patience_ms=100)
-    while not flow._members.callers[0].is_late:
+    while not flow._members.clients[0].breaker.is_open:
         await flow(replace_items(pixels(1), lambda _: time.time() + 0.01))
     await asyncio.sleep(0)
     assert slower.asked - slower.cancelled <= MAX_LATE
@@ -327,7 +326,7 @@ async def test_an_image_with_little_time_does_not_wait_for_those_with_much():
 
 async def test_patience_ends_before_the_deadline(monkeypatch):
     # A small share of what is left, so that a machine that stands still for a second is not too slow for the test.
-    monkeypatch.setattr("graph.pipeline.quorum.PATIENT_SHARE", 0.01)
+    monkeypatch.setattr("graph.pipeline.member_client.PATIENT_SHARE", 0.01)
     flow, _ = ensemble(Hangs("a", [1, 0]), Says("b", [0, 1]), quorum=1, patience_ms=60_000)
     answer = await flow(replace_items(pixels(1, 2), lambda i: time.time() + 10 * (i + 1)))
     # The second image's time was not over.

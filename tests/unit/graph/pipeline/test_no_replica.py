@@ -11,9 +11,9 @@ from deployments.contract.rollout import CanaryConfig
 from graph.features.canary.flow import Canary
 from graph.features.canary.trial import Trial
 from graph.features.cascade.flow import Cascade
-from graph.features.cascade.settings import EnsembleSettings
 from graph.pipeline.ensemble import Ensemble
-from graph.pipeline.member_client import MAX_LATE, Member, MemberCall
+from graph.pipeline.member_client import MAX_LATE, Member, MemberClient
+from graph.sections import EnsembleSettings
 from tests.batches import batch, errors
 
 
@@ -133,7 +133,7 @@ async def test_a_member_that_is_tried_in_another_version_is_missing_at_once():
 
 async def test_a_member_that_is_late_and_then_without_a_replica_is_named_so():
     a = Separate("a")
-    member = MemberCall("a", Member(a, "small"), 0.0)
+    member = MemberClient("a", Member(a, "small"), 0.0)
     a.replica.clear()
     call = member.ask(pixels())
     await waits([a])
@@ -141,4 +141,4 @@ async def test_a_member_that_is_late_and_then_without_a_replica_is_named_so():
     assert member.outcome(None, None).code == "deadline_exceeded"
     with pytest.raises(NoReplica):
         await member.ask(pixels(), lambda: True)
-    assert (member.is_late, member.outcome(None, None).code) == (True, "no_replica")
+    assert (member.breaker.is_open, member.outcome(None, None).code) == (True, "no_replica")

@@ -13,7 +13,7 @@ import yaml
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import sha256
 from graph.config import EnsembleConfig, parse
-from graph.signature import agree
+from graph.signature import resolve_signatures
 from scripts.configuration import IMPORT_PATH
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
@@ -86,7 +86,7 @@ def test_a_configuration_is_measured_as_it_is_served(repository: Path, draw: Dra
     """The highest versions with the configuration's weights, and not every model of the repository."""
     add(repository, "student", constant(BIRDS), "FP16")
     content = config(repository, combiner={"weights": {"a": 1, "b": 0}}, transformer={"crop_ratio": 0.5})
-    scores, sentences = served(content, agree(content), Dataset.open(draw(COUNTS)))
+    scores, sentences = served(content, resolve_signatures(content), Dataset.open(draw(COUNTS)))
     assert scores == [
         Score("a", "FP16", 20.0, 10, 1, 40.01),
         Score("b", "FP16", 30.0, 10, 1, 30.01),
@@ -107,7 +107,7 @@ def test_a_configuration_is_measured_as_it_is_served(repository: Path, draw: Dra
 
 def test_a_cascade_is_measured_as_it_is_served(repository: Path, draw: Draw) -> None:
     content = config(repository, ensemble={"cascade": {"order": ["a", "b"], "exit_at": [0.5]}})
-    scores, sentences = served(content, agree(content), Dataset.open(draw(COUNTS)))
+    scores, sentences = served(content, resolve_signatures(content), Dataset.open(draw(COUNTS)))
     # The first one is sure enough of its bird.
     assert scores[3] == Score("ensemble", "FP16+INT8", 20.0, 10, None, 40.01)
     # Each ensemble has a sentence of its own.
@@ -130,9 +130,9 @@ def test_the_weights_of_a_configuration_are_fitted_and_compared_with_equal_ones(
         run(monkeypatch, *flags, "--members", "a", "--fit-weights")
     stages = config(repository, ensemble={"cascade": {"order": ["a", "b"], "exit_at": [0.5]}})
     with pytest.raises(ScriptError, match="thresholds of a cascade were chosen for the weights"):
-        served(stages, agree(stages), Dataset.open(draw(COUNTS)), fits=True)
+        served(stages, resolve_signatures(stages), Dataset.open(draw(COUNTS)), fits=True)
     content = config(repository, combiner={"weights": {"a": 1, "b": 1}})
-    _, sentences = served(content, agree(content), Dataset.open(draw(COUNTS)), fits=True)
+    _, sentences = served(content, resolve_signatures(content), Dataset.open(draw(COUNTS)), fits=True)
     assert "equal weights are as good" in next(each for each in sentences if "the weights {" in each)
 
 

@@ -15,8 +15,8 @@ from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from deployments.repository.repository import sha256
 from graph.features.cascade.flow import Cascade
-from graph.features.cascade.settings import EnsembleSettings
 from graph.pipeline.member_client import Member
+from graph.sections import EnsembleSettings
 from scripts.errors import ScriptError
 from scripts.evaluate.ensembles import Members
 from scripts.interval import Interval

@@ -19,7 +19,7 @@ from deployments.repository.sources.location import parse_repository
 from deployments.repository.sources.mirror import Mirror
 from deployments.repository.sources.source import Location
 from graph.config import parse
-from graph.signature import agree
+from graph.signature import resolve_signatures
 from tests.networks import CLASSES
 from tests.server.server import eventually
 from tests.unit.deployments.members.test_versioned import answer
@@ -375,7 +375,7 @@ def test_an_application_of_models_from_there(place, root, tmp_path):
             "members": [*members, {"name": "here", "model": str(tmp_path / "folder" / "here")}],
         }
     )
-    agreed = agree(config)
+    agreed = resolve_signatures(config)
     assert agreed.labels == CLASSES
     assert agreed.versions == {"m": 1, "far": 1, "here": 4}
     assert open_repository(config.model_repository) is open_repository(config.model_repository)

@@ -13,12 +13,13 @@ from deployments.contract.batch import Batch, Work
 from deployments.contract.caller import Caller
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
+from deployments.contract.nodes import Flow
 from deployments.contract.options import Options
 from ensemble_serving.answer import CacheStatus
 from graph.features.cache.flow import DECODER, Cache
 from graph.features.cache.metrics import CacheMetrics
-from graph.features.cache.settings import CacheSettings
 from graph.features.cache.stores import Memory
+from graph.sections import CacheSettings
 from tests.batches import batch, errors, notes
 
 
@@ -291,7 +292,7 @@ async def test_what_a_canary_failed_on_is_not_remembered_as_its_answer():
 
 
 async def test_what_is_remembered_does_not_wait_for_what_is_asked_nor_an_early_exit_for_the_others():
-    class Stages(Members):
+    class Stages(Members, Flow):
         """Answers its second stage when it is let."""
 
         let = asyncio.Event()
@@ -345,7 +346,7 @@ async def test_what_a_part_took_is_counted_without_what_others_did_meanwhile(mon
         def keep(self, key, content):
             took.append(DECODER.decode(content).took_s)
 
-    class Stages(Members):
+    class Stages(Members, Flow):
         async def parts(self, batch):
             clock[0] += 4.0
             yield [0, 1], await self(batch.split([0, 1]))

@@ -2,7 +2,7 @@ import pytest
 
 from graph.config import parse
 from graph.features.cache.identity import identity
-from graph.signature import agree
+from graph.signature import resolve_signatures
 from tests.networks import brightness, constant, one_hot, store
 
 
@@ -10,7 +10,7 @@ def digest(root, *members, **args):
     config = parse(
         {"model_repository": str(root), "members": [{"name": m} for m in members or ("a", "b")], "cache": {}, **args}
     )
-    return identity(config, agree(config))
+    return identity(config, resolve_signatures(config))
 
 
 @pytest.fixture

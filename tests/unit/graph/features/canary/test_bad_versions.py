@@ -26,7 +26,7 @@ from graph.config import parse
 from graph.features.canary.feature import Canaries
 from graph.features.listed import Wanted
 from graph.placement import node_specs
-from graph.signature import agree
+from graph.signature import resolve_signatures
 from scripts.dataset import Dataset, default_data
 from tests.conftest import ROOT
 from tests.pictures import encode
@@ -129,7 +129,7 @@ class Application:
         names = [{"name": name, "placement": "inline", "threads": 1, "streams": 1} for name in members]
         names[0] |= {"version": 1, "canary": {"version": 3, "share": 0.5, **canary}}
         config = parse({"model_repository": str(repository), "members": names})
-        agreed = agree(config)
+        agreed = resolve_signatures(config)
         nodes = node_specs(config, agreed)
         placed = {name: recipe.make() for name, recipe in nodes.items()}
         if slow_from is not None:

@@ -12,8 +12,7 @@ from graph.features.canary.flow import Canary
 from graph.features.canary.metrics import CanaryMetrics
 from graph.features.canary.trial import Trial
 from graph.pipeline.ensemble import Ensemble
-from graph.pipeline.member_client import Member
-from graph.pipeline.quorum import QuorumSettings
+from graph.pipeline.member_client import Member, QuorumSettings
 from tests.batches import batch, errors, notes
 from tests.unit.graph.pipeline.test_ensemble import Mean
 

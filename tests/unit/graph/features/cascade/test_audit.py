@@ -8,7 +8,7 @@ from deployments.contract.item import Item
 from graph.features.cascade.audit import FEWEST, WINDOW, Audit, interval
 from graph.features.cascade.flow import Stage
 from graph.features.cascade.metrics import AuditMetrics, exit_stats
-from graph.features.cascade.settings import EnsembleSettings
+from graph.sections import EnsembleSettings
 from tests.batches import batch
 
 

@@ -14,10 +14,10 @@ from graph.features.cascade.audit import Audit
 from graph.features.cascade.flow import Cascade
 from graph.features.cascade.load import LoadState
 from graph.features.cascade.metrics import AuditMetrics
-from graph.features.cascade.settings import EnsembleSettings, UnderLoadSettings
 from graph.pipeline.ensemble import Ensemble
 from graph.pipeline.member_client import Member
 from graph.pipeline.pipeline import Pipeline
+from graph.sections import EnsembleSettings, UnderLoadSettings
 from tests.batches import batch, errors
 
 
@@ -242,7 +242,7 @@ async def test_an_answer_does_not_wait_for_its_audit_and_meanwhile_others_are_dr
     await ended(flow)
     # The one under way came to nothing, and no member is late for it.
     assert results == {("a", "dropped"): 2}
-    assert not any(member.is_late for member in flow._members.callers)
+    assert not any(member.breaker.is_open for member in flow._members.clients)
 
 
 async def test_an_audit_that_a_member_fails_on_is_dropped():
@@ -351,4 +351,4 @@ async def test_a_row_of_nodes_of_which_none_can_part_leaves_together():
 async def test_a_callers_short_deadline_does_not_make_a_member_late_for_others():
     flow = cascade(Says("a", {1: UNSURE}), Hangs("b", {}), quorum=1, patience_ms=60_000)
     await flow(pixels(1, items=[Item(deadline=time.time() + 0.015)]))
-    assert not any(member.is_late for member in flow._members.callers)
+    assert not any(member.breaker.is_open for member in flow._members.clients)

@@ -7,7 +7,7 @@ from deployments.contract.batch import Batch
 from deployments.contract.item import Item, Note, Step
 from deployments.contract.options import Options
 from graph.features.cascade.load import LoadState
-from graph.features.cascade.settings import EnsembleSettings, UnderLoadSettings
+from graph.sections import EnsembleSettings, UnderLoadSettings
 
 
 def waited(*milliseconds, **options):

@@ -5,14 +5,15 @@ from msgspec.structs import replace
 
 from deployments.contract.caller import Caller
 from deployments.contract.errors import AlreadyLabelled, UnknownLabel, UnknownRequest
+from deployments.contract.nodes import Flow
 from graph.features.feedback.feature import Remembering
 from graph.features.feedback.metrics import FeedbackMetrics
-from graph.features.feedback.settings import FeedbackSettings
 from graph.features.feedback.store import MAX_ID, FeedbackStore
 from graph.features.shadow.metrics import Pairs
 from graph.pipeline.copies import ShadowInterceptor
-from graph.pipeline.intercepted import Intercepted
+from graph.pipeline.pipeline import Intercepted
 from graph.pipeline.record import Record
+from graph.sections import FeedbackSettings
 from tests.batches import batch
 from tests.door import NO_FEEDBACK
 from tests.unit.deployments.ingress.clock import Clock
@@ -161,7 +162,7 @@ async def test_where_no_labels_are_taken_that_is_told():
 
 
 async def test_an_answer_that_leaves_before_others_is_remembered_and_copied_like_them():
-    class Parts(Graph):
+    class Parts(Graph, Flow):
         async def parts(self, batch):
             for position in reversed(range(len(batch.items))):
                 yield [position], await self(batch.split([position]))
@@ -181,7 +182,7 @@ async def test_an_answer_that_leaves_before_others_is_remembered_and_copied_like
 
 
 async def test_what_was_answered_before_the_rest_failed_is_compared_nevertheless():
-    class Fails(Graph):
+    class Fails(Graph, Flow):
         async def parts(self, batch):
             yield [0], await self(batch.split([0]))
             raise ZeroDivisionError

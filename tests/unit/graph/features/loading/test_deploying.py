@@ -14,7 +14,7 @@ from deployments.ray_internals.dashboard import APPLICATIONS
 from graph.config import parse
 from graph.features.loading.control import Change
 from graph.features.loading.deploying import deploy, fitting, redeployed
-from graph.signature import agree
+from graph.signature import resolve_signatures
 from tests.networks import CLASSES, constant, one_hot, store
 
 
@@ -33,7 +33,7 @@ def config(tmp_path):
 
 @pytest.fixture
 def agreed(config):
-    return agree(config)
+    return resolve_signatures(config)
 
 
 def deployed(**more):

@@ -18,7 +18,7 @@ from deployments.ingress.settings import IngressSettings
 from deployments.ingress.single_member import MemberModelInfo, SingleMemberGraph
 from graph.features.loading.control import Change, ModelControl
 from graph.features.loading.flow import UnloadGate
-from graph.features.loading.settings import LoadingSettings
+from graph.sections import LoadingSettings
 from tests.batches import batch, errors
 from tests.unit.deployments.ingress.test_ingress import OBSERVER, Graph
 

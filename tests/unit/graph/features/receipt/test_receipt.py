@@ -16,9 +16,8 @@ from deployments.labeler import Labeler, LabelerSettings
 from graph.features.receipt.feature import Receipts
 from graph.features.receipt.flow import costs
 from graph.pipeline.ensemble import Ensemble
-from graph.pipeline.intercepted import Intercepted
 from graph.pipeline.member_client import Member
-from graph.pipeline.pipeline import Pipeline
+from graph.pipeline.pipeline import Intercepted, Pipeline
 from tests.batches import batch
 from tests.unit.deployments.contract.test_cpu_accounting import spin
 
