@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -55,14 +56,12 @@ class Labeler:
             top=top,
             model_versions=item.versions,
             missing=item.missing or None,
-            asked=item.asked or None,
-            eased=item.load_shed or None,
-            cache=item.cache,
             warning=item.warning or None,
             trace_id=item.trace_id,
             members={name: self._member(each, top) for name, each in item.predictions.items()}
             if options.members
             else None,
+            **_fields(item.extras),
         )
         return Answer(classification, row)
 
@@ -85,6 +84,13 @@ class Labeler:
 
     def _name(self, index: int, probability: float) -> ClassProbability:
         return ClassProbability(self._labels[index], index, _rounded(probability))
+
+
+def _fields(extras: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what features add to an answer as fields of the answer; `extras` has fields that it does not know."""
+    if unknown := {name: value for name, value in extras.items() if name not in Classification.__struct_fields__}:
+        return {**{name: value for name, value in extras.items() if name not in unknown}, "extras": unknown}
+    return extras
 
 
 def _rounded(probability: float) -> float:

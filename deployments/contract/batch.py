@@ -12,7 +12,16 @@ from msgspec.structs import replace
 
 from deployments.contract.cpu_accounting import METER
 from deployments.contract.errors import DeadlineExceeded, EnsembleError
-from deployments.contract.item import INGRESS_ONLY, MAX_TRACED_LENGTH, PROCESS, AttributeValue, Item, Note, Step
+from deployments.contract.item import (
+    FROM_SENDER,
+    INGRESS_ONLY,
+    MAX_TRACED_LENGTH,
+    PROCESS,
+    AttributeValue,
+    Item,
+    Note,
+    Step,
+)
 from deployments.contract.payload import byte_size, gather, take
 
 DEADLINE_HINT = "the deadline passed before the image was classified; allow more time or send fewer at once"
@@ -82,12 +91,12 @@ class Batch(Generic[P]):
         return Batch(self.payload, tuple(replace(item, steps=(), **INGRESS_ONLY) for item in self.items))
 
     def after(self, before: Batch[Any]) -> Batch[P]:
-        """This batch, which a node made of `before.outbound()`, with the fields that were not sent."""
+        """This batch, which a node made of `before.outbound()`, with the sender's fields that the node can't change."""
         pairs = zip(before.items, self.items, strict=True)
         return Batch(
             self.payload,
             tuple(
-                replace(now, steps=(*then.steps, *now.steps), **{name: getattr(then, name) for name in INGRESS_ONLY})
+                replace(now, steps=(*then.steps, *now.steps), **{name: getattr(then, name) for name in FROM_SENDER})
                 for then, now in pairs
             ),
         )

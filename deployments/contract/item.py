@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import EnsembleError
 from deployments.contract.image_probe import ImageProbe
 from deployments.contract.options import Options
-from ensemble_serving.answer import CacheStatus, Version
+from ensemble_serving.answer import Version
 
 AttributeValue = str | int | float
 PROCESS = socket.gethostname(), os.getpid()
@@ -23,6 +24,8 @@ THREADS, STREAMS = "ensemble.threads", "ensemble.streams"
 MAX_TRACED_LENGTH = 200
 # Fields of an `Item` that are not sent to nodes in other processes, by what stands for them there.
 INGRESS_ONLY: Mapping[str, Any] = {"caller": ANYONE, "position": 0, "waits_for_replica": True}
+# Fields that are sent, and that a node in another process may read but not change.
+FROM_SENDER = ("notes", "extras", *INGRESS_ONLY)
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True):
@@ -69,6 +72,41 @@ class MemberPrediction(msgspec.Struct, frozen=True, array_like=True):
     row: bytes = b""
 
 
+class ItemNote(msgspec.Struct, frozen=True):
+    """A feature's note on an image: each feature has subclasses of its own, and an image has one note of a class.
+
+    Notes travel with the image. In another process `Item.note` makes the class of what has come.
+
+    Attributes:
+        decides: whether members may predict otherwise because of it. It then is a part of a cache's key.
+        is_remembered: whether a cache keeps it with the predictions.
+    """
+
+    decides: ClassVar[bool] = False
+    is_remembered: ClassVar[bool] = False
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether a cache may keep the predictions; false if the next image alike may be predicted otherwise."""
+        return True
+
+    def variant(self, member: str) -> str:
+        """Name the variant of a member that answers; empty for the usual one."""
+        return ""
+
+    def merge(self, copies: Sequence[Self]) -> Self:
+        """Make one note of those that the image has after each member's work."""
+        return self
+
+
+N = TypeVar("N", bound=ItemNote)
+
+
+def name_of(kind: type[ItemNote]) -> str:
+    """Return the name under which an image has notes of a class."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
 class Item(msgspec.Struct, frozen=True, array_like=True):
     """One image's request.
 
@@ -82,14 +120,11 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
         warning: what is odd about the image's file; empty for nothing; the transformer sets it, too.
         versions: the model version of each member that answered.
         missing: the error's code of each member that did not answer; what is here was answered without them.
-        asked: the members that a cascade asked, in order; none where there is no cascade.
-        load_shed: whether fewer members were asked because of the load.
-        cache: whether it was remembered; None where there is no cache.
         predictions: the most probable class of each member that answered; the combiner sets it.
         error: why it failed; None as long as it has not, and then a row of the payload belongs to it.
         steps: the nodes that worked on it, in order.
-        trials: what is tried on it: the names of the members whose canary answers it, and those of its shadows.
-        image_id: of its own, where it is followed through the graph; else 0.
+        notes: what features have noted, by the name of the note's class; see `note`.
+        extras: fields that features add to the answer, by name: those of `Classification`, or others.
         metered: whether the nodes note what their work on it takes.
         caller: who sent the request; one of `INGRESS_ONLY`, as the next two.
         position: its position among the images of its request.
@@ -106,14 +141,11 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
     warning: str = ""
     versions: Mapping[str, Version] = {}
     missing: Mapping[str, str] = {}
-    asked: tuple[str, ...] = ()
-    load_shed: bool = False
-    cache: CacheStatus | None = None
     predictions: Mapping[str, MemberPrediction] = {}
     error: EnsembleError | None = None
     steps: tuple[Step, ...] = ()
-    trials: tuple[str, ...] = ()
-    image_id: int = 0
+    notes: Mapping[str, Any] = {}
+    extras: Mapping[str, Any] = {}
     metered: bool = False
     caller: Caller = ANYONE
     position: int = 0
@@ -128,3 +160,21 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
     def request(self) -> int:
         """A number of the request in the process that received it; requests of one trace have different ones."""
         return self.queued_ns
+
+    def note(self, kind: type[N]) -> N | None:
+        """Return the note of a class; None if there is none."""
+        found = self.notes.get(name_of(kind))
+        return found if found is None or isinstance(found, kind) else msgspec.convert(found, kind)
+
+    def with_note(self, note: ItemNote, **extras: Any) -> Item:
+        """Return the image with a note, in place of an earlier note of its class, and with fields for its answer."""
+        return replace(
+            self,
+            notes={**self.notes, name_of(type(note)): note},
+            extras={**self.extras, **extras} if extras else self.extras,
+        )
+
+    @property
+    def deciding(self) -> dict[str, ItemNote]:
+        """The notes because of which members may predict otherwise, by name."""
+        return {name: note for name, note in self.notes.items() if isinstance(note, ItemNote) and note.decides}

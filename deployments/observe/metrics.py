@@ -167,8 +167,8 @@ class Metrics:
             self._predictions.add(label, count=count)
         for missing, count in Tally(pair for item, _ in answered for pair in item.missing.items()).items():
             self._degraded.add(*missing, count=count)
-        self._eased.add(count=sum(item.load_shed for item, _ in answered))
-        for name, count in Tally(item.asked[-1] for item, _ in answered if item.asked).items():
+        self._eased.add(count=sum(bool(answer.eased) for _, answer in answered))
+        for name, count in Tally(answer.asked[-1] for _, answer in answered if answer.asked).items():
             self._exits.add(name, count=count)
         agreement = Tally(
             (name, each.index == answer.index) for item, answer in answered for name, each in item.predictions.items()

@@ -130,17 +130,17 @@ class Stats:
             if (threads := note.attributes.get(THREADS)) is not None:
                 self.execution[note.node] = threads, note.attributes[STREAMS]
         for position, answer in zip(batch.live, batch.payload, strict=True):
-            item, index = batch.items[position], answer.classification.index
+            item, known = batch.items[position], answer.classification
             if item.missing:
                 now.missing.update(item.missing.keys())
-            if item.asked:
-                now.exits[item.asked[-1]] += 1
-                now.load_shed += item.load_shed
-            if item.cache is not None:
-                now.cache["hit" if item.cache.hit else "miss"] += 1
+            if known.asked:
+                now.exits[known.asked[-1]] += 1
+                now.load_shed += bool(known.eased)
+            if known.cache is not None:
+                now.cache["hit" if known.cache.hit else "miss"] += 1
             # `update` takes four times as long for so few.
             for name, vote in item.predictions.items():
-                now.predictions[name, vote.index == index] += 1
+                now.predictions[name, vote.index == known.index] += 1
 
     def recent(self) -> list[Second]:
         """List the ended seconds of the last minute, with or without requests, the oldest first."""

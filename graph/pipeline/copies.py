@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec.structs import replace
 
 from deployments.contract.batch import Batch
-from deployments.contract.item import Item
+from deployments.contract.item import Item, ItemNote
 from deployments.contract.payload import PixelSets
 from graph.pipeline.pipeline import Answered, InFlight, Interceptor
 from graph.pipeline.record import Record
@@ -45,6 +45,18 @@ def unhurried(batch: Batch[P]) -> Batch[P]:
     return Batch(batch.payload, tuple(replace(item, deadline=None) for item in batch.items))
 
 
+class Followed(ItemNote, frozen=True):
+    """The number of an image that is followed through the graph."""
+
+    number: int
+
+    @classmethod
+    def number_of(cls, item: Item) -> int:
+        """Return an image's number; 0 if it is not followed."""
+        found = item.note(cls)
+        return 0 if found is None else found.number
+
+
 class PixelTap:
     """A node before the members that returns every batch as it is, and keeps the pixels that are wanted of it."""
 
@@ -55,8 +67,8 @@ class PixelTap:
 
     def want(self, item: Item) -> Item:
         """The image with a number, by which its pixels are kept until they are taken."""
-        numbered = item if item.image_id else replace(item, image_id=next(NUMBERS))
-        self._kept[numbered.image_id] = None
+        numbered = item if item.note(Followed) else item.with_note(Followed(next(NUMBERS)))
+        self._kept[Followed.number_of(numbered)] = None
         return numbered
 
     def take(self, number: int) -> Batch[PixelSets] | None:
@@ -68,10 +80,10 @@ class PixelTap:
         if self._kept:
             for position in batch.live:
                 item = batch.items[position]
-                if item.image_id in self._kept:
+                if (number := Followed.number_of(item)) in self._kept:
                     part = Batch({key: batch.payload[key] for key in self._pixels}, batch.items).split([position])
-                    mine = Item(image_id=item.image_id, trace_parent=item.trace_parent, caller=item.caller)
-                    self._kept[item.image_id] = Batch(part.payload, (mine,))
+                    mine = Item(notes=item.notes, trace_parent=item.trace_parent, caller=item.caller)
+                    self._kept[number] = Batch(part.payload, (mine,))
         return batch
 
 
@@ -110,7 +122,8 @@ class ShadowInterceptor(Interceptor):
 
     def on_end(self, batch: InFlight) -> None:
         """Send the copies; an image that a cache answered has no pixels."""
-        kept = {position: self._tap.take(item.image_id) for position, item in enumerate(batch.items) if item.image_id}
+        numbers = enumerate(map(Followed.number_of, batch.items))
+        kept = {position: self._tap.take(number) for position, number in numbers if number}
         copies: dict[int, Copy] = {
             position: (copy, batch.records[position])
             for position, copy in kept.items()

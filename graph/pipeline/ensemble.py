@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
 from deployments.contract.batch import Batch
 from deployments.contract.errors import EnsembleError
-from deployments.contract.item import Item
+from deployments.contract.item import Item, ItemNote
 from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import Flow, Node, Part
 from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
@@ -115,16 +116,24 @@ def _merged(item: Item, position: int, outcomes: Mapping[str, MemberOutcome], qu
             failed[name] = copy.error
     too_few = len(outcomes) - len(failed) < quorum
     before = len(item.steps)
-    # A canary that did not answer has removed the member from its copy's trials.
-    trials = tuple(name for name in item.trials if all(name in copy.trials for copy in copies)) if item.trials else ()
     return replace(
         item,
-        trials=trials,
+        notes=_merged_notes(item, copies) if item.notes else item.notes,
         versions={name: version for copy in copies for name, version in copy.versions.items()},
         missing={} if too_few else {name: error.code for name, error in failed.items()},
         error=next(iter(failed.values())) if too_few else None,
         steps=(*item.steps, *(step for copy in copies for step in copy.steps[before:])),
     )
+
+
+def _merged_notes(item: Item, copies: Sequence[Item]) -> dict[str, Any]:
+    """Make one note of those of each class that an image's copies have."""
+    notes = dict(item.notes)
+    for name, note in item.notes.items():
+        if isinstance(note, ItemNote):
+            of_copies = [copy.note(type(note)) for copy in copies]
+            notes[name] = note.merge([each for each in of_copies if each is not None])
+    return notes
 
 
 def _rows(answer: Batch[Probabilities], live: Sequence[int]) -> Probabilities | None:

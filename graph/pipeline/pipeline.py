@@ -27,11 +27,12 @@ class Pipeline(Flow):
 
     async def parts(self, batch: Batch[Any]) -> AsyncIterator[Part]:
         """Return what the last node returns; a part that one node returns passes the rest before the other parts."""
+        if not batch.live:
+            yield range(len(batch.items)), Batch([], batch.items)
+            return
         async for positions, part in self._first.parts(batch):
-            if not part.live:
-                yield positions, Batch([], part.items)
-            elif self._rest is None:
-                yield positions, part
+            if self._rest is None:
+                yield positions, part if part.live else Batch([], part.items)
             else:
                 async for places, done in self._rest.parts(part):
                     yield [positions[place] for place in places], done

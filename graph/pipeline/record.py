@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from deployments.contract.answer import Answer
-from deployments.contract.item import Item
+from deployments.contract.item import Item, ItemNote
 
 ENSEMBLE = "ensemble"
+
+
+class Trials(ItemNote, frozen=True):
+    """What is tried on an image: the names of the members whose canary answers it."""
+
+    decides = True
+    members: tuple[str, ...]
+
+    def variant(self, member: str) -> str:
+        """Name the canary of a member that is tried."""
+        return "canary" if member in self.members else ""
+
+    def merge(self, copies: Sequence[Trials]) -> Trials:
+        """Leave out a canary that did not answer, which has removed itself from its copy's note."""
+        return Trials(tuple(name for name in self.members if all(name in copy.members for copy in copies)))
+
+    @classmethod
+    def of(cls, item: Item) -> tuple[str, ...]:
+        """Return the names of the members whose canary answers an image."""
+        found = item.note(cls)
+        return () if found is None else found.members
 
 
 @dataclass(slots=True)
@@ -41,8 +62,8 @@ class Record:
     def of(cls, item: Item, answer: Answer) -> Record:
         """The predictions of an answer and of its item."""
         votes = {name: vote.index for name, vote in item.predictions.items()}
-        last = item.asked[-1] if item.asked else ""
-        return cls(answer.classification.index, votes, last=last, trials=item.trials)
+        asked = answer.classification.asked
+        return cls(answer.classification.index, votes, last=asked[-1] if asked else "", trials=Trials.of(item))
 
     def without(self, member: str) -> list[int]:
         """The predictions of the members but one."""

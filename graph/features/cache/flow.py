@@ -18,7 +18,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from deployments.contract.batch import Batch, Work
-from deployments.contract.item import Item
+from deployments.contract.item import Item, ItemNote
 from deployments.contract.nodes import Flow, Node, Part, as_flow
 from deployments.contract.options import prediction_options
 from deployments.contract.payload import MemberProbabilities
@@ -43,12 +43,13 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
     took_s: float
     image_size: tuple[int, int] | None
     versions: dict[str, Version]
-    asked: tuple[str, ...]
     scores: dict[str, bytes]
+    notes: dict[str, Any]
+    extras: dict[str, Any]
     warning: str = ""
 
 
-ENCODER = msgspec.msgpack.Encoder()
+ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 DECODER = msgspec.msgpack.Decoder(Entry)
 Waiting = asyncio.Future[Entry | None]
 Count = Callable[[int, int, int, float], None]
@@ -103,8 +104,8 @@ class Cache(Flow):
         self._node, self._store, self._identity, self._classes = as_flow(node), store, identity, classes
         self._count, self._per_key = count, per_key
         self._in_flight: dict[bytes, Waiting] = {}
-        # By member, and by whether its canary was asked, the version that answered last; entries of others are stale.
-        self._versions: dict[tuple[str, bool], Version] = {}
+        # By member, and by the variant of it that was asked, the version that answered last; others' entries are stale.
+        self._versions: dict[tuple[str, str], Version] = {}
 
     async def parts(self, batch: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
         """Encoded images to each member's scores, float32 [N,C] by name.
@@ -148,7 +149,7 @@ class Cache(Flow):
         with work.elsewhere():
             contents = await self._store.look_up([keys[p] for p in lookup.looked])
         # Nothing is awaited until `_in_flight` has the images that this batch asks about, so that no other asks, too.
-        entries = [self._entry(content, items[p].trials) for p, content in zip(lookup.looked, contents, strict=True)]
+        entries = [self._entry(content, items[p]) for p, content in zip(lookup.looked, contents, strict=True)]
         for p, entry in zip(lookup.looked, entries, strict=True):
             if entry is not None:
                 lookup.found[p] = entry
@@ -159,15 +160,15 @@ class Cache(Flow):
         return lookup
 
     def _key(self, image: bytes, item: Item) -> bytes:
-        tried = "".join(f" {name}" for name in item.trials)
+        deciding = ENCODER.encode(notes) if (notes := item.deciding) else b""
         # Names of members have no "=".
         owner = f" key={item.caller.name}" if self._per_key else ""
-        digest = hashlib.sha256(self._identity + prediction_options(item.options) + f"{tried}{owner}".encode() + b"\0")
+        digest = hashlib.sha256(self._identity + prediction_options(item.options) + deciding + owner.encode() + b"\0")
         for start in range(0, len(image), HASHED_AT_ONCE):
             digest.update(image[start : start + HASHED_AT_ONCE])
         return b"ensemble:" + digest.digest()
 
-    def _entry(self, content: bytes | None, trials: Sequence[str]) -> Entry | None:
+    def _entry(self, content: bytes | None, item: Item) -> Entry | None:
         """The entry in a store's content; None if there is none, or if it is stale or not made by this code."""
         if content is None:
             return None
@@ -176,7 +177,7 @@ class Cache(Flow):
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return None
         whole = entry.scores and all(len(scores) == 4 * self._classes for scores in entry.scores.values())
-        current = all(self._versions.get((name, name in trials), v) == v for name, v in entry.versions.items())
+        current = all(self._versions.get((name, _variant(item, name)), v) == v for name, v in entry.versions.items())
         return entry if whole and current else None
 
     def _share(self, lookup: Lookup, p: int, entry: Entry | None) -> None:
@@ -201,13 +202,22 @@ class Cache(Flow):
                 if p in lookup.leaders:
                     self._share(lookup, p, entries.get(p))
             for p, entry in entries.items():
-                trials = batch.items[p].trials
-                self._versions.update({(name, name in trials): version for name, version in entry.versions.items()})
+                asked_of = batch.items[p]
+                self._versions.update({(name, _variant(asked_of, name)): v for name, v in entry.versions.items()})
                 if batch.items[p].options.cache != "no-store":
                     self._store.keep(lookup.keys[p], ENCODER.encode(entry))
             payload = answer.payload if isinstance(answer.payload, Mapping) else {}
-            yield asked, Batch(payload, tuple(replace(item, cache=CacheStatus(False)) for item in answer.items))
+            yield asked, Batch(payload, tuple(_with_status(item, CacheStatus(False)) for item in answer.items))
             began = time.perf_counter()
+
+
+def _variant(item: Item, member: str) -> str:
+    """Name the variant of a member that is asked about an image."""
+    return " ".join(variant for note in item.deciding.values() if (variant := note.variant(member)))
+
+
+def _with_status(item: Item, status: CacheStatus) -> Item:
+    return replace(item, extras={**item.extras, "cache": status})
 
 
 def _entries(
@@ -221,10 +231,18 @@ def _entries(
     entries = {}
     for row, place in enumerate(answer.live):
         item = answer.items[place]
-        if not item.missing and not item.load_shed and item.trials == sent.items[positions[place]].trials:
+        is_lasting = all(note.is_lasting for note in item.notes.values() if isinstance(note, ItemNote))
+        if not item.missing and is_lasting and item.deciding == sent.items[positions[place]].deciding:
             scores = {name: rows[row].tobytes() for name, rows in answer.payload.items() if not np.isnan(rows[row][0])}
             entries[positions[place]] = Entry(
-                now, took_s, item.image_size, dict(item.versions), item.asked, scores, item.warning
+                now,
+                took_s,
+                item.image_size,
+                dict(item.versions),
+                scores,
+                {name: note for name, note in item.notes.items() if isinstance(note, ItemNote) and note.is_remembered},
+                dict(item.extras),
+                item.warning,
             )
     return entries
 
@@ -243,9 +261,9 @@ def _remembered(batch: Batch[Any], entries: Mapping[int, Entry]) -> Part:
             batch.items[position],
             image_size=entry.image_size,
             versions=entry.versions,
-            asked=entry.asked,
             warning=entry.warning,
-            cache=CacheStatus(True, max(0.0, now - entry.made)),
+            notes={**batch.items[position].notes, **entry.notes},
+            extras={**entry.extras, "cache": CacheStatus(True, max(0.0, now - entry.made))},
         )
         for position, entry in entries.items()
     )

@@ -9,7 +9,7 @@ from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 
 # The version of the entries' format.
-FORM = 1
+FORM = 2
 
 
 def identity(config: EnsembleConfig, agreed: EnsembleSignature) -> bytes:

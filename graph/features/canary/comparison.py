@@ -15,6 +15,7 @@ from deployments.contract.nodes import Node
 from deployments.contract.payload import Images, Probabilities
 from graph.features.canary.trial import Role, Trial
 from graph.pipeline.copies import PATIENCE_MS, Background, Copy, unhurried
+from graph.pipeline.record import Trials
 
 logger = logging.getLogger("ray.serve")
 
@@ -38,7 +39,7 @@ class Comparison:
         is_spared = self._trial.compared >= AT_FIRST and self._random.random() >= LATER
         if is_spared or self._work.is_busy:
             return []
-        return [position for position, item in enumerate(items) if self._trial.name in item.trials]
+        return [position for position, item in enumerate(items) if self._trial.name in Trials.of(item)]
 
     def ask(self, copies: Sequence[Copy], patience_ms: int | None) -> None:
         """Ask about the images that the canary has answered; returns at once."""

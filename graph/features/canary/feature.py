@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from deployments.contract.caller import ADDRESS
 from deployments.contract.nodes import Node
 from deployments.contract.rollout import SUFFIX
@@ -19,6 +17,7 @@ from graph.features.canary.trial import CanaryStats, Trial
 from graph.features.feature import Feature, Site
 from graph.pipeline.copies import PixelTap, ShadowInterceptor
 from graph.pipeline.pipeline import Answered, InFlight, Pipeline
+from graph.pipeline.record import Trials
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 
@@ -77,7 +76,7 @@ class Drawing(ShadowInterceptor):
         for position, image in batch.images.items():
             by = batch.sent.items[position].caller
             if drawn := tuple(trial.name for trial in self._trials if trial.takes(image, by)):
-                batch.items[position] = replace(batch.items[position], trials=drawn)
+                batch.items[position] = batch.items[position].with_note(Trials(drawn))
         super().on_request(batch)
 
     def on_part(self, batch: InFlight, positions: Sequence[int], part: Answered) -> Answered:
@@ -90,5 +89,5 @@ class Drawing(ShadowInterceptor):
                 others = Counter(record.without(name))
                 if others and (index := record.members.get(name)) is not None:
                     agrees = others[index] == max(others.values())
-                    trial.predicted(name in item.trials, item.versions.get(name), agrees)
+                    trial.predicted(name in Trials.of(item), item.versions.get(name), agrees)
         return part

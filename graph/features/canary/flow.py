@@ -18,6 +18,7 @@ from deployments.contract.rollout import SUFFIX
 from graph.features.canary.trial import Trial
 from graph.pipeline.copies import Background, unhurried
 from graph.pipeline.member_client import Call, answered, patience_s
+from graph.pipeline.record import Trials
 
 logger = logging.getLogger("ray.serve")
 
@@ -44,7 +45,7 @@ class Canary:
 
     async def __call__(self, batch: Batch[Images]) -> Batch[Probabilities]:
         """What a member takes to float32 [N,C]; the items say which version has answered."""
-        mine = [position for position in batch.live if self._trial.name in batch.items[position].trials]
+        mine = [position for position in batch.live if self._trial.name in Trials.of(batch.items[position])]
         if not mine:
             return await self._ask_stable(batch)
         tried = asyncio.ensure_future(self._ask_canary(batch.split(mine)))
@@ -146,8 +147,8 @@ class Canary:
     def _untried(self, batch: Batch[Probabilities]) -> Batch[Probabilities]:
         """The images without the trial, as the stable version has answered them."""
         name = self._trial.name
-        items = (replace(item, trials=tuple(each for each in item.trials if each != name)) for item in batch.items)
-        return Batch(batch.payload, tuple(items))
+        left = (Trials(tuple(each for each in Trials.of(item) if each != name)) for item in batch.items)
+        return Batch(batch.payload, tuple(item.with_note(note) for item, note in zip(batch.items, left, strict=True)))
 
 
 def _with_steps(batch: Batch[Images], answer: Batch[Probabilities]) -> tuple[Item, ...]:

@@ -11,9 +11,8 @@ import logging
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from deployments.contract.batch import Batch
+from deployments.contract.item import Item, ItemNote
 from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import Flow, Node, Part
 from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
@@ -28,6 +27,24 @@ logger = logging.getLogger("ray.serve")
 
 # How sure the members were of an early exit, and the class that they answered.
 Exit = tuple[float, int]
+
+
+class CascadeNote(ItemNote, frozen=True):
+    """How a cascade has asked about an image.
+
+    Attributes:
+        asked: the members that were asked, in order.
+        load_shed: whether fewer members were asked because of the load.
+    """
+
+    is_remembered = True
+    asked: tuple[str, ...]
+    load_shed: bool = False
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it was asked about as usual."""
+        return not self.load_shed
 
 
 @dataclass(frozen=True)
@@ -56,15 +73,15 @@ class Stage:
         found = {self.judged[place]: (float(row.max()), int(row.argmax())) for place, row in rows}
         return {image: found[image] for image in self.sure(threshold) if image in found}
 
-    def part(self, leaving: Sequence[int], asked: tuple[str, ...], eased: Container[int], combined: bool) -> Part:
-        """The images that leave, judged ones first; those that are `eased` would stay if the load were lower."""
+    def part(self, leaving: Sequence[int], asked: tuple[str, ...], load_shed: Container[int], combined: bool) -> Part:
+        """The images that leave, judged ones first; those that are `load_shed` would stay if the load were lower."""
         place_of = {image: place for place, image in enumerate(self.judged)}
         images = [image for image in leaving if image in place_of]
         kept = self.combined
         if len(images) < len(self.judged):
             kept = kept.split([place_of[image] for image in images])
         pairs = zip(images, kept.items, strict=True)
-        items = tuple(replace(item, asked=asked, load_shed=image in eased) for image, item in pairs)
+        items = tuple(_noted(item, asked, image in load_shed) for image, item in pairs)
         positions = [*images, *(image for image in leaving if image not in place_of)]
         ballots = self.ballots.split(positions)
         items = (*items, *ballots.items[len(images) :])
@@ -120,14 +137,14 @@ class Cascade(Flow):
                 return
             sure = stage.sure(exit_at[number])
             # All members would be asked about these, if the load were lower.
-            eased = {image for image in sure if batch.items[image].options.quality == "full"}
+            load_shed = {image for image in sure if batch.items[image].options.quality == "full"}
             if exit_at[number] < self._exit_at[number]:
-                eased |= set(sure) - set(stage.sure(self._exit_at[number]))
+                load_shed |= set(sure) - set(stage.sure(self._exit_at[number]))
             if self._audit is not None:
                 self._look_again(self._audit, number, batch, outcomes, stage)
             staying = sorted(set(stage.ballots.live) - set(sure))
             if leaving := sorted(set(range(len(positions))) - set(staying)):
-                yield _named(positions, stage.part(leaving, asked, eased, self._returns_combined))
+                yield _named(positions, stage.part(leaving, asked, load_shed, self._returns_combined))
                 positions, full = [positions[i] for i in staying], [full[i] for i in staying]
                 batch, outcomes = batch.split(staying), split(outcomes, staying)
             if not staying:
@@ -213,6 +230,11 @@ class Cascade(Flow):
                 audit.note(number, confidence, int(answer.payload[row_of[position]].argmax()) != index)
             else:
                 audit.drop(number, 1)
+
+
+def _noted(item: Item, asked: tuple[str, ...], load_shed: bool) -> Item:
+    """Note on an image, and for its answer, which members were asked."""
+    return item.with_note(CascadeNote(asked, load_shed), asked=asked, eased=load_shed or None)
 
 
 def _named(positions: Sequence[int], part: Part) -> Part:

@@ -86,12 +86,15 @@ class Shadow:
     def draw(self, items: Sequence[Item]) -> list[int]:
         """The positions of the images that it gets a copy of; none while it or the ingress is busy.
 
-        An image that a canary answers is left out: it would compare the shadow with a mix of versions.
+        An image whose notes decide predictions is left out: it would compare the shadow with a mix of versions.
         """
         drawn = [
             position
             for position, item in enumerate(items)
-            if item.error is None and item.queued_ns and not item.trials and self._random.random() < self.settings.share
+            if item.error is None
+            and item.queued_ns
+            and not item.deciding
+            and self._random.random() < self.settings.share
         ]
         waited_ms = (time.time_ns() - min((item.queued_ns for item in items if item.queued_ns), default=0)) / 1e6
         if drawn and (self._work.is_busy or waited_ms > self.settings.max_queue_ms):

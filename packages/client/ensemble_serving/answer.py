@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -96,3 +96,6 @@ class Classification(ClassProbability, frozen=True, omit_defaults=True, kw_only=
     ] = None
     timings: Annotated[tuple[Timing, ...] | None, Meta(description="where the time went, if requested")] = None
     receipt: Annotated[Receipt | None, Meta(description="what the answer cost, if requested")] = None
+    extras: Annotated[
+        Mapping[str, Any] | None, Meta(description="fields that features of other packages add, by name")
+    ] = None

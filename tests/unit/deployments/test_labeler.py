@@ -71,11 +71,13 @@ async def test_the_json_has_the_fields_of_the_contract():
 
 async def test_who_was_asked_and_what_was_remembered_is_told_where_there_is_such_a_thing():
     labeler = Labeler(LabelerSettings(), ("cat", "dog", "ship"))
-    items = (Item(TRACE), Item(TRACE, asked=("a",), cache=CacheStatus(True, 1.5)))
+    items = (Item(TRACE), Item(TRACE, extras={"asked": ("a",), "cache": CacheStatus(True, 1.5), "mine": 7}))
     plain, cheap = [answer.classification for answer in (await labeler(Batch(ROWS, items))).payload]
     assert not {"asked", "cache"} & set(msgspec.to_builtins(plain))
     told = msgspec.to_builtins(cheap)
     assert (list(told["asked"]), told["cache"]) == (["a"], {"hit": True, "age_s": 1.5})
+    # Fields that no answer has by itself are a feature's own.
+    assert told["extras"] == {"mine": 7}
 
 
 async def test_what_is_odd_about_a_file_is_in_its_answer():

@@ -14,6 +14,7 @@ from graph.features.canary.metrics import CanaryMetrics
 from graph.features.canary.trial import Trial
 from graph.pipeline.copies import PixelTap, ShadowInterceptor
 from graph.pipeline.pipeline import Intercepted
+from graph.pipeline.record import Trials
 from tests.batches import batch
 from tests.unit.graph.features.shadow.test_shadow import Breaks, Names, over, shadow, waiting
 
@@ -41,7 +42,7 @@ def voted(item, index):
     return replace(
         item,
         predictions={"a": MemberPrediction(index, 0.5), "b": MemberPrediction(1, 0.5)},
-        versions={"a": 3 if "a" in item.trials else 2},
+        versions={"a": 3 if "a" in Trials.of(item) else 2},
     )
 
 
@@ -68,22 +69,22 @@ def item(**more):
 async def test_images_are_marked_and_what_their_version_says_is_compared():
     flow, graph, trial = rollout(1.0)
     await flow(batch([b"1", b"0"], item(), item()))
-    assert [each.trials for each in graph.items] == [("a",)] * 2
+    assert [Trials.of(each) for each in graph.items] == [("a",)] * 2
     predictions = trial._metrics.predictions.counts
     assert predictions == {("a", "canary", "3", True): 1, ("a", "canary", "3", False): 1}
     assert trial.figures().canary.agreed.share == 0.5
     trial.rolled_back = "failures"
     await flow(batch([b"1"], item()))
-    assert graph.items[0].trials == ()
+    assert Trials.of(graph.items[0]) == ()
     assert predictions["a", "stable", "2", True] == 1
 
 
 async def test_what_warms_up_is_not_tried_and_what_has_failed_neither():
     flow, graph, _ = rollout(1.0)
     await flow(batch([b"1"], Item()))
-    assert graph.items[0].trials == ()
+    assert Trials.of(graph.items[0]) == ()
     await flow(Batch([], (item(error=InvalidImage("x")),)))
-    assert graph.items[0].trials == ()
+    assert Trials.of(graph.items[0]) == ()
 
 
 async def test_a_header_decides_by_its_name_in_small_letters_and_of_who_asks_no_other_process_gets_anything():

@@ -3,6 +3,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from deployments.contract.answer import Answer, Classification
 from deployments.contract.batch import Batch
@@ -15,8 +16,8 @@ from tests.metrics import recorded
 def test_exits_are_counted_by_the_last_member_asked(monkeypatch):
     told = recorded(monkeypatch, metrics)
     best = Classification("cat", 1, 0.5, top=(), model_versions={}, trace_id="0" * 32)
-    items = (Item(asked=("a",)), Item(asked=("a", "b")), Item(asked=("a",)), Item())
-    Metrics().batch(Batch([Answer(best, np.zeros(2, np.float32))] * 4, items), 0.0)
+    each = [replace(best, asked=asked) for asked in (("a",), ("a", "b"), ("a",), None)]
+    Metrics().batch(Batch([Answer(one, np.zeros(2, np.float32)) for one in each], (Item(),) * 4), 0.0)
     exits = {tags["member"]: value for name, value, tags in told if name == "ensemble_cascade_exits"}
     assert exits == {"a": 2, "b": 1}
 

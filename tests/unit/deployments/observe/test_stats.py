@@ -1,4 +1,5 @@
 import numpy as np
+from msgspec.structs import replace
 
 from deployments.contract.answer import Answer, Classification
 from deployments.contract.batch import Batch
@@ -77,11 +78,12 @@ def test_a_cascade_a_cache_and_the_nodes_are_counted():
     # Every image of a batch shares a node's note.
     steps = (Step(Note("decode", 0, 5, {}, ("here", 1))), Step(Note("combine", 5, 7, {}, ("here", 1))))
 
-    def item(asked, hit, load_shed=False):
-        return Item(asked=asked, cache=CacheStatus(hit), load_shed=load_shed, steps=steps)
+    def answered(asked, hit, load_shed=None):
+        known = replace(answer(1).classification, asked=asked, cache=CacheStatus(hit), eased=load_shed)
+        return answer(1)._replace(classification=known)
 
-    batch = (item(("a",), True), item(("a", "b"), False), item(("a",), False, load_shed=True))
-    stats.batch(Batch([answer(1)] * 3, batch), 0.1)
+    answers = [answered(("a",), True), answered(("a", "b"), False), answered(("a",), False, load_shed=True)]
+    stats.batch(Batch(answers, (Item(steps=steps),) * 3), 0.1)
     clock.now += 1
     [second] = stats.recent()
     assert (second.exits, second.load_shed) == ({"a": 2, "b": 1}, 1)

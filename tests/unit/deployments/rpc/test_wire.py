@@ -4,10 +4,10 @@ import pytest
 from deployments.contract.answer import Answer, Classification, ClassProbability, MemberAnswer
 from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import InvalidImage
-from deployments.contract.item import Item, MemberPrediction
+from deployments.contract.image_probe import ImageProbe, Jpeg
+from deployments.contract.item import Item, ItemNote, MemberPrediction
 from deployments.contract.options import Options
 from deployments.rpc import wire
-from ensemble_serving.answer import CacheStatus
 from tests.batches import batch, errors, notes
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -67,11 +67,8 @@ def test_items_travel_with_all_they_hold():
         versions={"local": 2, "remote": "v7"},
         missing={"late": "deadline_exceeded"},
         queued_ns=7,
-        asked=("a", "b"),
-        load_shed=True,
-        trials=("local",),
-        image_id=9,
-        cache=CacheStatus(True, 1.5),
+        probe=ImageProbe(12, True, False, Jpeg(4, 3)),
+        extras={"asked": ["a", "b"]},
         predictions={"local": MemberPrediction(3, 0.5)},
         error=InvalidImage("no image", retry_after_s=2.5),
     )
@@ -81,6 +78,23 @@ def test_items_travel_with_all_they_hold():
     assert {name: getattr(again, name) for name in item.__struct_fields__ if name != "error"} == {
         name: getattr(item, name) for name in item.__struct_fields__ if name != "error"
     }
+
+
+class Noted(ItemNote, frozen=True):
+    """A feature's note."""
+
+    words: tuple[str, ...]
+    number: int = 0
+
+
+def test_what_a_feature_notes_travels_and_is_of_its_type_again():
+    sent = batch([b"a"], Item().with_note(Noted(("x", "y"), 3), mine=7))
+    [again] = travelled(sent).items
+    assert again.note(Noted) == Noted(("x", "y"), 3)
+    # The node that it was sent to can read it, and not change it.
+    changed = Batch([b"a"], (again.with_note(Noted(()), mine=8),))
+    [back] = travelled(changed).after(sent).items
+    assert (back.notes, back.extras) == (sent.items[0].notes, {"mine": 7})
 
 
 def test_a_note_that_images_share_is_shared_again():

@@ -14,7 +14,7 @@ from deployments.combiner import Combiner, CombinerSettings
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from deployments.repository.repository import sha256
-from graph.features.cascade.flow import Cascade
+from graph.features.cascade.flow import Cascade, CascadeNote
 from graph.pipeline.member_client import Member
 from graph.sections import EnsembleSettings
 from scripts.errors import ScriptError
@@ -65,7 +65,7 @@ async def test_a_cascade_on_paper_answers_as_the_one_that_serves(gate: float) ->
     count = len(members.labels)
     answer = await flow(Batch({"pixels": np.arange(count)}, (Item(),) * count))  # type: ignore[arg-type]
     np.testing.assert_array_equal(answer.payload.argmax(axis=1), walk.answers)
-    asked = [item.asked for item in answer.items]
+    asked = [item.note(CascadeNote).asked for item in answer.items]
     assert walk.stops == tuple(sum(each[-1] == name for each in asked) / count for name in order)
     assert walk.cost == pytest.approx(np.mean([sum(members.costs[name] for name in each) for each in asked]))
 

@@ -19,6 +19,8 @@ from ensemble_serving.answer import CacheStatus
 from graph.features.cache.flow import DECODER, Cache
 from graph.features.cache.metrics import CacheMetrics
 from graph.features.cache.stores import Memory
+from graph.features.cascade.flow import CascadeNote
+from graph.pipeline.record import Trials
 from graph.sections import CacheSettings
 from tests.batches import batch, errors, notes
 
@@ -39,25 +41,25 @@ class Members:
         broken = {row: InferenceFailed("x") for row, image in enumerate(work.payload) if image in self.fails}
         well = [image for image in work.payload if image not in self.fails]
         share = np.array([image[0] / 256 for image in well], np.float32)
-        told = [
-            {"missing": {"b": "internal"} if image in self.misses else {}, "load_shed": image in self.eased}
-            for image in well
-        ]
         scores = {
             "a": np.stack([share, 1 - share], axis=1),
             "b": np.array([[np.nan if image in self.misses else 0.5] * 2 for image in well], np.float32).reshape(-1, 2),
         }
-        same = {"image_size": (3, 2), "versions": {"a": self.version, "b": "x"}, "asked": ("a", "b")}
-        return work.done(scores, lambda row: {**same, **told[row]}, errors=broken)
+        missed = [{"b": "internal"} if image in self.misses else {} for image in well]
+        same = {"image_size": (3, 2), "versions": {"a": self.version, "b": "x"}}
+        done = work.done(scores, lambda row: {**same, "missing": missed[row]}, errors=broken)
+        notes = iter([CascadeNote(("a", "b"), image in self.eased) for image in well])
+        items = [item if item.error else item.with_note(next(notes), asked=("a", "b")) for item in done.items]
+        return Batch(done.payload, tuple(items))
 
 
 def counted(flow):
     """The images that were hits, misses and passed."""
-    return tuple(flow._metrics.images.counts[(result,)] for result in ("hit", "miss", "passed"))
+    return tuple(flow._count.__self__.images.counts[(result,)] for result in ("hit", "miss", "passed"))
 
 
 def cache(members, identity=b"", store=None, classes=2):
-    return Cache(members, Memory(10**6, 100, 60) if store is None else store, identity, classes, CacheMetrics())
+    return Cache(members, Memory(10**6, 100, 60) if store is None else store, identity, classes, CacheMetrics().cache)
 
 
 def asking(*images, **options):
@@ -65,7 +67,7 @@ def asking(*images, **options):
 
 
 def told(batch):
-    return [item.cache and item.cache.hit for item in batch.items]
+    return [(known := item.extras.get("cache")) and known.hit for item in batch.items]
 
 
 async def test_an_image_that_came_before_is_not_asked_of_the_members_again():
@@ -77,11 +79,11 @@ async def test_an_image_that_came_before_is_not_asked_of_the_members_again():
     assert (told(first), told(second)) == ([False, False], [False, True, True])
     for name in ("a", "b"):
         np.testing.assert_array_equal(second.payload[name][[2, 1]], first.payload[name])
-    assert [(i.image_size, dict(i.versions), i.asked) for i in second.items] == [
+    assert [(i.image_size, dict(i.versions), i.note(CascadeNote).asked) for i in second.items] == [
         ((3, 2), {"a": 1, "b": "x"}, ("a", "b"))
     ] * 3
-    assert first.items[0].cache == CacheStatus(False)
-    assert second.items[1].cache.age_s >= 0
+    assert first.items[0].extras["cache"] == CacheStatus(False)
+    assert second.items[1].extras["cache"].age_s >= 0
     assert counted(flow) == (2, 3, 0)
     assert [note.node for note in notes(second)] == ["cache", "predict"]
     assert notes(second)[0].attributes["ensemble.cache.hits"] == 2
@@ -174,7 +176,7 @@ async def test_what_the_load_shortened_is_not_remembered():
     members = Members(eased=(b"1",))
     flow = cache(members)
     for _ in range(2):
-        assert (await flow(asking(b"1"))).items[0].load_shed
+        assert (await flow(asking(b"1"))).items[0].note(CascadeNote).load_shed
     assert members.seen == [[b"1"]] * 2
 
 
@@ -261,15 +263,16 @@ class Versions(Members):
     async def __call__(self, batch):
         answer = await super().__call__(batch)
         pairs = zip(answer.items, batch.payload, strict=True)
-        left = [() if image in self.fails_tried else item.trials for item, image in pairs]
-        items = zip(answer.items, left, strict=True)
-        return Batch(answer.payload, tuple(replace(i, trials=t, versions={"a": 1 + bool(t)}) for i, t in items))
+        left = [() if image in self.fails_tried else Trials.of(item) for item, image in pairs]
+        versions = [replace(i, versions={"a": 1 + bool(t)}) for i, t in zip(answer.items, left, strict=True)]
+        items = [i.with_note(Trials(t)) if i.note(Trials) else i for i, t in zip(versions, left, strict=True)]
+        return Batch(answer.payload, tuple(items))
 
 
 async def test_what_each_version_said_is_remembered_apart():
     members = Versions()
     flow = cache(members)
-    tried = Item(trials=("a",))
+    tried = Item().with_note(Trials(("a",)))
     for _ in range(2):
         answer = await flow(batch([b"1", b"1"], Item(), tried))
     assert members.seen == [[b"1", b"1"]]
@@ -282,13 +285,13 @@ async def test_what_a_canary_failed_on_is_not_remembered_as_its_answer():
     members.fails_tried = (b"1",)
     flow = cache(members)
     for _ in range(2):
-        assert told(await flow(batch([b"1"], Item(trials=("a",))))) == [False]
+        assert told(await flow(batch([b"1"], Item().with_note(Trials(("a",)))))) == [False]
     # Nor is the stable version taken for the canary's new one, which would forget what that said.
     members.fails_tried = ()
-    await flow(batch([b"2"], Item(trials=("a",))))
+    await flow(batch([b"2"], Item().with_note(Trials(("a",)))))
     members.fails_tried = (b"1",)
-    await flow(batch([b"1"], Item(trials=("a",))))
-    assert told(await flow(batch([b"2"], Item(trials=("a",))))) == [True]
+    await flow(batch([b"1"], Item().with_note(Trials(("a",)))))
+    assert told(await flow(batch([b"2"], Item().with_note(Trials(("a",)))))) == [True]
 
 
 async def test_what_is_remembered_does_not_wait_for_what_is_asked_nor_an_early_exit_for_the_others():
@@ -392,9 +395,9 @@ def asked_by(key, image=b"1"):
 
 async def test_each_key_has_entries_of_its_own_where_that_is_set():
     members, store = Members(), Memory(10**6, 100, 60)
-    common = Cache(members, store, b"", 2, CacheMetrics())
+    common = Cache(members, store, b"", 2, CacheMetrics().cache)
     assert [told(await common(asked_by(key))) for key in ("a", "b")] == [[False], [True]]
-    apart = Cache(members, store, b"", 2, CacheMetrics(), per_key=True)
+    apart = Cache(members, store, b"", 2, CacheMetrics().cache, per_key=True)
     for hit in (False, True):
         assert [told(await apart(asked_by(key))) for key in ("a", "b", "")] == [[hit]] * 3
         assert apart.knows(b"1", Item(caller=Caller(name="a")))
@@ -403,7 +406,7 @@ async def test_each_key_has_entries_of_its_own_where_that_is_set():
 
 async def test_an_image_that_another_key_asks_for_just_now_is_not_waited_for_where_each_has_its_own():
     members = Members(waits=(b"1",))
-    flow = Cache(members, Memory(10**6, 100, 60), b"", 2, CacheMetrics(), per_key=True)
+    flow = Cache(members, Memory(10**6, 100, 60), b"", 2, CacheMetrics().cache, per_key=True)
     both = [asyncio.create_task(flow(asked_by(key))) for key in ("a", "b")]
     while len(members.seen) < 2:
         await asyncio.sleep(0)

@@ -13,6 +13,7 @@ from graph.features.canary.metrics import CanaryMetrics
 from graph.features.canary.trial import Trial
 from graph.pipeline.ensemble import Ensemble
 from graph.pipeline.member_client import Member, QuorumSettings
+from graph.pipeline.record import Trials
 from tests.batches import batch, errors, notes
 from tests.unit.graph.pipeline.test_ensemble import Mean
 
@@ -72,7 +73,7 @@ def canary(first, second, patience_ms=None, **more):
 
 
 def pixels(values, tried, **more):
-    items = [Item(trials=("a",) if value in tried else (), **more) for value in values]
+    items = [Item(**more).with_note(Trials(("a",) if value in tried else ())) for value in values]
     return batch(np.array(values, np.uint8), *items)
 
 
@@ -93,7 +94,7 @@ async def test_each_version_is_asked_its_own_images_and_they_come_back_in_order(
     assert (first.seen, second.seen) == ([[1, 3]], [[2, 4]])
     np.testing.assert_allclose(answer.payload[:, 0], [0.1, 0.9, 0.1, 0.9], rtol=1e-6)
     assert versions(answer) == [{"a": 1}, {"a": 2}] * 2
-    assert [item.trials for item in answer.items] == [(), ("a",)] * 2
+    assert [Trials.of(item) for item in answer.items] == [(), ("a",)] * 2
     assert (counted(flow, "canary"), counted(flow, "stable")) == ((2, 0), (2, 0))
 
 
@@ -110,7 +111,7 @@ async def test_what_the_canary_fails_on_the_stable_version_answers():
     answer = await flow(pixels([1, 2, 4], {2, 4}))
     assert errors(answer) == {}
     assert versions(answer) == [{"a": 1}, {"a": 1}, {"a": 2}]
-    assert [item.trials for item in answer.items] == [(), (), ("a",)]
+    assert [Trials.of(item) for item in answer.items] == [(), (), ("a",)]
     assert counted(flow, "canary") == (2, 1)
     # A trace shows that both were asked.
     assert [step.note.node for step in answer.items[1].steps] == ["predict a-canary", "predict a"]
@@ -240,7 +241,7 @@ async def test_within_a_quorum_a_hanging_canary_does_not_make_its_member_late():
     answer = await ensemble(batch({"small": np.array([2], np.uint8)}, *items))
     assert (versions(answer), answer.items[0].missing) == ([{"a": 1, "b": 7}], {})
     # Whose answer it is goes with the item through the ensemble.
-    assert answer.items[0].trials == ()
+    assert Trials.of(answer.items[0]) == ()
 
 
 async def test_a_stable_version_that_raises_is_what_it_is_without_a_canary():
@@ -263,7 +264,7 @@ async def test_leaving_cancels_the_canary():
 
 async def test_an_image_that_has_failed_before_keeps_its_error():
     first = stable()
-    items = Item(error=InvalidImage("x"), trials=("a",)), Item(trials=("a",))
+    items = (*(item.with_note(Trials(("a",))) for item in (Item(error=InvalidImage("x")), Item())),)
     answer = await canary(first, other())(batch(np.array([5], np.uint8), *items))
     assert list(errors(answer)) == [0]
     assert (first.seen, versions(answer)[1]) == ([], {"a": 2})

@@ -9,7 +9,7 @@ from graph.features.canary import comparison
 from graph.features.canary.comparison import Comparison
 from graph.features.canary.metrics import CanaryMetrics
 from graph.features.canary.trial import Trial
-from graph.pipeline.record import Record
+from graph.pipeline.record import Record, Trials
 from tests.batches import batch
 from tests.unit.graph.features.canary.test_canary import Breaks, Says, Waits, stable
 
@@ -22,10 +22,14 @@ def compared(canary, first=None):
     return Comparison(trial, {"canary": canary, "stable": first or stable()}, "small", seed=0), trial
 
 
+def tried(queued_ns, members):
+    return Item(queued_ns=queued_ns).with_note(Trials(members))
+
+
 def copies(count, trials=("a",), **more):
     return [
         (
-            batch({"small": np.array([next(NUMBERS)], np.uint16)}, Item(queued_ns=next(NUMBERS), trials=trials)),
+            batch({"small": np.array([next(NUMBERS)], np.uint16)}, tried(next(NUMBERS), trials)),
             Record(0, {"a": 1, "b": 0}, trials=trials, **more),
         )
         for _ in range(count)
@@ -81,7 +85,7 @@ async def test_a_canary_that_takes_longer_than_it_may_is_slow_and_one_that_break
 async def test_one_batch_is_compared_at_a_time_and_later_a_part_of_them(monkeypatch):
     second = Waits("a-canary", 2, 0.1)
     found, trial = compared(second)
-    items = [Item(trials=("a",)), Item(), Item(trials=("b", "a"))]
+    items = [Item().with_note(Trials(("a",))), Item(), Item().with_note(Trials(("b", "a")))]
     assert found.draw(items) == [0, 2]
     found.ask(copies(1), None)
     assert found.draw(items) == []

@@ -11,7 +11,7 @@ from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
 from deployments.contract.options import Options
 from graph.features.cascade.audit import Audit
-from graph.features.cascade.flow import Cascade
+from graph.features.cascade.flow import Cascade, CascadeNote
 from graph.features.cascade.load import LoadState
 from graph.features.cascade.metrics import AuditMetrics
 from graph.pipeline.ensemble import Ensemble
@@ -58,7 +58,7 @@ def pixels(*values, items=()):
 
 
 def asked(batch):
-    return [item.asked for item in batch.items]
+    return [note.asked if (note := item.note(CascadeNote)) else () for item in batch.items]
 
 
 SURE, UNSURE, OTHER = [0.95, 0.05], [0.6, 0.4], [0.1, 0.9]
@@ -273,11 +273,11 @@ async def test_under_load_lower_thresholds_hold_and_what_they_shortened_says_so(
     settings = EnsembleSettings(cascade={"order": ["a", "b"], "exit_at": [0.9]})
     combiner = Combiner(CombinerSettings(), {"a": 1.0, "b": 1.0})
     flow = Cascade({"a": Member(a, "small"), "b": Member(b, "small")}, combiner, settings, settings.cascade, load=load)
-    assert [item.load_shed for item in (await flow(pixels(1, 2, 3))).items] == [False] * 3
+    assert [item.note(CascadeNote).load_shed for item in (await flow(pixels(1, 2, 3))).items] == [False] * 3
     load.is_on = True
     answer = await flow(pixels(1, 2, 3))
     assert asked(answer) == [("a",), ("a",), ("a", "b")]
-    assert [item.load_shed for item in answer.items] == [False, True, False]
+    assert [item.note(CascadeNote).load_shed for item in answer.items] == [False, True, False]
     np.testing.assert_allclose(answer.payload[1], UNSURE)
 
 
@@ -288,7 +288,7 @@ async def test_under_load_a_refused_wish_for_every_member_is_called_eased():
     full = Item(options=Options(quality="full"))
     answer = await flow(pixels(1, 1, items=[full, Item()]))
     assert asked(answer) == [("a",), ("a",)]
-    assert [item.load_shed for item in answer.items] == [True, False]
+    assert [item.note(CascadeNote).load_shed for item in answer.items] == [True, False]
 
 
 async def test_under_load_nothing_is_audited():

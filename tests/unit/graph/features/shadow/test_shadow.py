@@ -10,9 +10,9 @@ from deployments.contract.item import Item
 from deployments.contract.rollout import ShadowSettings
 from graph.features.shadow.flow import Shadow
 from graph.features.shadow.metrics import Pairs, ShadowMetrics
-from graph.pipeline.copies import PixelTap
+from graph.pipeline.copies import Followed, PixelTap
 from graph.pipeline.member_client import Member
-from graph.pipeline.record import Record
+from graph.pipeline.record import Record, Trials
 from tests.batches import batch
 
 
@@ -119,7 +119,7 @@ def test_while_images_wait_long_none_is_drawn():
 
 
 def test_an_image_that_a_canary_answers_is_left_out():
-    canarys, plain = Item(queued_ns=time.time_ns(), trials=("b",)), *waiting(1)
+    canarys, plain = Item(queued_ns=time.time_ns()).with_note(Trials(("b",))), *waiting(1)
     assert shadow(Names()).draw([canarys, plain, canarys]) == [1]
 
 
@@ -145,12 +145,12 @@ async def test_where_the_label_is_known_it_tells_who_was_right():
 async def test_a_tap_keeps_the_pixels_of_those_that_are_wanted_and_gives_all_on():
     tap, other = PixelTap(["small"]), PixelTap(["large"])
     failed, wanted, gone = (tap.want(item) for item in (Item(error=InvalidImage("x")), Item(), Item()))
-    assert len({each.image_id for each in (failed, wanted, gone)}) == 3
+    assert len({Followed.number_of(each) for each in (failed, wanted, gone)}) == 3
     # Another tap knows the image by the same number.
     assert other.want(wanted) == wanted
     sent = Batch({"small": np.array([7, 8], np.uint8), "large": np.array([1, 2], np.uint8)}, (Item(), failed, wanted))
     assert await tap(sent) is sent
     assert await other(sent) is sent
-    number = wanted.image_id
+    number = Followed.number_of(wanted)
     assert (tap.take(number).payload, other.take(number).payload) == ({"small": [8]}, {"large": [2]})
-    assert [tap.take(each.image_id) for each in (failed, wanted, gone)] == [None] * 3
+    assert [tap.take(Followed.number_of(each)) for each in (failed, wanted, gone)] == [None] * 3
