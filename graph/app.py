@@ -49,7 +49,7 @@ def build(args: dict[str, Any]) -> Application:
 def application(
     config: EnsembleConfig, agreed: EnsembleSignature, compose: Compose, quorum: int | None = None
 ) -> Application:
-    """The nodes of a configuration behind the ingress, joined in another way; for a `build` of one's own.
+    """Bind a configuration's nodes, joined in another way, behind the ingress; for a `build` of one's own.
 
     It has the features that work however the nodes are joined. `quorum` members must answer, None for all.
     """
@@ -86,7 +86,7 @@ def _application(
 
 
 def services(nodes: dict[str, NodeSpec]) -> dict[str, str]:
-    """The service name of each node in a trace, by what the node notes: the name of its deployment."""
+    """Return the service name of each node in a trace, by what the node notes: the name of its deployment."""
     root = os.environ.get("OTEL_SERVICE_NAME") or INGRESS
     return {ROOT: root, **{recipe.operation: recipe.deployment for recipe in nodes.values()}}
 

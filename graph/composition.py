@@ -24,7 +24,7 @@ Compose = Callable[[Nodes, Sequence[Feature]], Graph]
 def ensemble(
     pixels: Mapping[str, str], asking: QuorumSettings, nodes: Nodes, features: Sequence[Feature] = ()
 ) -> Graph:
-    """Transformer, members, combiner and labeler, with every feature in its place.
+    """Join transformer, members, combiner and labeler, with every feature in its place.
 
     `pixels` has the key of the pixels that each member takes, by the member's name.
     """

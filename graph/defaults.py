@@ -15,7 +15,7 @@ from graph.signature import EnsembleSignature
 
 
 def pinning(config: EnsembleConfig, name: str) -> Pinning | None:
-    """What the ingress, a member or a member's canary is pinned to, by its name; None for all CPUs."""
+    """Return the CPUs of the ingress, a member or a member's canary, by its name; None for all CPUs."""
     pinned = config.cpus_of
     name = next((member for member, canary in config.canaries.items() if canary.name == name), name)
     if name not in pinned:
@@ -38,12 +38,12 @@ def sharing(config: EnsembleConfig, member: MemberConfig) -> int:
 
 
 def share_of_threads(cores: int, members: int, replicas: int) -> int:
-    """The threads of a member that leaves them open: so many that all of all replicas fit the cores, or one."""
+    """Return the threads of a member that leaves them open: those of all replicas fit the cores; at least one."""
     return max(1, cores // (max(1, members) * max(1, replicas)))
 
 
 def fixed(member: MemberConfig, agreed: EnsembleSignature) -> MemberConfig:
-    """The member with the version that was the highest when the members agreed, unless it names one or its policy does.
+    """Fix a member's version as the highest when the signatures were read, unless it names one or its policy does.
 
     A replica that starts later finds the same version, whatever has been added to the repository.
     """

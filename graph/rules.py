@@ -345,14 +345,14 @@ def check_application(serve: Mapping[str, Any], application: Mapping[str, Any], 
 
 
 def warnings_of_arguments(config: EnsembleConfig, classes: int = 0) -> Iterator[Ineffective]:
-    """The arguments that do nothing."""
+    """Find the arguments that do nothing."""
     yield from _found(ARGUMENTS, "warned", config, Seen(config, classes))
 
 
 def warnings_of_application(
     serve: Mapping[str, Any], application: Mapping[str, Any], seen: Seen
 ) -> Iterator[Ineffective]:
-    """What does nothing in a Serve config, beside one application of it or in its arguments."""
+    """Find the fields that do nothing in a Serve config, beside one application of it or in its arguments."""
     yield from warnings_of_arguments(with_user_config(application, seen.config), seen.classes)
     yield from _found(SERVE, "warned", {**serve, "applications": [application]}, seen)
 

@@ -122,7 +122,7 @@ class EnsembleConfig(Schema):
         return {member.name: member for member in self.members if member.role == "shadow"}
 
     def replaced(self, shadow: MemberConfig) -> str:
-        """The name of the member that a shadow is compared with; empty for none."""
+        """Return the name of the member that a shadow is compared with; empty for none."""
         alike = [member.name for member in self.voters if member.model_name == shadow.model_name]
         return shadow.replaces or next(iter(alike), "")
 

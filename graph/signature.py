@@ -39,7 +39,7 @@ class EnsembleSignature:
     sets_crop: bool = False
 
     def interface(self, name: str) -> MemberInterface:
-        """The interface that a member must have."""
+        """Return the interface that a member must have."""
         return MemberInterface(self.preprocessing[name], self.labels, self.sets_crop)
 
     @property
@@ -97,7 +97,7 @@ def _check_canary(name: str, canary: str, agreed: EnsembleSignature) -> None:
 
 
 def _agreed(what: str, values: Mapping[str, T | None]) -> T | None:
-    """The one value of the members that have a value; raises ConfigurationError with two of them if they differ."""
+    """Return the one value of the members that have a value; raises ConfigurationError if two differ."""
     given = {name: value for name, value in values.items() if value is not None}
     if not given:
         return None
@@ -109,7 +109,7 @@ def _agreed(what: str, values: Mapping[str, T | None]) -> T | None:
 
 
 def _preprocessing(name: str, signatures: Mapping[str, Signature], config: TransformerConfig) -> MemberInput:
-    """What a member takes: by the transformer's configuration, by its own signature, or by those of the others."""
+    """Choose a member's input by the transformer's configuration, its own signature, or the other members'."""
     own = signatures[name]
     if own.as_sent:
         return AsSent()

@@ -73,7 +73,7 @@ def _check_ingress(change: Mapping[str, Any], config: EnsembleConfig, nodes: Map
 
 
 def _nodes(config: EnsembleConfig) -> dict[str, Schema]:
-    """The settings of each node that has any, by the node's name."""
+    """Return the settings of each node that has any, by the node's name."""
     return {
         TRANSFORMER: TransformerSettings.part_of(config.transformer),
         COMBINER: CombinerSettings.part_of(config.combiner),

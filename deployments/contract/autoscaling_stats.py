@@ -26,7 +26,7 @@ class AutoscalingStats:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """A call, from its begin to its end."""
+        """Count a call, from its begin to its end."""
         alone, began = not self.under_way, time.perf_counter()
         self.under_way += 1
         self.arrived += 1
@@ -42,7 +42,7 @@ class AutoscalingStats:
                 self._alone.append(time.perf_counter() - began)
 
     def stats(self) -> dict[str, float]:
-        """What a replica reports; `graph.scaling.latency` reads it.
+        """Return the figures that a replica reports; `graph.scaling.latency` reads them.
 
         `alone_s` is the median of how long a call took that began while no other was under way, seconds; 0 before any.
         `spread` is their variance, divided by the square of their mean, as their middle two thirds have it, and

@@ -69,7 +69,7 @@ class Batch(Generic[P]):
         return f"traces {', '.join(ids[:MOST_TRACES])}{more}"
 
     def fail(self, errors: Mapping[int, EnsembleError]) -> Batch[P]:
-        """The batch with these errors, by position; an image that has failed already keeps its first."""
+        """Return the batch with these errors, by position; an image that has failed already keeps its first."""
         live = self.live
         kept = [row for row, position in enumerate(live) if position not in errors]
         if len(kept) == len(live):
@@ -81,17 +81,17 @@ class Batch(Generic[P]):
         return Batch(take(self.payload, kept), items)
 
     def unexpired(self) -> Batch[P]:
-        """The batch in which the images whose deadline has passed have failed by it."""
+        """Return the batch in which the images whose deadline has passed have failed by it."""
         now = time.time()
         late = [i for i, item in enumerate(self.items) if item.deadline is not None and item.deadline <= now]
         return self.fail({position: DeadlineExceeded(DEADLINE_HINT) for position in late}) if late else self
 
     def outbound(self) -> Batch[P]:
-        """The batch as it is sent to a node in another process: without the fields that its sender keeps."""
+        """Return the batch as it is sent to a node in another process: without the fields that its sender keeps."""
         return Batch(self.payload, tuple(replace(item, steps=(), **INGRESS_ONLY) for item in self.items))
 
     def after(self, before: Batch[Any]) -> Batch[P]:
-        """This batch, which a node made of `before.outbound()`, with the sender's fields that the node can't change."""
+        """Return this batch, which a node made of `before.outbound()`, with the fields that only the sender changes."""
         pairs = zip(before.items, self.items, strict=True)
         return Batch(
             self.payload,
@@ -102,7 +102,7 @@ class Batch(Generic[P]):
         )
 
     def split(self, positions: Sequence[int]) -> Batch[P]:
-        """The batch of some of the images, by position, in that order."""
+        """Return the batch of some of the images, by position, in that order."""
         row_of = {position: row for row, position in enumerate(self.live)}
         rows = [row_of[position] for position in positions if position in row_of]
         return Batch(take(self.payload, rows), tuple(self.items[position] for position in positions))
@@ -167,7 +167,7 @@ class Work(Generic[P]):
         span: str = "",
         cpu_ns: int = 0,
     ) -> Batch[Q]:
-        """The batch after the work.
+        """Return the batch after the work.
 
         Args:
             payload: its output, a row for each row worked on that has no error.
@@ -201,7 +201,7 @@ class Work(Generic[P]):
         return Batch(payload, tuple(items))
 
     def _taken(self, own_ns: float, payload: object, others_ns: int) -> dict[str, AttributeValue]:
-        """What the work has taken, if somebody wants to know: CPU time, and the bytes that went in and out."""
+        """Return the CPU time and the bytes of the work, if an image is metered."""
         if not self._metered:
             return {}
         sizes = {"in": byte_size(self._before.payload), "out": byte_size(payload)}

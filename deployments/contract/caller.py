@@ -44,7 +44,7 @@ ANYONE = Caller()
 
 
 def caller(headers: Mapping[str, str], name: str, fair_by: FairBy, kept: Collection[str] = ()) -> Caller:
-    """The sender of a request with these HTTP headers, or gRPC metadata, of which those that are `kept` stay.
+    """Describe the sender of a request with these HTTP headers, or gRPC metadata; the `kept` ones stay.
 
     `name` is that of the API key, empty if there is none.
     """

@@ -40,7 +40,7 @@ class Meter:
         self._process_ns = self._loop_ns = 0
 
     def begin(self, metered: bool, at_loop: bool = True) -> Span | None:
-        """A piece of work, which the event loop works for from now on; None where nothing is metered."""
+        """Begin a span, which the event loop works for from now on; None where nothing is metered."""
         self.look()
         if metered:
             self._metered += 1
@@ -54,7 +54,7 @@ class Meter:
         return piece
 
     def leave(self, piece: Span, threads: int) -> None:
-        """The event loop leaves a piece, for which so many more threads compute; 0 if it only waits."""
+        """Note that the event loop leaves a span, for which so many more threads compute; 0 if it only waits."""
         self.look()
         piece.threads += threads
         if piece.threads:
@@ -70,7 +70,7 @@ class Meter:
             self._at_loop = ref(piece)
 
     def end(self, piece: Span) -> None:
-        """A piece is over."""
+        """End a span."""
         self.look()
         self._elsewhere.discard(piece)
         self._leave_loop(piece)
@@ -79,7 +79,7 @@ class Meter:
             piece.cpu_ns += self._taken()
 
     def drop(self, piece: Span) -> None:
-        """A piece has come to nothing, so what it has taken is part of the rest; from any thread."""
+        """Add the CPU time of a span that came to nothing to the rest; from any thread."""
         self._rest_ns += piece.cpu_ns
         self._forget(piece)
 
@@ -89,7 +89,7 @@ class Meter:
             self._until = time.monotonic() + PAUSE_S
 
     def take_rest(self) -> float:
-        """What belongs to no piece since this was last asked, nanoseconds of CPU time."""
+        """Take the CPU time since the last call that belongs to no span, nanoseconds."""
         self.look()
         return self._taken()
 
@@ -140,14 +140,14 @@ class Span:
         self.metered, self.cpu_ns, self.threads = metered, 0.0, 0
 
     def end(self) -> float:
-        """What it has taken, nanoseconds of CPU time, now that it is over."""
+        """End the span, and return its CPU time, nanoseconds."""
         meter, self._meter = self._meter, None
         if meter is not None:
             meter.end(self)
         return self.cpu_ns
 
     def __del__(self) -> None:
-        """What a piece that was not ended has taken is part of the rest."""
+        """Add the CPU time of a span that was not ended to the rest."""
         if self._meter is not None:
             self._meter.drop(self)
 

@@ -87,7 +87,7 @@ def _is_plain(image: bytes, jpeg: Jpeg) -> bool:
 
 
 def read_jpeg(image: bytes) -> Jpeg | None:
-    """What a JPEG declares; None if it does not come to its pixels within `MOST_SEGMENTS` and `MOST_FILL`."""
+    """Read a JPEG's markers; None if it does not come to its pixels within `MOST_SEGMENTS` and `MOST_FILL`."""
     position, fill, frame = 2, MOST_FILL, 0
     for _ in range(MOST_SEGMENTS):
         found = MARKER.match(image, position, position + fill + 2)
@@ -107,12 +107,12 @@ def read_jpeg(image: bytes) -> Jpeg | None:
 
 
 def read_netpbm(image: bytes) -> list[int]:
-    """The numbers that a PBM, PGM or PPM begins with, at most three: its sides, and of the last two its maximum."""
+    """Read the first numbers of a PBM, PGM or PPM, at most three: its sides, and of the last two its maximum."""
     return [int(number) for number in NUMBER.findall(COMMENT.sub(b"", image[2:MOST_SEARCHED]))[:3]]
 
 
 def _jpeg(image: bytes, frame: int, scan: int) -> Jpeg:
-    """What a JPEG's frame and its first scan, which begin behind their markers, declare."""
+    """Read what a JPEG's frame and its first scan declare, which begin behind their markers."""
     height, width, components = struct.unpack_from(">HHB", image, frame + 3)
     coding = image[frame - 1]
     kept = LOSSLESS_BYTES if coding in LOSSLESS else 0.0
@@ -125,7 +125,7 @@ def _jpeg(image: bytes, frame: int, scan: int) -> Jpeg:
 
 
 def _pixels(image: bytes) -> int:
-    """The pixels that an image of another kind declares; 0 where it is none, or does not say."""
+    """Read the pixels that another image declares; 0 where it is no image, or declares none."""
     start = image[:12]
     try:
         if start.startswith(b"\x89PNG"):

@@ -162,7 +162,7 @@ class MemberConfig(Schema):
 
 
 def preprocessing_fields(metadata: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a `Signature` that the entry `input` of a model's `metadata.json` has.
+    """Return the fields of a `Signature` that the entry `input` of a model's `metadata.json` has.
 
     Raises:
         ModelError: one of them has a wrong type or value.
@@ -179,7 +179,7 @@ def preprocessing_fields(metadata: dict[str, Any]) -> dict[str, Any]:
 def predicted(
     work: Work[Any], member: str, scores: Probabilities, versions: Sequence[Version], hint: str = "", **noted: Any
 ) -> Batch[Probabilities]:
-    """The batch after a member has predicted; an image whose scores are not finite fails alone.
+    """Return the batch after a member has predicted; an image whose scores are not finite fails alone.
 
     There is a row of scores, float32 [N,C], and the version of the model that computed it for each row worked on. The
     log gets the hint, what the cause of scores that are not finite may be; `noted` is for `Work.done`.
@@ -196,12 +196,12 @@ def predicted(
 
 
 def failed(work: Work[Any], error: EnsembleError, **noted: Any) -> Batch[Probabilities]:
-    """The batch after a member has failed on every image; `noted` as for `Work.done`."""
+    """Return the batch after a member has failed on every image; `noted` as for `Work.done`."""
     return work.done(NO_SCORES, errors=dict.fromkeys(range(len(work.payload)), error), **noted)
 
 
 def crashed(work: Work[Any], member: str, **noted: Any) -> Batch[Probabilities]:
-    """The batch after a member has raised; called where that is handled, so that the log gets the cause."""
+    """Return the batch after a member has raised; called while that is handled, so that the log gets the cause."""
     shape, ids = work.payload.shape, {"trace_ids": work.batch.trace_ids}
     logger.exception("member %r failed on pixels of shape %s; %s", member, shape, work.batch.traces, extra=ids)
     return failed(work, InferenceFailed(f"member {member!r} failed; the server's log has the cause"), **noted)

@@ -48,6 +48,6 @@ NOTHING = Options()
 
 
 def prediction_options(options: Options) -> bytes:
-    """The options that change predictions, as a part of a cache's key; empty if all have their defaults."""
+    """Return the options that change predictions, as a part of a cache's key; empty if all have their defaults."""
     chosen = {name: value for name in DECISIVE if (value := getattr(options, name)) != getattr(NOTHING, name)}
     return ENCODER.encode(chosen) if chosen else b""

@@ -31,7 +31,7 @@ class Decoded(NamedTuple):
 
 
 def byte_size(payload: Any) -> int | None:
-    """The bytes of a payload; None if something in it is neither an array nor a byte string."""
+    """Return the bytes of a payload; None if something in it is neither an array nor a byte string."""
     if isinstance(payload, bytes):
         return len(payload)
     if isinstance(payload, np.ndarray):
@@ -44,7 +44,7 @@ def byte_size(payload: Any) -> int | None:
 
 
 def take(payload: P, rows: Sequence[int]) -> P:
-    """The payload of these rows, in this order."""
+    """Return the payload of these rows, in this order."""
     if isinstance(payload, np.ndarray):
         return cast(P, payload[np.asarray(rows, np.intp)])
     if isinstance(payload, Mapping):

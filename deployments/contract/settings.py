@@ -46,12 +46,12 @@ class Schema(BaseModel):
 
     @classmethod
     def part_of(cls, config: Schema) -> Self:
-        """The fields of this class, out of a configuration that has more."""
+        """Return the fields of this class, out of a configuration that has more."""
         return cls.model_validate(config.model_dump(include=set(cls.model_fields)))
 
 
 def describe(error: ValidationError) -> str:
-    """A line for each field at fault: its path, what is wrong, what it got."""
+    """Describe each field at fault: its path, its fault, and its value."""
     lines, details = [], error.errors(include_url=False)
     for detail in details:
         loc = detail["loc"]
@@ -72,7 +72,7 @@ def _short(value: Any) -> str:
 
 
 def flat(sections: Mapping[str, Any], groups: Collection[str]) -> dict[str, Any]:
-    """The sections, or their changes, by name; each part of a group is named `group.part`."""
+    """Return the sections, or their changes, by name; each part of a group is named `group.part`."""
     found: dict[str, Any] = {}
     for name, section in sections.items():
         is_group = name in groups and isinstance(section, Mapping)
@@ -81,7 +81,7 @@ def flat(sections: Mapping[str, Any], groups: Collection[str]) -> dict[str, Any]
 
 
 def changed(name: str, change: Any, initial: Mapping[str, Schema]) -> Schema:
-    """The settings of a section with a change; raises ConfigurationError if there are none, or the change is wrong."""
+    """Apply a change to a section's settings; raises ConfigurationError for no such section or a wrong change."""
     if name not in initial:
         raise ConfigurationError(f"{name} takes no user_config; those that do: {sorted(initial)}")
     try:

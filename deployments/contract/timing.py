@@ -26,7 +26,7 @@ class Timeline(NamedTuple):
     steps: tuple[Step, ...]
 
     def timings(self) -> tuple[Timing, ...]:
-        """The stages in order: the wait, and the work of each node."""
+        """List the stages in order: the wait, and the work of each node."""
         stages = [(QUEUE, self.queued_ns, self.left_ns)]
         stages += [(step.note.node, step.note.start_ns, step.note.end_ns) for step in self.steps]
         return tuple(

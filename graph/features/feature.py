@@ -78,18 +78,18 @@ class Feature(Extension):
         return False
 
     def asker(self, members: Mapping[str, Member], combiner: Node[Any, Any], combined: bool) -> Node[Any, Any] | None:
-        """What asks the members, instead of all of them side by side; None for no other way.
+        """Make a node that asks the members in another way than all side by side; None for no other way.
 
         It returns their `combined` predictions, or those of each member.
         """
         return None
 
     def around_asker(self, asker: Node[Any, Any]) -> Node[Any, Any]:
-        """What replaces the node that asks the members: pixels by preprocessing to predictions."""
+        """Replace the node that asks the members: pixels by preprocessing to predictions."""
         return asker
 
     def around_predictions(self, predicts: Node[Any, Any]) -> Node[Any, Any]:
-        """What replaces transformer and members, if this keeps predictions: images to each member's predictions."""
+        """Replace transformer and members, if this keeps predictions: images to each member's predictions."""
         return predicts
 
     def knows(self, image: bytes, item: Item) -> bool:

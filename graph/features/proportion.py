@@ -39,13 +39,13 @@ class Proportion(msgspec.Struct, frozen=True):
 
 
 def proportion(count: int, total: int) -> Proportion:
-    """A share with its 95 % interval."""
+    """Return a share with its 95 % interval."""
     low, mean, high = wilson(count, total)
     return Proportion(count, total, mean if total else None, low, high)
 
 
 def wilson(count: int, total: int) -> Interval:
-    """The share with its 95 % interval, from 0 to 1 if the total is 0.
+    """Return the share with its 95 % interval, from 0 to 1 if the total is 0.
 
     Source: Wilson, 1927, https://doi.org/10.1080/01621459.1927.10502953
     """

@@ -41,7 +41,7 @@ class Background:
 
 
 def unhurried(batch: Batch[P]) -> Batch[P]:
-    """The images without their deadlines, so that they have all the time that a member may take."""
+    """Remove the images' deadlines, so that they have all the time that a member may take."""
     return Batch(batch.payload, tuple(replace(item, deadline=None) for item in batch.items))
 
 
@@ -66,17 +66,17 @@ class PixelTap:
         self._kept: dict[int, Batch[PixelSets] | None] = {}
 
     def want(self, item: Item) -> Item:
-        """The image with a number, by which its pixels are kept until they are taken."""
+        """Give an image a number, by which its pixels are kept until they are taken."""
         numbered = item if item.note(Followed) else item.with_note(Followed(next(NUMBERS)))
         self._kept[Followed.number_of(numbered)] = None
         return numbered
 
     def take(self, number: int) -> Batch[PixelSets] | None:
-        """The pixels of an image, which are no longer kept; None if it has not passed."""
+        """Take the pixels of an image, which are no longer kept; None if it has not passed."""
         return self._kept.pop(number, None)
 
     async def __call__(self, batch: Batch[PixelSets]) -> Batch[PixelSets]:
-        """The batch as it is."""
+        """Keep the pixels of numbered images, and return the batch as it is."""
         if self._kept:
             for position in batch.live:
                 item = batch.items[position]
@@ -91,7 +91,7 @@ class Copied(Protocol):
     """What gets copies of images."""
 
     def draw(self, items: Sequence[Item]) -> list[int]:
-        """The positions of the images that it gets a copy of."""
+        """Draw the images that it gets a copy of, by position."""
         ...
 
     def ask(self, copies: Sequence[Copy], patience_ms: int | None) -> None:

@@ -73,7 +73,7 @@ class Ensemble(Flow):
     async def _answer(
         self, batch: Batch[PixelSets], outcomes: Mapping[str, MemberOutcome], due: Sequence[int]
     ) -> Batch[Probabilities | MemberProbabilities]:
-        """The answer to some of the images, by position."""
+        """Answer some of the images, by position."""
         if len(due) < len(batch.items):
             batch, outcomes = batch.split(due), split(outcomes, due)
         ballots = merge_member_outputs(batch, outcomes, self._members.quorum)

@@ -179,7 +179,7 @@ class MemberClient:
             self._follow(self.ask(batch))
 
     def outcome(self, call: Call | None, waited_s: float | None) -> MemberOutcome:
-        """The answer to a call that was waited for `waited_s` seconds, or why there is none; None for no call."""
+        """Return the answer to a call that was waited for `waited_s` seconds, or its error; None for no call."""
         if call is None:
             return self.breaker.reason
         if not call.done():
@@ -191,7 +191,7 @@ class MemberClient:
         return self._result(call)
 
     def _result(self, call: Call) -> MemberOutcome:
-        """What a call that has ended has answered or raised; the log gets what is not for the caller."""
+        """Return the answer or the error of a call that has ended; the log gets causes that are not for the caller."""
         try:
             return call.result()
         except EnsembleError as err:
@@ -237,7 +237,7 @@ def _succeeded(call: Call) -> bool:
 
 
 def _fault(outcome: MemberOutcome) -> EnsembleError | None:
-    """The error of a member that failed on a batch; None if the callers are to blame, or the time."""
+    """Find the error of a member that failed on a batch; None if the callers are to blame, or the time."""
     errors = [outcome] if isinstance(outcome, EnsembleError) else [item.error for item in outcome.items]
     return next((err for err in errors if err and err.is_fault and not isinstance(err, DeadlineExceeded)), None)
 

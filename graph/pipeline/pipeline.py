@@ -102,7 +102,7 @@ class Intercepted(Flow):
         self._graph, self._interceptors = as_flow(graph), interceptors
 
     def parts(self, batch: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
-        """Encoded images to answers, in the parts that the graph returns."""
+        """Turn encoded images into answers, in the parts that the graph returns."""
         interceptors = [each for each in self._interceptors if each.sees(batch)]
         return self._seen(interceptors, batch) if interceptors else self._graph.parts(batch)
 

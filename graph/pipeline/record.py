@@ -60,17 +60,17 @@ class Record:
 
     @classmethod
     def of(cls, item: Item, answer: Answer) -> Record:
-        """The predictions of an answer and of its item."""
+        """Make a record of an answer and of its item."""
         votes = {name: vote.index for name, vote in item.predictions.items()}
         asked = answer.classification.asked
         return cls(answer.classification.index, votes, last=asked[-1] if asked else "", trials=Trials.of(item))
 
     def without(self, member: str) -> list[int]:
-        """The predictions of the members but one."""
+        """Return the predictions of the members but one."""
         return [index for name, index in self.members.items() if name != member]
 
     def others(self, replaced: str) -> dict[str, int]:
-        """The predictions that a shadow is compared with: the ensemble's, and that of the member it would replace."""
+        """Return the predictions that a shadow is compared with: the ensemble's, and that of the replaced member."""
         own = self.members.get(replaced)
         return {ENSEMBLE: self.index} if own is None else {ENSEMBLE: self.index, replaced: own}
 

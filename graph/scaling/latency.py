@@ -51,7 +51,7 @@ class LatencyTarget:
         self._decisions: TaggedCounter | None = None
 
     def __call__(self, ctx: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-        """The number of replicas, and no state of Serve's."""
+        """Decide the number of replicas; there is no state for Serve."""
         name = ctx.deployment_name
         found = measured(ctx.raw_metrics or {})
         if found is None:
@@ -78,7 +78,7 @@ class LatencyTarget:
         return held, {}
 
     def _most_of_late(self, now: float, wanted: int) -> int:
-        """The most that was needed in the last while, of which this is the newest."""
+        """Note how many replicas are needed now, and return the most that were needed in the last while."""
         while self._needed and self._needed[-1][1] <= wanted:
             self._needed.pop()
         self._needed.append((now, wanted))
@@ -103,7 +103,7 @@ class LatencyTarget:
 
 
 def measured(metrics: Mapping[str, Series]) -> tuple[Load, float] | None:
-    """The load that all replicas of a deployment report together, and how many calls have piled up.
+    """Sum the load that all replicas of a deployment report, and count the calls that have piled up.
 
     None if no replica has reported twice.
 
@@ -129,12 +129,12 @@ def measured(metrics: Mapping[str, Series]) -> tuple[Load, float] | None:
 
 
 def _last(of: Series) -> dict[Any, float]:
-    """What each replica reported last."""
+    """Return the last report of each replica."""
     return {replica: float(series[-1].value) for replica, series in of.items() if series}
 
 
 def _median(weighted: Sequence[tuple[float, float]]) -> float:
-    """The median of values with weights: a replica that has just come has few calls behind it, and they were slow."""
+    """Return the median of values with weights: a new replica has few calls behind it, and they were slow."""
     left = sum(weight for _, weight in weighted) / 2
     for value, weight in sorted(weighted):
         left -= weight

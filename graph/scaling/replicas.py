@@ -28,7 +28,7 @@ class Load:
 
 
 def waiting_longer(load: Load, servers: int, wait_s: float) -> float:
-    """The share of calls that wait longer than a time before one of so many servers is free.
+    """Return the share of calls that wait longer than a time before one of so many servers is free.
 
     Whether a call waits is Erlang's C formula, which takes durations to be exponential. Those of a model vary less, and
     then a queue is gone sooner: the tail falls faster, by the factor of Allen and Cunneen's approximation (Allen,
@@ -46,7 +46,7 @@ def waiting_longer(load: Load, servers: int, wait_s: float) -> float:
 
 
 def needed(load: Load, target_s: float, late: float, at_a_time: int, most: int) -> int:
-    """The least number of replicas with which at most a share of the calls takes longer than a target.
+    """Return the least number of replicas with which at most a share of the calls takes longer than a target.
 
     Args:
         load: what has to be done.

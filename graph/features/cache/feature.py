@@ -34,7 +34,7 @@ class Caching(Feature):
         return config.cache is not None and open_store(config.cache) is not None
 
     def around_predictions(self, predicts: Node[Any, Any]) -> Node[Any, Any]:
-        """The cache, before the node that predicts."""
+        """Put the cache before the node that predicts."""
         store, metrics = open_store(self._settings), CacheMetrics()
         metrics.follow(store)
         self._cache = Cache(predicts, store, self._identity, self._classes, metrics.cache, self._settings.per_key)

@@ -108,7 +108,7 @@ class Cache(Flow):
         self._versions: dict[tuple[str, str], Version] = {}
 
     async def parts(self, batch: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
-        """Encoded images to each member's scores, float32 [N,C] by name.
+        """Turn encoded images into each member's scores, float32 [N,C] by name.
 
         Remembered images don't wait for those that the members are asked about.
         """
@@ -169,7 +169,7 @@ class Cache(Flow):
         return b"ensemble:" + digest.digest()
 
     def _entry(self, content: bytes | None, item: Item) -> Entry | None:
-        """The entry in a store's content; None if there is none, or if it is stale or not made by this code."""
+        """Return the entry in a store's content; None if there is none, or if it is stale or not made by this code."""
         if content is None:
             return None
         try:
@@ -223,7 +223,7 @@ def _with_status(item: Item, status: CacheStatus) -> Item:
 def _entries(
     answer: Batch[MemberProbabilities], sent: Batch[Sequence[bytes]], positions: Sequence[int], took_s: float
 ) -> dict[int, Entry]:
-    """What to remember of the answer to some images of a batch, by position.
+    """Make the entries of the answer to some images of a batch, by position.
 
     Images that a member or a canary failed on, or that the load has cut short, are not remembered.
     """

@@ -13,7 +13,7 @@ FORM = 2
 
 
 def identity(config: EnsembleConfig, agreed: EnsembleSignature) -> bytes:
-    """A digest of the members' models, of their pixels, and in a cascade of what decides which members it asks."""
+    """Digest the members' models, their pixels, and the settings by which a cascade chooses members."""
     cascade = config.ensemble.cascade
     decides = {
         "form": FORM,

@@ -33,7 +33,7 @@ class Store:
     bytes_used = 0
 
     def __len__(self) -> int:
-        """The number of its entries in this process."""
+        """Count its entries in this process."""
         return 0
 
     def has(self, key: bytes) -> bool:
@@ -41,7 +41,7 @@ class Store:
         return False
 
     async def look_up(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
-        """The content of each key; None where there is none. Never raises."""
+        """Look up the content of each key; None where there is none. Never raises."""
         raise NotImplementedError
 
     def keep(self, key: bytes, content: bytes) -> None:

@@ -35,7 +35,7 @@ class Comparison:
         self._work = Background()
 
     def draw(self, items: Sequence[Item]) -> list[int]:
-        """The positions of the images to compare: all that the canary answers, or none."""
+        """Draw the images to compare, by position: all that the canary answers, or none."""
         is_spared = self._trial.compared >= AT_FIRST and self._random.random() >= LATER
         if is_spared or self._work.is_busy:
             return []

@@ -58,7 +58,7 @@ class Canaries(Feature):
         return any(member.canary is not None for member in config.members)
 
     def around_asker(self, asker: Node[Any, Any]) -> Node[Any, Any]:
-        """The tap, and after it the members."""
+        """Put the tap before the members."""
         return Pipeline(self._tap, asker)
 
 

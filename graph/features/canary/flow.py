@@ -44,7 +44,7 @@ class Canary:
         self._watched = Background()
 
     async def __call__(self, batch: Batch[Images]) -> Batch[Probabilities]:
-        """What a member takes to float32 [N,C]; the items say which version has answered."""
+        """Turn the member's inputs into float32 [N,C]; the items say which version has answered."""
         mine = [position for position in batch.live if self._trial.name in Trials.of(batch.items[position])]
         if not mine:
             return await self._ask_stable(batch)
@@ -68,7 +68,7 @@ class Canary:
         return answer
 
     async def _ask_canary(self, batch: Batch[Images]) -> Batch[Probabilities]:
-        """The canary's answer; for images that it does not answer, the stable version's."""
+        """Ask the canary; images that it does not answer get the stable version's answer."""
         began = time.perf_counter()
         fair_s = self._fair_s(len(batch.items))
         left_s = patience_s(batch, None, self._turns)
@@ -102,7 +102,7 @@ class Canary:
         return min(may_take, self._trial.patience_s(images) or may_take)
 
     def _answer(self, call: Call, images: int) -> Batch[Probabilities] | None:
-        """The result of a call; None if it failed, or if it has not ended and is cancelled."""
+        """Return the result of a call; None if it failed, or if it has not ended and is cancelled."""
         error: BaseException = TimeoutError("it took too long")
         try:
             if call.done():
@@ -114,7 +114,7 @@ class Canary:
         return None
 
     async def _go_on(self, batch: Batch[Images], call: Call, began: float, left_s: float) -> Batch[Probabilities]:
-        """The stable version's answer to images whose deadlines are too short to wait for the canary's fair time."""
+        """Ask the stable version about images whose deadlines are too short for the canary's fair time."""
         stable = asyncio.ensure_future(self._stable(batch))
         if self._watched.is_busy:
             call.cancel()
@@ -138,19 +138,19 @@ class Canary:
             self._trial.note("canary", [batch.items[position] for position in live], failed, seconds)
 
     def _renamed(self, batch: Batch[Probabilities]) -> Batch[Probabilities]:
-        """The canary's answer as the member's."""
+        """Rename the canary's answer as the member's."""
         names = {f"{self._trial.name}{SUFFIX}": self._trial.name}
         versions = ({names.get(name, name): v for name, v in item.versions.items()} for item in batch.items)
         pairs = zip(batch.items, versions, strict=True)
         return Batch(batch.payload, tuple(replace(item, versions=version) for item, version in pairs))
 
     def _untried(self, batch: Batch[Probabilities]) -> Batch[Probabilities]:
-        """The images without the trial, as the stable version has answered them."""
+        """Remove the trial from images that the stable version has answered."""
         name = self._trial.name
         left = (Trials(tuple(each for each in Trials.of(item) if each != name)) for item in batch.items)
         return Batch(batch.payload, tuple(item.with_note(note) for item, note in zip(batch.items, left, strict=True)))
 
 
 def _with_steps(batch: Batch[Images], answer: Batch[Probabilities]) -> tuple[Item, ...]:
-    """The images with the steps that the canary has noted."""
+    """Give the images the steps that the canary has noted."""
     return tuple(replace(item, steps=then.steps) for item, then in zip(batch.items, answer.items, strict=True))

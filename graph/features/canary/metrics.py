@@ -53,7 +53,7 @@ class CanaryMetrics:
         self._duration.observe(seconds, member, role)
 
     def figures(self, trial: Trial) -> CanaryStats:
-        """What `/stats` reports about a canary."""
+        """Return the figures of a canary for `/stats`."""
         name = trial.name
         canary, stable = (self._version(name, role, seconds) for role, seconds in trial.seconds.items())
         agreed, differed = (self.compared[name, outcome] for outcome in (True, False))

@@ -227,7 +227,7 @@ class Trial:
         self._metrics.predictions.add(self.name, "canary" if by_canary else "stable", str(version), agrees)
 
     def figures(self) -> CanaryStats:
-        """What `/stats` reports about it."""
+        """Return the figures for `/stats`."""
         return self._metrics.figures(self)
 
     @property
@@ -273,5 +273,5 @@ class Trial:
 
 
 def client(by: Caller) -> str:
-    """The sender of an image, whose evidence alone does not decide: the name of its key, or its address."""
+    """Name the sender of an image, whose evidence alone does not decide: by its key, or its address."""
     return by.name or by.headers.get(ADDRESS, "")

@@ -60,7 +60,7 @@ class Audit:
         self._seen: list[deque[tuple[float, bool]]] = [deque(maxlen=WINDOW) for _ in members]
 
     def draw(self, exits: Sequence[int]) -> list[int]:
-        """Some of the exits."""
+        """Draw some of the exits."""
         return [image for image in exits if self._random.random() < self._share]
 
     def drop(self, stage: int, count: int) -> None:
@@ -111,5 +111,5 @@ class Audit:
 
 
 def interval(differs: Sequence[bool]) -> Interval | None:
-    """The share that differs with its 95 % interval: low, mean, high; None of fewer than `FEWEST`."""
+    """Return the share that differs with its 95 % interval: low, mean, high; None of fewer than `FEWEST`."""
     return None if len(differs) < FEWEST else wilson(sum(differs), len(differs))

@@ -40,7 +40,7 @@ class Cascading(Feature):
         return config.ensemble.cascade is not None
 
     def asker(self, members: Mapping[str, Member], combiner: Node[Any, Any], combined: bool) -> Node[Any, Any]:
-        """The cascade."""
+        """Make the cascade."""
         load = self._load_state()
         return Cascade(members, combiner, self._asking, self._settings, self._audit, load, combined=combined)
 

@@ -62,19 +62,19 @@ class Stage:
     combined: Batch[Probabilities]
 
     def sure(self, threshold: float) -> list[int]:
-        """The images whose largest probability reaches the threshold, or that the combiner has failed."""
+        """Return the images whose largest probability reaches the threshold, or that the combiner has failed."""
         row_of = {place: row for row, place in enumerate(self.combined.live)}
         reached = self.combined.payload.max(axis=1, initial=0.0) >= threshold
         return [image for place, image in enumerate(self.judged) if place not in row_of or reached[row_of[place]]]
 
     def exits(self, threshold: float) -> dict[int, Exit]:
-        """The images whose largest probability reaches the threshold, by position."""
+        """Return the images whose largest probability reaches the threshold, by position."""
         rows = zip(self.combined.live, self.combined.payload, strict=True)
         found = {self.judged[place]: (float(row.max()), int(row.argmax())) for place, row in rows}
         return {image: found[image] for image in self.sure(threshold) if image in found}
 
     def part(self, leaving: Sequence[int], asked: tuple[str, ...], load_shed: Container[int], combined: bool) -> Part:
-        """The images that leave, judged ones first; those that are `load_shed` would stay if the load were lower."""
+        """Take out the images that leave, judged ones first; those of `load_shed` would stay if the load were lower."""
         place_of = {image: place for place, image in enumerate(self.judged)}
         images = [image for image in leaving if image in place_of]
         kept = self.combined
@@ -151,7 +151,7 @@ class Cascade(Flow):
                 return
 
     def _thresholds(self, batch: Batch[PixelSets]) -> tuple[Sequence[float], list[bool]]:
-        """The thresholds in force, and which images every member is to be asked about."""
+        """Return the thresholds in force, and which images every member is to be asked about."""
         if self._load is None:
             return self._exit_at, [item.options.quality == "full" for item in batch.items]
         self._load.see(batch)
@@ -173,7 +173,7 @@ class Cascade(Flow):
     async def _stage(
         self, batch: Batch[PixelSets], outcomes: dict[str, MemberOutcome], full: Sequence[bool] | None
     ) -> Stage:
-        """The predictions so far; `full` says which images every member is asked about, None after the last member."""
+        """Combine the predictions so far; `full` says which images every member is asked about, None after the last."""
         # An image may still fail on as many members as the quorum can do without.
         ballots = merge_member_outputs(
             batch, outcomes, len(outcomes) - (len(self._members.clients) - self._members.quorum)
@@ -238,5 +238,5 @@ def _noted(item: Item, asked: tuple[str, ...], load_shed: bool) -> Item:
 
 
 def _named(positions: Sequence[int], part: Part) -> Part:
-    """A part of the images that are left, by their positions in the batch that came."""
+    """Return a part of the images that are left, by their positions in the batch that came."""
     return [positions[place] for place in part[0]], part[1]

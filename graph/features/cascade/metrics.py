@@ -63,7 +63,7 @@ class ExitStats(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def exit_stats(members: Sequence[str], exit_at: Sequence[float], audit: Audit | None) -> dict[str, ExitStats]:
-    """The figures by member."""
+    """Return the figures by member."""
     if audit is None:
         return {member: ExitStats(threshold) for member, threshold in zip(members, exit_at, strict=True)}
     return {

@@ -14,7 +14,7 @@ from graph.features.feedback.labels import MAX_LABELS, TakesLabel, TrueLabel, ta
 
 
 def calls(take: TakesLabel) -> Calls:
-    """The service's one method; `take` takes the labels."""
+    """Make the service's one method; `take` takes the labels."""
 
     async def handler(request: pb.LabelRequest, call: Call) -> Message:
         errors = await taken(take, _read, request.labels, call.caller.name)

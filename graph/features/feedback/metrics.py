@@ -22,7 +22,7 @@ class FeedbackMetrics:
         )
 
     def figures(self, remembered: int) -> FeedbackStats:
-        """What `/stats` reports; `remembered` answers still accept their labels."""
+        """Return the figures for `/stats`; `remembered` answers still accept their labels."""
         shares: dict[str, dict[str, dict[str, Proportion]]] = {}
         for kind, name, version in sorted({tuple(map(str, key[:3])) for key in self.answers.counts}):
             right, wrong = (self.answers.counts[kind, name, version, outcome] for outcome in (True, False))

@@ -38,7 +38,7 @@ DECODER = msgspec.json.Decoder(TrueLabel)
 
 
 def routes(ingress: Ingress, take: TakesLabel) -> Routes:
-    """The one path; the ingress admits the requests, and `take` takes the labels."""
+    """Make the one path; the ingress admits the requests, and `take` takes the labels."""
 
     async def handler(request: Request, call: Call) -> Response:
         body, _ = await bodies.document(request, ingress.capacity, call.caller, bodies.Limit(MAX_BYTES))

@@ -46,7 +46,7 @@ class Feedback(msgspec.Struct):
 
 
 def routes(ingress: Ingress, take: TakesLabel, classes: int) -> Routes:
-    """The one path; the ingress admits the requests, and `take` takes the labels, of so many classes."""
+    """Make the one path; the ingress admits requests, and `take` takes the labels, of so many classes."""
 
     async def handler(request: Request, call: Call) -> Response:
         # A client sends its request and the answer along.
@@ -68,7 +68,7 @@ def routes(ingress: Ingress, take: TakesLabel, classes: int) -> Routes:
 
 
 def calls(take: TakesLabel, classes: int) -> Calls:
-    """The method; `take` takes the labels, of so many classes."""
+    """Make the method; `take` takes the labels, of so many classes."""
 
     async def handler(request: pb.Feedback, call: Call) -> Message:
         data, truth = request.truth.data, request.truth
@@ -84,7 +84,7 @@ def calls(take: TakesLabel, classes: int) -> Calls:
 
 
 def _rows(shape: Sequence[int], values: Sequence[float]) -> list[Any]:
-    """The rows of a tensor, or its values if it has one in each row."""
+    """Return the rows of a tensor, or its values if it has one in each row."""
     if shape and math.prod(shape) != len(values):
         raise InvalidParameter(f"the truth's tensor has {len(values)} values; its shape is another")
     width = shape[-1] if len(shape) > 1 else 1
@@ -92,7 +92,7 @@ def _rows(shape: Sequence[int], values: Sequence[float]) -> list[Any]:
 
 
 def _class(row: list[Any], classes: int) -> Any:
-    """The label in a row of its own, or the index of the class with a 1."""
+    """Return the label in a row of its own, or the index of the class with a 1."""
     if len(row) == 1:
         return row[0]
     if len(row) != classes or row.count(1) != 1 or row.count(0) != classes - 1:

@@ -125,7 +125,7 @@ class FeedbackStore:
         record.set_label(truth)
 
     def _found(self, request: str, label: str | int, place: int, key: str) -> tuple[Record, int]:
-        """The record of an answer without a label, and the index of the class."""
+        """Return the record of an answer without a label, and the index of the class."""
         if not self.is_class(label):
             raise UnknownLabel(
                 f"{str(label)[:MAX_QUOTED]!r} is no class; there are {len(self._labels)}, by name or index"
@@ -146,5 +146,5 @@ class FeedbackStore:
         self._metrics.answers.add(kind, name, version, right)
 
     def figures(self) -> FeedbackStats:
-        """What `/stats` reports about it."""
+        """Return the figures for `/stats`."""
         return self._metrics.figures(self._remembered)

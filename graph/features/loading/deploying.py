@@ -32,7 +32,7 @@ TIMEOUT_S, LOOK_EVERY_S = 20.0, 0.2
 
 
 def loadable(config: EnsembleConfig) -> dict[str, LocalMember]:
-    """The members that can be loaded and unloaded, by name."""
+    """Return the members that can be loaded and unloaded, by name."""
     # A canary is compared with the version that its member began with.
     return {each.name: each for each in config.voters if isinstance(each, LocalMember) and each.canary is None}
 
@@ -86,7 +86,7 @@ def deploy(dashboard: str, application: str, config: EnsembleConfig, change: Cha
 
 
 def fitting(config: EnsembleConfig, agreed: EnsembleSignature, change: Change) -> int:
-    """The version to load, after checking that it can take the place of the one that is served.
+    """Choose the version to load, and check that it can take the place of the one that is served.
 
     Raises:
         NotFound: there is no such version.
@@ -113,7 +113,7 @@ def fitting(config: EnsembleConfig, agreed: EnsembleSignature, change: Change) -
 
 
 def redeployable(deployed: Mapping[str, Any]) -> dict[str, Any]:
-    """What Serve reports about itself, as a configuration that changes nothing."""
+    """Turn Serve's report about itself into a configuration that changes nothing."""
     kept = {name: deployed.get(name) for name in ("proxy_location", "http_options", "grpc_options", "target_capacity")}
     configs = [each["deployed_app_config"] for each in deployed["applications"].values()]
     applications = [deepcopy(config) for config in configs if config is not None]
@@ -121,7 +121,7 @@ def redeployable(deployed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def redeployed(deployed: Mapping[str, Any], application: str, config: EnsembleConfig, change: Change) -> dict[str, Any]:
-    """What Serve reports about itself, as the configuration with the change.
+    """Turn Serve's report about itself into the configuration with the change.
 
     Raises:
         Conflict: the quorum needs the member, or the application was not deployed by a configuration.
@@ -148,7 +148,7 @@ def redeployed(deployed: Mapping[str, Any], application: str, config: EnsembleCo
 
 
 def _user_config(application: dict[str, Any], deployment: str) -> dict[str, Any]:
-    """The `user_config` of a deployment, to be changed; an empty one if there is none."""
+    """Return the `user_config` of a deployment, to be changed; an empty one if there is none."""
     listed = application.setdefault("deployments", [])
     entry = next((each for each in listed if each["name"] == deployment), None)
     if entry is None:
@@ -158,7 +158,7 @@ def _user_config(application: dict[str, Any], deployment: str) -> dict[str, Any]
 
 
 def _deployed(client: httpx.Client, application: str) -> dict[str, Any]:
-    """What Serve reports about itself, as soon as the application is not being deployed.
+    """Read Serve's report about itself, as soon as the application is not being deployed.
 
     Raises:
         NotReady: it still is after `TIMEOUT_S`.

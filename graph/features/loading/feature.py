@@ -49,11 +49,11 @@ class Loading(Feature):
         return self._gates.settings.unloaded
 
     def routes(self, service: Service) -> Routes:
-        """The extension's paths."""
+        """Make the extension's paths."""
         self._control.members = service.members
         return routes.routes(service.ingress, self._control)
 
     def calls(self, service: Service) -> Calls:
-        """The extension's methods."""
+        """Make the extension's methods."""
         self._control.members = service.members
         return grpc.calls(self._control)

@@ -45,7 +45,7 @@ class UnloadGate:
             raise ConfigurationError(f"unloaded: {list(settings.unloaded)}: {NEEDED}")
 
     def before(self, nodes: Mapping[str, Node[Any, Any]]) -> dict[str, Node[Any, Any]]:
-        """The nodes by name, each member that can be unloaded behind its gate."""
+        """Put each member that can be unloaded behind its gate; returns all nodes by name."""
         return {name: self._before(name, node) if name in self.names else node for name, node in nodes.items()}
 
     def _before(self, name: str, node: Node[P, Probabilities]) -> Node[P, Probabilities]:

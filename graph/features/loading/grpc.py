@@ -17,7 +17,7 @@ from graph.features.loading.parameters import MAX_BYTES
 
 
 def calls(control: ModelControl) -> Calls:
-    """The extension's methods."""
+    """Make the extension's methods."""
 
     def rpc(change: Callable[[str, Mapping[str, Any]], Awaitable[None]], answer: type[Message]) -> Rpc:
         async def handler(request: Any, call: Call) -> Message:

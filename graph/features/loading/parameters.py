@@ -27,7 +27,7 @@ DECODER = msgspec.json.Decoder(Config, strict=False)
 
 
 def version_to_load(parameters: Mapping[str, Any]) -> int | None:
-    """The version to load, by the parameter `version` or by Triton's `config`; None for the highest.
+    """Read the version to load from the parameter `version` or Triton's `config`; None for the highest.
 
     Raises:
         InvalidParameter: there is another parameter, or the version is none.

@@ -27,7 +27,7 @@ class RepositoryRequest(msgspec.Struct):
 
 
 def routes(ingress: Ingress, control: ModelControl) -> Routes:
-    """The extension's paths; the ingress admits the requests."""
+    """Make the extension's paths; the ingress admits the requests."""
 
     def route(change: Callable[[str, Mapping[str, Any]], Awaitable[None]], summary: str) -> Route:
         async def handler(request: Request, call: Call) -> Response:

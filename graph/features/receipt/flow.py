@@ -65,7 +65,7 @@ class ReceiptInterceptor(Interceptor):
 
 
 def costs(item: Item) -> list[NodeCost]:
-    """What each node that worked on an image took for it: an equal share of the node's batch."""
+    """Return each node's cost of an image: an equal share of the node's batch."""
     notes: dict[str, list[Note]] = defaultdict(list)
     for step in item.steps:
         notes[step.note.node].append(step.note)
@@ -80,7 +80,7 @@ def _cost(node: str, notes: Sequence[Note]) -> NodeCost:
 
 
 def _share(notes: Sequence[Note], name: str) -> float | None:
-    """An image's share of what its node has noted, in all batches of that node that it was in; None if one has not."""
+    """Sum an image's shares of what its node noted, in all its batches; None if one has no such note."""
     shares = [
         float(note.attributes[name]) / int(note.attributes["ensemble.batch.size"])
         for note in notes

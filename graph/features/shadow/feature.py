@@ -51,5 +51,5 @@ class Shadows(Feature):
         return bool(config.shadows)
 
     def around_asker(self, asker: Node[Any, Any]) -> Node[Any, Any]:
-        """The tap, and after it the members."""
+        """Put the tap before the members."""
         return Pipeline(self._tap, asker)

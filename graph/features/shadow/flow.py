@@ -84,7 +84,7 @@ class Shadow:
         self._work = Background()
 
     def draw(self, items: Sequence[Item]) -> list[int]:
-        """The positions of the images that it gets a copy of; none while it or the ingress is busy.
+        """Draw the images that it gets a copy of, by position; none while it or the ingress is busy.
 
         An image whose notes decide predictions is left out: it would compare the shadow with a mix of versions.
         """
@@ -140,5 +140,5 @@ class Shadow:
         self._metrics.images.add(self.name, result, count=images)
 
     def figures(self) -> ShadowStats:
-        """What `/stats` reports about it."""
+        """Return the figures for `/stats`."""
         return self._metrics.figures(self.name, self._replaces)

@@ -30,7 +30,7 @@ class ShadowMetrics:
         self.labelled: Counter[tuple[str, str, bool, bool]] = Counter()
 
     def figures(self, name: str, replaces: str) -> ShadowStats:
-        """What `/stats` reports about a shadow, and the member that it replaces."""
+        """Return the figures of a shadow for `/stats`, and the member that it replaces."""
         agreed = self.predictions.counts
         others = dict.fromkeys(str(other) for shadow, other, _ in agreed if shadow == name)
         agrees = {other: (agreed[name, other, True], agreed[name, other, False]) for other in others}
