@@ -20,9 +20,8 @@ from deployments.serving.node_replica import NodeDeployment
 from deployments.serving.spec import IngressSpec
 from graph.composition import Compose, build_graph, ensemble
 from graph.config import EnsembleConfig, parse
-from graph.defaults import pinning
 from graph.features.listed import Wanted, wanted
-from graph.placement import Factory, NodeSpec, node_specs
+from graph.placement import Factory, NodeSpec, node_specs, pinning
 from graph.rules import warnings_of_arguments
 from graph.sections import EnsembleSettings
 from graph.signature import EnsembleSignature, resolve_signatures

@@ -26,7 +26,7 @@ from ensemble_capacity.load.load import Arrivals, Closed, Target
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import Records, between, latency_ms, quantile, with_failures
 from ensemble_capacity.plan.server import serving
-from graph.scaling.replicas import Load, needed
+from graph.scaling.latency import Load, needed
 from lab.experiments.sleeping import SLEEP_S
 from scripts.errors import errors_in_one_line, positive
 from scripts.flags import described

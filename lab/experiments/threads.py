@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from deployments.cpus import available_cpus
-from graph.defaults import share_of_threads
+from graph.placement import share_of_threads
 from lab.benchmark.systems import OURS, running
 from lab.benchmark.workloads import MEMBERS, workload
 from lab.experiments.experiment import Experiment, Groups, Here, Part, Rows, check_photographs

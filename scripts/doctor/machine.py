@@ -16,7 +16,7 @@ from deployments.cpus import available_cpus
 from deployments.members.local import LocalMember
 from deployments.ray_internals.address import is_in_cluster
 from graph.config import EnsembleConfig
-from graph.defaults import share_of_threads, sharing
+from graph.placement import share_of_threads, sharing
 from scripts.configuration import replicas_at_start
 from scripts.doctor.finding import Finding
 from scripts.errors import ScriptError

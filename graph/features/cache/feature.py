@@ -2,17 +2,74 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any
+
+from ray.serve.metrics import Counter
 
 from deployments.contract.item import Item
 from deployments.contract.nodes import Node
+from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
 from graph.features.cache.flow import Cache
-from graph.features.cache.identity import identity
-from graph.features.cache.metrics import CacheMetrics
-from graph.features.cache.stores import open_store
+from graph.features.cache.stores import Store, open_store
 from graph.features.feature import Feature, Site
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
+
+# The version of the entries' format.
+FORM = 2
+
+
+def identity(config: EnsembleConfig, agreed: EnsembleSignature) -> bytes:
+    """Digest the members' models, their pixels, and the settings by which a cascade chooses members."""
+    cascade = config.ensemble.cascade
+    decides = {
+        "form": FORM,
+        "members": agreed.identities,
+        "pixels": {name: agreed.preprocessing[name].key for name in agreed.identities},
+        "cascade": None
+        if cascade is None
+        else {
+            **cascade.model_dump(include={"order", "exit_at"}),
+            "method": config.combiner.method,
+            "weights": config.combiner.weights or config.weights,
+        },
+    }
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).digest()
+
+
+class CacheMetrics:
+    """What the ingress counts of its cache."""
+
+    def __init__(self) -> None:
+        self.images = TaggedCounter(
+            "ensemble_cache_images",
+            "Images by the cache's result: hit, miss, or passed at the caller's wish.",
+            "result",
+        )
+        self._saved = Counter(
+            "ensemble_cache_saved_seconds",
+            description="Time that decoding and the members took for images that were then cached.",
+        )
+        self._bytes = TaggedGauge("ensemble_cache_bytes", "Memory of the cached images.")
+        self._entries = TaggedGauge("ensemble_cache_entries", "Images cached in memory.")
+
+    def cache(self, hits: int, misses: int, passed: int, saved_s: float) -> None:
+        """Count the images of a batch, and the time that was saved."""
+        for result, count in (("hit", hits), ("miss", misses), ("passed", passed)):
+            self.images.add(result, count=count)
+        if saved_s > 0:
+            self._saved.inc(saved_s)
+
+    def follow(self, store: Store) -> None:
+        """Report what the store holds."""
+
+        def report() -> None:
+            self._bytes.set(store.bytes_used)
+            self._entries.set(len(store))
+
+        report_periodically(report, "cache metrics")
 
 
 class Caching(Feature):

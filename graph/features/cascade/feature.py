@@ -9,8 +9,7 @@ from typing import Any
 from deployments.contract.nodes import Node
 from deployments.ingress.extension import Report
 from graph.features.cascade.audit import Audit
-from graph.features.cascade.flow import Cascade
-from graph.features.cascade.load import LoadState
+from graph.features.cascade.flow import Cascade, LoadState
 from graph.features.cascade.metrics import AuditMetrics, ExitStats, exit_stats, follow_load
 from graph.features.feature import Feature, Site
 from graph.pipeline.member_client import Member

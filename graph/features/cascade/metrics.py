@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
 from graph.features.cascade.audit import Audit
-from graph.features.cascade.load import LoadState
+from graph.features.cascade.flow import LoadState
 from graph.features.proportion import Proportion, proportion
 
 

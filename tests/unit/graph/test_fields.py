@@ -23,8 +23,8 @@ from deployments.tensors import convert_pixels
 from graph import rules
 from graph.app import build
 from graph.config import EnsembleConfig, parse
-from graph.defaults import pinning
 from graph.features.cache.stores import open_store
+from graph.placement import pinning
 from graph.sections import LoadingSettings
 from graph.signature import resolve_signatures
 from scripts.configuration import check, check_arguments, ineffective, why_serve

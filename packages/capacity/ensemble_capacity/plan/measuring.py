@@ -36,7 +36,7 @@ from ensemble_capacity.plan.profile import FIGURES, Check, Curve, Placement, Poi
 from ensemble_capacity.plan.scenario import Scenario, every_member
 from ensemble_capacity.plan.server import loaded, serving
 from graph.config import EnsembleConfig
-from graph.defaults import make
+from graph.placement import make
 from graph.signature import EnsembleSignature
 from scripts import configuration
 from scripts.errors import ScriptError

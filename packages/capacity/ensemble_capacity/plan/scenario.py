@@ -11,7 +11,7 @@ from deployments.contract.settings import Placement as NodePlacement
 from deployments.cpus import available_cpus
 from deployments.ingress.settings import IngressSettings
 from deployments.members.local import LocalMember
-from graph.defaults import share_of_threads, sharing
+from graph.placement import share_of_threads, sharing
 from scripts import configuration
 from scripts.errors import ScriptError
 

@@ -8,8 +8,7 @@ import pytest
 
 from deployments.contract.autoscaling_stats import AutoscalingStats
 from deployments.contract.errors import ConfigurationError
-from graph.scaling.latency import LatencyTarget, measured
-from graph.scaling.replicas import Load, needed, waiting_longer
+from graph.scaling.latency import LatencyTarget, Load, measured, needed, waiting_longer
 
 
 @dataclass

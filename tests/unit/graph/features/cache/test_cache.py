@@ -16,8 +16,8 @@ from deployments.contract.item import Item
 from deployments.contract.nodes import Flow
 from deployments.contract.options import Options
 from ensemble_serving.answer import CacheStatus
+from graph.features.cache.feature import CacheMetrics
 from graph.features.cache.flow import DECODER, Cache
-from graph.features.cache.metrics import CacheMetrics
 from graph.features.cache.stores import Memory
 from graph.features.cascade.flow import CascadeNote
 from graph.pipeline.record import Trials

@@ -1,7 +1,7 @@
 import pytest
 
 from graph.config import parse
-from graph.features.cache.identity import identity
+from graph.features.cache.feature import identity
 from graph.signature import resolve_signatures
 from tests.networks import brightness, constant, one_hot, store
 

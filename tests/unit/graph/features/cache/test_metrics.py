@@ -1,6 +1,6 @@
 from deployments.observe import metrics as observed
 from graph.features.cache import metrics
-from graph.features.cache.metrics import CacheMetrics
+from graph.features.cache.feature import CacheMetrics
 from tests.metrics import recorded
 
 

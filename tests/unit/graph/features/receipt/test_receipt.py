@@ -13,8 +13,7 @@ from deployments.contract.errors import InvalidImage
 from deployments.contract.item import PROCESS, Item, Note, Step
 from deployments.contract.options import Options
 from deployments.labeler import Labeler, LabelerSettings
-from graph.features.receipt.feature import Receipts
-from graph.features.receipt.flow import costs
+from graph.features.receipt.feature import Receipts, costs
 from graph.pipeline.ensemble import Ensemble
 from graph.pipeline.member_client import Member
 from graph.pipeline.pipeline import Intercepted, Pipeline
