@@ -154,7 +154,8 @@ class Combiner:
                 for position, row in enumerate(selected.tolist()):
                     every = own[position].tobytes() if keeps_all[row] else b""
                     predictions[row][name] = MemberPrediction(winners[position], best[position], every)
-        return work.done(combined, lambda row: {"predictions": predictions[row]})
+        noted = [{"predictions": each} for each in predictions]
+        return work.done(combined, noted.__getitem__)
 
     def _weights(self, names: Sequence[str]) -> list[float]:
         """Return the weights of the members that answered; equal weights if all of them are 0."""

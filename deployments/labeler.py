@@ -61,7 +61,7 @@ class Labeler:
             members={name: self._member(each, top) for name, each in item.predictions.items()}
             if options.members
             else None,
-            **_fields(item.extras),
+            **(_fields(item.extras) if item.extras else {}),
         )
         return Answer(classification, row)
 

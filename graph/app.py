@@ -71,7 +71,7 @@ def _application(
         labels=agreed.labels,
         members=infos,
         weights={**dict.fromkeys(config.weights, 0.0), **(config.combiner.weights or config.weights)},
-        strategy=strategy(config),
+        strategy=strategy(config, features),
         services=services(nodes),
         edges=config.edges,
         access=config.access,
@@ -90,15 +90,11 @@ def services(nodes: dict[str, NodeSpec]) -> dict[str, str]:
     return {ROOT: root, **{recipe.operation: recipe.deployment for recipe in nodes.values()}}
 
 
-def strategy(config: EnsembleConfig) -> str:
-    """How the members' answers become one, in words, for the page."""
-    method, count, cascade = config.combiner.method.replace("_", " "), len(config.voters), config.ensemble.cascade
+def strategy(config: EnsembleConfig, features: Sequence[Wanted] = ()) -> str:
+    """Describe how the members' answers become one, for the page."""
+    method, count = config.combiner.method.replace("_", " "), len(config.voters)
     together = f"{method} of {count} members, of which {config.ensemble.quorum or count} must answer"
-    if cascade is None:
-        return together
-    first, *others = cascade.order
-    turns = (f"then {name} below {below:g}" for name, below in zip(others, cascade.exit_at, strict=True))
-    return f"cascade: {', '.join((first, *turns))}; {together}"
+    return "; ".join(filter(None, (*(each.feature.describe(config) for each in features), together)))
 
 
 def _placed(name: str, recipe: NodeSpec, listens: bool) -> Application | Factory:

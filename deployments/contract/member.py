@@ -192,7 +192,8 @@ def predicted(
         logger.error(message, member, len(invalid), hint, work.batch.traces, extra=ids)
         scores, versions = scores[finite], [versions[row] for row in np.flatnonzero(finite).tolist()]
         noted["errors"] = dict.fromkeys(invalid, InferenceFailed(f"member {member!r} answered no probabilities"))
-    return work.done(scores, lambda row: {"versions": {member: versions[row]}}, **noted)
+    answered = [{"versions": {member: version}} for version in versions]
+    return work.done(scores, answered.__getitem__, **noted)
 
 
 def failed(work: Work[Any], error: EnsembleError, **noted: Any) -> Batch[Probabilities]:

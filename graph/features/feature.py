@@ -77,6 +77,19 @@ class Feature(Extension):
         """
         return False
 
+    @classmethod
+    def decides(cls, config: EnsembleConfig) -> Any:
+        """Return the part of a configuration by which this changes predictions; it enters the keys of a cache.
+
+        It is data that JSON can hold; None for nothing.
+        """
+        return None
+
+    @classmethod
+    def describe(cls, config: EnsembleConfig) -> str:
+        """Describe in words, for the page, how this changes the way from members to answers; empty for not at all."""
+        return ""
+
     def asker(self, members: Mapping[str, Member], combiner: Node[Any, Any], combined: bool) -> Node[Any, Any] | None:
         """Make a node that asks the members in another way than all side by side; None for no other way.
 

@@ -14,6 +14,7 @@ from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_perio
 from graph.features.cache.flow import Cache
 from graph.features.cache.stores import Store, open_store
 from graph.features.feature import Feature, Site
+from graph.features.listed import wanted
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 
@@ -22,19 +23,13 @@ FORM = 2
 
 
 def identity(config: EnsembleConfig, agreed: EnsembleSignature) -> bytes:
-    """Digest the members' models, their pixels, and the settings by which a cascade chooses members."""
-    cascade = config.ensemble.cascade
+    """Digest the members' models, their pixels, and what features change predictions by."""
+    features = {each.feature.__qualname__: each.feature.decides(config) for each in wanted(config)}
     decides = {
         "form": FORM,
         "members": agreed.identities,
         "pixels": {name: agreed.preprocessing[name].key for name in agreed.identities},
-        "cascade": None
-        if cascade is None
-        else {
-            **cascade.model_dump(include={"order", "exit_at"}),
-            "method": config.combiner.method,
-            "weights": config.combiner.weights or config.weights,
-        },
+        "features": {name: decided for name, decided in features.items() if decided is not None},
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).digest()
 

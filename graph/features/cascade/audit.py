@@ -100,7 +100,7 @@ class Audit:
         self._seen[stage] = deque(surest[:kept], maxlen=WINDOW)
         self._metrics.tightened.add(self._members[stage])
 
-    def counted(self) -> list[tuple[int, int]]:
+    def count_differing(self) -> list[tuple[int, int]]:
         """Of each stage how many of its last audited exits differ, and how many there are."""
         return [(sum(differs for _, differs in list(seen)), len(seen)) for seen in self._seen]
 

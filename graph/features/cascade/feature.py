@@ -38,6 +38,26 @@ class Cascading(Feature):
         """Whether there is a section `ensemble.cascade`."""
         return config.ensemble.cascade is not None
 
+    @classmethod
+    def decides(cls, config: EnsembleConfig) -> Any:
+        """Return what decides which members are asked."""
+        assert config.ensemble.cascade is not None
+        return {
+            **config.ensemble.cascade.model_dump(include={"order", "exit_at"}),
+            "method": config.combiner.method,
+            "weights": config.combiner.weights or config.weights,
+        }
+
+    @classmethod
+    def describe(cls, config: EnsembleConfig) -> str:
+        """Describe the order of the members, and when an image exits."""
+        assert config.ensemble.cascade is not None
+        first, *others = config.ensemble.cascade.order
+        turns = (
+            f"then {name} below {below:g}" for name, below in zip(others, config.ensemble.cascade.exit_at, strict=True)
+        )
+        return f"cascade: {', '.join((first, *turns))}"
+
     def asker(self, members: Mapping[str, Member], combiner: Node[Any, Any], combined: bool) -> Node[Any, Any]:
         """Make the cascade."""
         load = self._load_state()

@@ -68,5 +68,5 @@ def exit_stats(members: Sequence[str], exit_at: Sequence[float], audit: Audit | 
         return {member: ExitStats(threshold) for member, threshold in zip(members, exit_at, strict=True)}
     return {
         member: ExitStats(threshold, audit.at_most, proportion(*counted))
-        for member, threshold, counted in zip(members, audit.exit_at, audit.counted(), strict=True)
+        for member, threshold, counted in zip(members, audit.exit_at, audit.count_differing(), strict=True)
     }

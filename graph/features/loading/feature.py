@@ -35,7 +35,7 @@ class Loading(Feature):
         self._control = ModelControl(config.access.operators, self._gates, deploy)
         if config.access.operators:
             self.announces = ("model_repository",)
-            self.nodes = self._gates.before(site.nodes)
+            self.nodes = self._gates.put_before(site.nodes)
             self.live = {SECTION: self._gates}
 
     @classmethod

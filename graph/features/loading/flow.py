@@ -44,7 +44,7 @@ class UnloadGate:
         if len(set(settings.unloaded)) > self._spare:
             raise ConfigurationError(f"unloaded: {list(settings.unloaded)}: {NEEDED}")
 
-    def before(self, nodes: Mapping[str, Node[Any, Any]]) -> dict[str, Node[Any, Any]]:
+    def put_before(self, nodes: Mapping[str, Node[Any, Any]]) -> dict[str, Node[Any, Any]]:
         """Put each member that can be unloaded behind its gate; returns all nodes by name."""
         return {name: self._before(name, node) if name in self.names else node for name, node in nodes.items()}
 

@@ -8,6 +8,7 @@ from graph.config import parse
 from graph.features.cache.feature import Caching
 from graph.features.cascade.feature import Cascading
 from graph.features.feedback.feature import Feedback
+from graph.features.listed import wanted
 from graph.features.loading.feature import Loading
 from tests.networks import constant, store
 
@@ -98,9 +99,10 @@ def test_a_canary_is_another_version_of_the_same_pixels(tmp_path):
 
 def test_the_strategy_in_words(repository):
     usual = parse(args(repository, "one", "six", ensemble={"quorum": 1}))
-    assert strategy(usual) == "mean of 2 members, of which 1 must answer"
+    assert strategy(usual, wanted(usual)) == "mean of 2 members, of which 1 must answer"
     cascade = {"cascade": {"order": ["six", "one"], "exit_at": [0.665]}}
-    assert strategy(parse(args(repository, "one", "six", ensemble=cascade))) == (
+    staged = parse(args(repository, "one", "six", ensemble=cascade))
+    assert strategy(staged, wanted(staged)) == (
         "cascade: six, then one below 0.665; mean of 2 members, of which 2 must answer"
     )
 

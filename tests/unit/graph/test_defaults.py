@@ -8,7 +8,7 @@ import pytest
 from deployments import cpus as cpus_of_machine
 from deployments.contract.errors import ConfigurationError
 from deployments.members import openvino
-from graph import defaults
+from graph import placement
 from graph.config import parse
 
 INLINE = {name: {"placement": "inline"} for name in ("transformer", "combiner", "labeler")}
@@ -24,12 +24,12 @@ def config(*placements, **more):
 @pytest.mark.parametrize(("cpus", "threads"), [(1, 1), (2, 1), (5, 2), (16, 8)])
 def test_members_share_the_cores_unless_threads_are_set(cpus, threads, monkeypatch):
     made = []
-    monkeypatch.setattr(defaults, "available_cpus", lambda: cpus)
+    monkeypatch.setattr(placement, "available_cpus", lambda: cpus)
     monkeypatch.setattr(openvino.OpenVino, "make", lambda self, *_: made.append(self.threads))
     members = config("inline", "inline").members
-    assert defaults.sharing(config("inline", "inline"), members[0]) == 2
-    defaults.make(members[0], 2, "models", None, 8)
-    defaults.make(members[1].model_copy(update={"threads": 7}), 2, "models", None, 8)
+    assert placement.sharing(config("inline", "inline"), members[0]) == 2
+    placement.make(members[0], 2, "models", None, 8)
+    placement.make(members[1].model_copy(update={"threads": 7}), 2, "models", None, 8)
     assert made == [threads, 7]
 
 
@@ -48,20 +48,20 @@ def pinned(cpus, **more):
 
 def test_members_with_cpus_of_their_own_share_them_with_nobody():
     found = pinned({"resnet": "auto", "densenet": None, "student": None})
-    assert [defaults.sharing(found, member) for member in found.members] == [1, 2, 2]
+    assert [placement.sharing(found, member) for member in found.members] == [1, 2, 2]
     inline = config("inline", "separate", cpus="auto")
-    assert [defaults.sharing(inline, member) for member in inline.members] == [1, 2]
+    assert [placement.sharing(inline, member) for member in inline.members] == [1, 2]
 
 
 def test_replicas_of_this_machine_share_the_threads_that_are_left_open(monkeypatch):
     made = []
-    monkeypatch.setattr(defaults, "available_cpus", lambda: 16)
+    monkeypatch.setattr(placement, "available_cpus", lambda: 16)
     monkeypatch.setattr(openvino.OpenVino, "make", lambda self, *_: made.append(self.threads))
-    token = defaults.REPLICAS.set(4)
+    token = placement.REPLICAS.set(4)
     try:
-        defaults.make(config("inline", "inline").members[0], 2, "models", None, 8)
+        placement.make(config("inline", "inline").members[0], 2, "models", None, 8)
     finally:
-        defaults.REPLICAS.reset(token)
+        placement.REPLICAS.reset(token)
     assert made == [2]
 
 
@@ -81,19 +81,19 @@ def test_a_replica_is_pinned_to_its_own_part(cpus, name, rank, replicas, expecte
     monkeypatch.setattr(cpus_of_machine, "usable", lambda: tuple(range(8)))
     monkeypatch.setattr(cpus_of_machine, "by_core", lambda cpus, _: [(cpu,) for cpu in sorted(cpus)])
     monkeypatch.setattr(cpus_of_machine, "pin", got.append)
-    assert defaults.pinning(pinned(cpus), name).pin(rank, replicas) == expected
+    assert placement.pinning(pinned(cpus), name).pin(rank, replicas) == expected
     assert got == [expected]
 
 
 def test_a_canary_is_pinned_as_its_member():
     found = parse({"members": [{"name": "a", "cpus": [0], "canary": {"version": 1, "share": 0.1}}, {"name": "b"}]})
-    assert defaults.pinning(found, "a-canary") == defaults.pinning(found, "a") == defaults.Pinning((0,))
-    assert defaults.pinning(found, "b") is None
+    assert placement.pinning(found, "a-canary") == placement.pinning(found, "a") == placement.Pinning((0,))
+    assert placement.pinning(found, "b") is None
 
 
 def test_a_cpu_that_is_not_there_is_refused():
     with pytest.raises(ConfigurationError, match=r"cpus: \[8191\] can't be used; there are \["):
-        defaults.Pinning((8191,)).pin(0, 1)
+        placement.Pinning((8191,)).pin(0, 1)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 from deployments.observe import metrics as observed
-from graph.features.cache import metrics
+from graph.features.cache import feature
 from graph.features.cache.feature import CacheMetrics
 from tests.metrics import recorded
 
 
 def test_what_a_cache_does_is_counted(monkeypatch):
-    recorded(monkeypatch, metrics)
+    recorded(monkeypatch, feature)
     told = recorded(monkeypatch, observed)
     counts = CacheMetrics()
     counts.cache(2, 0, 1, 0.5)

@@ -43,7 +43,7 @@ class Served:
         self.member, self.changes = Member(), []
         self.versions = dict.fromkeys(("one", "two", "remote"), "1")
         self.gates = UnloadGate({"one", "two"}, 1, self.versions)
-        gated = self.gates.before({"one": self.member, "two": Member(), "remote": Member()})
+        gated = self.gates.put_before({"one": self.member, "two": Member(), "remote": Member()})
         ensemble = Ingress.of_images(Graph(), IngressSettings(**settings), 2, OBSERVER)
         offer = MemberModelInfo((2, 3), "1", "openvino")
         self.members = {
@@ -66,7 +66,7 @@ class Served:
 async def test_a_member_that_is_unloaded_is_not_asked_and_each_image_says_so():
     member = Member()
     gates = UnloadGate({"one"}, 1, {})
-    gated = gates.before({"one": member, "other": member})
+    gated = gates.put_before({"one": member, "other": member})
     assert gated["other"] is member
     pixels = np.zeros((2, 2, 3, 3), np.uint8)
     assert not errors(await gated["one"](batch(pixels)))
