@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from deployments.contract.errors import DeadlineExceeded, EnsembleError, ImageTooLarge, InvalidImage, Overloaded
+from deployments.contract.image_probe import probe
 from deployments.contract.preprocessing import Preprocessing
 from deployments.transformer.decoding import BYTES_PER_PIXEL
 from deployments.transformer.isolation.pool import IsolatedPool
@@ -43,7 +44,7 @@ def test_an_image_is_decoded_as_in_this_process(worker):
     image = pictures.encode(pictures.noise(), ".png")
     sets, size, _ = decode(worker, image)
     assert size == (160, 120)
-    [here] = JpegTransformer(TransformerSettings(), {"a": WANTED[1]}, 1)._decode(image)[0]
+    [here] = JpegTransformer(TransformerSettings(), {"a": WANTED[1]}, 1)._decode(image, probe(image))[0]
     assert [each.shape for each in sets] == [(16, 16, 3), (20, 40, 3)]
     np.testing.assert_array_equal(sets[1], here)
 
