@@ -84,21 +84,9 @@ class CanaryStats(msgspec.Struct, frozen=True):
 class CanaryCounts(Protocol):
     """The counters of canaries; see `CanaryMetrics`."""
 
-    @property
-    def images(self) -> Counts:
-        """The images, by member, role, and whether they failed."""
-        ...
-
-    @property
-    def predictions(self) -> Counts:
-        """The images, by member, role, version, and whether the others agreed."""
-        ...
-
-    @property
-    def rollbacks(self) -> Counts:
-        """The rollbacks, by member and reason."""
-        ...
-
+    images: Counts
+    predictions: Counts
+    rollbacks: Counts
     compared: Tally[tuple[str, bool]]
     labelled: Tally[tuple[str, bool, bool]]
 

@@ -21,15 +21,8 @@ WINDOW, FEWEST = 1000, 20
 class AuditCounts(Protocol):
     """The counters of an audit."""
 
-    @property
-    def audits(self) -> Counts:
-        """The exits, by member and result."""
-        ...
-
-    @property
-    def tightened(self) -> Counts:
-        """The thresholds that were raised, by member."""
-        ...
+    audits: Counts
+    tightened: Counts
 
 
 class Audit:

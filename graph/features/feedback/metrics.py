@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deployments.observe.metrics import TaggedCounter
 from graph.features.feedback.store import FeedbackStats
-from graph.features.proportion import Proportion, proportion
+from graph.features.proportion import Counts, Proportion, proportion
 from graph.pipeline.record import ENSEMBLE
 
 
@@ -12,10 +12,10 @@ class FeedbackMetrics:
     """What the ingress counts of true labels."""
 
     def __init__(self) -> None:
-        self.labels = TaggedCounter(
+        self.labels: Counts = TaggedCounter(
             "ensemble_feedback_labels", "True labels that were sent: accepted, or the code of the error.", "result"
         )
-        self.answers = TaggedCounter(
+        self.answers: Counts = TaggedCounter(
             "ensemble_feedback_answers",
             "Images with a true label, by whether the ensemble, a member, a version, an exit or a shadow was right.",
             *("kind", "name", "version", "right"),

@@ -35,15 +35,8 @@ class FeedbackStats(msgspec.Struct, frozen=True):
 class FeedbackCounts(Protocol):
     """The counters of labels."""
 
-    @property
-    def labels(self) -> Counts:
-        """The labels that were sent, by result."""
-        ...
-
-    @property
-    def answers(self) -> Counts:
-        """The labelled answers, by whether a prediction was right."""
-        ...
+    labels: Counts
+    answers: Counts
 
     def figures(self, remembered: int) -> FeedbackStats:
         """Return the figures; `remembered` answers still accept their labels."""

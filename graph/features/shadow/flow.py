@@ -48,16 +48,8 @@ class ShadowStats(msgspec.Struct, frozen=True):
 class ShadowCounts(Protocol):
     """The counters of shadows; see `ShadowMetrics`."""
 
-    @property
-    def images(self) -> Counts:
-        """The images, by shadow and result."""
-        ...
-
-    @property
-    def predictions(self) -> Counts:
-        """The images, by whether a shadow agreed."""
-        ...
-
+    images: Counts
+    predictions: Counts
     labelled: Counter[tuple[str, str, bool, bool]]
 
     def figures(self, name: str, replaces: str) -> ShadowStats:

@@ -5,7 +5,7 @@ from deployments.contract.item import Item
 from deployments.contract.rollout import CanaryConfig
 from deployments.labeler import Labeler, LabelerSettings
 from deployments.reconfigure import LiveSettings
-from graph.features.canary.metrics import CanaryMetrics
+from graph.features.canary.feature import CanaryMetrics
 from graph.features.canary.trial import Trial
 
 

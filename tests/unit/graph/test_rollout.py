@@ -9,8 +9,7 @@ from deployments.contract.caller import Caller
 from deployments.contract.errors import InvalidImage
 from deployments.contract.item import Item, MemberPrediction
 from deployments.contract.rollout import CanaryConfig
-from graph.features.canary.feature import Drawing
-from graph.features.canary.metrics import CanaryMetrics
+from graph.features.canary.feature import CanaryMetrics, Drawing
 from graph.features.canary.trial import Trial
 from graph.pipeline.copies import PixelTap, ShadowInterceptor
 from graph.pipeline.pipeline import Intercepted

@@ -8,8 +8,8 @@ from deployments.contract.batch import Work
 from deployments.contract.errors import DeadlineExceeded, InferenceFailed, InvalidImage, RemoteUnavailable
 from deployments.contract.item import Item
 from deployments.contract.rollout import CanaryConfig
+from graph.features.canary.feature import CanaryMetrics
 from graph.features.canary.flow import Canary
-from graph.features.canary.metrics import CanaryMetrics
 from graph.features.canary.trial import Trial
 from graph.pipeline.ensemble import Ensemble
 from graph.pipeline.member_client import Member, QuorumSettings

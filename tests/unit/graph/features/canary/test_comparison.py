@@ -7,7 +7,7 @@ from deployments.contract.item import Item
 from deployments.contract.rollout import CanaryConfig
 from graph.features.canary import comparison
 from graph.features.canary.comparison import Comparison
-from graph.features.canary.metrics import CanaryMetrics
+from graph.features.canary.feature import CanaryMetrics
 from graph.features.canary.trial import Trial
 from graph.pipeline.record import Record, Trials
 from tests.batches import batch

@@ -1,8 +1,8 @@
 from deployments.contract.item import Item
 from deployments.contract.rollout import CanaryConfig
 from deployments.observe import metrics as observed
-from graph.features.canary import metrics
-from graph.features.canary.metrics import CanaryMetrics
+from graph.features.canary import feature as metrics
+from graph.features.canary.feature import CanaryMetrics
 from graph.features.canary.trial import Trial as CanaryTrial
 from tests.metrics import recorded
 

@@ -6,7 +6,7 @@ import pytest
 from deployments.contract.caller import ADDRESS, ANYONE, Caller
 from deployments.contract.item import Item
 from deployments.contract.rollout import CanaryConfig, CanarySettings
-from graph.features.canary.metrics import CanaryMetrics
+from graph.features.canary.feature import CanaryMetrics
 from graph.features.canary.trial import Trial
 from graph.pipeline.record import Record
 

@@ -6,8 +6,8 @@ from pydantic import ValidationError
 
 from deployments.contract.item import Item
 from graph.features.cascade.audit import FEWEST, WINDOW, Audit, interval
+from graph.features.cascade.feature import AuditMetrics, exit_stats
 from graph.features.cascade.flow import Stage
-from graph.features.cascade.metrics import AuditMetrics, exit_stats
 from graph.sections import EnsembleSettings
 from tests.batches import batch
 

@@ -11,8 +11,8 @@ from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
 from deployments.contract.options import Options
 from graph.features.cascade.audit import Audit
+from graph.features.cascade.feature import AuditMetrics
 from graph.features.cascade.flow import Cascade, CascadeNote, LoadState
-from graph.features.cascade.metrics import AuditMetrics
 from graph.pipeline.ensemble import Ensemble
 from graph.pipeline.member_client import Member
 from graph.pipeline.pipeline import Pipeline

@@ -1,6 +1,6 @@
 from deployments.observe import metrics as observed
-from graph.features.cascade import metrics
-from graph.features.cascade.metrics import AuditMetrics
+from graph.features.cascade import feature as metrics
+from graph.features.cascade.feature import AuditMetrics
 from tests.metrics import recorded
 
 

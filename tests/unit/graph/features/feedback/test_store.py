@@ -9,7 +9,7 @@ from deployments.contract.nodes import Flow
 from graph.features.feedback.feature import Remembering
 from graph.features.feedback.metrics import FeedbackMetrics
 from graph.features.feedback.store import MAX_ID, FeedbackStore
-from graph.features.shadow.metrics import Pairs
+from graph.features.shadow.feature import Pairs
 from graph.pipeline.copies import ShadowInterceptor
 from graph.pipeline.pipeline import Intercepted
 from graph.pipeline.record import Record

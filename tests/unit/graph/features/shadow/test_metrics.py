@@ -1,5 +1,5 @@
 from deployments.observe import metrics
-from graph.features.shadow.metrics import ShadowMetrics
+from graph.features.shadow.feature import ShadowMetrics
 from tests.metrics import recorded
 
 

@@ -8,8 +8,8 @@ from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
 from deployments.contract.rollout import ShadowSettings
+from graph.features.shadow.feature import Pairs, ShadowMetrics
 from graph.features.shadow.flow import Shadow
-from graph.features.shadow.metrics import Pairs, ShadowMetrics
 from graph.pipeline.copies import Followed, PixelTap
 from graph.pipeline.member_client import Member
 from graph.pipeline.record import Record, Trials
