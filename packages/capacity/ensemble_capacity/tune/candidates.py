@@ -13,7 +13,7 @@ from ensemble_capacity.plan.placements import placed, tuned
 from ensemble_capacity.plan.profile import Placement, Profile
 from ensemble_capacity.plan.scenario import scenario
 from ensemble_capacity.tune.alternatives import AS_CONFIGURED, Alternative, Versions
-from graph.defaults import share_of_threads
+from graph.placement import share_of_threads
 from scripts import configuration
 
 SIZES, WAITS_MS, IN_FLIGHT = (4, 8, 16, 32), (0.0, 2.0, 5.0), (1, 2)

@@ -36,7 +36,11 @@ def found(tmp_path, draw):
         said = []
         dataset = Dataset.open(draw({"cat": 40}))
         costs = lambda versions: {"a": 1.0, "b": 2.0}  # noqa: E731
-        return Alternatives(parsed, resolve_signatures(parsed), dataset, most_lost, costs, said.append).found(), said, config
+        return (
+            Alternatives(parsed, resolve_signatures(parsed), dataset, most_lost, costs, said.append).found(),
+            said,
+            config,
+        )
 
     return find
 
