@@ -82,7 +82,7 @@ class PixelTap:
                 item = batch.items[position]
                 if (number := Followed.number_of(item)) in self._kept:
                     part = Batch({key: batch.payload[key] for key in self._pixels}, batch.items).split([position])
-                    mine = Item(notes=item.notes, trace_parent=item.trace_parent, caller=item.caller)
+                    mine = Item(item.trace_parent, queued_ns=item.queued_ns, notes=item.notes, caller=item.caller)
                     self._kept[number] = Batch(part.payload, (mine,))
         return batch
 
