@@ -1,20 +1,59 @@
-"""The figures that the five documents report, which this project answers: measured by an experiment, or why not here.
-
-The titles of four documents, and the hardware of most figures, are not in the notes that these figures come from.
-"""
+"""The figures of the five documents that this project answers, and the experiment that measures each here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-BOOSTING = "Performance Boosting in Seldon (Intel and Seldon, 2019)"
-FACTORS = "the document on the five factors of inference"
-PROTOCOLS = "the document on REST against gRPC"
-COSTS = "the document on the cost of a prediction"
-PRACTICE = "the document on threads, distillation and mirroring"
 
-UNKNOWN = "not recorded"
-ONE_TEACHER = "All students here learn from the same two members together, whose combination is the strongest at hand."
+@dataclass(frozen=True)
+class Document:
+    """A document.
+
+    Attributes:
+        name: on the pages.
+        file: of its text, in the folder that ENSEMBLE_DOCUMENTS names.
+        title: of the document.
+        authors: by name; a company where no person is named.
+        date: as the text has it; empty for a text without a date.
+    """
+
+    name: str
+    file: str
+    title: str
+    authors: tuple[str, ...]
+    date: str = ""
+
+
+INTEL = Document(
+    "Intel", "intel-seldon-2019.txt", "Performance Boosting in Seldon", ("Dariusz Trawinski", "Clive Cox"), "06/11/2019"
+)
+DECI = Document(
+    "Deci",
+    "deci-five-factors.txt",
+    "5 Factors that Impact the Inference Pipeline in Production + Hardware Usage Metrics",
+    ("Deci",),
+)
+HELSINKI = Document("Helsinki", "helsinki-inference-scaling.txt", "Inference scaling", ("Dennis Muiruri",))
+MXNET = Document(
+    "MXNet",
+    "mxnet-faster-cheaper-leaner.txt",
+    "Faster, Cheaper, Leaner: improving real-time ML inference using Apache MXNet",
+    ("Olivier Cruchant",),
+    "Jan 7, 2020",
+)
+NAVER = Document(
+    "NAVER",
+    "naver-cpu-transition.txt",
+    "ML Model Server Resource Saving - Transition From High-Cost GPUs to Intel CPUs and oneAPI powered Software with "
+    "performance",
+    ("Sangjune Park", "Jooyoung Lee", "Junho Min"),
+)
+DOCUMENTS = (INTEL, DECI, HELSINKI, MXNET, NAVER)
+
+SKYLAKE, CASCADE_LAKE = "Intel Xeon Platinum 8180", "Intel Xeon Platinum 8280"
+GKE, NAVERS = "32 virtual cores of Intel Xeon Scalable processors", "Intel Xeon Silver 4214"
+CPU_MACHINE, SMALL_MACHINE, GPU_MACHINE = "ml.c5.2xlarge", "ml.t2.medium + ml.eia1.medium", "ml.p3.2xlarge"
 
 
 @dataclass(frozen=True)
@@ -23,21 +62,29 @@ class Reported:
 
     Attributes:
         document: that reports it.
-        place: in the document.
-        what: is reported; unique within an experiment.
-        value: the figure; None for a finding in words.
-        unit: of the value; of a finding, the finding itself.
-        hardware: that it was measured on.
-        experiment: that measures it here; None if none does.
-        why_not: why it can't be measured here; None if it is.
+        place: its table, figure or section there.
+        subject: what was measured; unique within an experiment.
+        value: the figure; None for a finding in words, which `unit` has.
+        unit: of the value.
+        near: a term of the text that stands within a few words of the figure; the model if it is empty.
+        written: the figure as the text writes it, if not in digits as here.
+        model: that was measured; empty if the text names none.
+        hardware: that it was measured on; empty if the text names none.
+        clients: that sent requests at a time; None if the text does not say.
+        experiment: the page of docs/experiments that measures or computes it here; None if none does.
+        why_not: why not; None if one does.
     """
 
-    document: str
+    document: Document
     place: str
-    what: str
+    subject: str
     value: float | None
     unit: str
-    hardware: str = UNKNOWN
+    near: str = ""
+    written: str = ""
+    model: str = ""
+    hardware: str = ""
+    clients: int | None = None
     experiment: str | None = None
     why_not: str | None = None
 
@@ -48,150 +95,301 @@ class Reported:
 
 
 def of(experiment: str) -> list[Reported]:
-    """The figures that an experiment measures."""
+    """Give the figures that an experiment measures."""
     return [each for each in REPORTED if each.experiment == experiment]
 
 
-def _measured(
-    experiment: str, document: str, place: str, *figures: tuple[str, float | None, str]
-) -> tuple[Reported, ...]:
-    return tuple(Reported(document, place, *figure, experiment=experiment) for figure in figures)
-
-
-def _not_here(why: str, document: str, place: str, *figures: tuple[str, float | None, str]) -> tuple[Reported, ...]:
-    return tuple(Reported(document, place, *figure, why_not=why) for figure in figures)
-
+_wire = partial(Reported, INTEL, "Network Communication", experiment="payloads")
+_table_1 = partial(Reported, INTEL, "Table 1", unit="ms", hardware=SKYLAKE, experiment="precision")
+_table_2 = partial(Reported, INTEL, "Table 2", unit="ms", hardware=CASCADE_LAKE, experiment="precision")
+_table_3 = partial(Reported, INTEL, "Table 3", model="ResNet v1.50", experiment="precision")
+_table_4 = partial(Reported, INTEL, "Table 4", experiment="precision")
+_fig_5 = partial(Reported, INTEL, "Figure 5", unit="ms", hardware=GKE, experiment="hops")
+_fig_6 = partial(Reported, INTEL, "Figure 6", unit="ms", hardware=GKE, experiment="hops", near="Seldon API to TFS API")
+_fig_7 = partial(Reported, INTEL, "Figure 7", hardware=GKE, experiment="scaling")
+_graph_2 = partial(Reported, DECI, "Graph 2", model="ResNet50", experiment="batches")
+_endpoint = partial(Reported, MXNET, "Hardware optimizations", model="ResNet18", experiment="cost")
+_curalate = partial(Reported, MXNET, "Hardware optimizations", near="Elastic Inference", experiment="cost")
+_locality = partial(
+    Reported,
+    MXNET,
+    "Locality",
+    unit="ms",
+    model="Scikit-Learn random forest",
+    hardware="ml.c5.large",
+    experiment="batches",
+)
+_scoring = partial(Reported, NAVER, unit="requests/s", model="image-scoring", hardware=NAVERS, experiment="threads")
+_pinned_food = partial(
+    Reported, NAVER, "Resolving Low RPS", unit="requests/s", model="food-classification", experiment="threads"
+)
+_final = partial(Reported, NAVER, "Final Performance Measurement", unit="requests/s", experiment="ladder")
+_student = partial(Reported, NAVER, "Model Lightweighting", model="image scoring", experiment="distillation")
+_sum = partial(Reported, NAVER, "In Conclusion", experiment="cost")
 
 REPORTED: tuple[Reported, ...] = (
-    *_measured(
-        "payloads",
-        BOOSTING,
-        "Fig. 1",
-        ("overhead of an image of 224x224 as JSON over REST, more than", 1000, "ms"),
-        ("overhead of the image as repeated numbers (Tensor) over gRPC", 50, "ms"),
-        ("overhead of the image as repeated numbers, parsed faster", 35, "ms"),
-        ("the image as a ListValue", None, "slower than Tensor"),
-        ("bytes of the image as floats for each byte of its JPEG", 50, "times"),
-        ("decoding the JPEG", 2, "ms"),
-        ("traffic of 1,000 float32 images per second", 4.8, "Gb/s"),
+    _wire("overhead of JSON over REST, more than", 1000, "ms", "REST API", "one second"),
+    _wire("overhead of Tensor, a vector of doubles, over gRPC", 50, "ms", "vector of double elements"),
+    _wire("Tensor's deserialization", 15, "ms", "numpy.array"),
+    _wire("overhead of Tensor, read by numpy.frombuffer", 35, "ms", "numpy.frombuffer"),
+    _wire("ListValue against Tensor", None, "Tensor is faster", "Tensor", "ListValue"),
+    _wire("traffic of 1,000 float32 images per second", 4.8, "Gb/s", "float32", model="ResNet50"),
+    _wire("bytes of the image for each byte of its JPEG", 50, "times", "JPEG data compression"),
+    _wire("decoding the JPEG by OpenCV", 2, "ms", "decompression"),
+    _table_1("ResNet, float32, TensorFlow", 26.9, model="ResNet v1.50"),
+    _table_1("ResNet, float32, OpenVINO", 4.35, model="ResNet v1.50"),
+    _table_1("Inception, float32, TensorFlow", 34.7, model="Inception v3"),
+    _table_1("Inception, float32, OpenVINO", 7.17, model="Inception v3"),
+    _table_2("ResNet, int8, OpenVINO", 1.60, written="1.60", model="ResNet v1.50"),
+    _table_2("Inception, int8, OpenVINO", 3.23, model="Inception v3"),
+    _table_3("float32 without VNNI, 28 clients", 763, "images/s", SKYLAKE, hardware=SKYLAKE, clients=28),
+    _table_3("int8 without VNNI, 28 clients", 1330, "images/s", SKYLAKE, "1330", hardware=SKYLAKE, clients=28),
+    _table_3("float32 with VNNI, 28 clients", 839, "images/s", CASCADE_LAKE, hardware=CASCADE_LAKE, clients=28),
+    _table_3("int8 with VNNI, 28 clients", 3117, "images/s", CASCADE_LAKE, "3117", hardware=CASCADE_LAKE, clients=28),
+    _table_3("int8 without VNNI, one client", 1.98, "ms", SKYLAKE, hardware=SKYLAKE, clients=1),
+    _table_3("float32 with VNNI, one client", 4.25, "ms", CASCADE_LAKE, hardware=CASCADE_LAKE, clients=1),
+    _table_3("top-1 of float32 on the 8180", 75.17, "%", SKYLAKE, hardware=SKYLAKE),
+    _table_3("top-1 of int8 on the 8180", 75.08, "%", SKYLAKE, hardware=SKYLAKE),
+    _table_4("top-1 of the ResNet, float32", 74.91, "%", "ResNet v1.50 float32", model="ResNet v1.50"),
+    _table_4("top-1 of the ResNet, int8", 74.87, "%", "ResNet v1.50 int8", model="ResNet v1.50"),
+    _table_4("top-1 of the DenseNet, float32", 75.65, "%", "DenseNet169 float32", model="DenseNet169"),
+    _table_4("top-1 of the DenseNet, int8", 75.59, "%", "DenseNet169 int8", model="DenseNet169"),
+    _table_4("top-1 of both, int8", 77.37, "%", model="Ensemble of Resnet50 and DenseNet169"),
+    _fig_5("inference of the DenseNet", 28, model="DenseNet 169"),
+    _fig_5("inference of the ResNet", 10, model="ResNet 50"),
+    _fig_5("least of a hop between two nodes", 2, near="Seldon microservice"),
+    _fig_5("most of a hop between two nodes", 4, near="Seldon microservice", written="4ms"),
+    _fig_5("call of a model beyond its inference", 5, near="Predict1"),
+    _fig_5("least that the client adds", 5, near="extra latency"),
+    _fig_5("most that the client adds", 10, near="extra latency"),
+    _fig_6("least that a proxy to a model server adds", 7),
+    _fig_6("most that a proxy to a model server adds", 10, written="10ms"),
+    Reported(INTEL, "Conclusions", "network and serialization in all", 5, "ms", "serialization", experiment="hops"),
+    _fig_7("rate up to which added machines add throughput linearly", 800, "requests/s", "linear scaling"),
+    _fig_7("predictions at that rate", 1600, "predictions/s", "linear scaling", "1600"),
+    _fig_7("traffic of about 900 images per second", 50, "Mb/s", "900 images/second"),
+    _fig_7("clients per pod, beyond which throughput hardly grows", 4, "clients", "Kubernetes pods", "four times"),
+    _graph_2("images per request at the peak over HTTP", 16, "images", "HTTP"),
+    _graph_2("images per request at the peak over gRPC", 8, "images", "gRPC"),
+    _graph_2("shared memory", None, "grows to a plateau", "shared memory", "plateau"),
+    Reported(
+        DECI,
+        "Graph 1",
+        "fastest protocol of three for one image",
+        None,
+        "gRPC",
+        "batch size 1",
+        "gRPC",
+        "ResNet50",
+        experiment="batches",
     ),
-    *_measured(
-        "precision",
-        BOOSTING,
-        "Tables 1 to 4",
-        ("latency of ResNet-50, float32, in its framework", 26.9, "ms"),
-        ("latency of ResNet-50, float32, OpenVINO", 4.35, "ms"),
-        ("latency of ResNet-50, int8, OpenVINO", 1.60, "ms"),
-        ("latency of DenseNet-169, float32, in its framework", 34.7, "ms"),
-        ("latency of DenseNet-169, float32, OpenVINO", 7.17, "ms"),
-        ("latency of DenseNet-169, int8, OpenVINO", 3.23, "ms"),
-        ("images per second for many clients, float32", 839, "images/s"),
-        ("images per second for many clients, int8", 3117, "images/s"),
-        ("top-1 of the ResNet, float32", 74.91, "%"),
-        ("top-1 of the ResNet, int8", 74.87, "%"),
-        ("top-1 of the DenseNet, float32", 75.65, "%"),
-        ("top-1 of the DenseNet, int8", 75.59, "%"),
-        ("top-1 of both, int8", 77.37, "%"),
+    _locality("a call in the server's process", 9, near="local execution"),
+    _locality("the call from another machine", 25, near="serialization/de-serialization", written="25ms"),
+    Reported(
+        MXNET,
+        "Software optimizations",
+        "micro-batches",
+        None,
+        "better economics, at the expense of latency",
+        "micro-batching",
+        "economics",
+        experiment="batching",
     ),
-    *_not_here(
-        "The notes name neither the model nor the setups of this pair.",
-        BOOSTING,
-        "Tables 1 to 4",
-        ("images per second for many clients, lower of a pair", 763, "images/s"),
-        ("images per second for many clients, higher of a pair", 1330, "images/s"),
+    Reported(
+        HELSINKI,
+        "Results",
+        "which protocol delivers more load",
+        None,
+        "gRPC",
+        "higher loads",
+        "gRPC",
+        experiment="arrivals",
     ),
-    *_not_here(
-        "TensorFlow is no dependency here, PyTorch stands for it; the notes have no figure of Inception v3.",
-        BOOSTING,
-        "Tables 1 to 4",
-        ("latency in TensorFlow, and of Inception v3", None, "compared"),
+    Reported(
+        HELSINKI,
+        "Results",
+        "TorchServe and TensorFlow Serving",
+        None,
+        "compared, without figures",
+        "TorchServe",
+        "TensorFlow Serving",
+        why_not="The text has no figure of either; both can be installed (torchserve, tensorflow-cpu), and no peer of "
+        "the benchmark uses them yet.",
     ),
-    *_measured(
-        "hops",
-        BOOSTING,
-        "Figs. 5 and 6",
-        ("least of a hop between two nodes", 2, "ms"),
-        ("most of a hop between two nodes", 4, "ms"),
-        ("least that the client adds", 5, "ms"),
-        ("most that the client adds", 10, "ms"),
-        ("least that a proxy to a model server adds", 7, "ms"),
-        ("most that a proxy to a model server adds", 10, "ms"),
+    _scoring("Challenges From a Throughput Perspective", "the base", 1.0, written="1.00", near="POST"),
+    _scoring("Resolving Low RPS", "before threads are matched to cores", 2.1, near="previous value", model=""),
+    _scoring("Resolving Low RPS", "threads matched to cores", 6.3, written="6.30", near="265"),
+    _scoring("Resolving Low RPS", "pinned to physical cores as well", 7.9, written="7.90", near="131"),
+    _pinned_food("a purely neural model, before pinning", 2.5, written="2.5rps", near="7-fold"),
+    _pinned_food("a purely neural model, pinned", 17.5, near="446", written="17.50"),
+    Reported(
+        NAVER,
+        "Resolving Low RPS",
+        "cores used by 3 workers of 2 threads on 8 cores",
+        75,
+        "%",
+        "worker_num=3",
+        why_not="It is arithmetic: 3 times 2 of 8 cores.",
     ),
-    *_measured(
-        "scaling",
-        BOOSTING,
-        "Fig. 7",
-        ("rate up to which throughput grows linearly", 800, "requests/s"),
-        ("traffic at that rate", 50, "Mb/s"),
-        ("clients per pod", 4, "clients"),
+    _final("food, first", 2.5, near="Food photo classifier", written="2.5rps", model="food-classification"),
+    _final("food, last", 84.5, near="food-classification", written="84.50", model="food-classification"),
+    _final("image scoring, first", 2.1, near="Image scoring (pod 3)", written="2.1rps", model="image-scoring"),
+    _final("image scoring, last", 61.9, near="image-scoring", written="61.90", model="image-scoring"),
+    _final("receipts, first", 20, near="receipt classifier", written="20rps", model="receipt-classification"),
+    _final("receipts, last", 111.8, near="receipt-classification", model="receipt-classification"),
+    _student("edge of the images, before", 384, "pixels", "224*224"),
+    _student("edge of the images, after", 224, "pixels", "384*384"),
+    _student("error with large images", 0.4007, "MAE", "Img_resize to 224"),
+    _student("error with small images", 0.4296, "MAE", "Img_resize to 224"),
+    _student("error before the whole recipe", 0.518, "MAE", "MAE value improved", ".518"),
+    _student("error after the whole recipe", 0.3876, "MAE", "MAE value improved", ".3876"),
+    Reported(
+        NAVER,
+        "Model Lightweighting",
+        "the stronger teacher",
+        None,
+        "a paper's title, no measurement",
+        "Distillation",
+        "A Stronger Teacher",
+        why_not="The text names the paper and reports no figure of one teacher against another.",
     ),
-    *_measured(
-        "batches",
-        FACTORS,
-        UNKNOWN,
-        ("images per request at the peak over HTTP", 16, "images"),
-        ("images per request at the peak over gRPC", 8, "images"),
-        ("images per request at the peak in one process", None, "rises to the end"),
+    _endpoint("the CPU machine", 0.538, "$/h", CPU_MACHINE, hardware=CPU_MACHINE),
+    _endpoint("the machine with an accelerator", 0.266, "$/h", SMALL_MACHINE, hardware=SMALL_MACHINE),
+    _endpoint("the GPU machine", 4.627, "$/h", GPU_MACHINE, hardware=GPU_MACHINE),
+    _endpoint("traffic of each machine", 26, "pictures/min", "identical traffic"),
+    _endpoint("latency with an accelerator", 55, "ms", "EIA-accelerated", "55ms", hardware=SMALL_MACHINE),
+    _endpoint("how much faster than the CPU machine that is", 28, "%", "full CPU endpoint", hardware=SMALL_MACHINE),
+    _endpoint("how much cheaper than the CPU machine that is", 51, "%", "full CPU endpoint", hardware=SMALL_MACHINE),
+    _endpoint("latency with a GPU", 33, "ms", "full GPU endpoint", "33ms", hardware=GPU_MACHINE),
+    _endpoint("price of the GPU against the accelerator's", 17, "times", "full GPU endpoint", hardware=GPU_MACHINE),
+    _curalate(
+        "calls per month up to which Lambda is cheaper than EC2 with Elastic Inference",
+        7.5e6,
+        "calls",
+        written="7.5MM",
+        model="ResNet 152",
     ),
-    *_measured(
-        "arrivals",
-        PROTOCOLS,
-        UNKNOWN,
-        ("which protocol delivers more requests per second", None, "gRPC"),
+    _curalate("least that Elastic Inference saves against GPU instances", 35, "%"),
+    _curalate("most that Elastic Inference saves against GPU instances", 65, "%"),
+    _sum("saved in a year, about", 340_000, "dollars", "annual cost", "340 thousand"),
+    _sum("price of a GPU machine", 1.306, "$/h", "1-year reserved"),
+    _sum("GPUs in each of two countries", 15, "GPUs", "Japan"),
+    Reported(
+        DECI,
+        "Serialization",
+        "serialization by NumPy, PyArrow and Protobuf",
+        None,
+        "compared in a webinar",
+        "NumPy native serialization",
+        "PyArrow",
+        experiment="payloads",
     ),
-    *_not_here(
-        "TensorFlow Serving is on no package index; only its images and Debian archive have it.",
-        PROTOCOLS,
-        UNKNOWN,
-        ("TorchServe against TensorFlow Serving", None, "compared"),
+    Reported(
+        HELSINKI,
+        "Protocol Selection and Payload Type",
+        "binary payloads against JSON",
+        None,
+        "binary is preferred",
+        "JSON",
+        "Binary payloads",
+        experiment="payloads",
     ),
-    *_measured(
-        "threads",
-        PRACTICE,
-        UNKNOWN,
-        ("rate of one setting of workers and threads, the first of a row", 1.00, "requests/s"),
-        ("rate of one setting, the second of the row", 2.1, "requests/s"),
-        ("rate of one setting, the third of the row", 6.30, "requests/s"),
-        ("rate of one setting, the last of the row", 7.90, "requests/s"),
-        ("rate before threads were matched to cores", 2.5, "requests/s"),
-        ("rate after threads were matched to cores", 17.5, "requests/s"),
+    Reported(
+        DECI,
+        "Code Optimization",
+        "asynchronous code",
+        None,
+        "more at a time",
+        "Synchronous code",
+        "Asynchronous code",
+        why_not="The text has no figure, and all code of this server and its client is asynchronous.",
     ),
-    *_measured(
-        "ladder",
-        PRACTICE,
-        UNKNOWN,
-        ("first rate of the first ladder", 2.5, "requests/s"),
-        ("last rate of the first ladder", 84.5, "requests/s"),
-        ("first rate of the second ladder", 2.1, "requests/s"),
-        ("last rate of the second ladder", 61.9, "requests/s"),
-        ("first rate of the third ladder", 20, "requests/s"),
-        ("last rate of the third ladder", 111.8, "requests/s"),
+    Reported(
+        HELSINKI,
+        "Caching",
+        "a cache in front of the model",
+        None,
+        "lower latency",
+        "similar requests",
+        "Caching",
+        why_not="The text has no figure; docs/cascade.md and docs/configuration.md say what the cache here does.",
     ),
-    *(
-        Reported(COSTS, UNKNOWN, f"latency at ${price}/h", latency, "ms", f"a machine at ${price}/h", "cost")
-        for price, latency in (("0.538", 76), ("0.266", 55), ("4.627", 33))
+    Reported(
+        DECI,
+        "Hardware Metrics",
+        "use of a GPU that is ideal",
+        80,
+        "%",
+        "In production, consistency",
+        why_not="There is no GPU here.",
     ),
-    *_measured(
-        "cost",
-        COSTS,
-        UNKNOWN,
-        ("calls a month at which always-on is as dear as per call", 7.5e6, "calls"),
-        ("least saving", 35, "%"),
-        ("most saving", 65, "%"),
-        ("the sum of the worked example", 343_000, "dollars"),
+    Reported(
+        MXNET,
+        "Machine learning models",
+        "inference's share of an application's compute costs, at most",
+        90,
+        "%",
+        "compute costs",
+        why_not="It is a share of whole companies' costs.",
     ),
-    *_not_here(
-        ONE_TEACHER,
-        PRACTICE,
-        UNKNOWN,
-        ("which teacher is better for a student", None, "the stronger one"),
+    Reported(
+        NAVER,
+        "Throughput and Latency Measurement",
+        "improvement that the CPU servers needed, at least",
+        10,
+        "times",
+        "performance improvement",
+        why_not="It is the gap to GPUs, which are not here.",
     ),
-    *_measured(
-        "distillation",
-        PRACTICE,
-        UNKNOWN,
-        ("edge of a student's images, before", 384, "pixels"),
-        ("edge of a student's images, after", 224, "pixels"),
-        ("change of the mean absolute error", -25, "%"),
+    Reported(
+        NAVER,
+        "Traffic Mirroring",
+        "mirroring before production",
+        1,
+        "month",
+        "validation",
+        "a month",
+        why_not="A month of production traffic is not at hand; `ensemble load --replay` and shadow members do it.",
+    ),
+    Reported(
+        MXNET,
+        "Software optimizations",
+        "compilation by TVM",
+        None,
+        "compared in a picture",
+        "benchmarks",
+        "TVM",
+        why_not="The figures are another paper's; OpenVINO is the compiler here.",
+    ),
+    Reported(
+        MXNET,
+        "Software optimizations",
+        "quantization-aware training",
+        None,
+        "named, not measured",
+        "Quantization may also be run in-training",
+        "quantization-aware training",
+        why_not="int8 after training loses less than 0.4 points here (precision), so training for it gains little.",
+    ),
+    Reported(
+        INTEL,
+        "Threading Configuration",
+        "OpenMP against TBB",
+        None,
+        "OpenMP is better in isolated CPUs",
+        "isolated CPU resources",
+        "OpenMP",
+        why_not="OpenVINO's wheel is built with TBB, so OMP_* variables do nothing for it.",
+    ),
+    Reported(
+        DECI,
+        "Hardware Metrics",
+        "watts",
+        None,
+        "a metric to watch",
+        "power consumption",
+        "Watt usage",
+        why_not="The machines at hand have no RAPL counters that can be read; `ensemble load` shows joules where "
+        "there are.",
     ),
 )

@@ -1,0 +1,85 @@
+"""Every reported figure stands in its document, near its subject."""
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from lab import reported
+from lab.reported import DOCUMENTS, INTEL, REPORTED
+
+NEAR, TABLE, HEAD = 250, 900, 600
+TABLED = [each for each in REPORTED if each.place.startswith("Table")]
+
+
+@pytest.fixture(scope="module")
+def texts():
+    if (folder := os.environ.get("ENSEMBLE_DOCUMENTS")) is None:
+        pytest.skip("set ENSEMBLE_DOCUMENTS to the folder of the documents")
+    return {each: plain((Path(folder) / each.file).read_text()) for each in DOCUMENTS}
+
+
+def plain(text):
+    """Leave out what only formats."""
+    return re.sub(r"\s+", " ", re.sub(r"\*\*|\(R\)|[*®™](?=[ ,.])|<[^>]+>", "", text))
+
+
+def written(each):
+    digits = re.escape(each.written) if each.written else re.escape(f"{each.value:g}")
+    return re.compile(rf"(?<![\d]){digits}(?!\d|\.\d)")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda each: each.file)
+def test_a_document_has_this_title_and_these_authors(texts, document):
+    head = texts[document][:HEAD]
+    # Two texts name their authors or company in the text alone.
+    assert document.title in head
+    assert [name for name in document.authors if name not in texts[document]] == []
+    assert document.date in head
+
+
+@pytest.mark.parametrize("each", REPORTED, ids=lambda each: f"{each.document.file} {each.subject}")
+def test_a_figure_stands_in_its_document_near_its_subject(texts, each):
+    text = texts[each.document]
+    for term in (each.place, each.model, each.hardware):
+        assert term in text
+    found = [match.start() for match in written(each).finditer(text)]
+    near = [match.start() for match in re.finditer(re.escape(each.near or each.model), text, re.IGNORECASE)]
+    assert any(abs(one - other) < NEAR for one in found for other in near)
+
+
+@pytest.mark.parametrize("each", TABLED, ids=lambda each: f"{each.place} {each.subject}")
+def test_a_figure_of_a_table_stands_in_its_row(texts, each):
+    text, table = texts[each.document], [other for other in TABLED if other.place == each.place]
+    begin = text.index(f"{each.place}. ")
+    labels = {other.near or other.model for other in table}
+    rows = [
+        max(labels, key=lambda label: text.rfind(label, begin, match.start()))
+        for match in written(each).finditer(text, begin, begin + TABLE)
+    ]
+    assert (each.near or each.model) in rows
+
+
+def test_a_figure_is_found_by_its_subject_and_measured_or_has_a_reason():
+    twice = Counter((each.experiment, each.subject) for each in REPORTED)
+    assert [key for key, count in twice.items() if count > 1] == []
+    assert [each for each in REPORTED if (each.experiment is None) == (each.why_not is None)] == []
+
+
+def test_int8_gains_what_each_processor_allows():
+    rate = {each.subject: each.value for each in reported.of("precision")}
+    without, having = (
+        rate[f"int8 {vnni} VNNI, 28 clients"] / rate[f"float32 {vnni} VNNI, 28 clients"] for vnni in ("without", "with")
+    )
+    assert (without, having) == (pytest.approx(1.7, abs=0.05), pytest.approx(3.7, abs=0.05))
+
+
+def test_the_reported_traffic_is_that_of_float_images():
+    [traffic] = [each for each in reported.of("payloads") if each.unit == "Gb/s"]
+    assert traffic.value == pytest.approx(1000 * 224 * 224 * 3 * 4 * 8 / 1e9, abs=0.05)
+
+
+def test_no_table_of_the_pipeline_is_about_another_document():
+    assert {each.document for each in TABLED} == {INTEL}
