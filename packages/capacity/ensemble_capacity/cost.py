@@ -1,0 +1,124 @@
+"""Computes what calls cost on machines that are paid by the hour, busy or idle.
+
+    ensemble cost                                                # three machines of a document on MXNet
+    ensemble cost --instance mine:0.19:240 --requests-per-s 40   # name, dollars per hour, requests/s that it answers
+    ensemble cost --instance gpu:1.306 --machines 30             # NAVER's 15 GPU machines in each of two countries
+    ensemble cost --per-million-calls 20                         # beside a function that is paid by the call
+
+It starts no server: `ensemble load` and `ensemble plan` tell how many requests/s a machine answers. The machines in use
+are so many that each is busy for at most --full of its rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from scripts.errors import number, positive
+from scripts.flags import described
+from scripts.results import Table, add_files, check_files, write_files
+
+HOURS_A_MONTH, HOURS_A_YEAR, SECONDS_AN_HOUR, MILLION = 730, 8760, 3600, 1_000_000
+HEADINGS = ("instance", "$/hour", "answers, 1/s", "machines", "idle, %", "$ per million calls", "$/month", "$/year")
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A machine that is paid by the hour; None for a rate that is not known."""
+
+    name: str
+    dollars_per_hour: float
+    requests_per_s: float | None = None
+
+    def cost(self, traffic: float, full: float, machines: int | None = None) -> Cost:
+        """Compute what real traffic, in requests/s, costs on so many machines, or on as many as it needs."""
+        capacity = self.requests_per_s
+        needed = 1 if capacity is None else max(1, math.ceil(traffic / (capacity * full)))
+        count = machines or needed
+        per_hour = self.dollars_per_hour * count
+        idle = None if capacity is None else 100 * max(0.0, 1 - traffic / (capacity * count))
+        per_million = per_hour / SECONDS_AN_HOUR / traffic * MILLION
+        return Cost(self, count, idle, per_million, per_hour * HOURS_A_MONTH, per_hour * HOURS_A_YEAR)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What traffic costs on machines of a kind; `idle` is a share of their time, percent."""
+
+    instance: Instance
+    machines: int
+    idle: float | None
+    per_million: float
+    per_month: float
+    per_year: float
+
+    def cells(self) -> list[str]:
+        """Write a line of the table."""
+        given, rate = self.instance, self.instance.requests_per_s
+        rates = ["" if rate is None else f"{rate:.1f}", str(self.machines)]
+        idle = "" if self.idle is None else f"{self.idle:.1f}"
+        dollars = [f"{self.per_million:,.2f}", f"{self.per_month:,.0f}", f"{self.per_year:,.0f}"]
+        return [given.name, f"{given.dollars_per_hour:g}", *rates, idle, *dollars]
+
+    def beside(self, dollars: float) -> str:
+        """Tell from how many calls on the machines cost less than so many dollars per million calls."""
+        calls, rate = self.per_month / dollars, self.instance.requests_per_s
+        per_s = calls * MILLION / HOURS_A_MONTH / SECONDS_AN_HOUR
+        if rate is not None and per_s > rate * self.machines:
+            return f"{self.instance.name} answers too few requests to cost less than ${dollars:g} per million calls."
+        return (
+            f"{self.instance.name} costs less than ${dollars:g} per million calls from {calls:.2f} million calls per "
+            f"month on, which are {per_s:.2f} requests/s."
+        )
+
+
+# O. Cruchant, "Faster, Cheaper, Leaner" (2020): ResNet18, 26 pictures a minute. The rates are of one request at a time:
+# 55 ms, 28 % less than the CPU machine, and 33 ms.
+TRAFFIC = 26 / 60
+INSTANCES = (
+    Instance("ml.c5.2xlarge", 0.538, 1000 * (1 - 0.28) / 55),
+    Instance("ml.t2.medium + ml.eia1.medium", 0.266, 1000 / 55),
+    Instance("ml.p3.2xlarge", 4.627, 1000 / 33),
+)
+
+
+def instance(text: str) -> Instance:
+    """Parse `name:dollars per hour[:requests/s]`."""
+    name, _, figures = text.partition(":")
+    try:
+        values = [float(each) for each in figures.split(":")]
+    except ValueError:
+        values = []
+    if not name or len(values) not in {1, 2} or not all(0 < each < math.inf for each in values):
+        raise argparse.ArgumentTypeError("must be NAME:DOLLARS_PER_HOUR or NAME:DOLLARS_PER_HOUR:REQUESTS_PER_S")
+    return Instance(name, *values)
+
+
+def table(costs: Sequence[Cost], traffic: float, per_million_calls: float | None) -> Table:
+    """Write the costs, beside a price per call if there is one."""
+    notes = [] if per_million_calls is None else [each.beside(per_million_calls) for each in costs]
+    title = f"{traffic:.3g} requests/s, {traffic * SECONDS_AN_HOUR * HOURS_A_MONTH / MILLION:.3g} million per month"
+    return Table(HEADINGS, [each.cells() for each in costs], title=title, notes=notes)
+
+
+def main() -> None:
+    """Parse the command line, compute and print."""
+    parser = described(__doc__)
+    add = parser.add_argument
+    add("--instance", type=instance, nargs="+", default=INSTANCES, metavar="NAME:DOLLARS[:RATE]", help="your own")
+    add("--requests-per-s", type=number(0), default=TRAFFIC, help="that really come; default: 26 a minute")
+    add("--machines", type=positive, help="default: as many as the requests need")
+    add("--full", type=number(0, 1), default=0.7, help="of its rate, what a machine is used for; default: %(default)s")
+    add("--per-million-calls", type=number(0), metavar="DOLLARS", help="of a function that is paid by the call")
+    add_files(parser, "json", "markdown")
+    args = parser.parse_args()
+    check_files(parser, args)
+    costs = [each.cost(args.requests_per_s, args.full, args.machines) for each in args.instance]
+    (made := table(costs, args.requests_per_s, args.per_million_calls)).show()
+    write_files(args, made, [asdict(each) for each in costs])
+
+
+if __name__ == "__main__":
+    main()
