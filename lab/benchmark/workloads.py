@@ -44,7 +44,7 @@ LARGE_SIZE, LARGE_QUALITY = (500, 375), 95
 # A telephone's 12 megapixels.
 ORIGINAL_SIZE, ORIGINAL_QUALITY, MOST_ORIGINALS = (4000, 3000), 90, 8
 MOST_IMAGES = 32
-IMAGENET_NAMES = {"resnet": "resnet50", "densenet": "densenet169"}
+IMAGENET_NAMES = {"resnet": "resnet50", "densenet": "densenet169", "inception": "inception_v3"}
 
 
 @dataclass(frozen=True)
@@ -263,13 +263,13 @@ def trivial(root: Path, size: tuple[int, int]) -> Path:
 
 
 def imagenet_models() -> Path:
-    """ResNet-50 v1.5 and DenseNet-169 with random weights, in float16 and int8; needs PyTorch and NNCF once.
+    """ResNet-50 v1.5, DenseNet-169 and Inception v3 with random weights, float16 and int8; need PyTorch and NNCF once.
 
     Raises:
         ScriptError: they can't be made.
     """
     root = CACHE / "imagenet"
-    for name in MEMBERS:
+    for name, architecture in IMAGENET_NAMES.items():
         if (root / name / "2" / "metadata.json").exists():
             continue
         with tempfile.TemporaryDirectory() as temporary:
@@ -279,7 +279,7 @@ def imagenet_models() -> Path:
             flags = ["--weights", "random", "--name", name, "--repository", str(root), "--int8", "--data", temporary]
             # Of random weights no accuracy can be lost, and the answers to so few images may all be others.
             flags += ["--samples", "32", "--max-drop", "100"]
-            command = [sys.executable, "-P", "-m", "scripts.prepare", IMAGENET_NAMES[name], *flags]
+            command = [sys.executable, "-P", "-m", "scripts.prepare", architecture, *flags]
             if subprocess.run(command, cwd=ROOT).returncode != 0:  # noqa: S603
                 raise ScriptError(
                     "the ImageNet models need PyTorch and NNCF: make train, or pip install '.[train,quantize]'"

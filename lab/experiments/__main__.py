@@ -3,58 +3,32 @@
     ensemble experiments batches               # one of them; writes its result, tables and picture in docs/experiments
     ensemble experiments all --seconds 2       # all of these that this commit has not been measured by on this machine
     ensemble experiments pages                 # writes tables and pictures anew from the stored results
-    ensemble experiments cascade --help        # as autoscaling, cost, distillation, overload
 
-What is missing for any of them is named before the first one starts.
+An interrupted run resumes where it stopped. What is missing for any of them is named before the first one starts.
+`all` leaves out autoscaling and distillation, which take hours.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pkgutil import iter_modules
 
-from lab.experiments import (
-    arrivals,
-    autoscaling,
-    baseline,
-    batches,
-    cascade,
-    cost,
-    distillation,
-    hops,
-    ladder,
-    overload,
-    payloads,
-    precision,
-    scaling,
-    threads,
-)
+from lab import experiments
 from lab.experiments.experiment import Experiment
-from scripts.errors import ScriptError, errors_in_one_line
+from scripts.errors import ScriptError, errors_in_one_line, number
 from scripts.flags import described
 from scripts.serve.environment import set_up
 
-MEASURED = (
-    payloads.PAYLOADS,
-    batches.BATCHES,
-    arrivals.ARRIVALS,
-    ladder.LADDER,
-    baseline.BASELINE,
-    threads.THREADS,
-    scaling.SCALING,
-    hops.HOPS,
-    precision.PRECISION,
-)
-EXPERIMENTS = {each.name: each for each in MEASURED}
-# Those whose pages are drawn from what is stored.
-DRAWN = (*MEASURED, distillation.DISTILLATION)
-WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
-    "autoscaling": autoscaling.main,
-    "cascade": cascade.main,
-    "cost": cost.main,
-    "distillation": distillation.main,
-    "overload": overload.main,
-}
+
+def found() -> Iterator[Experiment]:
+    """Find the experiments that the modules of this package declare."""
+    for module in iter_modules(experiments.__path__, f"{experiments.__name__}."):
+        if not module.name.endswith("__main__"):
+            yield from (each for each in vars(import_module(module.name)).values() if isinstance(each, Experiment))
+
+
+EXPERIMENTS = {each.name: each for each in found()}
 
 
 def check(chosen: Sequence[Experiment]) -> None:
@@ -81,21 +55,17 @@ def draw(experiments: Sequence[Experiment]) -> None:
 
 def main() -> None:
     """Make the experiment that is named."""
-    if alone := WITH_OPTIONS.get("".join(sys.argv[1:2])):
-        alone(sys.argv[2:])
-        return
     parser = described(__doc__)
-    parser.add_argument("experiment", choices=sorted([*EXPERIMENTS, *WITH_OPTIONS, "all", "pages"]))
-    parser.add_argument("--seconds", type=float, help="of each load; default: as long as its page says")
+    parser.add_argument("experiment", choices=sorted([*EXPERIMENTS, "all", "pages"]))
+    parser.add_argument("--seconds", type=number(0), help="of each load; default: as long as its page says")
     parser.add_argument("--again", action="store_true", help="also what this commit has measured on this machine")
     args = parser.parse_args()
-    if args.seconds is not None and args.seconds <= 0:
-        parser.error("--seconds must be above 0")
-    chosen = [each for name, each in EXPERIMENTS.items() if args.experiment in {name, "all", "pages"}]
+    short = [each for each in EXPERIMENTS.values() if not each.takes_hours]
     with errors_in_one_line():
         if args.experiment == "pages":
-            draw(DRAWN)
+            draw(list(EXPERIMENTS.values()))
             return
+        chosen = short if args.experiment == "all" else [EXPERIMENTS[args.experiment]]
         check(chosen)
         set_up()
         for each in chosen:

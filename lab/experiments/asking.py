@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from lab.experiments.forms import Form
 from scripts.errors import ScriptError
 
 PREFIX, REGION = "es-payloads", "payloads"
-# After such a rest it is looked for so long which connections are left, seconds.
+# While nothing is sent the loop rests, and does not see that HAProxy closes what idles: it looks first for so long.
 RESTS_S, SEES_S = 1.0, 0.05
 # What a form is refused with for what it is.
 REFUSED = frozenset({400, 413, 422})
@@ -29,33 +28,30 @@ class Asking:
         """Connect by both ways."""
         self._loop = asyncio.Runner()
         self._transports = {"http": connect(http_url), "grpc": connect(grpc_url)}
-        self._used = time.monotonic()
-
-    def _send(self, way: str, request: Request) -> Response:
-        async def send() -> Response:
-            # While nothing is sent the loop rests, and does not see that HAProxy closes what idles.
-            if time.monotonic() - self._used > RESTS_S:
-                await asyncio.sleep(SEES_S)
-            response = await self._transports[way].send(request)
-            self._used = time.monotonic()
-            return response
-
-        try:
-            return self._loop.run(send())
-        except NoResponse as err:
-            raise ScriptError(str(err)) from err
+        self._used = 0.0
 
     def __call__(self, form: Form, request: Request) -> bool:
-        """Send a request; whether it was answered, False if it was refused for what it is.
+        """Send a request; tell whether it was answered, False if it was refused for what it is.
 
         Raises:
             ScriptError: it failed in another way.
         """
         assert form.way is not None
-        response = self._send(form.way, request)
+        try:
+            response = self._loop.run(self._send(form.way, request))
+        except NoResponse as err:
+            raise ScriptError(str(err)) from err
         if not response.ok and response.status not in REFUSED:
             raise ScriptError(f"{form.name} was answered with {response.status}: {response.body[:500]!r}")
         return response.ok
+
+    async def _send(self, way: str, request: Request) -> Response:
+        clock = asyncio.get_running_loop().time
+        if clock() - self._used > RESTS_S:
+            await asyncio.sleep(SEES_S)
+        response = await self._transports[way].send(request)
+        self._used = clock()
+        return response
 
     def close(self) -> None:
         """Disconnect."""
@@ -73,7 +69,6 @@ def share_memory(config: dict[str, Any]) -> None:
 def register(http_url: str, file: Path) -> None:
     """Let the server read a file of /dev/shm, for as long as it runs; raises ScriptError if it refuses."""
     body = json.dumps({"key": f"/{file.name}", "byte_size": file.stat().st_size}).encode()
-    # A connection of its own: one that idles while others load the server is closed by HAProxy.
     try:
         response = once(http_url, Request(f"/v2/systemsharedmemory/region/{REGION}/register", body))
     except NoResponse as err:
@@ -84,7 +79,7 @@ def register(http_url: str, file: Path) -> None:
 
 @contextmanager
 def region(size: int, prefix: str = PREFIX) -> Iterator[Path]:
-    """A file of /dev/shm that the server may use; removed in the end."""
+    """Make a file of /dev/shm that the server may use; it is removed in the end."""
     file = Path("/dev/shm") / f"{prefix}-{os.getpid()}"  # noqa: S108
     file.write_bytes(bytes(size))
     try:

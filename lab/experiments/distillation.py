@@ -1,237 +1,205 @@
-"""Trains small students by labels, by Hinton's distillation and by DIST, and puts each in front of its teachers.
+"""Students that learn from labels, by Hinton's distillation and by DIST, in two widths and for two sizes of images.
 
-    ensemble experiments distillation --data train.zip
-    ensemble experiments distillation --data train.zip --finished       # of an interrupted run, what is there
-
-The teachers are the bundled ResNet and DenseNet together. All students are judged by images of --data that they do not
-learn, with which the teachers were trained, too. It resumes from --folder, and needs the `train` extra (PyTorch).
+The teachers are the bundled ResNet and DenseNet together. All students are judged by images that they do not learn,
+with which the teachers were trained, too.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from deployments.contract.payload import Probabilities
 from deployments.repository.repository import DEFAULT_ROOT, Model, find
 from lab.benchmark.workloads import MEMBERS
-from lab.experiments.experiment import Experiment, Groups, Here, Part, Rows
-from lab.experiments.students import DIST, HINTON, LABELS, WAYS, School, Student
-from lab.pictures.chart import Bar
-from scripts.dataset import default_data
-from scripts.errors import ScriptError, errors_in_one_line
-from scripts.evaluate.accuracy import Truth, hits, predict, top1
-from scripts.evaluate.ensembles import Members
+from lab.experiments.experiment import Bars, Experiment, Here, Part, Row, Rows
+from lab.training.recipe import Recipe
+from scripts.dataset import Dataset, default_data
+from scripts.errors import ScriptError
+from scripts.evaluate.accuracy import predict, top1
 from scripts.evaluate.measure import truth_of
-from scripts.flags import add_flags, described, from_flags
-from scripts.interval import Interval
-from scripts.results import Table
 from scripts.tune_cascade.__main__ import cost_ms
-from scripts.tune_cascade.search import choose, halves
 
-LOSS, ROUNDS, BOTH = 0.1, 3, "both"
-HEADINGS = (
-    "width",
-    "pixels",
-    "MMAC",
-    "CPU per image, ms",
-    "learns from",
-    "top-1 of each seed, %",
-    "top-1, %",
-    "against labels, points (95 %)",
-    "answered by it in front, %",
-    "cascade against the teachers, points",
-    "CPU of the cascade, % of the teachers'",
-)
+LEARNT, JUDGED, EPOCHS, SEEDS, WIDTHS, SIZES, MIXTURES = 20_000, 10_000, 12, (1, 2, 3), (0.25, 0.5), (32, 20), 2
+# The CPU time of a model is the median of so many rounds.
+ROUNDS = 3
+LABELS, MIXED, HINTON, DIST, TEACHERS = "labels", "labels, mixed images", "Hinton", "DIST", "both teachers alone"
+# What each way changes; the mixed images and the teachers are the same for all that have them.
+WAYS: dict[str, dict[str, Any]] = {
+    LABELS: {},
+    MIXED: {"teacher_weight": 0.0},
+    HINTON: {"teacher_weight": 1.0},
+    DIST: {"teacher_weight": 0.5, "teacher_loss": "dist"},
+}
+
+
+@dataclass(frozen=True)
+class Student:
+    """One to train: its size in two ways, how it learns, and the seed of everything random."""
+
+    size: int
+    width: float
+    way: str
+    seed: int
+
+    def recipe(self, images: int) -> Recipe:
+        """Say how it is trained with so many labelled images; rates and augmentation are those of docs/training.md."""
+        alone = self.way == LABELS
+        taught: dict[str, Any] = {"mix": "either", "mix_probability": 0.5, "mixtures": MIXTURES, "teachers": MEMBERS}
+        return Recipe(
+            "student",
+            epochs=EPOCHS,
+            seed=self.seed,
+            width=self.width,
+            hold_out=max(JUDGED, images - LEARNT),
+            batch_size=500,
+            learning_rate=0.12,
+            head_learning_rate=0.335,
+            bias_learning_rate=0.0265,
+            label_smoothing=0.1,
+            translate_px=round(self.size * (3 if alone else 2) / 32),
+            cutout_px=self.size // 4 if alone else 0,
+            **({} if alone else taught),
+            **WAYS[self.way],
+        )
+
+
+class School:
+    """The labelled images, and a folder for what is trained."""
+
+    def __init__(self, data: Path) -> None:
+        """Set the images, a zip file or folder of `<class>/*.jpg`."""
+        self._data, self._dataset = data, Dataset.open(data)
+        self._folder = tempfile.TemporaryDirectory()
+
+    def train(self, student: Student) -> Iterator[Row]:
+        """Train a student, and judge it.
+
+        Raises:
+            ScriptError: an image can't be read, or a teacher does not fit.
+        """
+        from lab.training.__main__ import keep_freed_memory
+        from lab.training.architectures import multiplications, network
+        from lab.training.data import TrainingData
+        from lab.training.export import export
+        from lab.training.loop import Run
+
+        keep_freed_memory()
+        recipe, root = student.recipe(len(self._dataset)), Path(self._folder.name)
+        # The teachers' answers about mixtures are the same for all students.
+        outputs = root / "teachers.npz" if recipe.mixtures else None
+        checkpoint = root / "student.pt"
+        checkpoint.unlink(missing_ok=True)
+        Run(recipe, TrainingData(recipe, self._data, None, student.size, teacher_outputs=outputs), checkpoint).finish()
+        export(checkpoint, root / "models", "student", data=self._data, replace=True)
+        model = find(root / "models", "student", 1)
+        untrained = network(recipe.to_json(), len(model.labels or ()))
+        yield {"mmac": multiplications(untrained, student.size), **self._judged([model])}
+
+    def teachers(self) -> Iterator[Row]:
+        """Judge the teachers together."""
+        yield self._judged([find(DEFAULT_ROOT, name) for name in MEMBERS])
+
+    def _judged(self, models: Sequence[Model]) -> Row:
+        _, judging = self._dataset.hold_out(JUDGED)
+        assert judging is not None
+        answers = np.mean(predict(models, judging), axis=0)
+        cpu_ms = sum(statistics.median(cost_ms(model) for _ in range(ROUNDS)) for model in models)
+        return {"top1": top1(answers, truth_of(models, judging)), "cpu_ms": cpu_ms}
+
+
+def data() -> Path:
+    """Find the images that were trained with; raises ScriptError if there are none."""
+    if (test := default_data()) is None:
+        raise ScriptError("set ENSEMBLE_DATA to a folder with cifar10/train.zip")
+    return test.with_name("train.zip")
 
 
 def check() -> None:
-    """Raise ScriptError if PyTorch is missing."""
+    """Raise ScriptError if PyTorch or the images are missing."""
+    data()
     if find_spec("torch") is None:
         raise ScriptError("training needs PyTorch: make train, or pip install torch torchvision")
 
 
-def measure(school: School, *, finished: bool) -> Rows:
-    """Train the students, or take those that are finished, and judge them.
-
-    Raises:
-        ScriptError: none is finished, or see `School.train`.
-    """
-    dataset = school.judging()
-    found = dict(school.finished() if finished else school.train())
-    if not found:
-        raise ScriptError(f"no student in {school.folder} is finished; leave --finished out to train")
-    teachers = [find(DEFAULT_ROOT, name) for name in MEMBERS]
-    labels, both = truth_of(teachers, dataset), np.mean(predict(teachers, dataset), axis=0)
-    judge = Judge(labels, both, halves(dataset), sum(map(cpu_ms, teachers)))
-    first: Mapping[str, Any] = {
-        "epochs": school.epochs,
-        "mixtures": school.mixtures,
-        "learnt": school.learn,
-        "judged": len(dataset),
-        "teachers_top1": top1(both, labels),
-        "teachers_cpu_ms": judge.teachers_ms,
-        "missing": [each.name for each in school.students() if each not in found],
-    }
-    rows: Rows = [dict(first)]
-    for size, width in dict.fromkeys((each.size, each.width) for each in found):
-        own = {each: answers for each, answers in found.items() if (each.size, each.width) == (size, width)}
-        # Students that differ in how they learnt compute alike.
-        shape = {"width": width, "size": size, **costs(school, next(iter(own)))}
-        rows += [{**shape, **judge.way(way, own, shape["cpu_ms"])} for way in WAYS if any(way == s.way for s in own)]
-    return rows
+def students() -> list[Student]:
+    """Give all of them; the students of a size are together, because they share its images."""
+    return [Student(size, width, way, seed) for size, seed, width, way in product(SIZES, SEEDS, WIDTHS, WAYS)]
 
 
-def costs(school: School, student: Student) -> dict[str, float]:
-    """Multiplications, millions, and CPU of an image, milliseconds."""
-    from lab.training.architectures import multiplications, network
-
-    model = school.model_of(student)
-    untrained = network(school.recipe(student).to_json(), len(model.labels or ()))
-    return {"mmac": multiplications(untrained, student.size), "cpu_ms": cpu_ms(model)}
+def parts(seconds: float) -> Sequence[Part]:
+    """Each student is a part."""
+    school = School(data())
+    taught = [Part(str(each), partial(school.train, each), vars(each)) for each in students()]
+    return [Part(TEACHERS, school.teachers, {"way": TEACHERS, "size": 32}), *taught]
 
 
-def cpu_ms(model: Model) -> float:
-    """The CPU time of an image of a batch, the median of several rounds."""
-    return statistics.median(cost_ms(model) for _ in range(ROUNDS))
-
-
-class Judge:
-    """What students are judged by: labelled images, the teachers' answers, and which images choose thresholds."""
-
-    def __init__(self, labels: Truth, both: Probabilities, choosing: Any, teachers_ms: float) -> None:
-        """Set them; `choosing` is bool [N], and the teachers' CPU that of an image."""
-        self._labels, self._both, self._choosing, self.teachers_ms = labels, both, choosing, teachers_ms
-
-    def way(self, way: str, found: Mapping[Student, Probabilities], cpu: float) -> dict[str, Any]:
-        """The figures of the students of a shape that learnt one way, against those of the same seeds by labels."""
-        own = {each.seed: answers for each, answers in found.items() if each.way == way}
-        plain = {each.seed: answers for each, answers in found.items() if each.way == LABELS}
-        shared = own.keys() & plain.keys()
-        row: dict[str, Any] = {
-            "way": way,
-            "top1": {str(seed): top1(answers, self._labels) for seed, answers in own.items()},
-            **self._cascades(own.values(), cpu),
-        }
-        if way != LABELS and shared:
-            interval = Interval.paired(self._hits(own, shared) - self._hits(plain, shared))
-            row["difference"] = [interval.mean, interval.low, interval.high]
-        return row
-
-    def _hits(self, found: Mapping[int, Probabilities], seeds: Iterable[int]) -> Any:
-        """The share of the seeds that are right about each image, float [N]."""
-        return np.mean([hits(found[seed], self._labels) for seed in seeds], axis=0)
-
-    def _cascades(self, found: Iterable[Probabilities], cpu: float) -> dict[str, list[float]]:
-        """Of each student in front of the teachers: the threshold, and what it does to the images that judge it."""
-        result: dict[str, list[float]] = {"exit_at": [], "answered": [], "lost": [], "cpu_share": []}
-        for answers in found:
-            costs = {"student": cpu, BOTH: self.teachers_ms}
-            members = Members(
-                {"student": answers, BOTH: self._both}, self._labels, {"student": 0.0, BOTH: 1.0}, costs, "mean"
-            )
-            choice, judged = choose(members.part(self._choosing), LOSS), members.part(~self._choosing)
-            walk = judged.walk(choice.order, choice.exit_at)
-            right, full = walk.answers == judged.labels, judged.full() == judged.labels
-            result["exit_at"] += choice.exit_at
-            result["answered"].append(100 * walk.stops[0])
-            result["lost"].append(float(100 * (right.mean() - full.mean())))
-            result["cpu_share"].append(100 * walk.cost / self.teachers_ms)
-        return result
-
-
-def table(rows: Rows) -> Table:
-    """A line for each shape and way, and what the rest says in sentences."""
-    first, *shapes = rows
-    lines = []
-    for row in shapes:
-        seeds = list(row["top1"].values())
-        told = "" if "difference" not in row else "{:+.2f} ({:+.2f} to {:+.2f})".format(*row["difference"])
-        answered, lost, share = (statistics.mean(row[name]) for name in ("answered", "lost", "cpu_share"))
-        costs = [f"{row['width']:g}", str(row["size"]), f"{row['mmac']:.1f}", f"{row['cpu_ms']:.3f}", row["way"]]
-        figures = [", ".join(f"{each:.2f}" for each in seeds), f"{statistics.mean(seeds):.2f}", told]
-        lines.append([*costs, *figures, f"{answered:.1f}", f"{lost:+.2f}", f"{share:.0f}"])
-    missing = f"Not trained: {'; '.join(first['missing'])}." if first["missing"] else "All students were trained."
-    notes = [
-        f"{first['epochs']} epochs of {first['learnt']:,} images each; where images are mixed, half of them are, in "
-        f"one of {first['mixtures']} ways. Judged by {first['judged']:,} others, half of which chose the thresholds; "
-        "the other half judged the cascades.",
-        f"The teachers together: {first['teachers_top1']:.2f} % of these images, {first['teachers_cpu_ms']:.2f} ms of "
-        "CPU per image.",
-        missing,
-    ]
-    return Table(HEADINGS, lines, words=(4,), notes=notes)
+def shown(rows: Rows) -> Rows:
+    """Put the seeds of a shape and way together, beside those that learnt from labels."""
+    by: dict[tuple[Any, ...], Rows] = {}
+    for row in rows:
+        by.setdefault((row["size"], row.get("width"), row["way"]), []).append(row)
+    mean = {key: statistics.mean(row["top1"] for row in own) for key, own in by.items()}
+    found = []
+    for (size, width, way), own in by.items():
+        tops = [row["top1"] for row in own]
+        row = {**own[0], "top1": mean[size, width, way], "seeds": ", ".join(f"{each:.2f}" for each in tops)}
+        row |= {"wrong": 100 - row["top1"], "low": 100 - max(tops), "high": 100 - min(tops)}
+        if way not in {LABELS, TEACHERS}:
+            row["gain"] = row["top1"] - mean[size, width, LABELS]
+        found.append(row)
+    return sorted(found, key=lambda row: (row["way"] != TEACHERS, -row["size"], row.get("width", 0)))
 
 
 def compare(rows: Rows) -> Mapping[str, Here]:
-    """The sizes, and how DIST changes the wrong answers of the widest student of the smaller one."""
-    sizes = sorted({row["size"] for row in rows[1:]})
-    found = {
-        "edge of a student's images, before": Here(sizes[-1], f"{sizes[-1]} pixels", "CIFAR-10 instead of photographs")
+    """Compare what smaller images cost, and what the whole recipe gives, at the widest student."""
+    wrong = {(row["size"], row["way"]): row["wrong"] for row in rows if row.get("width") == max(WIDTHS)}
+    large, small = max(SIZES), min(SIZES)
+    best = min((way for size, way in wrong if size == small), key=lambda way: wrong[small, way])
+
+    def errors(size: int, way: str, base: float | None = None) -> Here:
+        change = "" if base is None else f", {100 * (wrong[size, way] / base - 1):+.0f} %"
+        return Here(wrong[size, way], f"{wrong[size, way]:.2f} % wrong{change}, {size} pixels, by {way}")
+
+    return {
+        "edge of the images, before": Here(large, f"{large} pixels"),
+        "edge of the images, after": Here(small, f"{small} pixels"),
+        "error with large images": errors(large, LABELS),
+        "error with small images": errors(small, LABELS, wrong[large, LABELS]),
+        "error before the whole recipe": errors(small, LABELS),
+        "error after the whole recipe": errors(small, best, wrong[small, LABELS]),
     }
-    if len(sizes) > 1:
-        small = {row["way"]: row for row in sorted(rows[1:], key=lambda row: row["width"]) if row["size"] == sizes[0]}
-        found["edge of a student's images, after"] = Here(sizes[0], f"{sizes[0]} pixels", "the same")
-        if DIST in small and LABELS in small:
-            wrong = [100 - statistics.mean(small[way]["top1"].values()) for way in (LABELS, DIST)]
-            change = 100 * (wrong[1] / wrong[0] - 1)
-            differs = "wrong answers instead of a regression's error; DIST against labels, the widest student"
-            text = f"{change:+.1f} %: {wrong[0]:.2f} % wrong by labels, {wrong[1]:.2f} % by DIST"
-            found["change of the mean absolute error"] = Here(change, text, differs)
-    return found
-
-
-def picture(rows: Rows) -> Groups:
-    """The wrong answers of each shape by way, those with teachers coloured."""
-    groups: dict[str, list[Bar]] = {}
-    for row in rows[1:]:
-        wrong = [100 - each for each in row["top1"].values()]
-        mean, ours = statistics.mean(wrong), row["way"] in {HINTON, DIST}
-        bar = Bar(row["way"], mean, f"{mean:.2f} % ({min(wrong):.2f} to {max(wrong):.2f})", ours=ours)
-        groups.setdefault(f"width {row['width']:g}, {row['size']} pixels, {row['mmac']:.1f} MMAC", []).append(bar)
-    return list(groups.items())
 
 
 DISTILLATION = Experiment(
-    "distillation",
-    "Held-out images answered wrongly, %; the mean and the range of the seeds; students with teachers are coloured",
-    "CIFAR-10's training images, students in float, teachers in int8",
-    check,
-    lambda _: (),
-    table,
-    compare,
-    picture,
+    name="distillation",
+    title="Held-out images answered wrongly, %: mean and range of the seeds; students with teachers are coloured",
+    setting=f"CIFAR-10's training images, {EPOCHS} epochs of {LEARNT:,}, judged by {JUDGED:,} others; students in "
+    "float, teachers in int8",
+    check=check,
+    parts=parts,
+    columns="width {width:g} | pixels {size:d} | MMAC {mmac:.1f} | CPU per image, ms {cpu_ms:.3f} | "
+    "learns from {way} | top-1 of each seed, % {seeds:>} | top-1, % {top1:.2f} | "
+    "against labels, points {gain:+.2f}",
+    picture=Bars(
+        "wrong",
+        "{way}",
+        "{wrong:.2f} % ({low:.2f} to {high:.2f})",
+        "{size} pixels, {cpu_ms:.2f} ms of CPU per image",
+        lambda row: row["way"] in {HINTON, DIST},
+    ),
     seconds=0.0,
+    shown=shown,
+    compare=compare,
+    differs="CIFAR-10's classes instead of a regression on photographs; the students' architecture stays",
     ascending=True,
+    takes_hours=True,
 )
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Parse the command line, train, judge and write the files."""
-    parser = described(__doc__, "ensemble experiments distillation")
-    add, test = parser.add_argument, default_data()
-    add("--data", type=Path, default=test and test.with_name("train.zip"), help="zip file or folder of <class>/*.jpg")
-    add("--folder", type=Path, default=Path("checkpoints/distillation"), help="is resumed from; default: %(default)s")
-    add_flags(parser, School)
-    add("--finished", action="store_true", help="train nothing, and store what earlier runs finished")
-    args = parser.parse_args(arguments)
-    if args.data is None:
-        parser.error("name the images by --data")
-    if min(args.widths) <= 0:
-        parser.error("--widths must be above 0")
-    with errors_in_one_line():
-        check()
-        from lab.training.__main__ import SMALLEST, keep_freed_memory
-
-        if min(args.sizes) < SMALLEST:
-            parser.error(f"--sizes must be {SMALLEST} or more")
-        keep_freed_memory()
-        made = partial(measure, from_flags(School, args), finished=args.finished)
-        replace(DISTILLATION, measure=lambda _: [Part(str(vars(args)), made)]).run(None, again=True)

@@ -1,7 +1,14 @@
-"""Inference engines in this process, without a server: PyTorch eager, ONNX Runtime and OpenVINO."""
+"""Inference engines in one process, without a server: PyTorch eager, ONNX Runtime and OpenVINO.
+
+python -m lab.experiments.engines NETWORK PRECISION SECONDS      # OpenVINO, under the ISA cap of the environment
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -9,16 +16,20 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from deployments.cpus import available_cpus
+from deployments.repository.repository import Model, find
 from lab.benchmark.limit import compile_models
 from lab.benchmark.workloads import IMAGENET_NAMES, Precision, workload
 from scripts.errors import ScriptError
+from scripts.shipped import CHECKOUT
 
-WARM_UP_S = 1.0
+CLIENTS, WARM_UP_S = 28, 1.0
+# The newest instructions that oneDNN may use: AVX-512 as Skylake had it, before VNNI.
+WITHOUT_VNNI = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
 Infer = Callable[[], object]
 # Given how many images are computed at a time, on equal shares of the cores: what makes a client's inference of one.
 Engine = Callable[[int], Callable[[], Infer]]
@@ -30,25 +41,35 @@ class Network:
 
     Attributes:
         name: for people.
-        load: the workload that has its files.
-        member: whose model it is there.
+        load: the workload whose repository has it.
+        member: its name there.
     """
 
     name: str
     load: str
     member: str
 
-    def openvino(self, precision: Precision) -> Engine:
-        """What this application serves: pixels are converted and normalized inside of it."""
+    def model(self, precision: Precision) -> Model:
+        """Find its model in a precision."""
         load = workload(self.load, precision)
-        [path] = [each for each in load.models if each.parent.parent.name == self.member]
-        pixels = np.random.default_rng(0).integers(0, 256, (1, *load.size, 3), np.uint8)
+        return find(load.repository, self.member, load.version)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The height and width of its images."""
+        declared = self.model("float32").input
+        return declared["height"], declared["width"]
+
+    def openvino(self, precision: Precision) -> Engine:
+        """Compute what this application serves: pixels are converted and normalized inside of it."""
+        model, pixels = self.model(precision), np.random.default_rng(0).integers(0, 256, (1, *self.size, 3), np.uint8)
 
         def start(at_once: int) -> Callable[[], Infer]:
-            [model] = compile_models([path], (available_cpus(), at_once), load.precision)
+            hint = "f32" if precision == "float32" else None
+            [compiled] = compile_models([model.path], (available_cpus(), at_once), hint)
 
             def make() -> Infer:
-                request = model.create_infer_request()
+                request = compiled.create_infer_request()
                 return lambda: request.infer({0: pixels}, share_inputs=True)
 
             return make
@@ -56,7 +77,7 @@ class Network:
         return start
 
     def module(self) -> Any:
-        """The same architecture in PyTorch; its weights are random, which no time depends on."""
+        """Make the same architecture in PyTorch; its weights are random, which no time depends on."""
         if self.load == "imagenet":
             import torchvision
 
@@ -66,17 +87,11 @@ class Network:
         # The bundled models see each image mirrored, too.
         return Mirrored(ARCHITECTURES[self.member](10)).eval()
 
-    def image(self) -> Any:
-        """Normalized pixels, float32 [1,3,H,W]."""
-        import torch
-
-        return torch.randn(1, 3, *workload(self.load, "float32").size)
-
     def pytorch(self) -> Engine:
-        """PyTorch, eager."""
+        """Compute by PyTorch, eager."""
         import torch
 
-        model, image = self.module(), self.image()
+        model, image = self.module(), torch.randn(1, 3, *self.size)
 
         def infer() -> object:
             with torch.inference_mode():
@@ -89,11 +104,11 @@ class Network:
         return start
 
     def onnxruntime(self) -> Engine:
-        """ONNX Runtime, with what PyTorch exports."""
+        """Compute what PyTorch exports by ONNX Runtime."""
         import onnxruntime
         import torch
 
-        image = self.image()
+        image = torch.randn(1, 3, *self.size)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "model.onnx"
             torch.onnx.export(self.module(), (image,), file, dynamo=True, external_data=False, verbose=False)
@@ -109,8 +124,37 @@ class Network:
         return start
 
 
+NETWORKS = (
+    Network("ResNet-50", "imagenet", "resnet"),
+    Network("Inception v3", "imagenet", "inception"),
+    Network("DenseNet-169", "imagenet", "densenet"),
+    Network("bundled ResNet", "embedded", "resnet"),
+    Network("bundled DenseNet", "embedded", "densenet"),
+)
+
+
+def figures(engine: Engine, seconds: float) -> dict[str, float]:
+    """Measure what one client waits, and how many images many get."""
+    return {"ms": timed(engine, 1, seconds)[0], "images_per_s": timed(engine, CLIENTS, seconds)[1]}
+
+
+def capped(network: str, precision: Precision, seconds: float) -> dict[str, float]:
+    """Measure OpenVINO in a process that may not use VNNI.
+
+    Raises:
+        ScriptError: it failed.
+    """
+    command = [sys.executable, "-P", "-m", "lab.experiments.engines", network, precision, str(seconds)]
+    done = subprocess.run(  # noqa: S603
+        command, env={**os.environ, **WITHOUT_VNNI}, capture_output=True, text=True, cwd=CHECKOUT
+    )
+    if done.returncode:
+        raise ScriptError(f"OpenVINO without VNNI ended with {done.returncode}: {done.stderr[-500:]}")
+    return cast(dict[str, float], json.loads(done.stdout))
+
+
 def timed(engine: Engine, clients: int, seconds: float) -> tuple[float, float]:
-    """Milliseconds of an image, the median with its time in the queue, and images per second, in a closed loop.
+    """Measure milliseconds of an image, the median with its time in the queue, and images/s, in a closed loop.
 
     As many images as there are cores are computed at a time, the others wait: each engine is spared threads that
     outnumber the cores.
@@ -143,3 +187,8 @@ def timed(engine: Engine, clients: int, seconds: float) -> tuple[float, float]:
     if not taken:
         raise ScriptError(f"no image was computed in {seconds:g} s; give more --seconds")
     return 1000 * float(np.median(taken)), len(taken) / seconds
+
+
+if __name__ == "__main__":
+    [chosen] = [each for each in NETWORKS if each.name == sys.argv[1]]
+    print(json.dumps(figures(chosen.openvino(cast(Precision, sys.argv[2])), float(sys.argv[3]))))

@@ -1,9 +1,10 @@
-"""An experiment: what it measures beside what was reported, and its result, table and picture in docs/experiments."""
+"""An experiment: a declaration of what is measured, compared and drawn, and the run that stores and shows it."""
 
 from __future__ import annotations
 
 import json
 import platform
+import statistics
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,79 +18,93 @@ from deployments.cpus import available_cpus
 from lab import reported
 from lab.benchmark.workloads import photographs
 from lab.pictures.chart import Bar, Chart
+from scripts.dataset import Dataset, default_data
 from scripts.errors import ScriptError
 from scripts.results import Table
 from scripts.shipped import CHECKOUT
 
 FOLDER, IMAGES = CHECKOUT / "docs" / "experiments", CHECKOUT / "docs" / "images"
 BEGIN, END = "<!-- Written by `ensemble experiments`; a change down to the end is lost. -->\n", "<!-- end -->\n"
-Rows = list[dict[str, Any]]
+Row = dict[str, Any]
+Rows = list[Row]
 Groups = Sequence[tuple[str, Sequence[Bar]]]
-# Of the log of a server that did not start, so many characters stand in its row.
+# The last characters of a failed server's log, which stand in its row.
 LAST = 300
 
 
 @dataclass(frozen=True)
 class Here:
-    """A figure that was measured here.
-
-    Attributes:
-        value: in the unit of the reported one; None for a finding in words, or for what was not measured.
-        text: for people.
-        differs: what is not as it was where the figure was reported.
-    """
+    """A figure that was measured here, beside a reported one: None for a finding in words; `text` is for people."""
 
     value: float | None
     text: str
-    differs: str
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of an experiment that is measured, stored and resumed as a whole: mostly a server.
+    """What is measured, stored and resumed as a whole: mostly a server.
 
     Attributes:
         name: of the part, unique within the experiment.
-        make: measures its rows.
+        measure: gives its rows.
         key: is in each of its rows; where it is empty, an error ends the experiment instead of becoming a row.
     """
 
     name: str
-    make: Callable[[], Iterable[Mapping[str, Any]]]
+    measure: Callable[[], Iterable[Mapping[str, Any]]]
     key: Mapping[str, Any] = field(default_factory=dict)
 
     def rows(self) -> Rows:
-        """What it measures, and in the end the error that it ended with, if any.
+        """Measure its rows; the last one has the error that ended the part, if any.
 
         Raises:
             ScriptError: it could not be measured, and has no key.
         """
         rows: Rows = []
         try:
-            for row in self.make():
+            for row in self.measure():
                 rows.append({**self.key, **row})
         except ScriptError as err:
             if not self.key:
                 raise
-            end = " ".join(str(err).replace(str(CHECKOUT), ".").split())
-            rows.append({**self.key, "error": end[-LAST:]})
+            told = " ".join(str(err).replace(str(CHECKOUT), ".").split())
+            rows.append({**self.key, "error": told[-LAST:]})
         return rows
 
 
 @dataclass(frozen=True)
+class Bars:
+    """A bar for each row: the figure of its length, and templates that the row's figures fill in."""
+
+    value: str
+    label: str
+    text: str
+    group: str = ""
+    ours: Callable[[Row], Any] = lambda row: False
+
+    def groups(self, rows: Rows) -> Groups:
+        """Draw the rows that have the figure, the groups in the order of the rows."""
+        groups: dict[str, list[Bar]] = {}
+        for row in rows:
+            if row.get(self.value) is not None:
+                bar = Bar(self.label.format(**row), row[self.value], self.text.format(**row), bool(self.ours(row)))
+                groups.setdefault(self.group.format(**row), []).append(bar)
+        return list(groups.items())
+
+
+@dataclass(frozen=True)
 class Result:
-    """What is stored of a run: where and when it was made, of which commit, with how many seconds of each load."""
+    """What is stored of a run: where, when and of which commit it was made, with how many seconds of each load.
+
+    `setting` is what was served and sent then; the experiment may have changed since.
+    """
 
     machine: str
     date: str
     commit: str
     seconds: float
+    setting: str
     rows: Rows
-
-    @property
-    def origin(self) -> tuple[str, str]:
-        """What makes two runs alike."""
-        return self.machine, self.commit
 
 
 @dataclass(frozen=True)
@@ -97,61 +112,74 @@ class Experiment:
     """An experiment.
 
     Attributes:
-        name: on the command line and of the page.
-        title: of its picture, with the unit.
-        images: that are sent, for the picture's note and the page.
+        name: on the command line, of the page and of the picture.
+        title: of the picture, with the unit.
+        setting: what is served and sent.
         check: raises ScriptError if an extra, a peer or a dataset is missing.
-        measure: gives its parts, which make the rows, given the seconds of each load.
-        table: of all rows.
-        compare: finds figures in the rows, by the `what` of a reported one.
-        picture: the groups of bars.
+        parts: that make the rows, by the seconds of each load.
+        columns: of the table: headings, each with a template that a row's figures fill in, as `p50, ms {p50_ms:.1f}`,
+            with bars between them. A column whose template has no format holds words.
+        picture: the bars of the rows that are shown.
         seconds: of each load, unless others are asked for; 0 if nothing is loaded.
+        shown: the rows of the table and the picture, made of those that were measured.
+        notes: sentences below the table, of the rows that are shown.
+        compare: figures of the rows that are shown, by the `subject` of a reported one.
+        differs: what is not as it was where the figures were reported.
         ascending: whether the least is the best.
+        takes_hours: so that `all` leaves it out.
     """
 
     name: str
     title: str
-    images: str
-    check: Callable[[], None]
-    measure: Callable[[float], Sequence[Part]]
-    table: Callable[[Rows], Table]
-    compare: Callable[[Rows], Mapping[str, Here]]
-    picture: Callable[[Rows], Groups]
+    setting: str
+    check: Callable[[], object]
+    parts: Callable[[float], Sequence[Part]]
+    columns: str
+    picture: Bars | Callable[[Rows], Groups]
     seconds: float
+    shown: Callable[[Rows], Rows] = lambda rows: rows
+    notes: Callable[[Rows], Sequence[str]] = lambda rows: ()
+    compare: Callable[[Rows], Mapping[str, Here]] = lambda rows: {}
+    differs: str = ""
     ascending: bool = False
+    takes_hours: bool = False
 
     @property
     def file(self) -> Path:
-        """Where its result is stored."""
+        """The file of its result."""
         return FOLDER / f"{self.name}.json"
 
+    @property
+    def page(self) -> Path:
+        """The page, whose sentences are written by hand."""
+        return FOLDER / f"{self.name}.md"
+
+    @property
+    def _partial(self) -> Path:
+        return FOLDER / f"{self.name}.partial.json"
+
     def stored(self) -> Result | None:
-        """The result of the last run."""
+        """Read the result of the last run."""
         return Result(**json.loads(self.file.read_text(encoding="utf-8"))) if self.file.exists() else None
 
     def run(self, seconds: float | None, *, again: bool) -> bool:
-        """Make it and write all its files, unless it was made by this commit on this machine; whether it was made."""
+        """Measure and write all files, unless this commit did on this machine; tell whether it was measured."""
         chosen, (machine, commit) = seconds or self.seconds, origin()
         last = self.stored()
-        if last is not None and last.origin == (machine, commit) and not again:
+        if last is not None and (last.machine, last.commit) == (machine, commit) and not again:
             return False
         rows = self._resumed([machine, commit, chosen])
-        result = Result(machine, datetime.now(UTC).date().isoformat(), commit, chosen, rows)
+        result = Result(machine, datetime.now(UTC).date().isoformat(), commit, chosen, self.setting, rows)
         self.file.write_text(json.dumps(asdict(result), indent=1) + "\n", encoding="utf-8")
         self._partial.unlink(missing_ok=True)
         self.draw()
         return True
 
-    @property
-    def _partial(self) -> Path:
-        """Where the parts of a run that has not ended are stored."""
-        return FOLDER / f"{self.name}.partial.json"
-
     def _resumed(self, of: list[Any]) -> Rows:
-        """The rows of all parts; those that an interrupted run of the same machine, commit and seconds stored stay."""
+        """Measure all parts but those that an interrupted run of the same machine, commit and seconds stored."""
         stored = json.loads(self._partial.read_text(encoding="utf-8")) if self._partial.exists() else {}
         done: dict[str, Rows] = stored["parts"] if stored.get("of") == of else {}
-        parts = self.measure(of[-1])
+        parts = self.parts(of[-1])
         for part in tqdm(parts, self.name, unit="part", disable=len(parts) == 1):
             if part.name not in done:
                 done[part.name] = part.rows()
@@ -161,36 +189,88 @@ class Experiment:
     def draw(self) -> None:
         """Write the page's tables and the picture anew from what is stored."""
         page, svg = self.drawn()
-        (FOLDER / f"{self.name}.md").write_text(page, encoding="utf-8")
+        self.page.write_text(page, encoding="utf-8")
         (IMAGES / f"{self.name}.svg").write_text(svg, encoding="utf-8")
 
     def drawn(self) -> tuple[str, str]:
-        """The page and the picture of what is stored; the page's sentences are those that it has."""
-        result, page = self.stored(), FOLDER / f"{self.name}.md"
-        if result is None or not page.exists():
+        """Make the page and the picture of what is stored.
+
+        Raises:
+            ScriptError: nothing is stored, or the page has no place for it.
+        """
+        result = self.stored()
+        if result is None or not self.page.exists():
             raise ScriptError(f"{self.name} has no result or no page in {FOLDER}; run it, and write its page")
-        before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+        before, begin, rest = self.page.read_text(encoding="utf-8").partition(BEGIN)
         _, end, after = rest.partition(END)
         if not begin or not end:
-            raise ScriptError(f"{page.name} has no place for its tables, from {BEGIN.strip()} to {END.strip()}")
+            raise ScriptError(f"{self.page.name} has no place for its tables, from {BEGIN.strip()} to {END.strip()}")
+        rows = self.shown(result.rows)
         loads = f", {result.seconds:g} s of each load" if result.seconds else ""
-        made = f"{self.images}. {result.machine}, {result.date}{loads}."
-        shown = f"![{self.title}](../images/{self.name}.svg)"
-        tables = [self.compared(result.rows)] if reported.of(self.name) else []
-        tables.append(self.table(result.rows))
-        text = "\n".join(["", f"{shown}\n", *(each.markdown() for each in tables), f"{made}\n\n"])
-        note = f"{self.images}; {result.machine}, {result.date}"
-        chart = Chart(self.title, note, self.picture(result.rows), ascending=self.ascending)
-        return before + begin + text + end + after, chart.svg()
+        origin = f"{result.setting}. {result.machine}, {result.date}, commit `{result.commit}`{loads}.\n\n"
+        shown = f"\n![{self.title}](../images/{self.name}.svg)\n"
+        text = "\n".join([shown, *self._compared(rows), self.table(rows).markdown(), origin])
+        groups = self.picture.groups(rows) if isinstance(self.picture, Bars) else self.picture(rows)
+        note = f"{result.setting}; {result.machine}, {result.date}"
+        return before + begin + text + end + after, Chart(self.title, note, groups, ascending=self.ascending).svg()
 
-    def compared(self, rows: Rows) -> Table:
-        """What was reported beside what was measured."""
-        here = self.compare(rows)
-        lines = []
-        for each in reported.of(self.name):
-            found = here.get(each.what, Here(None, "not measured", ""))
-            lines.append([each.what, each.text, found.text, found.differs])
-        return Table(("what", "reported", "here", "what differs"), lines, words=range(4))
+    def table(self, rows: Rows) -> Table:
+        """Fill the columns in; where a figure is missing, the cell is empty."""
+        parted = [column.strip().partition(" {") for column in self.columns.split("|")]
+        heads, templates = [head for head, *_ in parted], ["{" + template for *_, template in parted]
+        words = [place for place, template in enumerate(templates) if ":" not in template]
+        lines = [[_filled(template, row) for template in templates] for row in rows]
+        errors = [
+            f"{', '.join(line[place] for place in words if line[place])}: not measured: {row['error']}"
+            for row, line in zip(rows, lines, strict=True)
+            if "error" in row
+        ]
+        return Table(heads, lines, words=words, notes=[*errors, *self.notes(rows)])
+
+    def _compared(self, rows: Rows) -> list[str]:
+        """Show what was reported beside what was measured."""
+        if not (figures := reported.of(self.name)):
+            return []
+        here, lines = self.compare(rows), []
+        for each in figures:
+            found = here[each.subject].text if each.subject in here else "not measured"
+            stated = each.model or "not stated", each.hardware or "not stated"
+            lines.append([f"{each.document.name}, {each.place}", each.subject, *stated, each.text, found])
+        heads = ("reported by", "what", "model", "hardware", "reported", "here")
+        return [Table(heads, lines, words=range(6)).markdown(), f"What differs here: {self.differs}.\n"]
+
+
+def _filled(template: str, row: Row) -> str:
+    try:
+        return template.format_map(row)
+    except (KeyError, TypeError):
+        return ""
+
+
+def medians(rows: Rows, figures: Sequence[str]) -> Rows:
+    """Take the medians of rows that differ in nothing but these figures; one that failed in a round has its error."""
+    alike: dict[str, Rows] = {}
+    for row in rows:
+        key = {name: value for name, value in row.items() if name not in figures and name != "error"}
+        alike.setdefault(json.dumps(key), []).append(row)
+    found = []
+    for same in alike.values():
+        failed = [row for row in same if "error" in row]
+        middle = {} if failed else {name: statistics.median(row[name] for row in same) for name in figures}
+        found.append((failed or same)[0] | middle)
+    return found
+
+
+def measured(rows: Rows) -> Rows:
+    """Leave out the rows of what failed."""
+    return [row for row in rows if "error" not in row]
+
+
+def labelled() -> Dataset:
+    """Open the labelled images; raises ScriptError if there are none."""
+    if (data := default_data()) is None:
+        raise ScriptError("set ENSEMBLE_DATA to a folder with cifar10/test.zip")
+    return Dataset.open(data)
 
 
 def check_photographs() -> None:
@@ -198,19 +278,8 @@ def check_photographs() -> None:
     photographs("small")
 
 
-def beside(name: str, here: Mapping[str, Here], unit: str) -> Groups:
-    """A group of two bars for every figure of a unit: reported and here."""
-    groups = []
-    for each in reported.of(name):
-        found = here.get(each.what)
-        if each.unit == unit and each.value is not None and found is not None and found.value is not None:
-            bars = Bar("reported", each.value, each.text), Bar("here", found.value, found.text, ours=True)
-            groups.append((each.what, bars))
-    return groups
-
-
 def origin() -> tuple[str, str]:
-    """This machine, and the commit of this checkout."""
+    """Name this machine, and the commit of this checkout."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
     head = subprocess.run(  # noqa: S603

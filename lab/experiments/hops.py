@@ -16,24 +16,22 @@ from deployments.observe.exporters import FOLDER
 from ensemble_capacity.plan.placements import placed
 from ensemble_capacity.plan.server import serving
 from lab.benchmark.workloads import photographs, workload
-from lab.experiments.experiment import Experiment, Groups, Here, Part, Rows, check_photographs
-from lab.experiments.path import ARROW, ELSEWHERE
-from lab.experiments.traced import Asked, divided, send
+from lab.experiments.experiment import Experiment, Groups, Here, Part, Row, Rows
+from lab.experiments.traced import ARROW, ELSEWHERE, Asked, divided, send
 from lab.pictures.chart import Bar
-from scripts.results import Table
 from scripts.trace.spans import read_traces
 
 RATES = (10, 20, 40)
+MIDDLE = RATES[1]
 EDGES = ("direct", "handle")
 # Each kind of a member on another server, and its model there.
 REMOTE = {"tensorflow_serving": "ensemble", "open_inference": "resnet"}
 WAYS = ("inline", *EDGES, *REMOTE)
 PARTS = ("client", "ingress", "queue", "decode", "member", "combine", "label", "hops", "proxy")
-Times = dict[str, float]
 
 
 def part(name: str) -> str:
-    """Which of `PARTS` a node or a hop is."""
+    """Tell which of `PARTS` a node or a hop is."""
     if "client" in name:
         return "client"
     if ELSEWHERE in name:
@@ -43,24 +41,24 @@ def part(name: str) -> str:
     return node if later in {"", node} else "ingress" if "classify" in name else "hops"
 
 
-def parts(row: Mapping[str, Any]) -> Times:
-    """The time of each of `PARTS` in a row, milliseconds."""
-    return {each: sum(ms for name, ms in row["steps_ms"].items() if part(name) == each) for each in PARTS}
-
-
-def hops(row: Mapping[str, Any]) -> Times:
-    """The time of each hop between two nodes in a row, milliseconds, in the order of a request."""
+def hops(row: Row) -> dict[str, float]:
+    """Give the time of each hop between two nodes in a row, milliseconds, in the order of a request."""
     return dict(reversed([(name, ms) for name, ms in row["steps_ms"].items() if part(name) == "hops"]))
 
 
-def configured(way: str, elsewhere: str | None = None) -> dict[str, Any]:
-    """The Serve config of a way.
+def with_parts(rows: Rows) -> Rows:
+    """Add the milliseconds of each of `PARTS`, the hops one by one, and their sum as a share of the latency."""
+    found = []
+    for row in rows:
+        times = {each: sum(ms for name, ms in row["steps_ms"].items() if part(name) == each) for each in PARTS}
+        each = " + ".join(f"{ms:.2f}" for ms in hops(row).values())
+        found.append({**row, **times, "each_hop": each, "share": 100 * sum(times.values()) / row["latency_ms"]})
+    return found
 
-    Args:
-        way: of `WAYS`.
-        elsewhere: the URL of the server that has the remote member.
-    """
-    config = placed(workload("embedded", "int8").config("separate", 0, 0), "separate" if way in EDGES else "inline")
+
+def configured(way: str, elsewhere: str | None = None) -> dict[str, Any]:
+    """Make the Serve config of one of `WAYS`; `elsewhere` is the URL of the server that has the remote member."""
+    config = placed(workload("imagenet", "int8").config("separate", 0, 0), "separate" if way in EDGES else "inline")
     args = config["applications"][0]["args"]
     if way in EDGES:
         args["edges"] = way
@@ -71,13 +69,13 @@ def configured(way: str, elsewhere: str | None = None) -> dict[str, Any]:
     return config
 
 
-def measure(seconds: float) -> Sequence[Part]:
+def parts(seconds: float) -> Sequence[Part]:
     """All in one, because the spans are written when the servers have ended."""
-    return [Part("all", partial(measured, seconds))]
+    return [Part("all", partial(every_way, seconds))]
 
 
-def measured(seconds: float) -> Rows:
-    """The rows: each way at each rate."""
+def every_way(seconds: float) -> Rows:
+    """Serve each way, and send each rate."""
     images = [file.read_bytes() for file in photographs("small")]
     clients: dict[tuple[str, float], list[Asked]] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -98,56 +96,63 @@ def measured(seconds: float) -> Rows:
     return [{"way": way, "rate": rate, **divided(each, traces)} for (way, rate), each in clients.items()]
 
 
-def table(rows: Rows) -> Table:
-    """A line for each way and rate; the hops between nodes one by one."""
-    lines = []
-    for row in rows:
-        times = parts(row)
-        each = " + ".join(f"{ms:.2f}" for ms in hops(row).values())
-        texts = [f"{times[name]:.2f}" if name != "hops" else each for name in PARTS]
-        share = 100 * sum(times.values()) / row["latency_ms"]
-        lines.append(
-            [row["way"], f"{row['rate']:g}", str(row["requests"]), *texts, f"{row['latency_ms']:.2f}", f"{share:.1f}"]
-        )
-    heads = ("nodes", "requests/s", "requests", *(f"{name}, ms" for name in PARTS), "latency, ms", "sum, % of it")
-    return Table(heads, lines)
+def check() -> None:
+    """Raise ScriptError if the photographs or the models are missing."""
+    photographs("small")
+    workload("imagenet", "int8")
 
 
 def compare(rows: Rows) -> Mapping[str, Here]:
-    """The extremes of a hop between two nodes, of what the client adds, and of what a proxy adds."""
-    differs = "one machine of two cores, with the client; images of 15 KB, models of 32x32 in int8"
-    found = {
+    """Compare the extremes of a hop, of what the client adds and of a proxy; and each model's time."""
+    middle = {row["way"]: row for row in rows if row["rate"] == MIDDLE}
+    extremes = {
         "of a hop between two nodes": [ms for row in rows if row["way"] in EDGES for ms in hops(row).values()],
-        "that the client adds": [parts(row)["client"] for row in rows],
+        "that the client adds": [row["client"] for row in rows],
         "that a proxy to a model server adds": [
-            parts(row)["proxy"] * row["requests"] / row["elsewhere"] for row in rows if row["elsewhere"]
+            row["proxy"] * row["requests"] / row["elsewhere"] for row in rows if row["elsewhere"]
         ],
     }
-    return {
-        f"{name} {what}": Here(extreme(values), f"{extreme(values):.2f} ms", differs)
-        for what, values in found.items()
+    found = {
+        f"{name} {what}": Here(extreme(values), f"{extreme(values):.2f} ms")
+        for what, values in extremes.items()
         for name, extreme in (("least", min), ("most", max))
+        if values
     }
+    if direct := middle.get("direct"):
+        call = sum(ms for name, ms in hops(direct).items() if "member" in name)
+        found["call of a model beyond its inference"] = Here(call, f"{call:.2f} ms by a direct edge")
+        overhead = {way: sum(hops(middle[way]).values()) + middle[way]["client"] for way in ("inline", "direct")}
+        told = ", ".join(f"{ms:.2f} ms {way}" for way, ms in overhead.items())
+        found["network and serialization in all"] = Here(overhead["direct"], told)
+    for name, what in (("resnet", "ResNet"), ("densenet", "DenseNet")):
+        if ms := middle.get("inline", {}).get("members_ms", {}).get(name):
+            found[f"inference of the {what}"] = Here(ms, f"{ms:.2f} ms, both at a time")
+    return found
 
 
 def picture(rows: Rows) -> Groups:
-    """The parts of each way at the middle rate, what lies between nodes marked."""
+    """Draw the parts of each way at the middle rate, with what lies between nodes marked."""
     groups = []
-    for row in (row for row in rows if row["rate"] == RATES[len(RATES) // 2]):
-        times = {name: ms for name, ms in parts(row).items() if ms}
-        bars = [Bar(name, ms, f"{ms:.2f} ms", ours=name in {"hops", "proxy"}) for name, ms in times.items()]
+    for row in (row for row in rows if row["rate"] == MIDDLE):
+        bars = [
+            Bar(name, row[name], f"{row[name]:.2f} ms", ours=name in {"hops", "proxy"}) for name in PARTS if row[name]
+        ]
         groups.append((f"{row['way']}, {row['latency_ms']:.1f} ms", bars))
     return groups
 
 
 HOPS = Experiment(
-    "hops",
-    f"Milliseconds of a request in each node and between nodes, at {RATES[len(RATES) // 2]} requests/s",
-    "Images of 15 KB, models of 32x32 in int8, over HTTP, one image per request",
-    check_photographs,
-    measure,
-    table,
-    compare,
-    picture,
+    name="hops",
+    title=f"Milliseconds of a request in each node and between nodes, at {MIDDLE} requests/s",
+    setting="JPEGs of 224x224, 15 KB; ResNet-50 and DenseNet-169 in int8; over HTTP, one image per request",
+    check=check,
+    parts=parts,
+    columns="nodes {way} | requests/s {rate:g} | requests {requests:d} | "
+    + "".join(f"{name}, ms {{{name}:.2f}} | " for name in PARTS[:-2])
+    + "hops, ms {each_hop:>} | proxy, ms {proxy:.2f} | latency, ms {latency_ms:.2f} | sum, % of it {share:.1f}",
+    picture=picture,
     seconds=3.0,
+    shown=with_parts,
+    compare=compare,
+    differs="one machine of two cores, with the client, instead of nodes of a cluster; one client at random times",
 )

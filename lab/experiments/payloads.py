@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,25 +14,14 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
+from lab import reported
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
 from lab.benchmark.workloads import Workload, originals, square, trivial
+from lab.experiments import forms
 from lab.experiments.asking import REGION, Asking, region, register, share_memory
-from lab.experiments.experiment import Experiment, Groups, Here, Part, Rows
-from lab.experiments.forms import (
-    DECODING,
-    DOUBLES,
-    FORMS,
-    JPEG,
-    LIST_VALUE,
-    LISTS,
-    RAW_FLOATS,
-    Form,
-    Pixels,
-    shared,
-)
+from lab.experiments.experiment import Experiment, Groups, Here, Part, Row, Rows
+from lab.experiments.forms import FORMS, Form, Pixels, shared
 from lab.pictures.chart import Bar
-from lab.reported import of
-from scripts.results import Table
 
 MEMBER = "resnet"
 QUALITY, EDGE = 75, 224
@@ -43,7 +32,6 @@ MOST_ELEMENTS = 2_000_000
 IDLE_S, FEWEST = 3.0, 5
 # Images per second whose traffic is told.
 RATE = 1000
-DIFFERS = "the client and a model that does no work on one machine of two cores"
 
 
 class Cost(NamedTuple):
@@ -79,7 +67,7 @@ def _cpu_ms(work: Callable[[], Any], seconds: float) -> float:
 def cost(
     images: str, form: Form, content: Any, seconds: float, ask: Asking | None, used: Callable[[], float] = lambda: 0.0
 ) -> Cost:
-    """What a form costs.
+    """Measure a form.
 
     Args:
         images: their size, for the table.
@@ -109,7 +97,7 @@ def cost(
 
 
 def _idle(server: Running) -> Callable[[], float]:
-    """The server's CPU seconds beyond what it uses while nobody asks."""
+    """Count the server's CPU seconds beyond what it uses while nobody asks."""
     before, began = server.cpu_s(), time.perf_counter()
     time.sleep(IDLE_S)
     rate = (server.cpu_s() - before) / (time.perf_counter() - began)
@@ -125,7 +113,7 @@ def _edit(config: dict[str, Any]) -> None:
 
 
 def jpeg(image: Pixels) -> bytes:
-    """A JPEG of the quality that is compared."""
+    """Encode a JPEG of the quality that is compared."""
     return bytes(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1])
 
 
@@ -137,12 +125,8 @@ def check() -> None:
             form.encode(np.zeros((1, 1, 1, 3), np.uint8), MEMBER)
 
 
-def measure(seconds: float) -> Sequence[Part]:
-    """Each form with each number of images, and JPEGs of whole photographs, by one server."""
-    return [Part("forms", partial(_measured, seconds))]
-
-
-def _measured(seconds: float) -> Rows:
+def every_form(seconds: float) -> Rows:
+    """Send each form with each number of images, and JPEGs of whole photographs, to one server."""
     pictures, costs = originals(), []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         load = Workload("trivial", trivial(Path(folder), (EDGE, EDGE)), 1, (EDGE, EDGE), (), None)
@@ -163,70 +147,86 @@ def _measured(seconds: float) -> Rows:
     return [one._asdict() for one in costs]
 
 
-def table(rows: Rows) -> Table:
-    """A line for each form with each number of images."""
-    lines = []
-    for one in (Cost(**row) for row in rows):
-        server = "" if one.server_ms is None else f"{one.server_ms:.2f}{'' if one.p50_ms else ' (parsing)'}"
-        p50 = "not sent" if one.p50_ms is None else f"{one.p50_ms:.1f}"
-        traffic = one.bytes * 8 * RATE / 1e9
-        numbers = f"{one.bytes:,.0f}", f"{traffic:.2f}", f"{one.client_ms:.2f}", server, p50
-        lines.append([one.images, one.form, str(one.batch), *numbers])
-    heads = ("images", "form", "images per request", "bytes/image", f"Gb/s at {RATE:,} images/s")
-    return Table((*heads, "client CPU, ms/image", "server CPU, ms/image", "p50, ms"), lines, words=range(2))
+def shown(rows: Rows) -> Rows:
+    """Add the traffic, and say what was only parsed or not sent."""
+    return [
+        {
+            **row,
+            "traffic": row["bytes"] * 8 * RATE / 1e9,
+            "server": ""
+            if row["server_ms"] is None
+            else f"{row['server_ms']:.2f}{'' if row['p50_ms'] else ' (parsing)'}",
+            "p50": "not sent" if row["p50_ms"] is None else f"{row['p50_ms']:.1f}",
+        }
+        for row in rows
+    ]
 
 
-def _alone(rows: Rows) -> dict[str, Cost]:
-    """By the name of its form, what one image of the small size costs."""
-    costs = [Cost(**row) for row in rows]
-    return {one.form: one for one in costs if one.images == PIXELS and one.batch == 1}
+def _alone(rows: Rows) -> dict[str, Row]:
+    """Find what one image of the small size costs, by the name of its form."""
+    return {row["form"]: row for row in rows if row["images"] == PIXELS and row["batch"] == 1}
 
 
 def compare(rows: Rows) -> Mapping[str, Here]:
-    """The figures of the ladder; an overhead is the latency, because the model does no work."""
+    """Compare the forms of the document; an overhead is the latency, because the model does no work."""
     alone = _alone(rows)
 
-    def latency(form: str, differs: str) -> Here:
-        p50 = alone[form].p50_ms
-        return Here(p50, "not sent" if p50 is None else f"{p50:.1f} ms", f"{differs}; {DIFFERS}")
+    def latency(form: str) -> Here:
+        p50 = alone[form]["p50_ms"]
+        return Here(p50, "not sent" if p50 is None else f"{p50:.1f} ms")
 
-    times, traffic = alone[RAW_FLOATS].bytes / alone[JPEG].bytes, alone[RAW_FLOATS].bytes * 8 * RATE / 1e9
-    decoding = alone[DECODING].server_ms or 0.0
-    lists, doubles = (latency(form, "").text for form in (LIST_VALUE, DOUBLES))
-    same = "the same measurement: the server never reads numbers one by one"
+    floats, decoding = alone[forms.RAW_FLOATS], alone[forms.DECODING]["server_ms"] or 0.0
+    times, doubles = floats["bytes"] / alone[forms.JPEG]["bytes"], latency(forms.DOUBLES)
+    server = alone[forms.DOUBLES]["server_ms"] or 0.0
+    serialized = {name: alone[form]["client_ms"] for name, form in forms.SERIALIZED.items()}
     return {
-        "overhead of an image of 224x224 as JSON over REST, more than": latency(LISTS, "the limit on lists was raised"),
-        "overhead of the image as repeated numbers (Tensor) over gRPC": latency(DOUBLES, "another server"),
-        "overhead of the image as repeated numbers, parsed faster": latency(DOUBLES, same),
-        "the image as a ListValue": Here(None, f"{lists}, and {doubles} as Tensor", DIFFERS),
-        "bytes of the image as floats for each byte of its JPEG": Here(
-            times, f"{times:.0f} times", f"quality {QUALITY}, other photographs"
+        "overhead of JSON over REST, more than": latency(forms.LISTS),
+        "overhead of Tensor, a vector of doubles, over gRPC": doubles,
+        "Tensor's deserialization": Here(server, f"{server:.1f} ms of CPU of the whole server"),
+        "overhead of Tensor, read by numpy.frombuffer": Here(
+            doubles.value, f"{doubles.text}, the same: the server never reads numbers one by one"
         ),
-        "decoding the JPEG": Here(decoding, f"{decoding:.2f} ms", "one core of another CPU"),
-        "traffic of 1,000 float32 images per second": Here(traffic, f"{traffic:.2f} Gb/s", "computed from the bytes"),
+        "ListValue against Tensor": Here(None, f"{latency(forms.LIST_VALUE).text}, and {doubles.text} as Tensor"),
+        "bytes of the image for each byte of its JPEG": Here(times, f"{times:.0f} times"),
+        "serialization by NumPy, PyArrow and Protobuf": Here(
+            None, ", ".join(f"{name} {ms:.2f} ms" for name, ms in serialized.items()) + " of CPU of the client"
+        ),
+        "binary payloads against JSON": Here(
+            None, f"binary {latency(forms.BINARY_UINT8).text}, JSON {latency(forms.NESTED).text}"
+        ),
+        "decoding the JPEG by OpenCV": Here(decoding, f"{decoding:.2f} ms"),
+        "traffic of 1,000 float32 images per second": Here(
+            floats["traffic"], f"{floats['traffic']:.2f} Gb/s, computed from the bytes"
+        ),
     }
 
 
 def picture(rows: Rows) -> Groups:
-    """The latency of one image by form, what was reported first."""
-    told = [Bar(each.what, each.value, each.text) for each in of("payloads") if each.unit == "ms" and each.value]
+    """Draw the latency of one image by form, with what was reported first."""
+    figures = [each for each in reported.of("payloads") if each.unit == "ms" and each.value]
     here = [
-        Bar(one.form, one.p50_ms, f"{one.p50_ms:.1f} ms, {one.bytes / 1000:,.1f} KB", ours="JPEG" in one.form)
-        for one in _alone(rows).values()
-        if one.p50_ms is not None
+        Bar(row["form"], row["p50_ms"], f"{row['p50_ms']:.1f} ms, {row['bytes'] / 1000:,.1f} KB", "JPEG" in row["form"])
+        for row in _alone(rows).values()
+        if row["p50_ms"] is not None
     ]
+    told = [Bar(each.subject, each.value or 0.0, each.text) for each in figures]
     return [("reported", told), ("here; JPEGs are coloured", here)]
 
 
 PAYLOADS = Experiment(
-    "payloads",
-    "An image of 224x224 from the client to the answer, ms, by its form; less is better",
-    "Pixels of 224x224 and JPEGs of quality 75, a model that does no work, one client, one process",
-    check,
-    measure,
-    table,
-    compare,
-    picture,
+    name="payloads",
+    title="An image of 224x224 from the client to the answer, ms, by its form; less is better",
+    setting="Pixels of 224x224 and JPEGs of quality 75, a model that does no work, one client, one process",
+    check=check,
+    parts=lambda seconds: [Part("forms", partial(every_form, seconds))],
+    columns=f"images {{images}} | form {{form}} | images per request {{batch:d}} | bytes/image {{bytes:,.0f}} | "
+    f"Gb/s at {RATE:,} images/s {{traffic:.2f}} | client CPU, ms/image {{client_ms:.2f}} | "
+    f"server CPU, ms/image {{server:>}} | p50, ms {{p50:>}}",
+    picture=picture,
     seconds=2.0,
+    shown=shown,
+    compare=compare,
+    differs=f"another server and other photographs; JPEGs of quality {QUALITY}; the limit on lists was raised; the "
+    "client and a model that does no work are on one machine of two cores",
     ascending=True,
 )

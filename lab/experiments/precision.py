@@ -5,38 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
 
+from lab import reported
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running
 from lab.benchmark.workloads import Precision, photographs, workload
-from lab.experiments.engines import Engine, Network, timed
-from lab.experiments.experiment import Experiment, Groups, Here, Part, Rows, beside
-from lab.experiments.ladder import labelled
+from lab.experiments.engines import CLIENTS, NETWORKS, Engine, capped, figures
+from lab.experiments.experiment import Experiment, Groups, Here, Part, Row, Rows, labelled, measured
+from lab.pictures.chart import Bar
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.evaluate.served import ask
-from scripts.results import Table
 
-CLIENTS = 28
 URLS = {"HTTP": f"http://127.0.0.1:{HTTP_PORT}", "gRPC": f"grpc://127.0.0.1:{GRPC_PORT}"}
-NETWORKS = (
-    Network("ResNet-50", "imagenet", "resnet"),
-    Network("DenseNet-169", "imagenet", "densenet"),
-    Network("bundled ResNet", "embedded", "resnet"),
-    Network("bundled DenseNet", "embedded", "densenet"),
-)
 BOTH = "both bundled models"
 PRECISIONS: tuple[Precision, ...] = ("float32", "int8")
-TORCH, ONNX, OPENVINO = "PyTorch, float32", "ONNX Runtime, float32", {each: f"OpenVINO, {each}" for each in PRECISIONS}
+TORCH, ONNX, OPENVINO = "PyTorch, float32", "ONNX Runtime, float32", "OpenVINO, {}"
+WITHOUT_VNNI = "OpenVINO, {}, without VNNI"
 NEEDED = ("torch", "torchvision", "onnxscript", "onnxruntime", "nncf")
-HEADINGS = (
-    "model",
-    "computed by",
-    "one client, ms",
-    f"{CLIENTS} clients, images/s",
-    "top-1 over HTTP, %",
-    "top-1 over gRPC, %",
-)
 
 
 def check() -> None:
@@ -47,97 +32,107 @@ def check() -> None:
     photographs("large")
 
 
-def measure(seconds: float) -> Sequence[Part]:
+def parts(seconds: float) -> Sequence[Part]:
     """What the served models answer, and each network by each engine."""
     data = labelled()
     # Their servers come first: what the engines below hold in memory is not theirs.
-    parts = [Part(f"served in {each}", partial(served, each, data)) for each in PRECISIONS]
+    made = [Part(f"served in {each}", partial(served, each, data)) for each in PRECISIONS]
     for network in NETWORKS:
-        engines: dict[str, Callable[[], Engine]] = {TORCH: network.pytorch, ONNX: network.onnxruntime}
-        engines |= {way: partial(network.openvino, precision) for precision, way in OPENVINO.items()}
-        for way, engine in engines.items():
+        ways: dict[str, Callable[[], Row]] = {
+            TORCH: partial(_by, network.pytorch, seconds),
+            ONNX: partial(_by, network.onnxruntime, seconds),
+        }
+        for each in PRECISIONS:
+            ways[OPENVINO.format(each)] = partial(_by, partial(network.openvino, each), seconds)
+            if network.name == "ResNet-50":
+                ways[WITHOUT_VNNI.format(each)] = partial(capped, network.name, each, seconds)
+        for way, measure in ways.items():
             key = {"model": network.name, "way": way}
-            parts.append(Part(", ".join(key.values()), partial(times, engine, seconds), key))
-    return parts
+            made.append(Part(", ".join(key.values()), partial(_one, measure), key))
+    return made
 
 
-def times(engine: Callable[[], Engine], seconds: float) -> Iterator[dict[str, float]]:
-    """What one client waits, and how many images many get."""
-    made = engine()
-    yield {"ms": timed(made, 1, seconds)[0], "images_per_s": timed(made, CLIENTS, seconds)[1]}
+def _by(engine: Callable[[], Engine], seconds: float) -> Row:
+    return figures(engine(), seconds)
 
 
-def joined(rows: Rows) -> dict[tuple[str, str], dict[str, Any]]:
-    """The figures of each model by each way, those of the networks first."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in sorted(rows, key=lambda row: "top1" in row):
-        found.setdefault((row["model"], row["way"]), {}).update(row)
-    return found
+def _one(measure: Callable[[], Row]) -> Rows:
+    return [measure()]
 
 
-def served(precision: Precision, data: Dataset) -> Iterator[dict[str, Any]]:
-    """The top-1 of each bundled model and of both in percent, by protocol, as a running server answers."""
+def served(precision: Precision, data: Dataset) -> Iterator[Row]:
+    """Measure the top-1 of each bundled model and of both in percent, by protocol, as a running server answers."""
     with running(OURS["colocated"], workload("embedded", precision)):
         answers = {protocol: ask(url, data, CLIENTS) for protocol, url in URLS.items()}
     bundled = {each.name: each.member for each in NETWORKS if each.load == "embedded"}
     for name in (*bundled, BOTH):
         top1 = {protocol: 100 * float(each.of(bundled.get(name))[1].mean()) for protocol, each in answers.items()}
-        yield {"model": name, "way": OPENVINO[precision], "top1": top1}
+        yield {"model": name, "way": OPENVINO.format(precision), "top1": top1}
 
 
-def table(rows: Rows) -> Table:
-    """A line for each row."""
-    lines = []
-    for row in joined(rows).values():
-        speed = [f"{row['ms']:.2f}", f"{row['images_per_s']:.1f}"] if "ms" in row else ["", ""]
-        accuracy = [f"{row['top1'][protocol]:.2f}" if "top1" in row else "" for protocol in URLS]
-        lines.append([row["model"], row["way"], *speed, *accuracy])
-    return Table(HEADINGS, lines, words=(0, 1))
+def joined(rows: Rows) -> Rows:
+    """Put the accuracy of a model beside its times."""
+    found: dict[tuple[str, str], Row] = {}
+    for row in sorted(rows, key=lambda row: "top1" in row):
+        found.setdefault((row["model"], row["way"]), {}).update(row)
+    return list(found.values())
 
 
 def compare(rows: Rows) -> Mapping[str, Here]:
-    """The latencies and OpenVINO's rates beside those of the same networks, the accuracy beside that of other ones."""
-    by = joined(rows)
+    """Compare the times with the same networks', and the accuracy with other models'."""
+    by = {(row["model"], row["way"]): row for row in measured(rows)}
     found = {}
-    for name in ("ResNet-50", "DenseNet-169"):
-        framework = by[name, TORCH]
-        what = f"latency of {name}, float32, in its framework"
-        found[what] = _latency(framework, "PyTorch instead of TensorFlow, random weights, other cores")
-        for precision, way in OPENVINO.items():
-            found[f"latency of {name}, {precision}, OpenVINO"] = _latency(by[name, way], "random weights, other cores")
-    for precision, way in OPENVINO.items():
-        rate = by["ResNet-50", way]["images_per_s"]
-        differs = f"ResNet-50 with {CLIENTS} clients in one process, other cores; the reported model is not recorded"
-        found[f"images per second for many clients, {precision}"] = Here(rate, f"{rate:.1f} images/s", differs)
-        for name in ("ResNet", "DenseNet"):
-            found[f"top-1 of the {name}, {precision}"] = _accuracy(by[f"bundled {name}", way])
-    found["top-1 of both, int8"] = _accuracy(by[BOTH, OPENVINO["int8"]])
-    return found
 
+    def figure(subject: str, model: str, way: str, name: str, unit: str) -> None:
+        if name in (row := by.get((model, way), {})):
+            found[subject] = Here(row[name], f"{row[name]:.2f} {unit}" if unit == "ms" else f"{row[name]:.1f} {unit}")
 
-def _latency(row: Mapping[str, Any], differs: str) -> Here:
-    return Here(row["ms"], f"{row['ms']:.2f} ms", differs)
-
-
-def _accuracy(row: Mapping[str, Any]) -> Here:
-    told = ", ".join(f"{top1:.2f} % over {protocol}" for protocol, top1 in row["top1"].items())
-    return Here(row["top1"]["HTTP"], told, "the bundled models on CIFAR-10, not ImageNet's")
+    for short, model in (("ResNet", "ResNet-50"), ("Inception", "Inception v3")):
+        figure(f"{short}, float32, TensorFlow", model, TORCH, "ms", "ms")
+        for each in PRECISIONS:
+            figure(f"{short}, {each}, OpenVINO", model, OPENVINO.format(each), "ms", "ms")
+    for vnni, way in (("without", WITHOUT_VNNI), ("with", OPENVINO)):
+        for each in PRECISIONS:
+            figure(f"{each} {vnni} VNNI, {CLIENTS} clients", "ResNet-50", way.format(each), "images_per_s", "images/s")
+            figure(f"{each} {vnni} VNNI, one client", "ResNet-50", way.format(each), "ms", "ms")
+    known = {each.subject for each in reported.of("precision")}
+    for each in PRECISIONS:
+        for subject, model in (
+            (f"top-1 of the ResNet, {each}", "bundled ResNet"),
+            (f"top-1 of {each} on the 8180", "bundled ResNet"),
+            (f"top-1 of the DenseNet, {each}", "bundled DenseNet"),
+            (f"top-1 of both, {each}", BOTH),
+        ):
+            if top1 := by.get((model, OPENVINO.format(each)), {}).get("top1"):
+                told = ", ".join(f"{value:.2f} % over {protocol}" for protocol, value in top1.items())
+                found[subject] = Here(top1["HTTP"], told)
+    return {subject: here for subject, here in found.items() if subject in known}
 
 
 def picture(rows: Rows) -> Groups:
-    """The latencies, reported and here."""
-    return beside("precision", compare(rows), "ms")
+    """Draw the latencies, reported and here."""
+    here, groups = compare(rows), []
+    for each in reported.of("precision"):
+        if each.unit == "ms" and each.value and (found := here.get(each.subject)) and found.value:
+            bars = Bar("reported", each.value, each.text), Bar("here", found.value, found.text, ours=True)
+            groups.append((each.subject, bars))
+    return groups
 
 
 PRECISION = Experiment(
-    "precision",
-    "Milliseconds of an image with one client, reported and here; less is better",
-    "ResNet-50 and DenseNet-169 at 224x224, bundled models at 32x32, one image per inference",
-    check,
-    measure,
-    table,
-    compare,
-    picture,
+    name="precision",
+    title="Milliseconds of an image with one client, reported and here; less is better",
+    setting="Networks of ImageNet's sizes with random weights, bundled models at 32x32, one image per inference",
+    check=check,
+    parts=parts,
+    columns="model {model} | computed by {way} | one client, ms {ms:.2f} | "
+    + f"{CLIENTS} clients, images/s "
+    + "{images_per_s:.1f} | top-1 over HTTP, % {top1[HTTP]:.2f} | top-1 over gRPC, % {top1[gRPC]:.2f}",
+    picture=picture,
     seconds=3.0,
+    shown=joined,
+    compare=compare,
+    differs="PyTorch instead of TensorFlow; two cores instead of 28 per socket; accuracies are the bundled models' on "
+    "CIFAR-10, not ImageNet's",
     ascending=True,
 )

@@ -15,19 +15,19 @@ PERIOD_US = 100_000
 EMPTY_S = 10.0
 
 
-def _group(root: Path) -> tuple[Path, str]:
-    """The group that this process is in, and the name of the controller's hierarchy; empty for version 2."""
+def _group(root: Path) -> tuple[Path, bool]:
+    """Find the group that this process is in, and whether control groups are of version 1."""
     name = "cpu" if (root / "cpu" / "cpu.cfs_quota_us").exists() else ""
     lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()]
     path = next((path for _, controllers, path in lines if name in controllers.split(",")), "/")
-    return root / name / path.lstrip("/"), name
+    return root / name / path.lstrip("/"), bool(name)
 
 
 @contextmanager
 def quota(cpus: float | None, root: Path = ROOT) -> Iterator[None]:
-    """What this process starts meanwhile may use so many CPUs together; None for all of them.
+    """Bound the CPUs that processes started meanwhile may use together; None for all of them.
 
-    Only starting belongs into the block: this process is in the group, too. The group goes at the next call.
+    Only starting belongs into the block: this process is in the group, too. `clean` removes the group.
 
     Raises:
         ScriptError: the group can't be made.
@@ -35,18 +35,17 @@ def quota(cpus: float | None, root: Path = ROOT) -> Iterator[None]:
     if cpus is None:
         yield
         return
-    before, version1 = _group(root)
-    limited = before / f"ensemble-lab-{os.getpid()}-{time.monotonic_ns()}"
+    before, is_version_1 = _group(root)
+    limited, used_us = before / f"ensemble-lab-{os.getpid()}-{time.monotonic_ns()}", round(cpus * PERIOD_US)
+    files = {"cpu.max": f"{used_us} {PERIOD_US}"}
+    if is_version_1:
+        files = {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": str(used_us)}
     try:
-        if not version1:
+        if not is_version_1:
             (before / "cgroup.subtree_control").write_text("+cpu", encoding="utf-8")
         limited.mkdir()
-        if version1:
-            (limited / "cpu.cfs_period_us").write_text(str(PERIOD_US), encoding="utf-8")
-            (limited / "cpu.cfs_quota_us").write_text(str(round(cpus * PERIOD_US)), encoding="utf-8")
-        else:
-            (limited / "cpu.max").write_text(f"{round(cpus * PERIOD_US)} {PERIOD_US}", encoding="utf-8")
-        (limited / "cgroup.procs").write_text(str(os.getpid()), encoding="utf-8")
+        for name, text in {**files, "cgroup.procs": str(os.getpid())}.items():
+            (limited / name).write_text(text, encoding="utf-8")
     except OSError as err:
         with suppress(OSError):
             limited.rmdir()
@@ -64,10 +63,9 @@ def clean(root: Path = ROOT) -> None:
     before, _ = _group(root)
     give_up = time.monotonic() + EMPTY_S
     for group in before.glob(f"ensemble-lab-{os.getpid()}-*"):
-        while True:
+        while group.exists():
             try:
                 group.rmdir()
-                break
             except OSError as err:
                 if time.monotonic() > give_up:
                     raise ScriptError(f"{group} still has processes: {err}") from err

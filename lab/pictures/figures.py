@@ -32,9 +32,6 @@ def charts() -> dict[str, Chart]:
         "imagenet": _requests("imagenet", f"HTTP, ResNet-50 and DenseNet-169, 224x224; {MACHINE}, 2026-11-26"),
         "faults": _faults(),
         "accuracy": _accuracy(),
-        "overload": _overload(),
-        "autoscaling": _autoscaling(),
-        "zoo": _zoo(),
     }
 
 
@@ -92,35 +89,3 @@ def _accuracy() -> Chart:
         bars.append(Bar(label, _number(top1), top1, name == "ensemble", (low, high)))
     note = "95 % intervals; 5,000 test images of CIFAR-10 that also chose the models, 32x32"
     return Chart("Top-1 accuracy, %; more is better", note, [("", bars)])
-
-
-def _overload() -> Chart:
-    bars = [
-        Bar(row[0], _number(row[2]) / _number(row[1]) * 100, f"{row[2]} of {row[1]}, top-1 {row[6]} %")
-        for row in table("experiments/overload.md", "one process with")
-    ]
-    ours = [Bar(bar.label, bar.value, bar.text, bar.label != "both members") for bar in bars]
-    note = f"1.5 times what both members can answer, for a minute; 32x32, {EPYC}, November 2026"
-    return Chart("Refused images under too much load; less is better", note, [("", ours)], ascending=True)
-
-
-def _autoscaling() -> Chart:
-    groups: dict[str, list[Bar]] = {}
-    for trace, policy, _, _, late, _, _, share in table("cluster.md", "trace"):
-        text = f"{late} %; replica-seconds {share} %"
-        bar = Bar(policy.strip("`"), _number(late), text, ours=policy == "`LatencyTarget`")
-        groups.setdefault(trace, []).append(bar)
-    note = f"Replica-seconds are a share of those of a fixed count for the peak. 32x32, {EPYC}, November 2026"
-    return Chart("Requests that took more than 50 ms; less is better", note, list(groups.items()), ascending=True)
-
-
-def _zoo() -> Chart:
-    groups: dict[str, list[Bar]] = {"int8": [], "float32": []}
-    for row in _rows("zoo"):
-        setup = row["setup"]
-        exits = "" if setup["exit_at"] is None else f", exit at {setup['exit_at']:g}"
-        label = (" then " if exits else " and ").join(setup["members"]) + exits
-        text = f"{row['requests_per_s']:.0f}, top-1 {row['top1']['mean']:.2f} %"
-        groups[setup["precision"]].append(Bar(label, row["requests_per_s"], text, ours=bool(exits)))
-    note = f"Coloured: cascades. 32 clients, one process, 32x32; {EPYC}, November 2026"
-    return Chart("Requests per second, with the top-1 accuracy; more is better", note, list(groups.items()))

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -11,43 +10,37 @@ import pytest
 from lab import reported
 from lab.experiments import __main__ as command
 from lab.experiments import experiment
-from lab.experiments.experiment import BEGIN, END, Experiment, Here, Part
-from lab.pictures.chart import Bar
+from lab.experiments.experiment import BEGIN, END, Bars, Experiment, Here, Part, medians
 from scripts.errors import ScriptError
-from scripts.results import Table
 
-KNOWN = {*command.EXPERIMENTS, *command.WITH_OPTIONS}
-STORED = [each for each in command.DRAWN if each.stored() is not None]
-
-
-def test_every_reported_figure_is_measured_or_has_a_reason():
-    assert [each for each in reported.REPORTED if (each.experiment is None) == (each.why_not is None)] == []
-    named = {each.experiment for each in reported.REPORTED} - {None}
-    assert named <= KNOWN
+KNOWN = command.EXPERIMENTS
+STORED = [each for each in KNOWN.values() if each.stored() is not None]
 
 
-def test_a_figure_is_found_by_its_name():
-    twice = Counter((each.experiment, each.what) for each in reported.REPORTED)
-    assert [key for key, count in twice.items() if count > 1] == []
-
-
-def test_the_reported_traffic_is_that_of_float_images():
-    [traffic] = [each for each in reported.of("payloads") if each.unit == "Gb/s"]
-    assert traffic.value == pytest.approx(1000 * 224 * 224 * 3 * 4 * 8 / 1e9, abs=0.05)
+def test_what_measures_a_reported_figure_is_an_experiment():
+    assert {each.experiment for each in reported.REPORTED} - {None} <= set(KNOWN)
 
 
 @pytest.mark.parametrize("one", STORED, ids=lambda one: one.name)
 def test_the_page_and_the_picture_show_what_is_stored(one):
     page, svg = one.drawn()
-    assert (experiment.FOLDER / f"{one.name}.md").read_text() == page, "run `ensemble experiments pages`"
+    assert one.page.read_text() == page, "run `ensemble experiments pages`"
     assert (experiment.IMAGES / f"{one.name}.svg").read_text() == svg, "run `ensemble experiments pages`"
 
 
 @pytest.mark.parametrize("one", STORED, ids=lambda one: one.name)
 def test_what_was_measured_answers_reported_figures(one):
-    figures = set(one.compare(one.stored().rows))
+    figures = set(one.compare(one.shown(one.stored().rows)))
     assert figures or not reported.of(one.name)
-    assert figures <= {each.what for each in reported.of(one.name)}
+    assert figures <= {each.subject for each in reported.of(one.name)}
+
+
+@pytest.mark.parametrize("one", STORED, ids=lambda one: one.name)
+def test_every_row_fills_the_table(one):
+    rows = one.shown(one.stored().rows)
+    lines = one.table(rows).lines
+    assert len(lines) == len(rows)
+    assert all(any(line[place] for line in lines) for place in range(2))
 
 
 def test_the_index_has_every_experiment():
@@ -62,24 +55,21 @@ def counted(tmp_path, monkeypatch):
     (tmp_path / "arrivals.md").write_text(f"# Mine\n{BEGIN}old\n{END}learned\n")
     seen = []
 
-    def measured(seconds):
-        seen.append(seconds)
-        yield {"rate": 7}
-
     def measure(seconds):
-        return [Part("all", partial(measured, seconds))]
+        seen.append(seconds)
+        yield {"way": "this", "rate": 7}
 
-    what = reported.of("arrivals")[0].what
     one = Experiment(
-        "arrivals",
-        "Rate",
-        "Images",
-        lambda: None,
-        measure,
-        lambda rows: Table(("rate",), [[str(rows[0]["rate"])]]),
-        lambda rows: {what: Here(7, "seven", "all")},
-        lambda rows: [("", [Bar("here", 7, "7")])],
+        name="arrivals",
+        title="Rate",
+        setting="Images",
+        check=lambda: None,
+        parts=lambda seconds: [Part("all", lambda: measure(seconds))],
+        columns="sent by {way} | rate, 1/s {rate:.1f} | lost {lost:d}",
+        picture=Bars("rate", "{way}", "{rate}"),
         seconds=3,
+        compare=lambda rows: {reported.of("arrivals")[0].subject: Here(7, "seven")},
+        differs="all",
     )
     return one, seen, tmp_path
 
@@ -90,12 +80,21 @@ def test_a_run_writes_its_files_and_is_not_repeated(counted):
     assert not one.run(None, again=False)
     assert one.run(2, again=True)
     assert seen == [3, 2]
-    assert json.loads((folder / "arrivals.json").read_text())["rows"] == [{"rate": 7}]
+    assert one.stored().rows == [{"way": "this", "rate": 7}]
     page = (folder / "arrivals.md").read_text()
     assert page.startswith("# Mine\n")
     assert page.endswith("learned\n")
-    assert "| gRPC | seven | all |" in page
+    assert "| gRPC | seven |" in page
+    assert "| sent by | rate, 1/s | lost |\n| --- | ---: | ---: |\n| this | 7.0 |  |\n" in page
+    assert f"commit `{one.stored().commit}`, 2 s of each load" in page
     assert "old" not in page
+
+
+def test_a_page_tells_the_setting_that_was_measured(counted):
+    one, _, folder = counted
+    one.run(None, again=False)
+    replace(one, setting="Others").draw()
+    assert "Images. " in (folder / "arrivals.md").read_text()
 
 
 def test_a_result_of_another_commit_is_made_anew(counted):
@@ -117,23 +116,20 @@ def test_pages_pass_over_what_has_no_result(counted, capsys):
 
 
 def test_an_interrupted_run_resumes_with_the_part_after(counted):
-    def parts(seconds):
-        return [Part(name, partial(measured, name)) for name in ("first", "second")]
-
     def measured(name):
         asked.append(name)
         if asked == ["first", "second"]:
             raise KeyboardInterrupt
-        return [{"rate": name}]
+        return [{"way": name, "rate": 1}]
 
     asked, (one, _, folder) = [], counted
-    one = replace(one, measure=parts)
+    one = replace(one, parts=lambda _: [Part(name, partial(measured, name)) for name in ("first", "second")])
     with pytest.raises(KeyboardInterrupt):
         one.run(None, again=True)
     assert one.stored() is None
     one.run(None, again=True)
     assert asked == ["first", "second", "second"]
-    assert one.stored().rows == [{"rate": "first"}, {"rate": "second"}]
+    assert [row["way"] for row in one.stored().rows] == ["first", "second"]
     assert list(folder.glob("*.partial.json")) == []
     asked.clear()
     with pytest.raises(KeyboardInterrupt):
@@ -143,17 +139,26 @@ def test_an_interrupted_run_resumes_with_the_part_after(counted):
     assert asked == ["first", "second", "first", "second"]
 
 
-def test_what_was_measured_before_an_error_stays_and_the_error_has_a_row():
+def test_what_was_measured_before_an_error_stays_and_the_error_has_a_row_and_a_note(counted):
     def measured():
-        yield {"clients": 1}
+        yield {"rate": 1}
         raise ScriptError(f"the server did not start: {'x' * 999}\n  port\ttaken")
 
-    first, last = Part("a", measured, {"system": "peer"}).rows()
-    assert first == {"system": "peer", "clients": 1}
+    first, last = Part("a", measured, {"way": "peer"}).rows()
+    assert first == {"way": "peer", "rate": 1}
     assert last["error"].endswith("x port taken")
     assert len(last["error"]) == experiment.LAST
+    table = counted[0].table([first, last])
+    assert table.lines == [["peer", "1.0", ""], ["peer", "", ""]]
+    assert table.notes == [f"peer: not measured: {last['error']}"]
     with pytest.raises(ScriptError):
         Part("a", measured).rows()
+
+
+def test_medians_are_of_rows_that_differ_in_nothing_else():
+    rows = [{"way": way, "rate": rate} for rate in (1, 9, 2) for way in ("a", "b")]
+    rows[3] = {"way": "b", "error": "no"}
+    assert medians(rows, ["rate"]) == [{"way": "a", "rate": 2}, {"way": "b", "error": "no"}]
 
 
 def test_a_page_without_a_place_for_the_tables_is_told(counted):

@@ -5,6 +5,7 @@ import pytest
 
 from graph.config import parse
 from lab import reported
+from lab.benchmark.workloads import workload
 from lab.experiments import experiment, hops
 from lab.experiments.traced import divided
 from scripts.errors import ScriptError
@@ -37,7 +38,8 @@ def row():
 
 
 def test_every_part_has_its_share_and_they_sum_to_the_latency(row):
-    times = hops.parts(row)
+    [shown] = hops.with_parts([row])
+    times = {name: shown[name] for name in hops.PARTS}
     assert times == pytest.approx(
         {
             "client": 15,
@@ -61,9 +63,9 @@ def test_every_part_has_its_share_and_they_sum_to_the_latency(row):
 
 
 def test_the_table_and_the_picture_tell_each_hop(row):
-    [line] = hops.table([row]).lines
+    [line] = hops.HOPS.table(hops.with_parts([row])).lines
     assert "1.00 + 3.00 + 4.00 + 5.00" in line
-    [(heading, bars)] = hops.picture([row])
+    [(heading, bars)] = hops.picture(hops.with_parts([row]))
     assert heading.startswith("open_inference")
     assert {bar.label for bar in bars if bar.ours} == {"hops", "proxy"}
 
@@ -73,14 +75,15 @@ def test_a_row_is_stored(row, tmp_path, monkeypatch):
         monkeypatch.setattr(experiment, folder, tmp_path)
     (tmp_path / "hops.md").write_text(experiment.BEGIN + experiment.END)
     rows = [{**row, "way": way} for way in hops.WAYS]
-    assert replace(hops.HOPS, measure=lambda _: [experiment.Part("all", lambda: rows)]).run(1, again=True)
+    assert replace(hops.HOPS, parts=lambda _: [experiment.Part("all", lambda: rows)]).run(1, again=True)
     assert hops.HOPS.stored().rows == rows
 
 
 def test_every_reported_figure_is_found(row):
     rows = [{**row, "way": way} for way in hops.WAYS]
-    found = hops.compare(rows)
-    assert set(found) == {each.what for each in reported.of("hops")}
+    rows[0] = {**rows[0], "members_ms": {"resnet": 1.0, "densenet": 2.0}}
+    found = hops.compare(hops.with_parts(rows))
+    assert set(found) == {each.subject for each in reported.of("hops")}
     assert found["most of a hop between two nodes"].value == pytest.approx(5)
 
 
@@ -91,14 +94,18 @@ def test_what_a_proxy_adds_is_told_of_the_requests_that_waited_for_it(row):
     spans = [replace(span("r", "c", "classify", 0, 50), trace_id="bb" * 16)]
     both = divided([(CLIENT, 100.0), (here, 50.0)], {TRACE: SPANS, here.trace_id: spans})
     assert (both["requests"], both["elsewhere"]) == (2, 1)
-    found = hops.compare([row | both | {"way": way} for way in hops.WAYS])
-    assert found["least that a proxy to a model server adds"].value == pytest.approx(hops.parts(row)["proxy"])
+    found = hops.compare(hops.with_parts([row | both | {"way": way} for way in hops.WAYS]))
+    assert found["least that a proxy to a model server adds"].value == pytest.approx(16)
+
+
+def test_each_member_has_its_own_time(row):
+    assert row["members_ms"] == {"resnet": 27, "m": 11}
 
 
 def test_a_member_after_the_other_is_no_hop():
     late = [*SPANS, span("e", "r", "predict densenet", 61, 63)]
     row = divided([(CLIENT, 100.0)], {TRACE: late})
-    assert hops.parts(row)["member"] == pytest.approx(11 + 1 + 2)
+    assert hops.with_parts([row])[0]["member"] == pytest.approx(11 + 1 + 2)
     assert len(hops.hops(row)) == 4
 
 
@@ -113,7 +120,9 @@ def test_a_trace_that_was_not_written_is_an_error():
 
 
 @pytest.mark.parametrize("way", hops.WAYS)
-def test_a_way_is_a_configuration(way):
+def test_a_way_is_a_configuration(way, monkeypatch):
+    # The models of ImageNet's size take minutes to make.
+    monkeypatch.setattr(hops, "workload", lambda _, precision: workload("embedded", precision))
     config = hops.configured(way, "grpc://127.0.0.1:1")
     parsed = parse(config["applications"][0]["args"])
     separate = way in hops.EDGES

@@ -8,12 +8,12 @@ import yaml
 
 from graph.config import parse
 from lab import reported
+from lab.benchmark.systems import named
 from lab.benchmark.workloads import Workload
-from lab.experiments import baseline, ladder
-from lab.experiments.ladder import table
+from lab.experiments import ladder
+from lab.experiments.ladder import LADDER, tuned, with_ratios
 from scripts.errors import ScriptError
 from scripts.evaluate.ensembles import Members
-from scripts.interval import Interval
 from scripts.shipped import shipped
 
 ROW = SimpleNamespace(
@@ -26,7 +26,7 @@ ROW = SimpleNamespace(
     max_ms=9.0,
     requests_per_s=200.0,
 )
-OURS = [step for step in [*ladder.steps(), *baseline.steps()] if step.peer is None]
+OURS = [step for step in [*ladder.ladder(), *tuned()] if step.peer is None]
 FILES = {"separate": "serve_config.yaml", "colocated": "configs/colocated.yaml"}
 
 
@@ -41,21 +41,20 @@ def parsed(step):
 def test_a_step_is_a_configuration(step):
     config = parsed(step)
     assert (config.front, config.edges) == (step.front, step.edges)
-    assert (config.ensemble.cascade is not None, config.cache is not None) == (step.exit_at is not None, step.cache)
     assert {member.threads for member in config.members} == {step.threads}
     assert step.batch is None or config.ingress.max_batch_size == step.batch
 
 
 def test_every_step_of_the_ladder_changes_one_thing():
-    own = [vars(step) for step in ladder.steps()[1:]]
+    own = [vars(step) for step in ladder.ladder()[1:]]
     for before, after in itertools.pairwise(own):
         assert len({name for name in after if after[name] != before[name]} - {"name"}) == 1
 
 
-@pytest.mark.parametrize("steps", [ladder.steps(), baseline.steps()])
+@pytest.mark.parametrize("steps", [ladder.ladder(), tuned()])
 def test_every_step_can_be_started_and_has_a_name_of_its_own(steps):
     assert len({step.name for step in steps}) == len(steps)
-    assert all(step.system.protocols for step in steps)
+    assert named([step.peer for step in steps if step.peer is not None])
 
 
 def test_a_step_that_loses_stays_in_the_table():
@@ -65,7 +64,7 @@ def test_a_step_that_loses_stays_in_the_table():
         {"step": name, "requests": 1200, "failures": 0, "requests_per_s": rate, "top1": 93.0, **numbers}
         for name, rate in rates.items()
     ]
-    lines = table(records).lines
+    lines = LADDER.table(with_ratios(records)).lines
     assert [line[0] for line in lines] == list(rates)
     assert [line[8] for line in lines] == ["", "0.50", "4.00"]
     assert lines[0][1] == "1,200"
@@ -79,38 +78,39 @@ def test_a_server_that_does_not_start_leaves_its_row_and_the_steps_go_on(tmp_pat
         yield SimpleNamespace(row=lambda *_: ROW)
 
     monkeypatch.setattr(ladder, "running", running)
-    monkeypatch.setattr(ladder, "members_of", lambda *_: Members({}, np.zeros(1, np.int64), {}, {}))
-    monkeypatch.setattr(ladder.Setup, "answers", lambda *_: (Interval(93.0, 92.0, 94.0), 0.0))
+    predicted = Members({"one": np.eye(2, dtype=np.float32)}, np.zeros(2, np.int64), {"one": 1.0}, {})
+    monkeypatch.setattr(ladder, "members_of", lambda *_: predicted)
     monkeypatch.setattr(ladder, "workload", lambda name, each: Workload(name, tmp_path, 2, (32, 32), (), None))
     monkeypatch.setattr(ladder, "find", lambda *_: None)
-    monkeypatch.setattr(ladder, "default_data", lambda: draw({"cat": 2}))
-    records = [row for part in baseline.measure(1.0) for row in part.rows()]
-    assert [record["step"] for record in records] == [step.name for step in baseline.steps()]
+    monkeypatch.setattr("lab.experiments.experiment.default_data", lambda: draw({"cat": 2}))
+    records = [row for part in ladder.parts(tuned(), 1.0) for row in part.rows()]
+    assert [record["step"] for record in records] == [step.name for step in tuned()]
     assert records[1]["error"] == "the server did not start: the end of its log"
     assert records[0]["requests"] == 1200
-    lost = table(records)
-    assert lost.lines[1][1] == "not measured"
-    assert [note.rpartition(": ")[2] for note in lost.notes][:2] == [
-        "the first failure was 'HTTP 500'.",
-        "the end of its log",
-    ]
-    assert baseline.groups(records)[0][1][-1].ours
-    assert len(baseline.groups(records)[0][1]) == len(records) - 2
+    assert records[0]["top1"] == 50.0
+    lost = LADDER.table(with_ratios(records))
+    assert lost.lines[1][1] == ""
+    assert lost.lines[2][8] == "1.00"
+    assert lost.notes[0].endswith("the server did not start: the end of its log")
+    assert ladder.notes(records)[0].endswith("the first failure was 'HTTP 500'.")
+    [(_, bars)] = ladder.BASELINE.picture.groups(records)
+    assert bars[-1].ours
+    assert len(bars) == len(records) - 2
 
 
 def test_the_ends_of_the_ladder_are_compared_with_every_reported_one():
     rows = [{"step": "first", "requests_per_s": 10.0}, {"step": "last", "requests_per_s": 400.0}]
     found = ladder.compare(rows)
-    assert set(found) == {each.what for each in reported.of("ladder")}
-    assert found["last rate of the second ladder"].value == 400.0
+    assert set(found) == {each.subject for each in reported.of("ladder")}
+    assert found["image scoring, last"].value == 400.0
 
 
 def test_a_ladder_whose_foot_was_not_measured_compares_its_top():
     rows = [{"step": "first", "error": "no"}, {"step": "last", "requests_per_s": 400.0}]
-    assert {name.split()[0] for name in ladder.compare(rows)} == {"last"}
+    assert {name.split(", ")[1] for name in ladder.compare(rows)} == {"last"}
 
 
 def test_without_images_the_ladder_says_what_to_set(monkeypatch):
-    monkeypatch.setattr(ladder, "default_data", lambda: None)
+    monkeypatch.setattr("lab.experiments.experiment.default_data", lambda: None)
     with pytest.raises(ScriptError, match="ENSEMBLE_DATA"):
-        ladder.check()
+        LADDER.check()

@@ -10,7 +10,7 @@ from deployments.ingress.grpc.server import GrpcServer
 from lab import reported
 from lab.experiments import payloads
 from lab.experiments.forms import DECODING, FORMS, PREDICT, PREDICTIONS, shared
-from lab.experiments.payloads import PAYLOADS, Cost, cost, jpeg, table
+from lab.experiments.payloads import PAYLOADS, Cost, cost, jpeg, shown
 from tests.door import Door
 from tests.unit.deployments.ingress.grpc.test_server import Context
 
@@ -69,22 +69,22 @@ def unsent():
 def test_a_jpeg_has_a_twentieth_of_the_bytes_of_floats(unsent):
     sizes = {row["form"]: row["bytes"] for row in unsent}
     floats = 224 * 224 * 3 * 4
-    for form in ("REST, binary float32", "Seldon gRPC, TensorProto, raw float32", "Seldon gRPC, Tensor"):
+    for form in ("Seldon gRPC, TensorProto, raw float32", "Seldon gRPC, Tensor"):
         assert sizes[form] > floats
-    for form in ("REST, JPEG", "gRPC, JPEG", "Seldon gRPC, JPEG", "TensorFlow Serving REST, base64 of a JPEG"):
+    for form in ("REST, JPEG", "gRPC, JPEG", "Seldon gRPC, JPEG"):
         assert sizes[form] * 20 < floats
 
 
 def test_every_reported_figure_has_one_beside_it(unsent):
-    here = PAYLOADS.compare(unsent)
-    assert set(here) == {each.what for each in reported.of("payloads")}
-    assert here["traffic of 1,000 float32 images per second"].text == "4.82 Gb/s"
-    assert here["overhead of the image as repeated numbers (Tensor) over gRPC"].text == "not sent"
-    assert here["bytes of the image as floats for each byte of its JPEG"].value > 20
-    sent = [{**row, "p50_ms": 7.25} for row in unsent]
-    assert PAYLOADS.compare(sent)["the image as a ListValue"].text == "7.2 ms, and 7.2 ms as Tensor"
+    here = PAYLOADS.compare(shown(unsent))
+    assert set(here) == {each.subject for each in reported.of("payloads")}
+    assert here["traffic of 1,000 float32 images per second"].value == pytest.approx(4.82, abs=0.01)
+    assert here["overhead of Tensor, a vector of doubles, over gRPC"].text == "not sent"
+    assert here["bytes of the image for each byte of its JPEG"].value > 20
+    sent = shown([{**row, "p50_ms": 7.25} for row in unsent])
+    assert PAYLOADS.compare(sent)["ListValue against Tensor"].text == "7.2 ms, and 7.2 ms as Tensor"
     (told, bars), (_, here_bars) = PAYLOADS.picture(sent)
-    assert (told, len(bars), len(here_bars)) == ("reported", 4, len(FORMS))
+    assert (told, len(bars), len(here_bars)) == ("reported", 5, len(FORMS))
 
 
 def test_the_default_limit_would_refuse_what_the_experiment_sends(unsent):
@@ -109,7 +109,7 @@ def test_what_is_refused_is_measured_without_being_sent():
 
 def test_cpu_is_of_an_image_and_a_latency_of_a_request():
     used = iter((1.0, 1.5))
-    one = cost("8x8", FORMS[3], PIXELS, 0, lambda *_: True, lambda: next(used))
+    one = cost("8x8", FORMS[1], PIXELS, 0, lambda *_: True, lambda: next(used))
     # Five requests of two images.
     assert one.server_ms == pytest.approx(50)
     assert one.batch == 2
@@ -122,7 +122,7 @@ def test_the_table():
         Cost("224x224", "c", 4, 9.0, 1.0, 2.0, None),
         Cost("photographs", "a", 1, 9.0, 1.0, None, None),
     ]
-    assert table([one._asdict() for one in costs]).markdown().splitlines()[2:] == [
+    assert PAYLOADS.table(shown([one._asdict() for one in costs])).markdown().splitlines()[2:] == [
         "| 224x224 | b | 1 | 602,112 | 4.82 | 1.00 | 2.00 | 3.0 |",
         "| 224x224 | c | 4 | 9 | 0.00 | 1.00 | 2.00 (parsing) | not sent |",
         "| photographs | a | 1 | 9 | 0.00 | 1.00 |  | not sent |",

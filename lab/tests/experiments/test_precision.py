@@ -30,28 +30,30 @@ def rows(monkeypatch, tmp_path):
     monkeypatch.setattr(precision, "running", running)
     monkeypatch.setattr(precision, "ask", ask)
     monkeypatch.setattr(precision, "labelled", lambda: Dataset(tmp_path, ()))
-    monkeypatch.setattr(precision, "timed", lambda *_: next(speeds))
+    for name in ("figures", "capped"):
+        monkeypatch.setattr(precision, name, lambda *_: dict(zip(("ms", "images_per_s"), next(speeds), strict=True)))
     for name in ("pytorch", "onnxruntime", "openvino"):
         monkeypatch.setattr(Network, name, lambda *_: None)
-    made = [row for part in precision.measure(1.0) for row in part.rows()]
+    made = [row for part in precision.parts(1.0) for row in part.rows()]
     assert asked == [("colocated", 1), ("colocated", 2)]
     return made
 
 
 def test_every_network_is_computed_by_every_engine_and_the_bundled_ones_have_an_accuracy(rows):
-    assert len(precision.joined(rows)) == len(precision.table(rows).lines) == 4 * 4 + 2
-    lines = {(line[0], line[1]): line[2:] for line in precision.table(rows).lines}
-    assert lines["ResNet-50", "PyTorch, float32"] == ["1.00", "99.0", "", ""]
+    made = precision.PRECISION.table(precision.joined(rows)).lines
+    assert len(made) == 5 * 4 + 2 + 2
+    lines = {(line[0], line[1]): line[2:] for line in made}
+    assert lines["ResNet-50", "PyTorch, float32"] == ["1.00", "100.0", "", ""]
     assert lines["bundled DenseNet", "OpenVINO, int8"][2:] == ["70.00", "60.00"]
     assert lines["both bundled models", "OpenVINO, int8"] == ["", "", "100.00", "100.00"]
 
 
 def test_every_reported_figure_is_answered(rows):
-    found = precision.compare(rows)
-    assert set(found) == {each.what for each in reported.of("precision")}
-    assert found["latency of ResNet-50, float32, in its framework"].value == 1.0
+    found = precision.compare(precision.joined(rows))
+    assert set(found) == {each.subject for each in reported.of("precision")}
+    assert found["ResNet, float32, TensorFlow"].value == 1.0
     assert found["top-1 of the ResNet, float32"].text == "90.00 % over HTTP, 80.00 % over gRPC"
-    assert [len(bars) for _, bars in precision.picture(rows)] == [2] * 6
+    assert [len(bars) for _, bars in precision.picture(precision.joined(rows))] == [2] * 8
 
 
 def test_missing_packages_are_told(monkeypatch):

@@ -8,7 +8,7 @@ from graph.config import parse
 from lab import reported
 from lab.benchmark.workloads import Workload
 from lab.experiments import scaling
-from lab.experiments.scaling import BEYOND, CLIENTS, Size, compare, picture, sizes, table
+from lab.experiments.scaling import CLIENTS, SCALING, Size, compare, parts
 from scripts.errors import ScriptError
 from scripts.shipped import shipped
 
@@ -20,7 +20,7 @@ def two_cores(monkeypatch):
 
 
 def test_every_size_is_there_once():
-    assert len(set(sizes())) == len(sizes()) == 5
+    assert len({part.name for part in parts(1.0)}) == 5
 
 
 @pytest.mark.parametrize(("size", "cpus"), [(Size(1, 1), (0,)), (Size(2, 1), None)])
@@ -47,49 +47,42 @@ def rows(tmp_path, monkeypatch):
         yield SimpleNamespace(load=answered)
 
     def answered(load, protocol, clients, seconds):
-        return {"requests_per_s": min(100.0 * clients, 200.0 * now[0].cores), "p50_ms": 1.0}
+        return {"requests_per_s": min(100.0 * clients, 200.0 * now[0].cores), "p50_ms": 1.0, "p99_ms": 2.0}
 
     @contextmanager
     def network(count):
         yield ["client", "server"][:count]
 
-    def loaded(client, server, load, clients, seconds):
-        found = answered(load, "http", clients, seconds)
-        return {**found, "percentiles_ms": {"p50": 1.0}}, [44.0, 4.4]
+    def across(client, server, load, clients, seconds):
+        return {**answered(load, "http", clients, seconds), "wire_there": 44.0, "wire_back": 4.4}
 
     monkeypatch.setattr(scaling, "network", network)
-    monkeypatch.setattr(scaling, "_loaded", loaded)
+    monkeypatch.setattr(scaling, "across", across)
     monkeypatch.setattr(scaling, "running", running)
     monkeypatch.setattr(scaling, "workload", lambda *_: Workload("embedded", tmp_path, 2, (32, 32), (image,), None))
-    return [row for part in scaling.measure(1.0) for row in part.rows()]
+    return [row for part in parts(1.0) for row in part.rows()]
 
 
-def test_the_end_of_linear_growth_is_found_and_compared(rows):
+def test_what_cores_add_is_compared(rows):
     found = compare(rows)
-    assert set(found) == {each.what for each in reported.of("scaling")}
-    assert found["rate up to which throughput grows linearly"].value == 400.0
-    assert found["traffic at that rate"].value == pytest.approx(40.0)
-    assert found["clients per pod"].value == 4.0
+    assert set(found) == {each.subject for each in reported.of("scaling")}
+    assert found["rate up to which added machines add throughput linearly"].text.startswith(
+        "400 requests/s with 2 cores, 100 % of 2 times one core's"
+    )
+    assert found["traffic of about 900 images per second"].value == pytest.approx(99.0)
+    assert found["clients per pod, beyond which throughput hardly grows"].value == 4.0
 
 
-def test_the_table_has_what_was_measured_and_calls_the_rest_extrapolated(rows):
-    made = table(rows)
-    assert sum(line[3] == f"{BEYOND}, extrapolated" for line in made.lines) == 4
-    assert len(made.lines) == 4 * (len(CLIENTS) + 1)
-    assert any(note.endswith("room") for note in made.notes)
-    assert sum("fitted without 32 clients" in note for note in made.notes) == 4
-
-
-def test_only_what_is_extrapolated_has_an_interval_and_no_colour(rows):
-    for _, bars in picture(rows):
-        assert [bar.label for bar in bars if not bar.ours] == [f"{BEYOND} clients, extrapolated"]
-        assert [bar.label for bar in bars if bar.interval] == [f"{BEYOND} clients, extrapolated"]
+def test_the_table_has_what_was_measured(rows):
+    made = SCALING.table(rows)
+    assert len(made.lines) == 4 * len(CLIENTS) + 1
+    assert made.notes[0].endswith("room")
 
 
 def test_the_wire_of_clients_elsewhere_is_stored_and_shown(rows):
     [across] = [row for row in rows if row["machines"] == 2 and row["clients"] == 4]
     assert (across["requests_per_s"], across["megabits_per_s"]) == (400.0, pytest.approx(40.0))
-    assert [line[7:9] for line in table(rows).lines if line[:4] == ["2", "2", "1", "4"]] == [["44.0", "4.4"]]
+    assert [line[8:] for line in SCALING.table(rows).lines if line[:4] == ["2", "2", "1", "4"]] == [["44.0", "4.4"]]
 
 
 def test_the_wire_is_what_the_servers_interface_counts_in_the_middle_of_the_load():
@@ -109,20 +102,9 @@ def test_the_wire_is_what_the_servers_interface_counts_in_the_middle_of_the_load
 
 def test_without_root_the_clients_elsewhere_are_a_row_with_the_reason(monkeypatch):
     monkeypatch.setattr("lab.network.can_make", lambda: False)
-    [row] = scaling.measure(1.0)[-1].rows()
+    [row] = parts(1.0)[-1].rows()
     assert "need root and iproute2" in row["error"]
 
 
 def test_nothing_measured_compares_nothing():
     assert compare([{"cores": 1, "replicas": 1, "clients": 0, "error": "no"}]) == {}
-
-
-def test_rates_that_no_law_fits_are_shown_without_one():
-    rates = (119.0, 38.0, 5.0, 4.0, 3.0, 208.0)
-    own = [
-        {"cores": 2, "replicas": 1, "clients": clients, "requests_per_s": rate, "p50_ms": 1.0, "megabits_per_s": 1.0}
-        for clients, rate in zip(CLIENTS, rates, strict=True)
-    ]
-    made = table(own)
-    assert [line[4] for line in made.lines if line[4]] == [f"{rate:.0f}" for rate in rates]
-    assert not any("-" in line[10] for line in made.lines)

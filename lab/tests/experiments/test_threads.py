@@ -9,7 +9,7 @@ from graph.config import parse
 from lab import reported
 from lab.experiments import quota as quotas
 from lab.experiments import threads
-from lab.experiments.threads import Setting, grid, table
+from lab.experiments.threads import THREADS, Setting, grid
 from scripts.errors import ScriptError
 from scripts.shipped import shipped
 
@@ -60,18 +60,23 @@ def test_what_could_not_be_measured_has_its_row_and_the_default_is_compared_with
     monkeypatch.setattr(threads, "running", running)
     monkeypatch.setattr(threads, "quota", quota)
     monkeypatch.setattr(threads, "workload", lambda *_: None)
-    rows = [row for part in threads.measure(1.0) for row in part.rows()]
+    rows = [row for part in threads.parts(1.0) for row in part.rows()]
     assert asked == 3 * grid()
     assert limits == [each.quota for each in asked]
-    made = table(rows)
-    assert [line[4] for line in made.lines].count("not measured") == 2
+    shown = threads.shown(rows)
+    made = THREADS.table(shown)
+    assert [line[4] for line in made.lines].count("") == 2
     assert sum("reaches 50 % of the best" in note for note in made.notes) == 2
     assert sum(note.endswith("room") for note in made.notes) == 2
-    found = threads.compare(rows)
-    assert set(found) == {each.what for each in reported.of("threads")}
-    ends = ("rate before threads were matched to cores", "rate after threads were matched to cores")
-    assert [found[name].value for name in ends] == [100.0, 200.0]
-    assert [sum(bar.ours for bar in bars) for _, bars in threads.picture(rows)] == [1, 1]
+    found = threads.compare(shown)
+    # The pinned ones could not be measured.
+    assert {each.subject for each in reported.of("threads")} - set(found) == {
+        "pinned to physical cores as well",
+        "a purely neural model, pinned",
+    }
+    assert found["before threads are matched to cores"].value == 200.0
+    assert found["threads matched to cores"].value == 100.0
+    assert [sum(bar.ours for bar in bars) for _, bars in THREADS.picture.groups(shown)] == [1, 1]
 
 
 @pytest.fixture

@@ -1,0 +1,78 @@
+"""Throughput and latency by the largest batch, the wait for it, and the rate of Poisson arrivals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any
+
+from ensemble_capacity.load.load import Arrivals, Closed
+from lab.benchmark.systems import OURS, running
+from lab.benchmark.workloads import workload
+from lab.experiments.experiment import Bars, Experiment, Here, Part, Row, Rows, check_photographs, measured
+
+SIZES, WAITS_MS, RATES, CLIENTS = (1, 4, 16, 64), (0.0, 5.0, 20.0), (50, 200, 400), 32
+FULL = f"{CLIENTS} clients"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The largest batch, and how long an image waits for others."""
+
+    size: int
+    wait_ms: float
+
+    def edit(self, config: dict[str, Any]) -> None:
+        """Change the Serve config of one process."""
+        ingress = {"max_batch_size": self.size, "batch_wait_ms": self.wait_ms}
+        config["applications"][0]["args"].setdefault("ingress", {}).update(ingress)
+
+    def load(self, seconds: float) -> Iterator[Row]:
+        """Serve it; send each rate, and as much as a closed loop reaches."""
+        load = workload("embedded", "int8")
+        with running(OURS["colocated"], load, self.edit) as server:
+            modes = {f"{rate}/s": Arrivals(rate) for rate in RATES} | {FULL: Closed(CLIENTS)}
+            for name, mode in modes.items():
+                row = server.row(load, "http", mode, seconds)
+                times = {f"{percent}_ms": row.percentiles_ms[percent] for percent in ("p50", "p99")}
+                yield {"sent": name, "requests_per_s": row.requests_per_s, "failed": row.failed, **times}
+
+
+def parts(seconds: float) -> Sequence[Part]:
+    """Each setting is a part; a batch of one image waits for nothing."""
+    settings = [Setting(*each) for each in product(SIZES, WAITS_MS) if each[0] > 1 or not each[1]]
+    return [Part(str(each), partial(each.load, seconds), vars(each)) for each in settings]
+
+
+def compare(rows: Rows) -> Mapping[str, Here]:
+    """Compare the highest rate, and the latency of few requests, by the largest batch."""
+    own = measured(rows)
+    best = {row["size"]: row for row in sorted(own, key=lambda row: row["requests_per_s"]) if row["sent"] == FULL}
+    few = [row for row in own if row["sent"] == f"{RATES[0]}/s" and row["size"] == max(SIZES)]
+    rates = ", ".join(f"{row['requests_per_s']:.0f}/s in batches of {size}" for size, row in sorted(best.items()))
+    waits = ", ".join(f"{row['p50_ms']:.1f} ms with a wait of {row['wait_ms']:g}" for row in few)
+    return {"micro-batches": Here(None, f"{rates}; at {RATES[0]}/s a p50 of {waits}")}
+
+
+BATCHING = Experiment(
+    name="batching",
+    title="Median latency in ms by the largest batch and the wait for it; less is better",
+    setting="Images of 15 KB, models of 32x32 in int8, over HTTP, one process",
+    check=check_photographs,
+    parts=parts,
+    columns="sent {sent} | largest batch {size:d} | wait, ms {wait_ms:g} | answered/s {requests_per_s:.0f} | "
+    "failed {failed:d} | p50, ms {p50_ms:.1f} | p99, ms {p99_ms:.1f}",
+    picture=Bars(
+        "p50_ms",
+        "batches of {size}, wait {wait_ms:g} ms",
+        "{p50_ms:.1f} ms, {requests_per_s:.0f}/s",
+        "{sent}",
+        lambda row: not row["wait_ms"],
+    ),
+    seconds=4.0,
+    compare=compare,
+    differs="the document has no figure; two cores, which the clients share",
+    ascending=True,
+)

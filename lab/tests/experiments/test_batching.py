@@ -1,0 +1,35 @@
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import yaml
+
+from graph.config import parse
+from lab import reported
+from lab.experiments import batching
+from lab.experiments.batching import BATCHING, Setting, compare, parts
+from scripts.shipped import shipped
+
+
+def test_a_setting_is_a_configuration():
+    config = yaml.safe_load(shipped("configs/colocated.yaml").read_text())
+    Setting(4, 5.0).edit(config)
+    ingress = parse(config["applications"][0]["args"]).ingress
+    assert (ingress.max_batch_size, ingress.batch_wait_ms) == (4, 5.0)
+
+
+def test_each_setting_is_sent_each_rate(monkeypatch):
+    @contextmanager
+    def running(system, load, edit):
+        setting = edit.__self__
+        times = {"p50": 1.0 + setting.wait_ms, "p99": 9.0}
+        row = SimpleNamespace(requests_per_s=10.0 * setting.size, failed=0, percentiles_ms=times)
+        yield SimpleNamespace(row=lambda *_: row)
+
+    monkeypatch.setattr(batching, "running", running)
+    monkeypatch.setattr(batching, "workload", lambda *_: None)
+    rows = [row for part in parts(1.0) for row in part.rows()]
+    assert len(BATCHING.table(rows).lines) == (1 + 3 * 3) * 4
+    [text] = [here.text for here in compare(rows).values()]
+    assert set(compare(rows)) == {each.subject for each in reported.of("batching")}
+    assert text.startswith("10/s in batches of 1, 40/s in batches of 4")
+    assert text.endswith("1.0 ms with a wait of 0, 6.0 ms with a wait of 5, 21.0 ms with a wait of 20")
