@@ -49,6 +49,9 @@ class CascadeSettings(Schema):
     exit_at: tuple[Sureness, ...] = Field(
         description="for each member but the last, the combined probability from which on an image exits"
     )
+    versions: dict[Name, int] = Field(
+        {}, description="versions of the models that `exit_at` was chosen for; a warning says if others are served"
+    )
     audit: AuditSettings | None = Field(
         None, description="share of the early exits to audit, or its fields; default: none"
     )
@@ -60,6 +63,8 @@ class CascadeSettings(Schema):
                 f"exit_at needs {len(self.order) - 1} thresholds, one for each member but the last; "
                 f"it has {len(self.exit_at)}"
             )
+        if unknown := sorted(set(self.versions) - set(self.order)):
+            raise ValueError(f"versions: {unknown[0]!r} is not in the order")
         return self
 
     def check(self, weights: dict[str, float], method: str) -> None:

@@ -200,6 +200,27 @@ def doubts(config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[str]:
             f"{name} names no classes: those of the other members are taken, in that order, and answers are wrong if "
             "its own order is another; `ensemble check` measures it"
         )
+    yield from _stale_thresholds(config, agreed)
+
+
+def _stale_thresholds(config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[str]:
+    """Warn if the thresholds of a cascade were chosen for other versions, and name the command that chooses anew."""
+    if (cascade := config.ensemble.cascade) is None:
+        return
+    stale = [
+        f"{name} {chosen}, and version {agreed.versions[name]} is served"
+        for name, chosen in cascade.versions.items()
+        if agreed.versions[name] != chosen
+    ]
+    if stale:
+        weights = config.combiner.weights or config.weights
+        gates = [name for name in cascade.order if not weights.get(name)]
+        flags = f" --gates {' '.join(gates)}" if gates else ""
+        yield (
+            f"the thresholds of the cascade were chosen for {', '.join(stale)}: other images exit than intended; "
+            f"`ensemble tune-cascade --data IMAGES --order {' '.join(cascade.order)}{flags} --repository "
+            f"{config.model_repository}` chooses them anew"
+        )
 
 
 class Checks:

@@ -24,13 +24,11 @@ from lab.experiments.experiment import Bars, Experiment, Here, Part, Row, Rows
 from lab.training.recipe import Recipe
 from scripts.dataset import Dataset, default_data
 from scripts.errors import ScriptError
+from scripts.evaluate import cost
 from scripts.evaluate.accuracy import predict, top1
 from scripts.evaluate.measure import truth_of
-from scripts.tune_cascade.__main__ import cost_ms
 
 LEARNT, JUDGED, EPOCHS, SEEDS, WIDTHS, SIZES, MIXTURES = 20_000, 10_000, 12, (1, 2, 3), (0.25, 0.5), (32, 20), 2
-# The CPU time of a model is the median of so many rounds.
-ROUNDS = 3
 LABELS, MIXED, HINTON, DIST, TEACHERS = "labels", "labels, mixed images", "Hinton", "DIST", "both teachers alone"
 # What each way changes; the mixed images and the teachers are the same for all that have them.
 WAYS: dict[str, dict[str, Any]] = {
@@ -112,7 +110,7 @@ class School:
         _, judging = self._dataset.hold_out(JUDGED)
         assert judging is not None
         answers = np.mean(predict(models, judging), axis=0)
-        cpu_ms = sum(statistics.median(cost_ms(model) for _ in range(ROUNDS)) for model in models)
+        cpu_ms = sum(each.median for each in cost.costs(models))
         return {"top1": top1(answers, truth_of(models, judging)), "cpu_ms": cpu_ms}
 
 

@@ -105,7 +105,8 @@ def application(given: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[
     for found in ineffective(given, serve, config, agreed):
         yield Finding("look", f"configuration: {found.what}", found.remedy)
     for doubt in doubts(config, agreed):
-        yield Finding("look", f"models: {doubt}", "ensemble check, with labelled images")
+        what, _, remedy = doubt.rpartition("; ")
+        yield Finding("look", f"models: {what}", remedy)
     graph = ensemble(agreed.pixels, config.ensemble, nodes)
     image = shipped("tests/cat.jpg").read_bytes()
 
