@@ -138,6 +138,11 @@ def label(name: str) -> str:
     return PurePosixPath(name).parent.name
 
 
+def folder_name(label: str) -> str:
+    """Name the folder of a class: no folder's name has a slash, so an underscore stands for it."""
+    return label.replace("/", "_")
+
+
 def check_image(name: str, encoded: bytes) -> None:
     """Raise ScriptError, with its name, for what the server would not take for an image."""
     try:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from deployments.contract.payload import Probabilities
 from scripts.client import Client, for_each
-from scripts.dataset import Dataset
+from scripts.dataset import Dataset, folder_name
 from scripts.errors import ScriptError
 
 
@@ -58,8 +58,9 @@ class Answers:
         self.versions |= versions
         self.images += 1
         for name, vote in {None: answer, **members}.items():
-            self.votes.setdefault(name, []).append((vote["probability"], vote["label"] == label))
-            self.labels.add(str(vote["label"]))
+            answered = folder_name(vote["label"])
+            self.votes.setdefault(name, []).append((vote["probability"], answered == label))
+            self.labels.add(answered)
 
     def asked(self, name: str | None) -> int:
         """How many images a member answered, or the ensemble."""

@@ -1,43 +1,50 @@
-"""Quantizes a model of the repository to int8 after training, and writes it as the next version if it loses little.
+"""Quantizes a model of the repository to int8 after training, and writes it as the next version if it is worth it.
 
     ensemble quantize resnet --data train.zip --validation test.zip --repository models
 
-Needs the `quantize` extra (NNCF). Calibration and validation images are decoded by the server's own code. Without
---validation, images of --data that calibration does not use are held out, at least half of them; where their classes
-are not the model's, its answers are compared with the float model's. A version is not written if it loses more top-1
-than `--max-drop` points, or if its weights did not shrink by half (a tenth of that is allowed for scales and biases):
-NNCF then found nothing to quantize, and the model would be no faster.
+Needs the `quantize` extra (NNCF). Calibration and validation images are decoded by the server's own code. NNCF's
+settings are tried on the calibration images until `--budget` is over: presets, bias corrections, and, while the answers
+lose more than `--max-drop` points, layers that stay float. The version whose probabilities are most like the float
+model's is measured on the validation images, beside the float model: top-1, and CPU time on this machine.
+
+Without --validation, images of --data that calibration does not use are held out, at least half of them; where their
+classes are not the model's, its answers are compared with the float model's. The version becomes a model of its own,
+`NAME-int8`, which nobody serves unless a configuration names it, if its interval shows a loss above `--max-drop`, or if
+it takes more CPU time here than the float version. Nothing is written if the weights did not shrink by half (a tenth of
+that is allowed for scales and biases): NNCF then found nothing to quantize, and the model would be no faster.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.metadata import version as metadata_version
 from pathlib import Path
-from typing import Any, Literal, get_args
+from tempfile import TemporaryDirectory
+from typing import Any
 
-import numpy as np
 import openvino as ov
 
-from deployments.contract.payload import Pixels, Probabilities
-from deployments.repository.baking import fold
 from deployments.repository.errors import ModelError
 from deployments.repository.network import load, precision, without_temperature
 from deployments.repository.repository import LABELS, METADATA, Model, find, versions
-from deployments.repository.writing import write_version
+from deployments.repository.writing import MODEL, write_version
 from scripts.dataset import Dataset
-from scripts.errors import ScriptError, positive
+from scripts.errors import ScriptError, positive, zero_or_more
 from scripts.evaluate.accuracy import computed_in, decode_all, hits, predict, provenance, sample, top1, truth, without
 from scripts.evaluate.candidates import preprocessing
+from scripts.evaluate.cost import costs
+from scripts.evaluate.report import paired
 from scripts.flags import flag
 from scripts.interval import Interval
 from scripts.prepare.derived import command, kept
-
-Preset = Literal["mixed", "performance"]
-BiasCorrection = Literal["fast", "accurate"]
+from scripts.prepare.int8 import expected_drop, search
 
 # Int8 weights are 1/2 of float16 and 1/4 of float32; what is more is for scales, biases and layers that stay in float.
 LARGEST_SHARE = {"FP16": 0.55, "FP32": 0.30}
 MOST_HELD_OUT = 5000
+# What a version that is not to be served is called, behind the model's name.
+ASIDE = "-int8"
 
 
 @dataclass(frozen=True)
@@ -46,19 +53,13 @@ class Quantization:
 
     Attributes:
         data: images to calibrate on, a zip file or folder of `<class>/*.jpg`.
-        preset: `performance` quantizes activations symmetrically, `mixed` asymmetrically where that is more exact.
-        bias_correction: how NNCF corrects what quantizing shifts: `fast` each layer alone, `accurate` with the layers
-            before it as they are once quantized.
     """
 
     data: Path
     samples: int = flag(500, "images to calibrate on (default: 500)", type=positive)
     validation: Path | None = flag(None, "zip file or folder to measure on (default: the rest of --data)", type=Path)
     max_drop: float = flag(0.3, "most top-1 to lose, points (default: 0.3)", type=float)
-    preset: Preset = flag("mixed", "of activations (default: mixed)", choices=get_args(Preset))
-    bias_correction: BiasCorrection = flag(
-        "fast", "accurate takes longer and in general loses less (default: fast)", choices=get_args(BiasCorrection)
-    )
+    budget: float = flag(300.0, "seconds to try settings in; the first always runs (default: 300)", type=zero_or_more)
     unmeasured: bool = flag(False, "write it without knowing what it loses", action="store_true")
 
 
@@ -79,7 +80,7 @@ def quantize(repository: Path, name: str, version: int | None, settings: Quantiz
         truth(validation, source)
     wanted = preprocessing(source)
     pixels = decode_all(calibration.names, [encoded for encoded, _ in calibration.read()], wanted)
-    network, nncf_version = _to_int8(without_temperature(load(source)), pixels, settings)
+    found = search(lambda: without_temperature(load(source)), pixels, settings.max_drop, settings.budget)
     metadata = {
         **kept(source, "INT8", wanted),
         "source": {
@@ -87,19 +88,39 @@ def quantize(repository: Path, name: str, version: int | None, settings: Quantiz
             "version": source.version,
             "precision": precision(source),
             "samples": len(calibration),
-            "preset": settings.preset,
-            "bias_correction": settings.bias_correction,
+            **asdict(found.recipe),
             **provenance(images),
-            "nncf": nncf_version,
+            "nncf": metadata_version("nncf"),
             "openvino": ov.__version__,
         },
     }
-
-    def check(quantized: Model) -> dict[str, Any]:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / MODEL
+        ov.save_model(found.network, file, compress_to_fp16=True)
+        quantized = Model(name, source.version, file, metadata)
         check_shrunk(source, quantized)
-        return {} if validation is None else {"accuracy": compare(source, quantized, validation, settings.max_drop)}
+        slower = slower_than(source, quantized)
+        measured, lost = ({}, None) if validation is None else compare(source, quantized, validation)
+    if measured:
+        metadata["accuracy"] = measured
+    write = partial(write_version, found.network, repository, version=None, metadata=metadata, compress_to_fp16=True)
+    if lost is not None and lost.low > settings.max_drop:
+        aside = write(name=f"{name}{ASIDE}")
+        raise ModelError(
+            f"int8 loses {lost.mean:.2f} points of top-1 ({paired(lost)}), more than "
+            f"{settings.max_drop}, so it is not the next version of {name!r}; the best that was found is in {aside}: a "
+            f"member with `model: {name}{ASIDE}` serves it. More --samples, or a larger --max-drop, may help"
+        )
+    if slower:
+        print(f"{slower}, so the float version stays the served one; a member with `model: {name}{ASIDE}` serves int8")
+    return write(name=f"{name}{ASIDE}" if slower else name)
 
-    return write_version(network, repository, name, None, metadata, compress_to_fp16=True, check=check)
+
+def slower_than(source: Model, quantized: Model) -> str:
+    """Measure both versions on this machine; say that int8 takes more CPU time than float, empty if it does not."""
+    before, after = costs([source, quantized])
+    print(f"{precision(source)}, computed in {computed_in()}: {before}; INT8: {after}")
+    return "int8 takes more CPU time on this machine" if after.low > before.high else ""
 
 
 def check_shrunk(source: Model, quantized: Model) -> None:
@@ -113,51 +134,34 @@ def check_shrunk(source: Model, quantized: Model) -> None:
         )
 
 
-def compare(source: Model, quantized: Model, validation: Dataset, max_drop: float) -> dict[str, Any]:
-    """Measure what the quantized model loses.
+def compare(source: Model, quantized: Model, validation: Dataset) -> tuple[dict[str, Any], Interval]:
+    """Measure and print what the quantized model loses.
 
-    Where the images' classes are the model's, that is top-1. Elsewhere it is what is to be expected if the float
-    model's probabilities are right: on an image to which both answer another class, the difference of these classes'.
+    Where the images' classes are the model's, that is top-1. Elsewhere it is the expected loss: see `expected_drop`.
 
     Returns:
         The `accuracy` entry for the metadata: `top1` and `source_top1`, in percent; or `agreement`, the percentage of
-        the images to which both answer the same class, and `expected_drop`, in points.
-
-    Raises:
-        ModelError: the quantized one lost more than `max_drop` points.
+        the images to which both answer the same class, and `expected_drop`, in points. And the loss, paired by image.
     """
     before, after = predict([source, quantized], validation)
     try:
         labels = truth(validation, source)
     except ScriptError as err:
-        found = _agreement(before, after)
-        drop = found["expected_drop"]
+        lost, same = Interval.paired(expected_drop(before, after)), before.argmax(axis=1) == after.argmax(axis=1)
+        found = {"agreement": 100 * float(same.mean()), "expected_drop": lost.mean}
         print(
             f"{err}; so its answers to {len(validation)} images are compared with the float model's: "
-            f"{found['agreement']:.2f} % are the same, and {drop:.2f} points are lost if its probabilities are right"
+            f"{found['agreement']:.2f} % are the same, and {lost.mean:.2f} points are lost if its probabilities are "
+            f"right ({paired(lost)})"
         )
     else:
         found = {"top1": top1(after, labels), "source_top1": top1(before, labels)}
-        drop = found["source_top1"] - found["top1"]
         lost = Interval.paired(hits(before, labels) - hits(after, labels))
         print(
             f"top-1 of {len(validation)} images: {precision(source)} {found['source_top1']:.2f} %, INT8 "
-            f"{found['top1']:.2f} %; the loss is {drop:.2f} points (95 % interval {lost.low:.2f} to {lost.high:.2f})"
+            f"{found['top1']:.2f} %; the loss is {lost.mean:.2f} points ({paired(lost)})"
         )
-    # Rounded, because 89.3 - 89.0 is a little more than 0.3 in binary.
-    if round(drop, 6) > max_drop:
-        raise ModelError(
-            f"int8 loses {drop:.2f} points of top-1, more than {max_drop}, so nothing was written; "
-            "try --bias-correction accurate, --preset mixed, more --samples, or a larger --max-drop"
-        )
-    return {**found, "images": len(validation), "computed_in": computed_in(), **provenance(validation)}
-
-
-def _agreement(before: Probabilities, after: Probabilities) -> dict[str, float]:
-    """How alike two models answer, float32 [images,classes] each; the first one's probabilities say what is lost."""
-    rows, own, other = np.arange(len(before)), before.argmax(axis=1), after.argmax(axis=1)
-    lost = before[rows, own].astype(np.float64) - before[rows, other]
-    return {"agreement": 100 * float((own == other).mean()), "expected_drop": 100 * float(lost.mean())}
+    return {**found, "images": len(validation), "computed_in": computed_in(), **provenance(validation)}, lost
 
 
 def weight_bytes(model: Model) -> int:
@@ -186,29 +190,6 @@ def _split(images: Dataset, settings: Quantization) -> tuple[Dataset, Dataset | 
     if not len(calibration):
         raise ScriptError(f"{images.path} has one image; --validation names others, --unmeasured writes without")
     return calibration, sample(without(images, calibration), MOST_HELD_OUT)
-
-
-def _to_int8(network: ov.Model, pixels: Pixels, settings: Quantization) -> tuple[ov.Model, str]:
-    """Quantize with NNCF, calibrating on pixels, uint8 [N,H,W,3]; returns NNCF's version as well."""
-    try:
-        import nncf
-    except ImportError as err:
-        raise ModelError("quantizing needs NNCF: pip install nncf") from err
-    fold(network)
-    batch = network.input(0).get_partial_shape()[0]
-    rows = 1 if batch.is_dynamic else batch.get_length()
-    inputs = [np.repeat(image[None], rows, axis=0) for image in pixels]
-    try:
-        quantized = nncf.quantize(
-            network,
-            nncf.Dataset(inputs),
-            preset=nncf.QuantizationPreset(settings.preset),
-            subset_size=len(inputs),
-            fast_bias_correction=settings.bias_correction == "fast",
-        )
-    except (RuntimeError, nncf.InternalError, nncf.ValidationError, nncf.UnsupportedModelError) as err:
-        raise ModelError(f"NNCF can't quantize the model: {err}") from err
-    return quantized, str(nncf.__version__)
 
 
 def main() -> None:
