@@ -49,7 +49,7 @@ ELSEWHERE = {
     ),
 }
 # Names of earlier versions, read for one more.
-RENAMED = {"overload": "load"}
+RENAMED = {"overload": "load", "evaluate": "check"}
 
 
 def groups() -> dict[str, dict[str, Command]]:

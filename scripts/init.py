@@ -26,13 +26,18 @@ from scripts.repository import add_repository
 
 # In the folder that Keras and TensorFlow export.
 SAVED_MODEL = "saved_model.pb"
+# What several members need to answer without one of them.
+QUORUM = """\
+      # One member is enough: another one that fails, or takes longer than 3 s, is left out, and the answer names it.
+      ensemble: {quorum: 1, patience_ms: 3000}
+"""
 TEXT = """# Served by `ensemble serve {file}`; measured on labelled images by `ensemble check {file} --data FOLDER`.
 applications:
   - name: ensemble
     import_path: {import_path}
     args:
       model_repository: {repository}  # <name>/<version>/; a relative path is relative to this file's folder
-      transformer: {{placement: inline}}
+{ensemble}      transformer: {{placement: inline}}
       members:
 {members}
       combiner: {{placement: inline}}
@@ -55,6 +60,7 @@ def write(file: Path, repository: Path, members: list[str]) -> None:
         file=file,
         import_path=configuration.IMPORT_PATH,
         repository=os.path.relpath(folder, target) if folder.is_relative_to(target) else folder,
+        ensemble=QUORUM if len(members) > 1 else "",
         members="\n".join(f"        - {{name: {_in_yaml(name)}, placement: inline}}" for name in members),
     )
     application = {"args": {"model_repository": str(folder), "members": [{"name": name} for name in members]}}

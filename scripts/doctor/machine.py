@@ -70,16 +70,18 @@ def cores(needed: float) -> Finding:
 
 def threads(config: EnsembleConfig, replicas: Mapping[str, int]) -> Finding:
     """The threads of the members that compute at the same time, with so many replicas by name, against the cores."""
-    here, each = available_cpus(), {}
+    here, each, is_chosen = available_cpus(), {}, False
     for member in config.members:
         if isinstance(member, LocalMember):
             count = replicas.get(member.name if member.placement == "separate" else INGRESS, 1)
             left_open = share_of_threads(here, sharing(config, member), count)
             each[member.name] = count * (member.threads or left_open)
+            is_chosen |= count > 1 or member.threads is not None
     # The members of a cascade take turns.
     total = max(each.values(), default=0) if config.ensemble.cascade is not None else sum(each.values())
     what = f"threads: {total} of all replicas' members compute at the same time, on {here} cores"
-    if total > here:
+    # More members than cores have a thread each, which no configuration changes.
+    if total > here and is_chosen:
         most = ", ".join(f"{name}: {count}" for name, count in each.items())
         return Finding("look", f"{what} ({most})", "leave `threads` of the members out, or have fewer replicas")
     return Finding("ok", what)

@@ -1,1 +1,1 @@
-"""Measures top-1 of models and ensembles: `ensemble evaluate`."""
+"""Measures top-1 of models and ensembles: `ensemble check`."""

@@ -1,13 +1,13 @@
 """Measures top-1 on labelled images, before anything is served or by a running server.
 
     ensemble check my.yaml --data images/
-    ensemble evaluate --data test.zip --members resnet densenet --markdown accuracy.md --plot accuracy.svg
-    ensemble evaluate --data test.zip --url http://127.0.0.1:8000
-    ensemble evaluate --data train.zip --hold-out 5000 --members a-1 a-2 --against b-1 b-2
+    ensemble check --data test.zip --members resnet densenet --markdown accuracy.md --plot accuracy.svg
+    ensemble check --data test.zip --url http://127.0.0.1:8000
+    ensemble check --data train.zip --hold-out 5000 --members a-1 a-2 --against b-1 b-2
 
-`check` and `evaluate` are one command. By default it measures what a configuration serves: each member, in every
+By default it measures what a configuration serves: each member, in every
 version of its model, and the ensemble with the configuration's weights, method and cascade. It prints the sizes of the
-pixels, the most frequent confusions, and images on which the members disagree. Models run in this process, with the
+pixels, frequent confusions, and images on which the members disagree. Models run in this process, with the
 server's own decoding, prediction and combination.
 
 With --members it measures models of a repository, and their ensembles with equal weights; with --url what a running

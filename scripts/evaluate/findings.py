@@ -16,6 +16,7 @@ from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Preprocessing
 from deployments.transformer.decoding import read_header
 from graph.config import EnsembleConfig
+from graph.features.proportion import wilson
 from graph.signature import EnsembleSignature
 from scripts.dataset import LIMITS, Dataset
 from scripts.evaluate.accuracy import Truth, hits
@@ -57,12 +58,22 @@ def sizes(config: EnsembleConfig, agreed: EnsembleSignature, dataset: Dataset) -
 
 
 def confusions(answers: Truth, labels: Truth, names: Sequence[str]) -> Iterator[str]:
-    """The classes that are most often taken for another."""
+    """Describe the classes that are most often taken for another one, where the images show that it is no chance.
+
+    A class has to be taken for the other one more than once, and, by the lower end of the interval, more often than if
+    the errors were spread evenly over all classes.
+    """
     totals = Counter(labels.tolist())
     wrong = answers != labels
     pairs = Counter(zip(labels[wrong].tolist(), answers[wrong].tolist(), strict=True))
+    evenly = wrong.mean() / max(len(names) - 1, 1)
     for (right, answered), count in pairs.most_common(MOST_CONFUSIONS):
-        yield f"{names[right]} is taken for {names[answered]}: {count} of {totals[right]} images."
+        low, share, high = wilson(count, totals[right])
+        if count > 1 and low > evenly:
+            yield (
+                f"{names[right]} is taken for {names[answered]}: {count} of {totals[right]} images, {share:.1%} "
+                f"(95 % interval {100 * low:.1f} to {100 * high:.1f})."
+            )
 
 
 def disagreements(members: Members, answers: Truth, names: Sequence[str], dataset: Dataset) -> Iterator[str]:

@@ -2,6 +2,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import metadata
 
 import pytest
@@ -72,11 +73,13 @@ def test_a_command_is_called_by_its_name(capsys):
     assert capsys.readouterr().out.startswith("usage: ensemble tune-cascade ")
 
 
-def test_an_old_name_of_a_command_says_the_new_one(capsys):
-    cli.main(["overload", "--help"])
+@pytest.mark.parametrize(("old", "new"), [("overload", "load"), ("evaluate", "check")])
+def test_an_old_name_of_a_command_says_the_new_one(old, new, capsys):
+    with suppress(SystemExit):
+        cli.main([old, "--help"])
     told = capsys.readouterr()
-    assert told.out.startswith("Usage: ensemble load ")
-    assert told.err == "ensemble overload is now ensemble load: see its --help\n"
+    assert told.out.lower().startswith(f"usage: ensemble {new} ")
+    assert told.err == f"ensemble {old} is now ensemble {new}: see its --help\n"
 
 
 def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch):

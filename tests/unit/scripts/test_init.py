@@ -4,6 +4,7 @@ import openvino as ov
 import pytest
 import yaml
 
+from deployments.cpus import available_cpus
 from scripts import init
 from scripts.configuration import check, read
 from scripts.doctor.__main__ import examine
@@ -28,15 +29,18 @@ def test_it_writes_what_can_be_served(tmp_path, monkeypatch, capsys):
     assert "- {name: one, placement: inline}" in (tmp_path / "my.yaml").read_text()
     written, _ = check(read(tmp_path / "my.yaml")["applications"][0])
     assert [member.name for member in written.members] == ["one", "two"]
+    assert (written.ensemble.quorum, written.ensemble.patience_ms) == (1, 3000)
     with pytest.raises(SystemExit, match=r"error: my\.yaml is there already"):
         run(monkeypatch, "my.yaml", "--members", "one")
 
 
 def test_doctor_has_no_complaint_about_what_it_writes(tmp_path, monkeypatch):
-    for name in ("one", "two"):
+    # More members than this machine has cores: doctor complained of their threads, which nobody had chosen.
+    names = [f"member{number}" for number in range(available_cpus() + 1)]
+    for name in names:
         store(tmp_path / "models", name, brightness())
     monkeypatch.chdir(tmp_path)
-    run(monkeypatch, "my.yaml", "--members", "one", "two")
+    run(monkeypatch, "my.yaml", "--members", *names)
     told = [found for found in examine(read(tmp_path / "my.yaml")) if found.verdict != "ok"]
     # What is not about the file is about this machine.
     machines = ("versions", "instructions", "memory", "token", "port", "folder", "cores")

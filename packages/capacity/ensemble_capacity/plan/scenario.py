@@ -75,7 +75,7 @@ def scenario(
         if exits is None or len(exits) != len(names) - 1:
             raise ScriptError(
                 f"--exits: name {len(names) - 1}, the share of the images it gets that each member of the cascade but "
-                "the last answers; `ensemble evaluate` and /stats report it"
+                "the last answers; `ensemble check` and /stats report it"
             )
     elif exits:
         raise ScriptError("--exits is for a cascade, and this configuration has none")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -18,6 +19,7 @@ from scripts.configuration import IMPORT_PATH
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.evaluate import __main__ as command
+from scripts.evaluate.findings import confusions
 from scripts.evaluate.measure import compare, running, served
 from scripts.evaluate.measure import repository as evaluate
 from scripts.evaluate.report import Score
@@ -100,9 +102,16 @@ def test_a_configuration_is_measured_as_it_is_served(repository: Path, draw: Dra
     assert sentences[0] == f"a gets {size}."
     assert "The images have 8 x 8 pixels (medians)." in text
     assert "The configuration serves the FP16+INT8 ensemble: a 1, b 2." in text
-    assert "cat is taken for bird: 5 of 5 images." in text
+    assert "cat is taken for bird: 5 of 5 images, 100.0% (95 % interval 56.6 to 100.0)." in text
     assert "The members disagree on 100.0% of the images, of which the ensemble has 20.0% right:" in text
     assert "bird/0.png (a: bird 0.60, b: cat 1.00)" in text
+
+
+def test_one_image_of_a_class_shows_no_confusion() -> None:
+    """Five lines said "1 of 1 images"."""
+    labels = np.arange(500)
+    answers = np.where(labels < 5, 400, labels)
+    assert not list(confusions(answers, labels, [str(each) for each in labels]))
 
 
 def test_a_cascade_is_measured_as_it_is_served(repository: Path, draw: Draw) -> None:
