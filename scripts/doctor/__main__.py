@@ -6,8 +6,8 @@
     ensemble doctor --join 10.0.0.1 --host-address 10.0.0.2                     on one that is to join it
 
 It checks versions, the working directory, HAProxy, cores, instructions, memory, the private folder, the token, ports,
-the configuration and its models, and sends one image through each node in this process. The exit status is 1 if
-something is wrong.
+the configuration and its models, times the versions of each model, and sends one image through each node in this
+process. The exit status is 1 if something is wrong.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from deployments.contract.item import Item
 from scripts.configuration import check, check_import_paths, check_names, doubts, ineffective, replicas_of
 from scripts.doctor.finding import Finding
 from scripts.doctor.machine import threads
+from scripts.doctor.versions import versions as versions_here
 from scripts.errors import ScriptError
 from scripts.serve import haproxy as front
 from scripts.shipped import hidden, shipped
@@ -107,6 +108,7 @@ def application(given: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[
     for doubt in doubts(config, agreed):
         what, _, remedy = doubt.rpartition("; ")
         yield Finding("look", f"models: {what}", remedy)
+    yield from versions_here(config)
     graph = ensemble(agreed.pixels, config.ensemble, nodes)
     image = shipped("tests/cat.jpg").read_bytes()
 
