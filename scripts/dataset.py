@@ -7,7 +7,7 @@ import lzma
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -151,11 +151,14 @@ def check_image(name: str, encoded: bytes) -> None:
         raise ScriptError(f"{name}: {err}") from err
 
 
-def decode(name: str, encoded: bytes, wanted: Preprocessing) -> Pixels:
-    """An image's pixels, uint8 BGR [height,width,3], as the server makes them; raises ScriptError, with its name."""
+def decode(name: str, encoded: bytes, wanted: Sequence[Preprocessing]) -> list[Pixels]:
+    """Decode an image once, as the server does; raises ScriptError, with its name.
+
+    Returns:
+        For each preprocessing the pixels, uint8 BGR [height,width,3].
+    """
     try:
-        [pixels] = decoding.decode(encoded, decoding.read_header(encoded, LIMITS), [wanted]).pixels
-        return pixels
+        return list(decoding.decode(encoded, decoding.read_header(encoded, LIMITS), wanted).pixels)
     except EnsembleError as err:
         raise ScriptError(f"{name}: {err}") from err
 

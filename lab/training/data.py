@@ -46,7 +46,7 @@ def load_images(dataset: Dataset, size: int, classes: Sequence[str]) -> tuple[Te
     images = np.empty((len(dataset), size, size, 3), np.uint8)
     labels = np.empty(len(dataset), np.int64)
     for i, (encoded, name) in enumerate(tqdm(dataset.read(), "decode", len(dataset), unit="img", delay=1)):
-        images[i], labels[i] = decode(dataset.names[i], encoded, Preprocessing((size, size))), index[name]
+        [images[i]], labels[i] = decode(dataset.names[i], encoded, [Preprocessing((size, size))]), index[name]
     return torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)
 
 

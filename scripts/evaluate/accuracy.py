@@ -66,7 +66,7 @@ async def _predictions(candidates: Sequence[Candidate], dataset: Dataset) -> lis
 
 def decode_all(names: Sequence[str], encoded: Sequence[bytes], wanted: Preprocessing) -> Pixels:
     """Images to uint8 BGR [N,height,width,3]; see `scripts.dataset.decode`."""
-    return np.stack([decode(*image, wanted) for image in zip(names, encoded, strict=True)])
+    return np.stack([decode(*image, [wanted])[0] for image in zip(names, encoded, strict=True)])
 
 
 def truth(dataset: Dataset, model: Model) -> Truth:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from deployments.contract.payload import Pixels
+from deployments.contract.preprocessing import Preprocessing
 from deployments.repository.baking import Color
 from scripts.errors import ScriptError
-from scripts.evaluate.accuracy import Truth, hits
+from scripts.evaluate.accuracy import hits
 from scripts.interval import Interval
+from scripts.prepare.trial import Trial
 from scripts.results import Table
+
+Predict = Callable[[Pixels], NDArray[np.float32]]
 
 WHITE = 255
 # Two ways with the same answers on fewer images may differ on more than 6 % of others (rule of three).
@@ -74,26 +78,28 @@ def usual(order: Color | None = None, name: str | None = None) -> list[Normaliza
 
 
 def choose(
-    allowed: Sequence[Normalization], bake: Callable[[Normalization], ov.Model], pixels: Pixels, labels: Truth
+    allowed: Sequence[Normalization], bake: Callable[[Normalization], ov.Model], trial: Trial, way: Preprocessing
 ) -> Normalization:
-    """Of those that are allowed, the one with which a model is right most often.
+    """Choose, of those that are allowed, the one with which a model is right most often.
 
     Args:
         allowed: what fits the flags.
         bake: makes the network with one of them inside, uint8 BGR [N,H,W,3] to float32 [N,classes].
-        pixels: uint8 BGR [images,H,W,3].
-        labels: each image's class index, int64 [images].
+        trial: the labelled images.
+        way: how they get the model's size.
 
     Raises:
         ScriptError: the images don't decide, none is better than guessing, or a usual one is better than those allowed.
     """
     every = [*allowed, *(each for each in usual() if each not in allowed)]
-    outputs = [predict(bake(each), pixels) for each in tqdm(every, desc="normalization", unit="way", leave=False)]
-    right, classes = [hits(output, labels) for output in outputs], outputs[0].shape[1]
-    rows = sorted(range(len(every)), key=lambda row: -right[row].mean())
+    outputs = trial.race([trial_of(bake(each), trial, way) for each in every])
+    labels = trial.labels
+    right, classes = [hits(output, labels[: len(output)]) for output in outputs], outputs[0].shape[1]
+    # First those that were tried on all images.
+    rows = sorted(range(len(every)), key=lambda row: (-len(right[row]), -right[row].mean()))
     shares = [Interval.share(each > 0) for each in right]
-    lines = [(every[row].order, every[row].values, str(shares[row])) for row in rows]
-    Table(("channels", "normalization", "top-1 (95 % interval)"), lines, (0, 1), f"{len(labels)} images").show()
+    lines = [(every[row].order, every[row].values, str(shares[row]), str(len(right[row]))) for row in rows]
+    Table(("channels", "normalization", "top-1 (95 % interval)", "images"), lines, (0, 1)).show()
     if shares[rows[0]].low <= 100 / classes:
         raise ScriptError(
             f"none of the usual normalizations is better than guessing one of {classes} classes; say by --labels which "
@@ -101,7 +107,8 @@ def choose(
         )
     kept = next(row for row in rows if row < len(allowed))
     for row in rows:
-        difference = Interval.paired(right[row] - right[kept])
+        both = min(len(right[row]), len(right[kept]))
+        difference = Interval.paired(right[row][:both] - right[kept][:both])
         if row >= len(allowed) and difference.low > 0:
             raise ScriptError(
                 f"{every[row].flags} is right more often than what the flags say, by {difference.mean:.1f} points: "
@@ -116,15 +123,32 @@ def choose(
     return every[kept]
 
 
+def trial_of(network: ov.Model, trial: Trial, way: Preprocessing) -> Callable[[int, int], NDArray[np.float32]]:
+    """Return what predicts the images of a trial from a position to another one, computed as it is served."""
+    run = runner(network)
+    return lambda begin, end: run(trial.pixels(way, begin, end))
+
+
 def predict(network: ov.Model, pixels: Pixels) -> NDArray[np.float32]:
-    """The probabilities of every image, float32 [images,classes]."""
-    compiled = ov.Core().compile_model(network, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    """Predict the probabilities of every image in float32, float32 [images,classes]."""
+    return runner(network, {"INFERENCE_PRECISION_HINT": "f32"})(pixels)
+
+
+def runner(network: ov.Model, options: Mapping[str, str] = MappingProxyType({})) -> Predict:
+    """Compile a network, uint8 [N,H,W,3] to float32 [N,classes], into a function of any number of images."""
+    compiled = ov.Core().compile_model(network, "CPU", dict(options))
     fixed = network.input(0).get_partial_shape()[0]
     rows = 16 if fixed.is_dynamic else fixed.get_length()
-    parts = []
-    for start in range(0, len(pixels), rows):
-        some = pixels[start : start + rows]
-        # A model that fixes its batch gets the last image again where images are lacking.
-        filled = some if fixed.is_dynamic else np.concatenate([some, np.repeat(some[-1:], rows - len(some), axis=0)])
-        parts.append(compiled(filled)[0][: len(some)].copy())
-    return np.concatenate(parts)
+
+    def run(pixels: Pixels) -> NDArray[np.float32]:
+        parts = []
+        for start in range(0, len(pixels), rows):
+            some = pixels[start : start + rows]
+            # A model that fixes its batch gets the last image again where images are lacking.
+            filled = (
+                some if fixed.is_dynamic else np.concatenate([some, np.repeat(some[-1:], rows - len(some), axis=0)])
+            )
+            parts.append(compiled(filled)[0][: len(some)].copy())
+        return np.concatenate(parts)
+
+    return run

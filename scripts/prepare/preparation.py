@@ -19,10 +19,11 @@ from deployments.repository.repository import read_labels
 from deployments.repository.writing import input_metadata
 from scripts.dataset import Dataset
 from scripts.errors import ScriptError
-from scripts.evaluate.accuracy import Truth, decode_all, indices, sample
+from scripts.evaluate.accuracy import indices, sample
 from scripts.prepare import normalization, resizing
 from scripts.prepare.normalization import WHITE, Normalization
 from scripts.prepare.source import CROP_RATIO, Source
+from scripts.prepare.trial import Trial
 
 # Labelled images that the usual ways are tried on.
 MOST_TRIED = 500
@@ -53,8 +54,8 @@ class Preparation:
         self._softmax = not answers_probabilities(plain, self._size)
         images = Dataset.open(args.data) if args.data else None
         self._labels, named = self._decide_labels(images)
-        self._images, self._truth, self._unusable = self._usable(images)
         self._resizing = self._given_resizing()
+        self._trial, self._unusable = self._usable(images)
         self._normalization, normalized = self._decide_normalization()
         resized = self._decide_resizing()
         self.reasons = [
@@ -112,24 +113,27 @@ class Preparation:
             raise ScriptError(f"the model has {self._classes} classes, but there are {len(labels)} labels")
         return labels, f"{', '.join(labels[:3])}{', ...' if len(labels) > 3 else ''}, named by {where}"
 
-    def _usable(self, images: Dataset | None) -> tuple[Dataset | None, Truth | None, str]:
-        """The images that decisions are measured on and the index of each one's class, or why there are none."""
+    def _usable(self, images: Dataset | None) -> tuple[Trial | None, str]:
+        """The images that decisions are measured on, or why there are none."""
         if images is None:
-            return None, None, "there are no labelled images"
+            return None, "there are no labelled images"
         if self._labels is None:
             problem = f"{images.path} has {len(images.classes)} classes, and the model {self._classes}"
-            return None, None, f"{problem}; name the model's by --labels"
+            return None, f"{problem}; name the model's by --labels"
         some = sample(images, MOST_TRIED)
         try:
             indices(images, self._labels, f"model {self._args.name!r}")
-            return some, indices(some, self._labels, self._args.name), ""
+            labels = indices(some, self._labels, self._args.name)
         except ScriptError as err:
-            return None, None, str(err)
+            return None, str(err)
+        encoded = [image for image, _ in some.read()]
+        ways = [self._resizing] if self._is_resizing_given() else resizing.ways(self._resizing, encoded)
+        return Trial(some.names, encoded, labels, ways), ""
 
     def _decide_normalization(self) -> tuple[Normalization, str]:
         given = self._given_normalization()
         by = "as the weights were trained" if given == self._source.normalization else "by the flags"
-        if self._images is None or self._truth is None:
+        if self._trial is None:
             if given is not None:
                 return given, f"{by}; not measured: {self._unusable}"
             raise ScriptError(
@@ -137,9 +141,8 @@ class Preparation:
                 "by --data, or say it by --channel-order RGB|BGR and --normalize imagenet|unit|symmetric|none"
             )
         allowed = normalization.usual(self._args.channel_order, self._args.normalize) if given is None else [given]
-        pixels = decode_all(self._images.names, [encoded for encoded, _ in self._images.read()], self._resizing)
-        chosen = normalization.choose(allowed, self.baked, pixels, self._truth)
-        return chosen, f"{by if given else 'the best'} on {len(self._images)} images of {self._images.path}"
+        chosen = normalization.choose(allowed, self.baked, self._trial, self._trial.ways[0])
+        return chosen, f"{by if given else 'the best'} on {len(self._trial.labels)} images of {self._args.data}"
 
     def _given_normalization(self) -> Normalization | None:
         """What flags and weights say of the normalization; None if a part of it is not said."""
@@ -176,15 +179,17 @@ class Preparation:
             tuple(args.border or (0, 0, 0)),
         )
 
+    def _is_resizing_given(self) -> bool:
+        return bool(self._args.crop_ratio or self._args.resize or self._source.crop_ratio is not None)
+
     def _decide_resizing(self) -> str:
         if self._args.crop_ratio or self._args.resize:
             return "by the flags"
         if self._source.crop_ratio is not None:
             return "as the weights were measured"
-        if self._images is None or self._truth is None:
+        if self._trial is None:
             return f"as for ImageNet; not measured: {self._unusable} (--resize and --crop-ratio say it)"
-        encoded = [encoded for encoded, _ in self._images.read()]
-        self._resizing, reason = resizing.choose(self.baked(), self._resizing, self._images.names, encoded, self._truth)
+        self._resizing, reason = resizing.choose(self.baked(), self._trial)
         return reason
 
 
