@@ -3,7 +3,7 @@
     ensemble check my.yaml --data images/
     ensemble check --data test.zip --members resnet densenet --markdown accuracy.md --plot accuracy.svg
     ensemble check --data test.zip --url http://127.0.0.1:8000
-    ensemble check --data train.zip --hold-out 5000 --members a-1 a-2 --against b-1 b-2
+    ensemble check --data train.zip --hold-out 5000 --members a b
 
 By default it measures what a configuration serves: each member, in every
 version of its model, and the ensemble with the configuration's weights, method and cascade. It prints the sizes of the
@@ -11,9 +11,8 @@ pixels, frequent confusions, and images on which the members disagree. Models ru
 server's own decoding, prediction and combination.
 
 With --members it measures models of a repository, and their ensembles with equal weights; with --url what a running
-server answers; with --against the difference between two groups of models, of which the highest versions count. Top-1
-is in percent, with its 95 % interval; ECE is the expected calibration error, in percent: how far the probabilities of
-answers are from the share of them that is right.
+server answers. Top-1 is in percent, with its 95 % interval; ECE is the expected calibration error, in percent: how far
+the probabilities of answers are from the share of them that is right.
 """
 
 from __future__ import annotations
@@ -44,8 +43,6 @@ def results(args: argparse.Namespace) -> measure.Results:
     if args.limit:
         dataset = sample(dataset, args.limit)
     repository = args.repository or default_repository()
-    if args.against:
-        return measure.compare(repository, args.members, args.against, dataset)
     if args.members or (args.repository and not args.url):
         return measure.repository(repository, args.members, dataset, args.method or "mean", args.fit_weights)
     found = list(configuration.ours(configuration.read(args.config)))
@@ -78,7 +75,6 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--limit", type=positive, metavar="N", help="images, drawn at random (default: all)")
     parser.add_argument("--members", nargs="+", default=[], metavar="NAME", help="measure these models instead")
-    parser.add_argument("--against", nargs="+", default=[], metavar="NAME", help="compare the members with these")
     parser.add_argument("--hold-out", type=positive, metavar="N", help="take the images that training leaves out")
     parser.add_argument(
         "--repository",
@@ -98,12 +94,10 @@ def parse() -> argparse.Namespace:
     args = parser.parse_args()
     if args.data is None:
         parser.error("--data is required where ENSEMBLE_DATA is not set")
-    if args.url and (args.members or args.method or args.against or args.fit_weights):
-        parser.error("--members, --against, --method and --fit-weights are the server's with --url")
+    if args.url and (args.members or args.method or args.fit_weights):
+        parser.error("--members, --method and --fit-weights are the server's with --url")
     if args.connections and not args.url:
         parser.error("--connections is for --url")
-    if args.against and (not args.members or args.method or args.fit_weights):
-        parser.error("--against compares --members, each by itself")
     if args.config and (args.members or (args.repository and not args.url)):
         parser.error(
             f"{args.config} names its members and their repository; leave it out, or --members and --repository"

@@ -26,7 +26,7 @@ from scripts.evaluate.calibration import calibration_error
 from scripts.evaluate.candidates import UNKNOWN, Candidate, of_configuration, of_models
 from scripts.evaluate.ensembles import Members
 from scripts.evaluate.findings import confusions, disagreements, fitted, sizes
-from scripts.evaluate.report import ENSEMBLE, Score, gain, joined, paired
+from scripts.evaluate.report import ENSEMBLE, Score, gain, joined
 from scripts.evaluate.served import ask
 from scripts.evaluate.unseen import check_unseen
 from scripts.interval import Interval
@@ -182,26 +182,6 @@ def selections(candidates: Sequence[Candidate], names: Sequence[str]) -> list[di
         if len(rows) == len(names) and rows not in found:
             found.append(rows)
     return found
-
-
-def compare(root: Path, names: Sequence[str], others: Sequence[str], dataset: Dataset) -> Results:
-    """Measure two groups of models, in the highest version of each, and how the groups differ.
-
-    Returns:
-        Every model's score, and a sentence on the difference of the means.
-
-    Raises:
-        ScriptError: as `repository`.
-        ModelError: a model is unknown or damaged.
-    """
-    models = [find(root, name) for name in (*names, *others)]
-    labels, candidates = truth_of(models, dataset), of_models(models)
-    outputs = predictions(candidates, dataset)
-    right = [hits(output, labels) for output in outputs]
-    difference = Interval.paired(np.mean(right[: len(names)], axis=0) - np.mean(right[len(names) :], axis=0))
-    who = f"{', '.join(names)} against {', '.join(others)}"
-    sentence = f"{who}: {difference.mean:+.2f} points of top-1 in the mean ({paired(difference)})"
-    return _scores(candidates, outputs, labels), [sentence]
 
 
 def running(url: str, config: EnsembleConfig, dataset: Dataset, connections: int) -> Results:

@@ -20,8 +20,8 @@ from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from scripts.evaluate import __main__ as command
 from scripts.evaluate.findings import confusions
-from scripts.evaluate.measure import compare, running, served
 from scripts.evaluate.measure import repository as evaluate
+from scripts.evaluate.measure import running, served
 from scripts.evaluate.report import Score
 from tests.unit.scripts.tiny import Draw, add, constant
 
@@ -61,27 +61,13 @@ def test_members_and_ensemble_are_measured_exactly(repository: Path, draw: Draw)
     assert scores[0].cells == ("a", "1", "FP16", "20.00", "5.67 to 50.98", "40.01", "10")
 
 
-def test_two_groups_are_compared_image_by_image(repository: Path, draw: Draw) -> None:
-    add(repository, "c", constant(BIRDS), "FP16")
-    scores, sentences = compare(repository, ["a", "b"], ["c"], Dataset.open(draw(COUNTS)))
-    assert [(score.name, score.version, score.top1) for score in scores] == [("a", 1, 20), ("b", 2, 50), ("c", 1, 20)]
-    # On average half right of five cats that c is wrong of, and half wrong of its two birds.
-    assert sentences == ["a, b against c: +15.00 points of top-1 in the mean (paired 95 % interval -9.20 to +39.20)"]
-
-
 def test_the_command_judges_by_what_training_left_out(
     repository: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = ["evaluate", "--repository", str(repository), "--data", str(draw(COUNTS)), "--hold-out", "4"]
-    monkeypatch.setattr(sys, "argv", [*line, "--members", "a", "--against", "b"])
+    line = ["check", "--repository", str(repository), "--data", str(draw(COUNTS)), "--hold-out", "4"]
+    monkeypatch.setattr(sys, "argv", [*line, "--members", "a", "b"])
     command.main()
-    told = capsys.readouterr().out
-    assert "a against b: " in told
-    assert " 4 │" in told
-    monkeypatch.setattr(sys, "argv", [*line, "--against", "b"])
-    with pytest.raises(SystemExit):
-        command.main()
-    assert "--against compares --members" in capsys.readouterr().err
+    assert " 4 │" in capsys.readouterr().out
 
 
 def test_a_configuration_is_measured_as_it_is_served(repository: Path, draw: Draw) -> None:
