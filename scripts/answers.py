@@ -68,7 +68,7 @@ class AnswersFile:
             self._stream.flush()
 
     def report(self, images: int) -> Iterator[str]:
-        """What became of so many images, in words."""
+        """Report the outcome of so many images in words."""
         before = images - self.classified - self.failed.total()
         earlier = f"; {before} were finished before" if before else ""
         yield f"{self.classified} images classified, {self.failed.total()} failed{earlier}"
@@ -77,7 +77,7 @@ class AnswersFile:
 
 
 def images(paths: Iterable[Path]) -> list[Path]:
-    """The files, and every file of the folders, in order.
+    """List the files, and every file of the folders, in order.
 
     Raises:
         ScriptError: there is no such file or folder, or no file in the folders.

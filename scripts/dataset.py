@@ -61,7 +61,7 @@ class Dataset:
         return cls(path, tuple(names))
 
     def __len__(self) -> int:
-        """The number of images."""
+        """Count the images."""
         return len(self.names)
 
     @property
@@ -84,7 +84,7 @@ class Dataset:
         return digest.hexdigest()
 
     def hold_out(self, count: int) -> tuple[Dataset, Dataset | None]:
-        """All images but `count` of them, and those, or None if `count` is 0.
+        """Split into all images but `count` of them, and those, or None if `count` is 0.
 
         Those are the same wherever the data are: they are chosen by the SHA-256 of their names.
 
@@ -103,11 +103,11 @@ class Dataset:
         )
 
     def held_out(self, count: int | None) -> Dataset:
-        """The `count` images that `hold_out` leaves out; all if that is 0 or None."""
+        """Select the `count` images that `hold_out` leaves out; all if that is 0 or None."""
         return self.hold_out(count or 0)[1] or self
 
     def read(self) -> Iterator[tuple[bytes, str]]:
-        """Each image's encoded bytes and its class name, in the order of `names`.
+        """Yield each image's encoded bytes and its class name, in the order of `names`.
 
         Raises:
             DatasetError: an image can't be read, or in a zip file is encrypted, damaged or packed unusually.
@@ -134,7 +134,7 @@ def default_data() -> Path | None:
 
 
 def label(name: str) -> str:
-    """The class of an image: the name of the folder it is in."""
+    """Return the class of an image: the name of the folder it is in."""
     return PurePosixPath(name).parent.name
 
 

@@ -75,12 +75,12 @@ def write(file: Path, repository: Path, members: list[str]) -> None:
 
 
 def _in_yaml(name: str) -> str:
-    """A name as YAML has it: in quotes only where YAML would read something else, as a number."""
+    """Write a name in YAML: in quotes only where YAML would read something else, as a number."""
     return name if yaml.safe_load(name) == name else json.dumps(name)
 
 
 def prepared(member: str, repository: Path, data: Path | None) -> str:
-    """The name of a model, which is prepared if a file or the folder of a SavedModel is given.
+    """Return the name of a model, which is prepared if a file or the folder of a SavedModel is given.
 
     Raises:
         ModelError: the file can't become a member.
@@ -105,7 +105,7 @@ def prepared(member: str, repository: Path, data: Path | None) -> str:
 
 
 def is_file_of_model(member: str) -> bool:
-    """Whether a member is a file, or the folder of a SavedModel, and not a name in the repository."""
+    """Check whether a member is a file, or the folder of a SavedModel, and not a name in the repository."""
     path = Path(member)
     return path.is_file() or (path / SAVED_MODEL).is_file()
 

@@ -20,13 +20,13 @@ class Interval:
 
     @classmethod
     def share(cls, found: NDArray[np.bool_]) -> Interval:
-        """The share of the images for which something is true, with Wilson's interval."""
+        """Compute the share of the images for which something is true, with Wilson's interval."""
         low, mean, high = wilson(int(found.sum()), len(found))
         return cls(100 * mean, 100 * low, 100 * high)
 
     @classmethod
     def paired(cls, values: NDArray[np.float64]) -> Interval:
-        """The mean of the differences, one of -1 to 1 for each image.
+        """Compute the mean of the differences, one of -1 to 1 for each image.
 
         If all images differ alike, or none does, the interval reaches as far as 3 of them could move the mean (the rule
         of three).

@@ -22,7 +22,7 @@ FILES = {"json": None, "markdown": None, "plot": "PNG or SVG; needs the `plot` e
 
 
 def console() -> Console:
-    """What tables are printed on: as wide as the terminal, if there is one."""
+    """Make the console for tables: as wide as the terminal, if there is one."""
     return Console(width=None if sys.stdout.isatty() else WIDTH)
 
 
@@ -54,7 +54,7 @@ class Table:
             out.print(note, highlight=False, markup=False, soft_wrap=True)
 
     def markdown(self) -> str:
-        """The table in Markdown."""
+        """Write the table in Markdown."""
         rule = ["---" if position in self.words else "---:" for position in range(len(self.headings))]
         lines = "".join(f"| {' | '.join(line)} |\n" for line in (self.headings, rule, *self.lines))
         return lines + "".join(
@@ -88,7 +88,7 @@ def write_files(
 
 @contextmanager
 def drawing(path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1) -> Iterator[list[Any]]:
-    """A figure's axes, to be drawn on: written at the end, PNG or SVG by the file's name.
+    """Open a figure's axes to draw on; write it at the end, PNG or SVG by the file's name.
 
     The size is in inches. Rows of axes share the horizontal one, columns the vertical one.
 

@@ -30,7 +30,7 @@ COLOURS = {"ok": "green", "look": "yellow", "wrong": "bold red"}
 
 
 def examine(config: dict[str, Any]) -> Iterator[Finding]:
-    """Everything about this machine and a Serve config."""
+    """Check everything about this machine and a Serve config."""
     from deployments.contract.errors import ConfigurationError
     from scripts.configuration import check_schema, ours, why_serve
     from scripts.doctor import machine, software
@@ -67,7 +67,7 @@ def examine(config: dict[str, Any]) -> Iterator[Finding]:
 
 
 def examine_machine(host_address: str | None, role: dict[str, Any] | str) -> Iterator[Finding]:
-    """Everything about this machine in a cluster: as the head that serves a config, or to join the head at an address.
+    """Check this machine in a cluster: as the head that serves a config, or to join the head at an address.
 
     Without a host address, the environment has it.
     """

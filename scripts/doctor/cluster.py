@@ -24,7 +24,7 @@ from scripts.serve.ports import Port, check_ports
 
 
 def address(given: str | None) -> Finding:
-    """The address under which other machines reach this one."""
+    """Check the address under which other machines reach this one."""
     try:
         machines.enter(given)
     except ScriptError as err:
@@ -43,7 +43,7 @@ def address(given: str | None) -> Finding:
 
 
 def head(config: dict[str, Any]) -> Iterator[Finding]:
-    """What the head of a cluster needs; its configuration is changed as `ensemble serve` does."""
+    """Check a cluster's head; its configuration is changed as `ensemble serve` does."""
     config["http_options"] = {"host": LOOPBACK, **(config.get("http_options") or {})}
     machines.listen_on_own_address(config)
     yield port(Port(os.environ[HOST_ADDRESS], cluster_port(), CLUSTER_PORT))
@@ -52,7 +52,7 @@ def head(config: dict[str, Any]) -> Iterator[Finding]:
 
 
 def port(joined_at: Port) -> Finding:
-    """The port at which other machines join."""
+    """Check the port at which other machines join."""
     try:
         check_ports(joined_at)
     except ScriptError as err:
@@ -63,7 +63,7 @@ def port(joined_at: Port) -> Finding:
 
 
 def exposure(config: Mapping[str, Any]) -> Finding:
-    """Whether only clients with keys can use the service, which other machines reach."""
+    """Check that only clients with keys can use the service, which other machines reach."""
     try:
         certificate = certificate_named(dict(config))
         # What it prints are the warnings of a start.
@@ -79,7 +79,7 @@ def exposure(config: Mapping[str, Any]) -> Finding:
 
 
 def placement(config: Mapping[str, Any]) -> Iterator[Finding]:
-    """Whether every machine gets HAProxy and replicas of each node."""
+    """Check that every machine gets HAProxy and replicas of each node."""
     if (why := why_serve(dict(config))) is not None:
         yield Finding("wrong", f"cluster: machines that join have no HAProxy: {why}", "args: {front: direct}")
     for application in config.get("applications") or []:
@@ -111,7 +111,7 @@ def token() -> Finding:
 
 
 def joining(head_address: str) -> Iterator[Finding | dict[str, Any]]:
-    """What keeps this machine from joining a cluster; last, if nothing does, the head's configuration."""
+    """Find what keeps this machine from joining a cluster; last, if nothing does, yield the head's configuration."""
     yield (found := token())
     if found.verdict == "wrong":
         return

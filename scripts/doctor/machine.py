@@ -34,7 +34,7 @@ BF16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512"}
 
 
 def reserved(config: Mapping[str, Any]) -> dict[str, float]:
-    """What a machine's replicas of a Serve config reserve at the start: `num_cpus`, and `memory` in bytes."""
+    """Sum what a machine's replicas of a Serve config reserve at the start: `num_cpus`, and `memory` in bytes."""
     total = {"num_cpus": 0.0, "memory": 0.0, "replicas": 0.0}
     for application in config.get("applications") or []:
         for deployment in application.get("deployments") or []:
@@ -46,7 +46,7 @@ def reserved(config: Mapping[str, Any]) -> dict[str, float]:
 
 
 def ports(wanted: Iterable[Port]) -> Iterator[Finding]:
-    """Whether each port is free."""
+    """Check that each port is free."""
     for port in wanted:
         try:
             check_ports(port)
@@ -58,7 +58,7 @@ def ports(wanted: Iterable[Port]) -> Iterator[Finding]:
 
 
 def cores(needed: float) -> Finding:
-    """The cores that this process may use, against what replicas reserve."""
+    """Compare the cores that this process may use with what replicas reserve."""
     here, machine = available_cpus(), os.cpu_count() or 1
     what = f"cores: {here} of the machine's {machine} may be used; the configuration reserves {needed:g}"
     if needed > here:
@@ -69,7 +69,7 @@ def cores(needed: float) -> Finding:
 
 
 def threads(config: EnsembleConfig, replicas: Mapping[str, int]) -> Finding:
-    """The threads of the members that compute at the same time, with so many replicas by name, against the cores."""
+    """Compare the threads of members that compute at the same time, with so many replicas by name, with the cores."""
     here, each, is_chosen = available_cpus(), {}, False
     for member in config.members:
         if isinstance(member, LocalMember):
@@ -88,7 +88,7 @@ def threads(config: EnsembleConfig, replicas: Mapping[str, int]) -> Finding:
 
 
 def instructions(flags: set[str] | None = None) -> Finding:
-    """What makes int8 models fast."""
+    """Look for instructions that make int8 models fast."""
     found = flags if flags is not None else cpu_flags()
     int8 = [name for flag, name in INT8.items() if flag in found]
     bf16 = [name for flag, name in BF16.items() if flag in found]
@@ -100,7 +100,7 @@ def instructions(flags: set[str] | None = None) -> Finding:
 
 
 def cpu_flags() -> set[str]:
-    """The instruction sets that the kernel reports."""
+    """Read the instruction sets that the kernel reports."""
     try:
         lines = CPU_INFO.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -109,7 +109,7 @@ def cpu_flags() -> set[str]:
 
 
 def memory(needed: float, replicas: float, available: float | None = None) -> Finding:
-    """The memory that is free, against what replicas reserve or are expected to take; bytes."""
+    """Compare the free memory with what replicas reserve or are expected to take; bytes."""
     free = available if available is not None else psutil.virtual_memory().available
     what = f"memory: {free / GIB:.1f} GiB are free; the configuration reserves {needed / GIB:.1f} GiB"
     if needed > free:
@@ -121,7 +121,7 @@ def memory(needed: float, replicas: float, available: float | None = None) -> Fi
 
 
 def folder() -> Finding:
-    """Whether a server can have a folder that only this user can enter or replace."""
+    """Check that a server can have a folder that only this user can enter or replace."""
     try:
         with tempfile.TemporaryDirectory(dir=parent()) as made:
             check_place(Path(made), SETTING)

@@ -29,7 +29,7 @@ WARM_UP, MEASURED = 3, 10
 
 
 def versions(required: list[str] | None = None) -> Finding:
-    """Whether what is installed is what this project needs."""
+    """Check that what is installed is what this project needs."""
     try:
         found = required if required is not None else metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -52,7 +52,7 @@ def versions(required: list[str] | None = None) -> Finding:
 
 
 def folder(path: str) -> Finding:
-    """Whether code in a folder hides this project's packages from commands for which the folder comes first."""
+    """Check that no code in a folder hides this project's packages from commands for which the folder comes first."""
     if found := hidden([path]):
         return Finding(
             "look",
@@ -64,7 +64,7 @@ def folder(path: str) -> Finding:
 
 
 def haproxy() -> Finding:
-    """The HAProxy in front."""
+    """Check the HAProxy in front."""
     try:
         program = front.program()
         printed = subprocess.run([program, "-v"], capture_output=True, text=True, check=True).stdout  # noqa: S603
@@ -75,7 +75,7 @@ def haproxy() -> Finding:
 
 
 def names(config: Mapping[str, Any]) -> Finding:
-    """Whether a name in a Serve config is like one of Serve's fields, and is none, or names no module."""
+    """Look for names in a Serve config that are like Serve's fields, and are none, or that name no module."""
     try:
         check_names(config)
     except ConfigurationError as err:
@@ -88,7 +88,7 @@ def names(config: Mapping[str, Any]) -> Finding:
 
 
 def application(given: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[Finding]:
-    """Whether an application of a Serve config can be built, and what does nothing in them.
+    """Check that an application of a Serve config can be built, and what does nothing in it.
 
     And the time of one image through each of the application's nodes, in this process.
     """

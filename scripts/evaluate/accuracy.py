@@ -31,12 +31,12 @@ AT_ONCE = 16
 
 
 def predict(models: Sequence[Model], dataset: Dataset) -> list[Probabilities]:
-    """The probabilities of every image by every model of a repository; see `predictions`."""
+    """Predict every image by every model of a repository; see `predictions`."""
     return predictions(of_models(models), dataset)
 
 
 def predictions(candidates: Sequence[Candidate], dataset: Dataset) -> list[Probabilities]:
-    """The probabilities of every image by every candidate.
+    """Predict every image by every candidate.
 
     Returns:
         One float32 [images,classes] for each candidate, rows in the order of the dataset.
@@ -65,12 +65,12 @@ async def _predictions(candidates: Sequence[Candidate], dataset: Dataset) -> lis
 
 
 def decode_all(names: Sequence[str], encoded: Sequence[bytes], wanted: Preprocessing) -> Pixels:
-    """Images to uint8 BGR [N,height,width,3]; see `scripts.dataset.decode`."""
+    """Decode images to uint8 BGR [N,height,width,3]; see `scripts.dataset.decode`."""
     return np.stack([decode(*image, [wanted])[0] for image in zip(names, encoded, strict=True)])
 
 
 def truth(dataset: Dataset, model: Model) -> Truth:
-    """The class index of every image, int64 [N], by the model's labels.
+    """Find the class index of every image, int64 [N], by the model's labels.
 
     Raises:
         ScriptError: the model has no labels, or the dataset has classes that are none of them.
@@ -96,36 +96,36 @@ def indices(dataset: Dataset, labels: Sequence[str], whose: str) -> Truth:
 
 
 def hits(probabilities: Probabilities, labels: Truth) -> NDArray[np.float64]:
-    """For each row 1 if its most probable class is the right one, else 0."""
+    """Return, for each row, 1 if its most probable class is the right one, else 0."""
     right: NDArray[np.float64] = (probabilities.argmax(axis=1) == labels).astype(np.float64)
     return right
 
 
 def top1(probabilities: Probabilities, labels: Truth) -> float:
-    """The share of rows, in percent, whose most probable class is the right one."""
+    """Compute the share of rows, in percent, whose most probable class is the right one."""
     return 100 * int(hits(probabilities, labels).sum()) / len(labels)
 
 
 def sample(dataset: Dataset, count: int, seed: int = 0) -> Dataset:
-    """At most `count` images drawn at random, the same ones for the same seed."""
+    """Draw at most `count` images at random, the same ones for the same seed."""
     if count >= len(dataset):
         return dataset
     return replace(dataset, names=tuple(sorted(random.Random(seed).sample(dataset.names, count))))
 
 
 def without(dataset: Dataset, other: Dataset) -> Dataset:
-    """The images that are not in `other`."""
+    """Select the images that are not in `other`."""
     taken = set(other.names)
     return replace(dataset, names=tuple(name for name in dataset.names if name not in taken))
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
-    """The name of the dataset, its part, and its SHA-256, for `metadata.json`."""
+    """Describe the dataset for `metadata.json`: its name, its part, and its SHA-256."""
     return {"data": dataset.path.name, "part": dataset.part, "sha256": dataset.sha256}
 
 
 def computed_in() -> str:
-    """The type that OpenVINO computes float models in on this CPU, `f32` or `bf16`; top-1 depends on it a little."""
+    """Return the type in which OpenVINO computes float models on this CPU, `f32` or `bf16`; top-1 depends on it."""
     hint: ov.Type = ov.Core().get_property("CPU", "INFERENCE_PRECISION_HINT")
     return str(hint.to_string())
 

@@ -20,7 +20,7 @@ NEARBY, MOST_STEPS = 1e-6, 5_000
 
 
 def calibration_error(sure: Probabilities, right: NDArray[np.bool_]) -> float:
-    """The expected calibration error, in percent to two decimals.
+    """Compute the expected calibration error, in percent to two decimals.
 
     That is the mean difference between the probability of an answer and the share of answers that are right, in 15
     bins of equal width (Guo et al. 2017, arXiv:1706.04599).
@@ -35,12 +35,12 @@ def calibration_error(sure: Probabilities, right: NDArray[np.bool_]) -> float:
 
 
 def log_loss(probabilities: Probabilities, labels: Truth) -> float:
-    """The negative log-likelihood of the labels, [N], by probabilities, [N,C]: its mean, in nats."""
+    """Compute the mean negative log-likelihood, in nats, of labels, [N], by probabilities, [N,C]."""
     return -float(np.log(_of_labels(probabilities, labels)).mean())
 
 
 def temperature(probabilities: Probabilities, labels: Truth) -> float:
-    """The temperature, to four digits, with which probabilities, [N,C], give labels, [N], the least log loss.
+    """Fit the temperature, to four digits, with which probabilities, [N,C], give labels, [N], the least log loss.
 
     The loss is convex in the reciprocal of the temperature (Guo et al. 2017, arXiv:1706.04599): its slope there, the
     mean logarithm that is expected less that of the labels, changes its sign once.
@@ -65,7 +65,7 @@ def temperature(probabilities: Probabilities, labels: Truth) -> float:
 
 
 def mixture_weights(members: Sequence[Probabilities], labels: Truth) -> NDArray[np.float64]:
-    """The weights, which sum to 1, of the weighted mean of members, [N,C] each, that has the least log loss.
+    """Fit the weights, which sum to 1, of the weighted mean of members, [N,C] each, with the least log loss.
 
     They are found by expectation-maximization, which converges, because the log-likelihood is concave in them.
     """
@@ -80,6 +80,6 @@ def mixture_weights(members: Sequence[Probabilities], labels: Truth) -> NDArray[
 
 
 def _of_labels(probabilities: Probabilities, labels: Truth) -> NDArray[np.float64]:
-    """The probability of each label, [N]."""
+    """Look up the probability of each label, [N]."""
     found: NDArray[np.float64] = probabilities[np.arange(len(labels)), labels].astype(np.float64)
     return np.maximum(found, SMALLEST)

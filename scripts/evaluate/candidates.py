@@ -60,7 +60,7 @@ def of_models(models: Sequence[Model]) -> list[Candidate]:
 
 
 def of_configuration(config: EnsembleConfig, agreed: EnsembleSignature) -> list[Candidate]:
-    """Every version of each member that could take the served one's place, and members on other servers.
+    """List the versions of each member that could take the served one's place, and members on other servers.
 
     Raises:
         ConfigurationError: a member can't run.
@@ -93,7 +93,7 @@ def _of_model(member: LocalMember, model: Model, interface: MemberInterface, is_
 
 
 def preprocessing(model: Model) -> Preprocessing:
-    """The pixels that a model was prepared for.
+    """Read the pixels that a model was prepared for.
 
     Raises:
         ScriptError: the model takes any size, and no metadata names one.

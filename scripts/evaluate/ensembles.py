@@ -49,34 +49,34 @@ class Members:
     method: Method = "mean"
 
     def part(self, rows: NDArray[np.bool_]) -> Members:
-        """The same for some of the images."""
+        """Select some of the images."""
         scores = {name: predicted[rows] for name, predicted in self.scores.items()}
         return Members(scores, self.labels[rows], self.weights, self.costs, self.method)
 
     def combined(self, names: Sequence[str]) -> Probabilities:
-        """The combination of some members, float32 [N,C]; those of weight 0 count only among themselves."""
+        """Combine some members, float32 [N,C]; members of weight 0 count only among themselves."""
         weights = [self.weights[name] for name in names]
         return combine(
             [self.scores[name] for name in names], weights if any(weights) else [1.0] * len(names), self.method
         )
 
     def full(self) -> Truth:
-        """The answers of all members together, int64 [N]."""
+        """Compute the answers of all members together, int64 [N]."""
         answers: Truth = self.combined(list(self.scores)).argmax(axis=1)
         return answers
 
     def steps(self, order: Sequence[str]) -> tuple[Truth, Probabilities]:
-        """The answers after each member of an order, and the probability of each, both [members,N]."""
+        """Compute the answers after each member of an order, and the probability of each, both [members,N]."""
         so_far = [self.combined(order[: count + 1]) for count in range(len(order))]
         return np.stack([each.argmax(axis=1) for each in so_far]), np.stack([each.max(axis=1) for each in so_far])
 
     def walk(self, order: Sequence[str], exit_at: Sequence[float]) -> Walk:
-        """What the cascade of this order and these thresholds does."""
+        """Run the cascade of this order and these thresholds."""
         return walk(*self.steps(order), exit_at, [self.costs[name] for name in order])
 
 
 def walk(answers: Truth, sure: Probabilities, exit_at: Sequence[float], costs: Sequence[float]) -> Walk:
-    """What a cascade does with images; for answers and sureness see `Members.steps`.
+    """Run a cascade on images; for answers and sureness see `Members.steps`.
 
     An image is asked no further at the probability that `exit_at` has for each member but the last.
     """

@@ -32,7 +32,7 @@ MEASURED = 200
 
 
 def sizes(config: EnsembleConfig, agreed: EnsembleSignature, dataset: Dataset) -> Iterator[str]:
-    """The pixels that each member gets, what its model was prepared for if that differs, and the images' own size."""
+    """Describe the pixels that each member gets, what its model was prepared for, and the images' own size."""
     for member in config.members:
         wanted = agreed.preprocessing[member.name]
         if not isinstance(wanted, Preprocessing):
@@ -77,7 +77,7 @@ def confusions(answers: Truth, labels: Truth, names: Sequence[str]) -> Iterator[
 
 
 def disagreements(members: Members, answers: Truth, names: Sequence[str], dataset: Dataset) -> Iterator[str]:
-    """How often the members disagree, and the images on which they do so most surely."""
+    """Describe how often the members disagree, and the images on which they do so most surely."""
     if len(members.scores) < 2:
         return
     said = {name: scores.argmax(axis=1) for name, scores in members.scores.items()}
@@ -96,7 +96,7 @@ def disagreements(members: Members, answers: Truth, names: Sequence[str], datase
 
 
 def fitted(members: Members) -> str:
-    """The weights of the mean that fit images best, and whether they or equal ones are to be set.
+    """Fit the weights of the mean to images, and say whether they or equal ones are to be set.
 
     Half of the images judge the weights that fit the other half: on the images that they fit, weights seem too good.
     """

@@ -58,7 +58,7 @@ class Together:
     def of(
         cls, config: EnsembleConfig, agreed: EnsembleSignature, method: Method | None = None, fits: bool = False
     ) -> Self:
-        """How the members of a configuration are combined, or by another method."""
+        """Read how a configuration combines its members, or take another method."""
         weights = {name: (config.combiner.weights or config.weights).get(name, 0.0) for name in config.weights}
         return cls(agreed.labels, weights, method or config.combiner.method, config.ensemble.cascade, fits)
 
@@ -166,7 +166,7 @@ def _check_fits(candidates: Sequence[Candidate], together: Together, dataset: Da
 
 
 def selections(candidates: Sequence[Candidate], names: Sequence[str]) -> list[dict[str, int]]:
-    """The positions of the versions that make an ensemble, by name: the served ones, the float ones, the int8 ones.
+    """Select the versions that make an ensemble, positions by name: the served ones, the float ones, the int8 ones.
 
     Those of a kind are the highest of each model; where a model has none of it, there is no such ensemble.
     """
@@ -210,7 +210,7 @@ def running(url: str, config: EnsembleConfig, dataset: Dataset, connections: int
 
 
 def truth_of(models: Sequence[Model], dataset: Dataset) -> Truth:
-    """The class of every image, by the labels that all the models have; raises ScriptError if they differ."""
+    """Find the class of every image by the labels that all models share; raises ScriptError if they differ."""
     labels = truth(dataset, models[0])
     if other := [model.name for model in models if model.labels != models[0].labels]:
         raise ScriptError(f"models {models[0].name!r} and {other[0]!r} have different labels; name one by --members")
@@ -227,7 +227,7 @@ def _scores(candidates: Sequence[Candidate], outputs: Sequence[Probabilities], l
 def _score(
     name: str, precision: str, sure: Probabilities, right: NDArray[np.bool_], version: int | None = None
 ) -> Score:
-    """The score of answers by how probable they are, and whether they are right, both [N]."""
+    """Score answers by how probable they are, and whether they are right, both [N]."""
     top1 = 100 * int(right.sum()) / len(right)
     return Score(name, precision, top1, len(right), version, calibration_error(sure, right))
 

@@ -45,17 +45,17 @@ class Score:
 
 
 def table(scores: Sequence[Score], sentences: Sequence[str] = ()) -> Table:
-    """The scores as a table, and sentences below it."""
+    """Make a table of scores, with sentences below it."""
     return Table(HEADINGS, [score.cells for score in scores], words=(0, 2), notes=sentences)
 
 
 def joined(members: Sequence[Score]) -> str:
-    """The precision of an ensemble of these members."""
+    """Join the precisions of an ensemble's members."""
     return "+".join(dict.fromkeys(score.precision for score in members))
 
 
 def gain(ensemble: Score, members: Sequence[Score], difference: Interval | None = None) -> str:
-    """A sentence that compares an ensemble with the best of its members, and their difference, paired by image."""
+    """Compare an ensemble with the best of its members in a sentence, with the difference paired by image."""
     best = max(members, key=lambda score: score.top1)
     points = ensemble.top1 - best.top1
     interval = f" ({paired(difference)})" if difference else ""
@@ -69,7 +69,7 @@ def gain(ensemble: Score, members: Sequence[Score], difference: Interval | None 
 
 
 def paired(difference: Interval) -> str:
-    """The interval of a difference in words."""
+    """Put the interval of a difference into words."""
     return f"paired 95 % interval {difference.low:+.2f} to {difference.high:+.2f}"
 
 

@@ -63,11 +63,11 @@ class Answers:
             self.labels.add(answered)
 
     def asked(self, name: str | None) -> int:
-        """How many images a member answered, or the ensemble."""
+        """Count the images that a member answered, or the ensemble."""
         return len(self.votes[name])
 
     def of(self, name: str | None) -> tuple[Probabilities, NDArray[np.bool_]]:
-        """How probable a member's answers were, float32 [N], and whether they were right, bool [N]."""
+        """Return the probabilities of a member's answers, float32 [N], and whether they were right, bool [N]."""
         sure, right = zip(*self.votes[name], strict=True)
         return np.array(sure, np.float32), np.array(right, np.bool_)
 

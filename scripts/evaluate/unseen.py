@@ -31,7 +31,7 @@ def check_unseen(model: Model, images: Dataset) -> None:
 
 
 def images_left_out(model: Model, images: Dataset) -> int | None:
-    """How many images of the data all training left out that used these; None if the metadata show no such training."""
+    """Count the images that all training on these data left out; None if the metadata show no such training."""
     source = model.source
     while source.get("tool") == "scripts.quantize":
         try:

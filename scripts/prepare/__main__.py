@@ -67,7 +67,7 @@ def prepare(args: argparse.Namespace) -> Path:
 
 
 def _source(args: argparse.Namespace) -> Source:
-    """The file or folder, or the model of a library by its name."""
+    """Read the file or folder, or the model of a library by its name."""
     published, path = args.source in efficientnet.PUBLISHED, Path(args.source)
     by_name = args.source.startswith(pretrained.TIMM) or (
         "/" not in args.source and path.suffix not in (*READABLE, pretrained.EXPORTED)
@@ -109,7 +109,7 @@ def _check_flags(args: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Make the parser of the command line."""
     result = described(__doc__)
     add = result.add_argument
     add("source", help="file, folder, or name of a torchvision or timm model")

@@ -114,7 +114,7 @@ def check_same(before: Probabilities, after: Probabilities) -> None:
 
 
 def figures(probabilities: Probabilities, labels: Truth) -> dict[str, float]:
-    """The expected calibration error in percent, the log loss and top-1 in percent of probabilities, [N,C]."""
+    """Compute the expected calibration error and top-1, percent, and the log loss of probabilities, [N,C]."""
     answers, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
     return {
         "ece": calibration_error(sure, answers == labels),

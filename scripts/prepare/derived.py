@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def kept(source: Model, precision: str, wanted: Preprocessing) -> dict[str, Any]:
-    """The precision, and the source's classes and input, for `metadata.json`."""
+    """Collect the precision, and the source's classes and input, for `metadata.json`."""
     return {
         "precision": precision,
         **({"classes": list(source.labels)} if source.labels else {}),

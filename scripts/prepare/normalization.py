@@ -52,7 +52,7 @@ class Normalization:
 
     @classmethod
     def usual(cls, order: Color, name: str) -> Normalization:
-        """One of the usual ones."""
+        """Make one of the usual normalizations."""
         mean, std = USUAL[name]
         step = 1 if order == "RGB" else -1
         return cls(order, mean[::step], std[::step], name)
@@ -72,7 +72,7 @@ class Normalization:
 
 
 def usual(order: Color | None = None, name: str | None = None) -> list[Normalization]:
-    """The usual ones of an order and of a name, where these are given."""
+    """List the usual normalizations, of an order and of a name if these are given."""
     orders, names = ORDERS if order is None else (order,), USUAL if name is None else (name,)
     return [Normalization.usual(each, called) for called in names for each in orders]
 

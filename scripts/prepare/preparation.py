@@ -68,7 +68,7 @@ class Preparation:
         ]
 
     def baked(self, normalization: Normalization | None = None) -> ov.Model:
-        """The network with the ensemble's signature, with the normalization that was decided or another one inside."""
+        """Make the network with the ensemble's signature, with the decided normalization or another one inside."""
         chosen = normalization or self._normalization
         return bake(
             self._source.network.clone(),
@@ -81,7 +81,7 @@ class Preparation:
         )
 
     def metadata(self) -> dict[str, Any]:
-        """The content of `metadata.json`."""
+        """Make the content of `metadata.json`."""
         usual, wanted = Preprocessing(self._size), self._resizing
         fields = {name: getattr(wanted, name) for name in ("resize", "interpolation", "border")}
         return {
@@ -114,7 +114,7 @@ class Preparation:
         return labels, f"{', '.join(labels[:3])}{', ...' if len(labels) > 3 else ''}, named by {where}"
 
     def _usable(self, images: Dataset | None) -> tuple[Trial | None, str]:
-        """The images that decisions are measured on, or why there are none."""
+        """Find the images that decisions are measured on, or say why there are none."""
         if images is None:
             return None, "there are no labelled images"
         if self._labels is None:
@@ -145,7 +145,7 @@ class Preparation:
         return chosen, f"{by if given else 'the best'} on {len(self._trial.labels)} images of {self._args.data}"
 
     def _given_normalization(self) -> Normalization | None:
-        """What flags and weights say of the normalization; None if a part of it is not said."""
+        """Read the normalization from flags and weights; None if a part of it is missing."""
         own, args = self._source.normalization, self._args
         order: Color | None = args.channel_order or (own.order if own is not None else None)
         if (args.mean or args.std) and (args.normalize or order is None):
@@ -165,7 +165,7 @@ class Preparation:
         return Normalization(order, tuple(mean), tuple(std))
 
     def _given_resizing(self) -> Preprocessing:
-        """What flags and weights say of the resizing, and the default for the rest."""
+        """Read the resizing from flags and weights, with defaults for the rest."""
         args = self._args
         ratio = args.crop_ratio or self._source.crop_ratio or CROP_RATIO
         # Three models of timm, such as volo_d5_512, whose images get a frame.
@@ -194,7 +194,7 @@ class Preparation:
 
 
 def answers_probabilities(network: ov.Model, size: tuple[int, int]) -> bool:
-    """Whether a network, uint8 BGR [N,H,W,3] to float32 [N,classes], answers distributions to noise of a size."""
+    """Check whether a network, uint8 BGR [N,H,W,3] to float32 [N,classes], answers distributions to noise."""
     rows = network.input(0).get_partial_shape()[0]
     shape = (3 if rows.is_dynamic else rows.get_length(), *size, 3)
     noise = np.random.default_rng(0).integers(0, 256, shape, np.uint8)

@@ -179,7 +179,7 @@ def _download(url: str) -> str:
 
 
 def _from_hub(repository: str) -> Path:
-    """The weights of a repository of the Hugging Face hub, whose cache names each large file by its SHA-256.
+    """Find the weights of a repository of the Hugging Face hub, whose cache names each large file by its SHA-256.
 
     Raises:
         ModelError: they can't be had, or don't match.

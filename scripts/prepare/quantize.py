@@ -165,7 +165,7 @@ def compare(source: Model, quantized: Model, validation: Dataset) -> tuple[dict[
 
 
 def weight_bytes(model: Model) -> int:
-    """The size of a model's weights: of the IR's .bin, else of all files of the version but metadata and labels.
+    """Count the bytes of a model's weights: the IR's .bin, else all files of the version but metadata and labels.
 
     Other formats keep their weights in the model's file or beside it (PaddlePaddle; ONNX with external data).
     """
@@ -182,7 +182,7 @@ def _highest_float(repository: Path, name: str) -> int | None:
 
 
 def _split(images: Dataset, settings: Quantization) -> tuple[Dataset, Dataset | None]:
-    """The images to calibrate on, and those to measure on; None for nothing to be measured."""
+    """Split the images into those to calibrate on and those to measure on; None if nothing is measured."""
     if settings.validation is not None or settings.unmeasured:
         validation = Dataset.open(settings.validation) if settings.validation is not None else None
         return sample(images, settings.samples), validation

@@ -59,7 +59,7 @@ class Source:
 
 
 def read(path: Path) -> Source:
-    """The network of a file or folder that OpenVINO reads.
+    """Read the network of a file or folder that OpenVINO reads.
 
     Raises:
         ModelError: it can't be read; the message says what to do instead.

@@ -35,7 +35,7 @@ class Choice:
 
 
 def halves(dataset: Dataset) -> NDArray[np.bool_]:
-    """Which images choose, bool [N]: half of them, the same ones wherever they lie."""
+    """Select the half of the images that chooses, bool [N]: the same ones wherever they lie."""
     _, chosen = dataset.hold_out(len(dataset) // 2)
     if chosen is None:
         raise ScriptError(f"{dataset.path} has one image; half of the images choose and the others judge")
@@ -43,7 +43,7 @@ def halves(dataset: Dataset) -> NDArray[np.bool_]:
 
 
 def choose(members: Members, most_lost: float, order: Sequence[str] | None = None) -> Choice:
-    """The cheapest cascade that loses no more than that; of those that cost nearly the same, the most faithful one.
+    """Find the cheapest cascade within a loss; of those that cost nearly the same, the most faithful one.
 
     What counts is the one-sided 95 % bound on the images that are answered wrongly and would not have been. Images that
     a cascade happens to answer right instead do not offset them: of many thresholds, the one that looks best on some
@@ -86,7 +86,7 @@ def thresholds(count: int) -> NDArray[np.float64]:
 
 
 def orders(members: Members) -> Iterator[tuple[str, ...]]:
-    """Every order that asks members of weight 0 first."""
+    """Yield every order that asks members of weight 0 first."""
     for order in itertools.permutations(members.scores):
         gates = [members.weights[name] == 0 for name in order]
         if gates == sorted(gates, reverse=True):
@@ -94,7 +94,7 @@ def orders(members: Members) -> Iterator[tuple[str, ...]]:
 
 
 def lost(hits: NDArray[np.bool_], full: NDArray[np.bool_]) -> float:
-    """The most top-1 that a cascade loses, points, at 95 %: on images that all members together answer right."""
+    """Bound the top-1 that a cascade loses, points, at 95 %, on images that all members together answer right."""
     return bound((full & ~hits).astype(float))
 
 
@@ -117,5 +117,5 @@ def check_enough(images: int, most_lost: float, what: str = CHOOSING) -> None:
 
 
 def bound(values: NDArray[np.float64]) -> float:
-    """What a mean is at most, at 95 %, percent."""
+    """Bound a mean from above, at 95 %, percent."""
     return float(100 * (values.mean() + ONE_SIDED * values.std() / np.sqrt(len(values))))
