@@ -208,9 +208,10 @@ def _stale_thresholds(config: EnsembleConfig, agreed: EnsembleSignature) -> Iter
     if (cascade := config.ensemble.cascade) is None:
         return
     stale = [
-        f"{name} {chosen}, and version {agreed.versions[name]} is served"
+        f"{name} {chosen}, and version {served} is served"
         for name, chosen in cascade.versions.items()
-        if agreed.versions[name] != chosen
+        # None where another server does not report one.
+        if (served := agreed.versions[name]) is not None and str(served) != str(chosen)
     ]
     if stale:
         weights = config.combiner.weights or config.weights
