@@ -59,6 +59,8 @@ class Alternative:
         if self.exit_at is not None:
             ensemble = arguments["ensemble"]
             ensemble["cascade"]["exit_at"] = list(self.exit_at)
+            # The configured thresholds' own.
+            ensemble["cascade"].pop("versions", None)
             if (under_load := ensemble.get("under_load")) is not None:
                 # None of them may be above the usual ones.
                 under_load["exit_at"] = list(map(min, under_load["exit_at"], self.exit_at))

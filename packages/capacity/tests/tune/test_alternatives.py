@@ -93,6 +93,8 @@ def test_thresholds_under_load_are_never_above_the_usual_ones():
     changed = Alternative("other", exit_at=(0.55, 0.7)).config(config)
     ensemble = check_arguments(changed["applications"][0]).ensemble
     assert (ensemble.cascade.exit_at, ensemble.under_load.exit_at) == ((0.55, 0.7), (0.55, 0.0))
+    # The former thresholds' own.
+    assert ensemble.cascade.versions == {}
 
 
 def test_too_few_images_allow_no_alternative(found):
