@@ -103,12 +103,11 @@ def expected_drop(reference: Probabilities, other: Probabilities) -> NDArray[np.
 
 
 def _recipes(network: ov.Model, tried: list[Quantized], enough: float) -> Iterator[Recipe]:
-    """Yield the settings of the activations and biases, and while more is lost than enough, the best with changes."""
+    """Yield both settings of the activations, and while more is lost than enough, the best one with changes."""
     yield Recipe("mixed")
     yield Recipe("performance")
-    yield replace(_best(tried).recipe, bias_correction="none")
-    changes: list[dict[str, Any]] = [{"left_out": each} for each in get_args(LeftOut) if _layers(network, each)]
-    for change in [*changes, {"bias_correction": "accurate"}]:
+    left_out: list[dict[str, Any]] = [{"left_out": each} for each in get_args(LeftOut) if _layers(network, each)]
+    for change in (*left_out, {"bias_correction": "none"}, {"bias_correction": "accurate"}):
         if _best(tried).drop > enough:
             yield replace(_best(tried).recipe, **change)
 

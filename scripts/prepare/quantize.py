@@ -3,9 +3,9 @@
     ensemble quantize resnet --data train.zip --validation test.zip --repository models
 
 Needs the `quantize` extra (NNCF). Calibration and validation images are decoded by the server's own code. NNCF's
-settings are tried on the calibration images until `--budget` is over: presets, bias corrections, and, while the answers
-lose more than `--max-drop` points, layers that stay float. The version whose probabilities are most like the float
-model's is measured on the validation images, beside the float model: top-1, and CPU time on this machine.
+settings are tried on the calibration images until `--budget` is over: both presets, and, while the answers lose more
+than `--max-drop` points, layers that stay float, and other bias corrections. The version whose probabilities are most
+like the float model's is measured on the validation images, beside the float model: top-1, and CPU time here.
 
 Without --validation, images of --data that calibration does not use are held out, at least half of them; where their
 classes are not the model's, its answers are compared with the float model's. The version becomes a model of its own,

@@ -48,4 +48,4 @@ def choose(network: ov.Model, trial: Trial) -> tuple[Preprocessing, str]:
     if (best and len(right[0]) < images) or Interval.paired(right[best] - right[0]).low > 0:
         return trial.ways[best], f"the best on {images} images"
     reason = "the images have the model's size" if trial.ways[0].crop_ratio == 1 else "as for ImageNet"
-    return trial.ways[0], f"{reason}; no other way is clearly better on {images} images"
+    return trial.ways[0], f"{reason}; no other way is clearly better on {min(map(len, right))} images"
