@@ -12,7 +12,7 @@ WORKDIR /source
 COPY requirements.lock .
 RUN /opt/ensemble/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement requirements.lock
 COPY . .
-RUN /opt/ensemble/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps ./packages/client .
+RUN /opt/ensemble/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps ./packages/client . ./packages/plugins/*
 
 FROM ${BASE}
 RUN useradd --create-home --uid 1000 ensemble

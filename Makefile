@@ -61,11 +61,12 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 	--custom-compile-command "make lock"
 
 # This project's own distributions are installed from their folders.
-OURS = $(addprefix --no-emit-package ensemble-,serving client capacity lab)
+OURS = $(addprefix --no-emit-package ensemble-,serving client capacity lab tensorflow-serving seldon shared-memory)
+PLUGINS = $(wildcard packages/plugins/*)
 
 REMOTE = $(COMPILE) --no-annotate $(UPGRADE) - --output-file tests/server/remote/requirements
 lock: $(VENV)/dev.installed
-	$(COMPILE) $(UPGRADE) $(OURS) --group dev pyproject.toml packages/*/pyproject.toml lab/pyproject.toml \
+	$(COMPILE) $(UPGRADE) $(OURS) --group dev pyproject.toml packages/*/pyproject.toml $(PLUGINS:=/pyproject.toml) lab/pyproject.toml \
 		--output-file requirements-dev.lock
 	$(COMPILE) $(UPGRADE) $(OURS) --constraint requirements-dev.lock pyproject.toml --output-file requirements.lock
 	echo 'ray==2.58.1' | $(COMPILE) --no-deps - --output-file tests/requirements-oldest-ray.lock
@@ -75,7 +76,7 @@ lock: $(VENV)/dev.installed
 		$(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-tritonclient.lock
 	echo 'schemathesis' | $(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-schemathesis.lock
 	echo 'seldon-core==1.18.2' | $(COMPILE) --no-annotate $(UPGRADE) - \
-		--output-file tests/server/shared/requirements-seldon.lock
+		--output-file packages/plugins/seldon/tests/requirements-seldon.lock
 	# The last wheel of a perf_analyzer for a C library of before 2024, and one that brings libraries that it wants.
 	echo 'tritonclient==2.50.0 nvidia-pytriton==0.7.0' | tr ' ' '\n' | \
 		$(COMPILE) --no-deps - --output-file tests/server/shared/requirements-perf-analyzer.lock
@@ -92,8 +93,10 @@ PROTOC = $(abspath $(BIN))/uv run --no-project --with grpcio-tools==1.85.1 pytho
 	--include_imports --descriptor_set_out
 proto: $(VENV)/dev.installed
 	cd packages/client && $(PROTOC)=ensemble_serving/protocol/descriptors.binpb ensemble_serving/protocol/inference.proto
-	$(PROTOC)=deployments/protocol/descriptors.binpb \
-		$(addprefix deployments/protocol/,tensorflow_serving.proto seldon.proto feedback.proto)
+	$(PROTOC)=deployments/protocol/descriptors.binpb deployments/protocol/feedback.proto
+	cd packages/plugins/tensorflow-serving && \
+		$(PROTOC)=ensemble_tensorflow_serving/descriptors.binpb ensemble_tensorflow_serving/tensorflow_serving.proto
+	cd packages/plugins/seldon && $(PROTOC)=ensemble_seldon/descriptors.binpb -I ../tensorflow-serving ensemble_seldon/seldon.proto
 
 # A Jaeger that takes the traces, from Go's module proxy; needs Go.
 jaeger:
@@ -102,11 +105,11 @@ jaeger:
 clean:
 	rm -rf $(VENV) .jaeger build *.egg-info
 
-$(VENV)/serve.installed: requirements.lock pyproject.toml packages/client/pyproject.toml
+$(VENV)/serve.installed: requirements.lock pyproject.toml packages/client/pyproject.toml $(PLUGINS:=/pyproject.toml)
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e packages/client -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e packages/client -e . $(addprefix -e ,$(PLUGINS))
 	touch $@
 
 $(VENV)/imagenet.installed: requirements-imagenet.lock $(VENV)/serve.installed

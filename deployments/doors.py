@@ -10,12 +10,37 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 # The groups of entry points.
 MEMBERS = "ensemble_serving.members"
 COMBINERS = "ensemble_serving.combiners"
 FEATURES = "ensemble_serving.features"
+PROTOCOLS = "ensemble_serving.protocols"
+PLUGINS_FOLDER = Path(__file__).parent.parent / "packages" / "plugins"
+
+
+class Plugin(NamedTuple):
+    """A distribution of this project that may be installed beside the server.
+
+    Attributes:
+        extra: its folder, and the server's extra that installs it.
+        paths: beginnings of its paths over HTTP and gRPC.
+    """
+
+    extra: str
+    paths: tuple[str, ...]
+
+
+# By the name of an entry point that the distribution brings.
+PLUGINS = {
+    "tensorflow_serving": Plugin("tensorflow-serving", ("/v1/models", "/tensorflow.serving.")),
+    "seldon": Plugin("seldon", ("/api/v1.0/", "/seldon.protos.")),
+    "shared_memory": Plugin(
+        "shared-memory", ("/v2/systemsharedmemory", "/inference.GRPCInferenceService/SystemSharedMemory")
+    ),
+}
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -26,6 +51,20 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def names(group: str) -> list[str]:
     """List the names of a group's entry points, sorted."""
     return sorted(set(entry_points(group=group).names))
+
+
+def absent(name: str) -> str:
+    """Explain which distribution brings an entry point of `PLUGINS`, and how it is installed."""
+    extra = PLUGINS[name].extra
+    folder = PLUGINS_FOLDER / extra
+    what = f"-e {folder}" if folder.is_dir() else f"'ensemble-serving[{extra}]'"
+    return f"{name} is part of ensemble-{extra}, which is not installed here; pip install {what}"
+
+
+def absent_at(path: str) -> str:
+    """Explain as `absent` does which distribution has a path of HTTP or gRPC; empty if none has, or it is installed."""
+    names_of = (name for name, plugin in PLUGINS.items() if path.startswith(plugin.paths))
+    return next((absent(name) for name in names_of if not entry_points(group=PROTOCOLS, name=name)), "")
 
 
 @cache
@@ -39,6 +78,8 @@ def find(group: str, name: str) -> Any:
         return _imported(name)
     found = {entry.value for entry in entry_points(group=group, name=name)}
     if not found:
+        if name in PLUGINS:
+            raise ValueError(absent(name))
         known = names(group)
         raise ValueError(
             f"no installed package brings {name!r}{did_you_mean(name, known)} (there are {', '.join(known)}); "

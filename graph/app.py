@@ -73,6 +73,7 @@ def _application(
         weights={**dict.fromkeys(config.weights, 0.0), **(config.combiner.weights or config.weights)},
         strategy=strategy(config, features),
         services=services(nodes),
+        protocols=config.protocols,
         edges=config.edges,
         access=config.access,
         page=config.page,

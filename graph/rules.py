@@ -13,9 +13,9 @@ from pydantic import BaseModel
 
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.names import INGRESS
-from deployments.doors import did_you_mean
+from deployments.doors import PLUGINS, PROTOCOLS, absent, did_you_mean, names
+from deployments.ingress.protocol import FUNCTION, functions
 from deployments.members.local import LocalMember
-from deployments.protocol.functions import FEEDBACK, SELDON, SERVED_BY
 from deployments.repository.sources.location import split_model
 from graph.pipeline.member_client import PATIENT_SHARE
 from graph.schema import EnsembleConfig
@@ -23,6 +23,7 @@ from graph.user_config import check_user_config, with_user_config
 
 # A JPEG of 64x64 pixels has about 2 KB, and few images that are worth a request have less than this.
 SMALL_IMAGE_BYTES = 4096
+FEEDBACK = FUNCTION.format("feedback")
 # Serve's own `max_replicas` where `num_replicas` is `auto`.
 MOST_OF_AUTO = 100
 
@@ -53,14 +54,14 @@ class Rule(NamedTuple):
     Attributes:
         field: its path; `*` is each entry of a list.
         holds: whether it can't act, by the object that has the field.
-        why: the reason.
+        why: the reason; or it is computed, by the object that has the field.
         remedy: what to do.
         verdict: whether the configuration is served with a warning, or refused.
     """
 
     field: str
     holds: Callable[[Any, Seen], bool]
-    why: str
+    why: str | Callable[[Any], str]
     remedy: str
     verdict: Literal["warned", "refused"] = "warned"
 
@@ -89,6 +90,21 @@ def _functions(options: Mapping[str, Any]) -> set[str]:
     # Serve's schema refuses anything but a list of texts.
     given = options["grpc_servicer_functions"]
     return set(map(str, given)) if isinstance(given, list) else set()
+
+
+def _absent(options: Mapping[str, Any]) -> list[str]:
+    """The functions of this project's protocols whose package is not installed, and what brings each."""
+    elsewhere = {FUNCTION.format(name): name for name in PLUGINS.keys() - set(names(PROTOCOLS))}
+    return [f"{each} of {absent(elsewhere[each])}" for each in sorted(_functions(options) & elsewhere.keys())]
+
+
+def _unknown(options: Mapping[str, Any]) -> set[str]:
+    return _functions(options) - functions().keys() if not _absent(options) else set()
+
+
+def _not_behind_serve(options: Mapping[str, Any]) -> list[str]:
+    known = functions()
+    return sorted(each for each in _functions(options) if any(not one.behind_serve for one in known.get(each, ())[:1]))
 
 
 def _of_sent(name: str) -> Rule:
@@ -269,8 +285,18 @@ SERVE = (
     ),
     Rule(
         "grpc_options.grpc_servicer_functions",
-        lambda options, seen: seen.own_front and not _functions(options) <= set(SERVED_BY),
-        f"it names a function other than {', '.join(SERVED_BY)}, and HAProxy forwards to no other service",
+        lambda options, _: bool(_absent(options)),
+        lambda options: f"it lists {'; '.join(_absent(options))}",
+        "or remove the entry",
+        "refused",
+    ),
+    Rule(
+        "grpc_options.grpc_servicer_functions",
+        lambda options, seen: seen.own_front and bool(_unknown(options)),
+        lambda options: (
+            f"it lists {', '.join(sorted(_unknown(options)))}, and HAProxy forwards to no other service than those of "
+            f"{', '.join(functions())}"
+        ),
         "remove it, or set `front: serve`",
         "refused",
     ),
@@ -282,8 +308,11 @@ SERVE = (
     ),
     Rule(
         "grpc_options.grpc_servicer_functions",
-        lambda options, seen: SELDON in _functions(options) and not seen.own_front,
-        f"it lists {SELDON}, and Serve's proxy can't tell Seldon's `Predict` from TensorFlow Serving's",
+        lambda options, seen: not seen.own_front and bool(_not_behind_serve(options)),
+        lambda options: (
+            f"it lists {', '.join(_not_behind_serve(options))}, and Serve's proxy finds a method by its name alone, "
+            "which another service has, too"
+        ),
         "remove the entry, or set `front: direct`",
     ),
     *(
@@ -329,7 +358,8 @@ def _found(rules: Iterable[Rule], verdict: str, root: Any, seen: Seen) -> Iterat
         if rule.verdict == verdict:
             for path, owner in _written(root, rule.field.split(".")):
                 if rule.holds(owner, seen):
-                    yield Ineffective(f"{path}: {rule.why}", rule.remedy)
+                    why = rule.why if isinstance(rule.why, str) else rule.why(owner)
+                    yield Ineffective(f"{path}: {why}", rule.remedy)
 
 
 def check_arguments(config: EnsembleConfig) -> None:

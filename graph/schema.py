@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PlainValidator, ValidationError, model_validator
+from pydantic import Field, PlainValidator, ValidationError, field_validator, model_validator
 
 from deployments.combiner import CombinerConfig, check_weights
 from deployments.contract.member import MemberConfig
 from deployments.contract.names import COMBINER, INGRESS, LABELER, TRANSFORMER
 from deployments.contract.settings import Cpus, Placement, Schema, describe
+from deployments.doors import PROTOCOLS, find_class
 from deployments.ingress.access import AccessConfig
+from deployments.ingress.protocol import Protocol
 from deployments.ingress.settings import WITH_PAGE, IngressSettings, PageConfig
 from deployments.labeler import LabelerConfig
 from deployments.members import Member
@@ -40,6 +42,9 @@ class EnsembleConfig(Schema):
     )
     features: dict[str, dict[str, Any]] = Field(
         default={}, description="features of other packages, by name or as `module:Class`, with the settings of each"
+    )
+    protocols: tuple[str, ...] = Field(
+        (), description="protocols of other packages as `module:Class`, besides the installed ones"
     )
     combiner: CombinerConfig = CombinerConfig()
     labeler: LabelerConfig = LabelerConfig()
@@ -72,6 +77,13 @@ class EnsembleConfig(Schema):
         if taken := sorted(set(names) & TAKEN):
             raise ValueError(f"members: no member can be called {taken[0]!r}; a path of the interface is")
         return self
+
+    @field_validator("protocols")
+    @classmethod
+    def _protocols_are_found(cls, named: tuple[str, ...]) -> tuple[str, ...]:
+        for name in named:
+            find_class(PROTOCOLS, name, Protocol)
+        return named
 
     @model_validator(mode="after")
     def _members_fit(self) -> Self:

@@ -1,11 +1,14 @@
 """Fixtures for all tests."""
 
 import os
+from importlib import metadata
+from importlib.metadata import EntryPoints
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from deployments import doors
 from scripts.serve.environment import TOKEN_FILE
 from tests.networks import brightness, constant, one_hot, store
 
@@ -33,6 +36,20 @@ def repository(tmp_path_factory):
 
 
 @pytest.fixture
+def without_plugins(monkeypatch):
+    """As where no package of packages/plugins is installed."""
+    packages = tuple(f"ensemble_{name}." for name in doors.PLUGINS)
+
+    def entry_points(**which):
+        return EntryPoints(each for each in metadata.entry_points(**which) if not each.value.startswith(packages))
+
+    monkeypatch.setattr(doors, "entry_points", entry_points)
+    doors.find.cache_clear()
+    yield
+    doors.find.cache_clear()
+
+
+@pytest.fixture
 def needs_root():
     """Fails a test that makes another user's files where only root could."""
     assert os.getuid() == 0, "this test makes files of another user: run it as root"
@@ -46,6 +63,7 @@ def pytest_xdist_make_scheduler(config, log):
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             file = nodeid.partition("::")[0].split("/")
-            return "/".join(file[:3] if file[:2] == ["tests", "server"] else file)
+            shares = file[:2] in (["tests", "server"], ["packages", "plugins"])
+            return "/".join(file[:3] if shares else file)
 
     return Scheduling(config, log)

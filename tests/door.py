@@ -55,9 +55,9 @@ class Door:
         ]
         return Batch(answers, batch.items)
 
-    def ask(self, path, body=b"", headers=(), query=b"", chunk=1000):
+    def ask(self, path, body=b"", headers=(), query=b"", chunk=1000, method="POST"):
         """The status and the JSON of an answer; the body comes in chunks."""
-        response = self.answer(path, body, headers, query, chunk)
+        response = self.answer(path, body, headers, query, chunk, method=method)
         # Tensors may follow the JSON.
         length = int(response.headers.get("Inference-Header-Content-Length", len(response.body)))
         return response.status_code, json.loads(response.body[:length])

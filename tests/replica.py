@@ -12,6 +12,7 @@ import httpx
 from deployments.ingress.listeners.http import HttpListener
 from deployments.ingress.service import no_replicas
 from deployments.serving import ingress_replica as ingress
+from ensemble_shared_memory import protocol as shared_memory
 from graph.app import build
 from graph.features.feedback import feature as feedback
 
@@ -36,7 +37,7 @@ async def served(args):
     with TemporaryDirectory() as folder, ExitStack() as stack:
         stack.enter_context(patch("ray.serve.get_replica_context", lambda: CONTEXT))
         stack.enter_context(patch("ray.nodes", list))
-        for module in (ingress, feedback):
+        for module in (shared_memory, feedback):
             stack.enter_context(patch.object(module, "sockets", lambda _, name: Path(folder) / name))
         stack.enter_context(patch.object(ingress, "http_host", lambda: "127.0.0.1"))
         stack.enter_context(patch.object(ingress, "Replicas", lambda _: no_replicas))

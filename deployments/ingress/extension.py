@@ -54,7 +54,7 @@ class Extension:
         return {}
 
     def calls(self, service: Service) -> Calls:
-        """Methods of gRPC, of the services in `protocol/services.py`."""
+        """Methods of gRPC of a protocol's services, by `<service>/<method>`."""
         return {}
 
     async def check_health(self) -> None:

@@ -184,7 +184,7 @@ class Ingress:
             images: encoded images, or a member's pixels.
             options: what the caller asked for; the deadline counts from when the request began.
             began: when that was, seconds since the epoch; default: now.
-            trace: the call's trace; default: a new one, not sampled.
+            trace: the call's trace; default, and for a call that is not observed: a new one, not sampled.
             by: the caller.
             places: the images' positions in the request; default: from 0 on.
 
@@ -199,7 +199,8 @@ class Ingress:
             raise InvalidParameter(f"top_k must be between 1 and {self._class_count}, the number of classes")
         now = time.time()
         deadline = (began or now) + self.capacity.timeout_s(options)
-        trace = trace or Trace(continue_trace(None))
+        if trace is None or not trace.parent:
+            trace = Trace(continue_trace(None))
         item = Item(trace.parent, deadline, options, time.time_ns(), caller=by)
         queued = [
             self.queue.prepare(image, item, place, trace)

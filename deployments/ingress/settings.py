@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from deployments.contract.caller import FairBy
 from deployments.contract.settings import MIB, Schema
+from deployments.doors import PROTOCOLS, absent, names
 
 Host = Annotated[str, Field(pattern=r"^(\*|\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)$", max_length=253)]
 # Commas and opening brackets of a JSON document whose images are base64: three for each image, and more for parameters.
@@ -70,6 +71,13 @@ class IngressSettings(Schema):
         "requests that change something",
     )
     max_request_bytes: int = Field(32 * MIB, ge=1024, le=1024 * MIB, description="body of one request, bytes")
+
+    @field_validator("shared_memory_prefix")
+    @classmethod
+    def _shared_memory_is_installed(cls, prefix: str | None) -> str | None:
+        if prefix is not None and "shared_memory" not in names(PROTOCOLS):
+            raise ValueError(absent("shared_memory"))
+        return prefix
 
     @model_validator(mode="after")
     def _any_request_may_be_in_flight(self) -> Self:

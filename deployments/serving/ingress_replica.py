@@ -19,43 +19,34 @@ from deployments.contract.hosts import is_loopback
 from deployments.contract.names import INGRESS
 from deployments.contract.nodes import HealthChecked
 from deployments.ingress.access import Access
-from deployments.ingress.grpc.server import GrpcServer, answers_grpc
+from deployments.ingress.grpc.server import GrpcServer, by_serve
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.ingress import Ingress
 from deployments.ingress.listeners.front import Front, folder, services
 from deployments.ingress.listeners.grpc import GrpcListener
 from deployments.ingress.listeners.http import HttpListener
 from deployments.ingress.options import from_keywords
+from deployments.ingress.protocol import resolve
 from deployments.ingress.service import Service
-from deployments.ingress.shared_memory import Regions
 from deployments.observe import exporters
 from deployments.observe.metrics import TaggedCounter, report_state
 from deployments.observe.observer import Observer
 from deployments.observe.stats import Stats
 from deployments.observe.tracing import Tracing
-from deployments.private import make_private
 from deployments.ray_internals.serve_client import Replicas, http_host
 from deployments.reconfigure import LiveSettings
 from deployments.rpc.direct import ClusterSize, DirectEdge, Factory
 from deployments.rpc.edge import edge
-from deployments.rpc.listener import sockets
 from deployments.serving.node_replica import take_cores
 from deployments.serving.spec import IngressSpec
 
 logger = logging.getLogger("ray.serve")
 
 WARM_UP_RETRY_S = 1.0
-# Beside the folders of sockets, that of the shared memory that clients register: no deployment has such a name.
-REGIONS = "shared memory"
 
 
-@answers_grpc
 class IngressReplica:
-    """Answers every protocol.
-
-    Attributes:
-        grpc: what every gRPC call goes to, whatever its service.
-    """
+    """Answers every protocol."""
 
     def __init__(
         self,
@@ -90,7 +81,7 @@ class IngressReplica:
         self._settings = LiveSettings({INGRESS: self._ingress, **self._sections})
         self._ready = False
         self._unready = ""
-        regions = sockets(application, REGIONS)
+        served = services(spec.protocols)
         self._service = service = Service(
             self._ingress,
             labels,
@@ -103,21 +94,24 @@ class IngressReplica:
             replica=replica.unique_id,
             replicas=Replicas(application),
             members=members,
-            regions=Regions(regions, lambda: self._ingress.settings.shared_memory_prefix, make_private),
+            protocols=tuple(protocol() for protocol in resolve(spec.protocols)),
+            application=application,
             extensions=self._features,
             versions=versions,
             is_local=is_loopback(http_host()),
             weights=spec.weights,
-            grpc_services=[service.full_name for service in services()],
+            grpc_services=[each.full_name for each in served],
             max_image_bytes=spec.max_image_bytes,
         )
-        self._http, self.grpc = HttpServer(service), GrpcServer(service)
+        self._http, grpc = HttpServer(service), GrpcServer(service)
+        # Serve's proxy calls these by their names.
+        vars(self).update(by_serve(service.protocols, grpc))
         self._by_handle = 0
         self._front: Front | None = None
         if (sockets_of_front := folder(application)) is not None:
             listeners = (
                 HttpListener(self._http),
-                GrpcListener(self.grpc, lambda: self._ingress.settings.max_request_bytes, services()),
+                GrpcListener(grpc, lambda: self._ingress.settings.max_request_bytes, served),
             )
             self._front = Front(sockets_of_front, *listeners)
         report_state(self._nodes, {name: each for name, each in edges.items() if isinstance(each, DirectEdge)})
@@ -230,8 +224,7 @@ class IngressReplica:
             UnknownRequest: the answer is not, or no longer, remembered.
             AlreadyLabelled: it has a label.
         """
-        [take] = [each.handles["feedback"] for each in self._features if "feedback" in each.handles]
-        await take(request_id, label, index, key)
+        await self._service.handles["feedback"](request_id, label, index, key)
 
     async def __call__(self, request: Request) -> Response:
         """Answer a request by HTTP."""

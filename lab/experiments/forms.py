@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deployments.ingress.open_inference.tensors import Tensor, to_raw
-from deployments.protocol import seldon_pb2 as seldon
-from deployments.protocol import tensorflow_serving_pb2 as tf
+from ensemble_seldon import seldon_pb2 as seldon
 from ensemble_serving.protocol import inference_pb2 as pb
 from ensemble_serving.transports import Request
+from ensemble_tensorflow_serving import tensorflow_serving_pb2 as tf
 from scripts.errors import ScriptError
 
 Pixels = NDArray[np.uint8]

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor, ServiceDescriptor
 
-from deployments.protocol import feedback_pb2, seldon_pb2, tensorflow_serving_pb2
-from deployments.protocol.services import SERVICES
-from ensemble_serving.protocol import inference_pb2
+from deployments.ingress.protocol import services
 from lab.reference.markdown import code, table
 
-FILES: dict[str, FileDescriptor] = {
-    "inference.proto": inference_pb2.DESCRIPTOR,
-    "tensorflow_serving.proto": tensorflow_serving_pb2.DESCRIPTOR,
-    "seldon.proto": seldon_pb2.DESCRIPTOR,
-    "feedback.proto": feedback_pb2.DESCRIPTOR,
-}
+ROOT = Path(__file__).parent.parent.parent
 TYPES = {
     number: name.removeprefix("TYPE_").lower()
     for name, number in vars(FieldDescriptor).items()
@@ -30,12 +25,20 @@ needs no proto.
 
 def page() -> str:
     """The page: services, and then messages by proto."""
-    parts = [INTRODUCTION, *map(_service, SERVICES)]
-    for name, file in FILES.items():
-        folder = "" if file.name.startswith("deployments") else "packages/client/"
-        parts += [f"## {name}\n", f"[`{folder}{file.name}`](../../{folder}{file.name})\n"]
-        parts += [_message(message) for message in file.message_types_by_name.values() if message.fields]
+    served = services(None)
+    parts = [INTRODUCTION, *map(_service, served)]
+    for file in dict.fromkeys(service.file for service in served):
+        if (path := _path(file)) is not None:
+            parts += [f"## {Path(path).name}\n", f"[`{path}`](../../{path})\n"]
+            parts += [_message(message) for message in file.message_types_by_name.values() if message.fields]
     return "\n".join(parts)
+
+
+def _path(file: FileDescriptor) -> str | None:
+    """Find a proto in the checkout; None if it is another project's."""
+    folders = (ROOT, *ROOT.glob("packages/*"), *ROOT.glob("packages/plugins/*"))
+    found = (folder / file.name for folder in folders)
+    return next((str(path.relative_to(ROOT)) for path in found if path.exists()), None)
 
 
 def _service(service: ServiceDescriptor) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from deployments.contract.batch import Batch
+from deployments.ingress.extension import Extension
 from deployments.ingress.http import documents
-from deployments.ingress.http.page import live
-from deployments.ingress.http.server import protocols
+from deployments.ingress.http.routes import Routes
+from deployments.ingress.http.server import documented
 from deployments.ingress.ingress import Ingress
 from deployments.ingress.service import Service
 from deployments.ingress.settings import IngressSettings
@@ -17,7 +18,6 @@ from deployments.observe.observer import Observer
 from deployments.observe.stats import Stats
 from deployments.observe.tracing import Tracing
 from graph.features.feedback import routes as feedback
-from graph.features.feedback import seldon as seldon_feedback
 from graph.features.loading import routes as loading
 from graph.features.loading.control import ModelControl
 from lab.reference.markdown import code, table
@@ -48,11 +48,17 @@ def _document() -> dict[str, Any]:
         return batch
 
     ingress = Ingress.of_images(graph, IngressSettings(), 0, Observer(Tracing(None, {})))
-    service = Service(ingress, (), lambda: True, stats=Stats())
-    routes = protocols(service) | live.routes(service)
-    routes |= feedback.routes(ingress, _nobody) | seldon_feedback.routes(ingress, _nobody, 0)
-    routes |= loading.routes(ingress, ModelControl.__new__(ModelControl))
-    return documents.openapi(routes)
+    service = Service(ingress, (), lambda: True, stats=Stats(), extensions=[_Features()])
+    return documents.openapi(documented(service))
+
+
+class _Features(Extension):
+    """The paths of every feature."""
+
+    def routes(self, service: Service) -> Routes:
+        """Return them; nobody calls them."""
+        control = ModelControl.__new__(ModelControl)
+        return feedback.routes(service.ingress, _nobody) | loading.routes(service.ingress, control)
 
 
 async def _nobody(*_: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
@@ -11,12 +12,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from deployments.contract.errors import EnsembleError, NotReady, SlowBody
 from deployments.contract.names import COMPRESSED
+from deployments.ingress.error_style import AS_OBJECT, ErrorStyle
 from deployments.ingress.listeners.slot import COMMANDS, PROTOCOLS, SERVER, SLOTS, command, opened, opening, path
+from deployments.ingress.protocol import Protocol, resolve
 from scripts.errors import ScriptError
 from scripts.serve.cluster import marked
 from scripts.serve.exposure import check_certificate
@@ -31,6 +36,11 @@ MOST_CONNECTIONS, FILES_EACH, OTHER_FILES, SHARE = 8192, 2, 512, 4
 # How much of a body must have come before it is handed on, and within how many seconds.
 BEGINNING_BYTES, BEGINNING_S = 8192, 10
 SLOW = f"of the body less than {BEGINNING_BYTES} bytes came in {BEGINNING_S} s; send it faster"
+TOO_LARGE = "a message may have 256 KiB, and more only for {}; send less"
+STREAM = (
+    '    http-request return status 200 hdr grpc-status 12 hdr grpc-message "{0} is not implemented, since the server '
+    'streams nothing; call {1}" if {{ path /{0} }}'
+)
 BUSY = "too many messages of this size are on their way; try again later"
 TLS = " ssl crt {} alpn {} ssl-min-ver TLSv1.2 no-tls-tickets"
 START_TIMEOUT_S = 30.0
@@ -51,6 +61,7 @@ class Listening:
     Attributes:
         tls: a certificate with its chain, and its key, PEM; None for no TLS.
         reflects: whether gRPC's reflection is answered.
+        protocols: those whose requests it forwards.
         few: how many requests at a time the first replica gets alone, by each protocol.
     """
 
@@ -61,6 +72,7 @@ class Listening:
     tls: tuple[Path, Path] | None = None
     reflects: bool = True
     few: int = 0
+    protocols: Sequence[type[Protocol]] = field(default_factory=resolve)
 
 
 def most_connections() -> int:
@@ -99,10 +111,10 @@ def configuration(folder: Path, listening: Listening) -> str:
         http_tls=TLS.format(certificate, "http/1.1") if listening.tls else "",
         grpc_tls=TLS.format(certificate, "h2") if listening.tls else "",
         refuses_reflection="{ always_false }" if listening.reflects else "",
-        down=DOWN,
-        slow=SLOW,
+        late=SLOW,
         busy=BUSY,
         compressed=COMPRESSED,
+        **_rules(listening.protocols),
         beginning_bytes=BEGINNING_BYTES,
         beginning_s=BEGINNING_S,
         connections=connections,
@@ -110,6 +122,36 @@ def configuration(folder: Path, listening: Listening) -> str:
         connections_each=-(-connections // SHARE),
         connections_kept_each=connections // SHARE // 2,
     )
+
+
+def _rules(protocols: Sequence[type[Protocol]]) -> dict[str, str]:
+    """Make the rules of protocols: the forms of errors, and gRPC methods with limits of their own."""
+    # A longer beginning is set later, and stays.
+    below = {each.prefix: each.style for each in protocols if each.prefix}
+    styles = [("", AS_OBJECT), *((prefix, below[prefix]) for prefix in sorted(below))]
+    errors = [
+        f"    http-request set-var-fmt(txn.{name}) '{_quoted(style, error)}'{prefix and f' if {{ path_beg {prefix} }}'}"
+        for prefix, style in styles
+        for name, error in (("down", NotReady(DOWN)), ("late", SlowBody(SLOW)))
+    ]
+    large = [name for protocol in protocols for name in protocol.large]
+    return {
+        "errors": "\n".join(errors),
+        "large": _paths(large),
+        "slow": _paths(name for protocol in protocols for name in protocol.slow),
+        "streams": "\n".join(STREAM.format(*each) for one in protocols for each in one.streams.items()),
+        "too_large": TOO_LARGE.format(", ".join(dict.fromkeys(name.rpartition("/")[2] for name in large))),
+    }
+
+
+def _quoted(style: ErrorStyle, error: EnsembleError) -> str:
+    """Write the JSON of an error as a format of HAProxy between single quotes."""
+    return json.dumps(style.tell(error), separators=(",", ":")).replace("%", "%%").replace("'", "\\u0027")
+
+
+def _paths(methods: Iterable[str]) -> str:
+    """Write methods as the paths that HAProxy compares with."""
+    return " ".join(f"/{name}" for name in methods)
 
 
 def warn(what: str) -> None:

@@ -23,9 +23,6 @@ from scripts.serve.exposure import CERTIFICATE
 from scripts.serve.folder import PREFIX, RAY
 from scripts.serve.ports import METRICS_SETTING
 
-SERVICES = ("open_inference", "tensorflow_serving", "health", "feedback", "seldon")
-
-
 # Of each process that tests, so many. Above what Ray gives its workers, and below what Serve gives its replicas and a
 # system whoever connects: a server listens seconds after its ports were chosen, and another's client had one by then.
 FIRST_PORT, PORTS_EACH = 20_000, 2_000
@@ -56,7 +53,7 @@ def config(repository, placement, *, members=("one", "six", "brightness"), deplo
         "proxy_location": "HeadOnly",
         "http_options": {"host": "127.0.0.1"},
         "grpc_options": {
-            "grpc_servicer_functions": [f"deployments.protocol.services.add_{name}" for name in SERVICES],
+            "grpc_servicer_functions": ["deployments.protocol.services.add_all"],
         },
         "logging_config": {"enable_access_log": False},
         "applications": [

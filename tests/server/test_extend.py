@@ -32,16 +32,16 @@ def installed(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("kind", "method", "feature"),
+    ("kind", "method", "feature", "protocols"),
     [
-        ("brightness", "surest", "unsure"),
-        ("mine.member:Brightness", "mine.combiner:surest", "mine.feature:Unsure"),
+        ("brightness", "surest", "unsure", ()),
+        ("mine.member:Brightness", "mine.combiner:surest", "mine.feature:Unsure", ("mine.protocol:Words",)),
     ],
     ids=["by entry points", "by import strings"],
 )
 @pytest.mark.parametrize("placement", ["inline", "separate"])
-def test_a_package_of_ones_own_brings_members_a_combiner_a_repository_and_a_feature(
-    installed, tmp_path, kind, method, feature, placement
+def test_a_package_of_ones_own_brings_members_a_combiner_a_repository_a_feature_and_a_protocol(
+    installed, tmp_path, kind, method, feature, protocols, placement
 ):
     store(tmp_path, "stored", constant([0.51, 0.49]), version=3, classes=("dark", "light"))
     content = config(
@@ -50,6 +50,7 @@ def test_a_package_of_ones_own_brings_members_a_combiner_a_repository_and_a_feat
         members=("first", "second", "stored"),
         combiner={"placement": placement, "method": method},
         features={feature: {"below": 0.99}},
+        protocols=list(protocols),
     )
     for member in content["applications"][0]["args"]["members"][:2]:
         del member["threads"]
@@ -62,3 +63,10 @@ def test_a_package_of_ones_own_brings_members_a_combiner_a_repository_and_a_feat
         assert post(server, jpeg(255)).json()["label"] == "light"
         counts = httpx.get(f"{server.url}/stats").json()["rollout"]["unsure"]
         assert counts == {"answers": 2, "unsure": 0}
+        said = httpx.post(f"{server.url}/words", content=jpeg(255))
+        assert (said.status_code, said.text) == (200, "it is light")
+        wrong = httpx.post(f"{server.url}/words", content=b"no image")
+        assert (wrong.status_code, wrong.json()[:7]) == (400, "sorry: ")
+        unknown = httpx.get(f"{server.url}/words/other")
+        assert (unknown.status_code, unknown.json()[:7]) == (404, "sorry: ")
+        assert "/words" in httpx.get(f"{server.url}/openapi.json").json()["paths"]

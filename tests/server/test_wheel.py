@@ -25,7 +25,14 @@ from tests.server.server import Server, post
 from tests.server.test_own_models import Drawn, drawn_images
 
 # What is built into wheels, by the name of the distribution.
-FOLDERS = {"ensemble_serving": ".", "ensemble_client": "packages/client", "ensemble_capacity": "packages/capacity"}
+PLUGINS = {
+    f"ensemble_{path.name.replace('-', '_')}": f"packages/plugins/{path.name}"
+    for path in ROOT.glob("packages/plugins/*/")
+}
+FOLDERS = {
+    **{"ensemble_serving": ".", "ensemble_client": "packages/client", "ensemble_capacity": "packages/capacity"},
+    **PLUGINS,
+}
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +65,13 @@ def environment(folder, *wheels):
 
 @pytest.fixture(scope="module")
 def python(wheels, tmp_path_factory):
-    """The Python of an environment with the server's and the client's wheel; other packages are found in this one's."""
+    """The Python of an environment with the server's and the client's wheel; it shares other projects' packages."""
     folder = tmp_path_factory.mktemp("wheel")
     python, packages = environment(folder / "venv", wheels["ensemble_serving"], wheels["ensemble_client"])
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    for found in Path(sysconfig.get_path("purelib")).iterdir():
+        # No entry point of this project's other distributions, and no finder of their code.
+        if not found.name.startswith(("ensemble", "__editable__")) and not (packages / found.name).exists():
+            (packages / found.name).symlink_to(found)
     return python
 
 
@@ -73,6 +83,7 @@ def test_each_package_is_in_one_wheel_and_no_test_is_in_any(wheels):
         "ensemble_serving": {"graph", "deployments", "models", "scripts"},
         "ensemble_client": {"ensemble_serving"},
         "ensemble_capacity": {"ensemble_capacity"},
+        **{name: {name} for name in PLUGINS},
     }
 
 
@@ -126,6 +137,20 @@ def test_it_serves(python, tmp_path):
         assert answer.json()["label"] == "cat"
 
 
+def test_what_a_package_brings_that_is_not_installed_names_it(python, tmp_path):
+    (tmp_path / "my.yaml").write_text(
+        "applications:\n- name: ensemble\n  route_prefix: /\n  import_path: graph.app:build\n"
+        "  args: {members: [{name: one, kind: tensorflow_serving, url: 'http://127.0.0.1:1'}]}\n"
+    )
+    command = [python.with_name("ensemble"), "doctor", "my.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    told = (
+        "is part of ensemble-tensorflow-serving, which is not installed here; pip install 'ensemble-serving[tensorflow"
+    )
+    assert told in done.stdout + done.stderr
+
+
 def test_two_onnx_files_are_three_commands_from_an_answer(python, tmp_path):
     """Those of docs/own-models.md."""
     noise = np.random.default_rng(5)
@@ -157,7 +182,6 @@ def test_two_onnx_files_are_three_commands_from_an_answer(python, tmp_path):
 def test_a_command_of_another_distribution_says_which(name, distribution, python, tmp_path):
     done = subprocess.run([python.with_name("ensemble"), name], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
-    # Above it, this test's own environment lists other distributions whose code the new one does not find.
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"ensemble {name} is part of {distribution}, which is not installed here: ")
 

@@ -30,6 +30,7 @@ class Context(Protocol):
 
 
 Handler = Callable[[Any, Call], Awaitable[Message]]
+# By `<service>/<method>`.
 Calls = dict[str, "Rpc"]
 
 
@@ -39,12 +40,12 @@ class Rpc:
 
     Attributes:
         handler: answers a request; every `EnsembleError` that it raises is answered as a status.
-        observed: `<service>/<method>`, by which its calls are traced and counted; empty for not at all.
+        observed: whether its calls are traced and counted.
         is_open: whether it needs no key where others do.
         fields: how many fields a request may have.
     """
 
     handler: Handler
-    observed: str = ""
+    observed: bool = False
     is_open: bool = False
     fields: Callable[[IngressSettings], int] = lambda settings: max_fields(settings.max_parts)

@@ -14,30 +14,37 @@ from grpc_health.v1 import health_pb2 as pb
 
 from deployments.contract.errors import NotFound
 from deployments.ingress.grpc.calls import Calls, Rpc
+from deployments.ingress.protocol import Protocol
 from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 
 # The response of `List`; None where the installed grpcio-health-checking has no such method, as beside protobuf 6.
 LIST: Any = getattr(pb, "HealthListResponse", None)
+SERVICE: Any = pb.DESCRIPTOR.services_by_name["Health"]
 
 
-def calls(service: Service) -> Calls:
-    """The method that probes ask, and the list of everything that they may ask about."""
-    # The empty name stands for all services.
-    known = sorted({"", *service.grpc_services})
-    off = {name for extension in service.extensions for name in extension.not_serving}
+class Health(Protocol):
+    """Answers probes, for each service."""
 
-    def status(name: str) -> pb.HealthCheckResponse:
-        return pb.HealthCheckResponse(status="SERVING" if service.is_ready() and name not in off else "NOT_SERVING")
+    services = (SERVICE,)
 
-    async def check(request: pb.HealthCheckRequest, _: Call) -> Message:
-        if request.service not in known:
-            raise NotFound(f"there is no service {request.service!r}; there are {known}")
-        return status(request.service)
+    def calls(self, service: Service) -> Calls:
+        """Return the method that probes ask, and the list of everything that they may ask about."""
+        # The empty name stands for all services.
+        known = sorted({"", *service.grpc_services})
+        off = service.not_serving
 
-    async def listed(_: Message, _call: Call) -> Message:
-        found: Message = LIST(statuses={name: status(name) for name in known})
-        return found
+        def status(name: str) -> pb.HealthCheckResponse:
+            return pb.HealthCheckResponse(status="SERVING" if service.is_ready() and name not in off else "NOT_SERVING")
 
-    listing = {"List": Rpc(listed)} if LIST is not None else {}
-    return {"Check": Rpc(check, is_open=True), **listing}
+        async def check(request: pb.HealthCheckRequest, _: Call) -> Message:
+            if request.service not in known:
+                raise NotFound(f"there is no service {request.service!r}; there are {known}")
+            return status(request.service)
+
+        async def listed(_: Message, _call: Call) -> Message:
+            found: Message = LIST(statuses={name: status(name) for name in known})
+            return found
+
+        listing = {f"{SERVICE.full_name}/List": Rpc(listed)} if LIST is not None else {}
+        return {f"{SERVICE.full_name}/Check": Rpc(check, is_open=True), **listing}

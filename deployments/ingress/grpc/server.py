@@ -1,68 +1,82 @@
-"""Dispatches gRPC calls by a table: by the names of `services.known_as`, since Serve tells no more of a path."""
+"""Dispatches gRPC calls by a table of paths, `<service>/<method>`."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import grpc
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from deployments.contract.caller import caller, check_once
 from deployments.contract.errors import INTERNAL_HINT, EnsembleError
-from deployments.ingress.grpc import health, open_inference, seldon, shared_memory, tensorflow_serving
-from deployments.ingress.grpc.calls import Calls, Context
+from deployments.doors import absent_at
+from deployments.ingress.grpc.calls import Context, Rpc
 from deployments.ingress.grpc.wire import decoded
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Protocol
+from deployments.ingress.service import Service, merged
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
-from deployments.protocol.services import BY_SERVE, types
 
 logger = logging.getLogger("ray.serve")
 
-C = TypeVar("C", bound=type)
+# Answers a call, by `<service>/<method>`, the bytes of the request and the context.
+Answers = Callable[[str, bytes, Context], Awaitable[Message]]
 # Bytes. A message is in memory while its refusal waits for its turn; a larger one is refused at once.
 MOST_HELD = 256 * 1024
 NO_STREAM = "is not implemented, since the server streams nothing; ask the unary methods"
+
+
+class Method(NamedTuple):
+    """A method that a protocol declares, what answers it, if anything does, and the types of its messages."""
+
+    rpc: Rpc | None
+    request: type[Message]
+    response: type[Message]
 
 
 class GrpcServer:
     """Answers gRPC calls; every error, foreseen or not, is answered as a status."""
 
     def __init__(self, service: Service) -> None:
-        """Set what is served: a protocol is one more entry."""
+        """Set what is served."""
         self._ingress, self._access, self._headers = service.ingress, service.access, service.headers
-        self._types = types()
-        self._calls: Calls = open_inference.OpenInference(service).calls() | shared_memory.calls(service)
-        self._calls |= tensorflow_serving.TensorFlowServing(service).calls() | seldon.calls(service)
-        self._calls |= health.calls(service)
-        for extension in service.extensions:
-            self._calls |= extension.calls(service)
+        calls = merged(part.calls(service) for part in service.parts)
+        self._methods = {
+            path: Method(calls.get(path), GetMessageClass(each.input_type), GetMessageClass(each.output_type))
+            for path, each in methods(service.protocols)
+        }
 
-    async def __call__(self, name: str, body: bytes, context: Context) -> Message:
-        """Answer a call of the method of that name; its request is decoded once the caller is known."""
-        observed, metadata = self._calls[name].observed, dict(context.invocation_metadata())
-        if not observed:
-            return await self._answered(name, body, context, metadata, Call(Trace("")))
+    async def __call__(self, path: str, body: bytes, context: Context) -> Message:
+        """Answer a call of `<service>/<method>`; its request is decoded once the caller is known."""
+        method, metadata = self._methods[path], dict(context.invocation_metadata())
+        if method.rpc is None:
+            context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+            context.set_details(absent_at(f"/{path}") or f"{path} is not served")
+            return method.response()
+        if not method.rpc.observed:
+            return await self._answered(path, body, context, metadata, Call(Trace("")))
         # https://opentelemetry.io/docs/specs/semconv/rpc/
-        known = {"rpc.system.name": "grpc", "rpc.method": observed}
+        known = {"rpc.system.name": "grpc", "rpc.method": path}
         known["ensemble.request.id"] = metadata.get("request_id", "")
         with self._ingress.observer.call("grpc", metadata, known) as call:
             call.attributes["rpc.response.status_code"] = grpc.StatusCode.OK.name
-            return await self._answered(name, body, context, metadata, call)
+            return await self._answered(path, body, context, metadata, call)
 
     async def _answered(
-        self, name: str, body: bytes, context: Context, metadata: Mapping[str, str], call: Call
+        self, path: str, body: bytes, context: Context, metadata: Mapping[str, str], call: Call
     ) -> Message:
         try:
             check_once([name for name, _ in context.invocation_metadata()])
-            return await self._handled(name, body, metadata, call)
+            return await self._handled(path, body, metadata, call)
         except EnsembleError as err:
             error = err
         except Exception:
             trace = call.trace.id
-            logger.exception("failed on a call of %s; trace %s", name, trace, extra={"trace_ids": [trace]})
+            logger.exception("failed on a call of %s; trace %s", path, trace, extra={"trace_ids": [trace]})
             error = EnsembleError(INTERNAL_HINT)
         call.fail(error)
         call.attributes["rpc.response.status_code"] = error.grpc_status
@@ -72,11 +86,11 @@ class GrpcServer:
         if error.retry_after_s is not None:
             # https://github.com/grpc/proposal/blob/master/A6-client-retries.md
             context.set_trailing_metadata([("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000)))])
-        _, response = self._types[name]
-        return response()
+        return self._methods[path].response()
 
-    async def _handled(self, name: str, body: bytes, metadata: Mapping[str, str], call: Call) -> Message:
-        rpc, settings = self._calls[name], self._ingress.settings
+    async def _handled(self, path: str, body: bytes, metadata: Mapping[str, str], call: Call) -> Message:
+        (rpc, request, _), settings = self._methods[path], self._ingress.settings
+        assert rpc is not None
         key = ""
         if self._access is not None and not rpc.is_open:
             key = self._access.admit(metadata.get("authorization"))
@@ -85,33 +99,33 @@ class GrpcServer:
             await self._ingress.capacity.admit(call.caller)
         elif rpc.observed:
             self._ingress.capacity.check(by=call.caller)
-        request, _ = self._types[name]
         return await rpc.handler(decoded(body, request, settings.max_request_bytes, rpc.fields(settings)), call)
 
 
-def answers_grpc(cls: C) -> C:
-    """Give a deployment a method for each method of the services, which calls what it has as `grpc`."""
-    for service in BY_SERVE:
-        for method in service.methods:
-            setattr(cls, method.name, _streaming(method.name) if method.server_streaming else _unary(method.name))
-    return cls
+def methods(protocols: Iterable[Protocol]) -> list[tuple[str, MethodDescriptor]]:
+    """List the methods of protocols' services by their paths."""
+    services = [service for protocol in protocols for service in protocol.services]
+    return [(f"{service.full_name}/{each.name}", each) for service in services for each in service.methods]
 
 
-def _unary(name: str) -> Any:
-    async def answer(self: Any, request: bytes, grpc_context: Context) -> Message:
-        answered: Message = await self.grpc(name, request, grpc_context)
-        return answered
-
-    answer.__name__ = name
-    return answer
+def by_serve(protocols: Iterable[Protocol], answer: Answers) -> dict[str, Callable[..., Any]]:
+    """List what Serve calls for each method: it has only the method's name."""
+    served = methods(each for each in protocols if each.behind_serve)
+    return {each.name: (_streaming if each.server_streaming else _unary)(path, answer) for path, each in served}
 
 
-def _streaming(name: str) -> Any:
-    async def answer(self: Any, request: bytes, grpc_context: Context) -> AsyncIterator[Message]:
+def _unary(path: str, answer: Answers) -> Callable[..., Any]:
+    async def answered(request: bytes, grpc_context: Context) -> Message:
+        return await answer(path, request, grpc_context)
+
+    return answered
+
+
+def _streaming(path: str, _: Answers) -> Callable[..., Any]:
+    async def answered(request: bytes, grpc_context: Context) -> AsyncIterator[Message]:
         grpc_context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        grpc_context.set_details(f"{name} {NO_STREAM}")
+        grpc_context.set_details(f"{path} {NO_STREAM}")
         return
         yield
 
-    answer.__name__ = name
-    return answer
+    return answered

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 
 from deployments.contract.errors import EnsembleError
 from deployments.ingress.http.routes import REFERENCE, Route, Routes, encoded
-from deployments.ingress.open_inference.metadata import release
 from deployments.observe.observer import Call
 
 # The group of the paths of no protocol but this application's; a protocol's stands before the colon of a summary.
 OWN = "This application"
+PACKAGE = "ensemble-serving"
 # The page, of Swagger UI's own files: nothing is fetched from elsewhere.
 ASSETS = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
 KEY = {"type": "http", "scheme": "bearer", "description": "Needed where the configuration has keys."}
@@ -66,6 +67,14 @@ def openapi(documented: Routes) -> dict[str, Any]:
         "paths": {path: {route.method.lower(): _operation(path, route)} for path, route in listed.items()},
         "components": {"schemas": components, "securitySchemes": {"key": KEY}},
     }
+
+
+def release() -> str:
+    """Return the version of the server: its package's, or `0` where only its files are there."""
+    try:
+        return metadata.version(PACKAGE)
+    except metadata.PackageNotFoundError:
+        return "0"
 
 
 async def _asset(request: Request, _: Call) -> Response:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -15,6 +14,7 @@ from starlette.responses import Response
 from deployments.contract import errors
 from deployments.contract.answer import Answer
 from deployments.contract.errors import EnsembleError
+from deployments.ingress.error_style import AS_OBJECT, ErrorStyle
 from deployments.observe.observer import Call
 
 # A model's place in the OpenAPI document.
@@ -45,48 +45,6 @@ OF_CLASSIFYING: tuple[type[EnsembleError], ...] = (
     errors.RemoteUnavailable,
     errors.Unloaded,
 )
-
-
-class Error(msgspec.Struct, frozen=True):
-    """What went wrong, and what to do about it."""
-
-    code: str
-    message: str
-    retry_after_ms: int | None = None
-
-
-class ErrorAnswer(msgspec.Struct, frozen=True):
-    """The answer to a request, or to one image of several, that failed."""
-
-    error: Error
-
-
-class ProtocolError(msgspec.Struct, frozen=True):
-    """An error as the Open Inference Protocol has it, `<code>: <message>`."""
-
-    error: str
-
-
-class ErrorStyle(NamedTuple):
-    """A protocol's form of errors.
-
-    Attributes:
-        model: of their JSON.
-        tell: makes the JSON's content of an error.
-        statuses: the protocol's own status in place of some of ours.
-    """
-
-    model: type
-    tell: Callable[[EnsembleError], Any]
-    statuses: Mapping[int, int] = {}
-
-    def status(self, error: EnsembleError | type[EnsembleError]) -> int:
-        """The HTTP status of an error."""
-        return self.statuses.get(error.http_status, error.http_status)
-
-
-AS_OBJECT = ErrorStyle(ErrorAnswer, lambda error: {"error": error.to_dict()})
-AS_TEXT = ErrorStyle(ProtocolError, lambda error: {"error": f"{error.code}: {error.message}"})
 
 
 @dataclass(frozen=True)
@@ -143,12 +101,6 @@ def aged(response: Response, outcomes: Sequence[Answer | EnsembleError]) -> Resp
 def unlisted(routes: Routes) -> Routes:
     """The same routes without a place in the OpenAPI document, for other names of paths that it has."""
     return {path: replace(route, summary="") for path, route in routes.items()}
-
-
-def pattern(path: str) -> re.Pattern[str]:
-    """The regular expression of a path with names in braces, which finds these parts by name."""
-    names = re.split(r"\{(\w+)\}", path)
-    return re.compile("".join(f"(?P<{each}>[^/]+)" if at % 2 else re.escape(each) for at, each in enumerate(names)))
 
 
 def encoded(content: Any) -> Response:

@@ -9,26 +9,20 @@ import time
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import compile_path
 
 from deployments.contract.caller import caller, check_once
 from deployments.contract.errors import INTERNAL_HINT, EnsembleError, MethodNotAllowed, NotFound
 from deployments.contract.hosts import HOST_SETTING, LOOPBACK, RAY_METRICS_SETTING
-from deployments.ingress.http import (
-    bodies,
-    classify,
-    disconnects,
-    documents,
-    open_inference,
-    origin_checks,
-    seldon,
-    shared_memory,
-    tensorflow_serving,
-)
+from deployments.doors import absent_at
+from deployments.ingress.error_style import ErrorStyle
+from deployments.ingress.http import bodies, disconnects, documents, origin_checks
 from deployments.ingress.http.page import live, page
-from deployments.ingress.http.routes import AS_OBJECT, AS_TEXT, ErrorStyle, Route, Routes, pattern, plain
+from deployments.ingress.http.routes import Route, Routes, plain
 from deployments.ingress.http.server_timing import NAME, server_timing
+from deployments.ingress.protocol import Protocol
 from deployments.ingress.rejection_pacer import RejectionPacer
-from deployments.ingress.service import Service
+from deployments.ingress.service import Service, merged
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
 
@@ -50,12 +44,11 @@ class HttpServer:
         self._is_local = service.is_local
         self._leavers = disconnects.DisconnectWatcher()
         self._refusals = RejectionPacer(least=LARGE_PACE, most=MOST_LARGE)
-        self._routes = protocols(service)
-        for extension in service.extensions:
-            self._routes |= extension.routes(service)
-        self._routes |= live.routes(service)
-        self._patterns = {pattern(path): path for path in self._routes if "{" in path}
-        self._routes |= documents.routes(self._routes) | page.routes(service)
+        # The longest beginning first.
+        self._protocols = sorted(service.protocols, key=lambda each: len(each.prefix), reverse=True)
+        routes = documented(service)
+        self._patterns = {compile_path(path)[0]: path for path in routes if "{" in path}
+        self._routes = merged([routes, documents.routes(routes), page.routes(service)])
 
     async def alone(self, request: Request) -> Response:
         """Answer a request, and cancel the work if its client disconnects, which nobody else notices.
@@ -86,20 +79,21 @@ class HttpServer:
     def _matching(self, path: str, request: Request) -> str:
         """The template of a path with names in it, which are then in `request.path_params`; empty if there is none."""
         for known, template in self._patterns.items():
-            if (found := known.fullmatch(path)) is not None:
+            if (found := known.match(path)) is not None:
                 request.scope["path_params"] = found.groupdict()
                 return template
         return ""
 
     def _not_found(self, path: str) -> Response:
-        """The error of an unknown path, as the protocol has it whose path it would be."""
-        if (error := tensorflow_serving.unknown(path)) is not None:
-            return self._error(error, tensorflow_serving.AS_MESSAGE)
-        if path == METRICS:
-            return self._error(NotFound(f"there is no {path} on this port; {where_metrics_are()}"), AS_OBJECT)
-        styles = {"/v2": AS_TEXT, seldon.PREFIX: seldon.AS_STATUS}
-        style = next((style for start, style in styles.items() if path.startswith(start)), AS_OBJECT)
-        return self._error(NotFound(f"there is no {path}; see /docs for what there is"), style)
+        """Answer a request for an unknown path, as the protocol has it whose path it would be."""
+        protocol = next((each for each in self._protocols if path.startswith(each.prefix)), Protocol())
+        if hint := absent_at(path):
+            error = NotFound(hint)
+        elif path == METRICS:
+            error = NotFound(f"there is no {path} on this port; {where_metrics_are()}")
+        else:
+            error = protocol.not_found(path)
+        return self._error(error, protocol.style)
 
     async def _observed(self, request: Request, route: Route, template: str) -> Response:
         """The answer to a call that is traced and counted."""
@@ -153,10 +147,9 @@ class HttpServer:
         return response
 
 
-def protocols(service: Service) -> Routes:
-    """The paths of every protocol."""
-    routes = classify.routes(service) | open_inference.OpenInference(service).routes() | shared_memory.routes(service)
-    return routes | tensorflow_serving.TensorFlowServing(service).routes() | seldon.routes(service)
+def documented(service: Service) -> Routes:
+    """List the paths of protocols, of features and of the page's figures, which the OpenAPI document has."""
+    return merged([*(part.routes(service) for part in service.parts), live.routes(service)])
 
 
 def where_metrics_are() -> str:

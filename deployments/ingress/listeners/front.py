@@ -6,16 +6,17 @@ import asyncio
 import json
 import logging
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from google.protobuf.descriptor import ServiceDescriptor
 
+from deployments.ingress import protocol
 from deployments.ingress.listeners.grpc import GrpcListener
 from deployments.ingress.listeners.http import HttpListener
 from deployments.ingress.listeners.reflection import ReflectionListener
 from deployments.ingress.listeners.slot import APPLICATION, FOLDER, FUNCTIONS, Slot, take
-from deployments.protocol.services import BY_SERVE, listed
 
 logger = logging.getLogger("ray.serve")
 
@@ -55,10 +56,10 @@ class Front:
         self._slot = slot = take(self._folder)
         opened: list[HttpListener | GrpcListener | ReflectionListener] = []
         try:
-            for protocol, listener in self._listeners.items():
+            for name, listener in self._listeners.items():
                 # A replica that was killed has left it.
-                slot.path(protocol).unlink(missing_ok=True)
-                await listener.open(slot.path(protocol))
+                slot.path(name).unlink(missing_ok=True)
+                await listener.open(slot.path(name))
                 opened.append(listener)
         except BaseException:
             # Serve asks again, and may find what was missing.
@@ -79,8 +80,8 @@ class Front:
             return
         with suppress(OSError):
             await asyncio.to_thread(slot.drain)
-        for protocol in self._listeners:
-            slot.path(protocol).unlink(missing_ok=True)
+        for name in self._listeners:
+            slot.path(name).unlink(missing_ok=True)
         await asyncio.sleep(ON_THE_WAY_S)
         while self.in_flight:
             await asyncio.sleep(LOOK_EVERY_S)
@@ -99,6 +100,8 @@ def folder(application: str) -> Path | None:
     return Path(found)
 
 
-def services() -> tuple[ServiceDescriptor, ...]:
-    """The gRPC services that clients reach: behind HAProxy those of `grpc_servicer_functions`."""
-    return listed(json.loads(os.environ[FUNCTIONS])) if FUNCTIONS in os.environ else BY_SERVE
+def services(named: Sequence[str]) -> tuple[ServiceDescriptor, ...]:
+    """List the gRPC services that clients reach, of installed protocols and of those that the configuration names."""
+    if FUNCTIONS in os.environ:
+        return protocol.services(json.loads(os.environ[FUNCTIONS]), named)
+    return tuple(service for each in protocol.resolve(named) if each.behind_serve for service in each.services)

@@ -16,10 +16,10 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
 from deployments.contract.caller import REQUEST_IDS
+from deployments.doors import absent_at
 from deployments.ingress.grpc.server import NO_STREAM, GrpcServer
 from deployments.ingress.listeners.grpc_call import PREFIX, GrpcCall
 from deployments.ingress.listeners.grpc_connection import GrpcConnection
-from deployments.protocol.services import SERVICES, known_as
 
 # What a message may have besides its images, bytes.
 BESIDES = 2 * 1024 * 1024
@@ -37,7 +37,7 @@ class GrpcListener:
     """
 
     def __init__(
-        self, server: GrpcServer, most_bytes: Callable[[], int], services: Sequence[ServiceDescriptor] = SERVICES
+        self, server: GrpcServer, most_bytes: Callable[[], int], services: Sequence[ServiceDescriptor]
     ) -> None:
         """Set what answers calls, the most bytes of a request's images, which may change, and what is served."""
         self._server, self._most_bytes, self.services = server, lambda: most_bytes() + BESIDES, services
@@ -57,12 +57,12 @@ class GrpcListener:
             call.code = grpc.StatusCode.UNIMPLEMENTED
             served = ", ".join(service.full_name for service in self.services)
             unknown = f"there is no method {call.path}; by grpc_servicer_functions the services are {served}"
-            call.details = f"{method.name} {NO_STREAM}" if method else unknown
+            call.details = f"{method.name} {NO_STREAM}" if method else absent_at(call.path) or unknown
             return None
         if not call.check():
             return None
         body, call.body = bytes(memoryview(call.body)[PREFIX:]), bytearray()
-        message = await self._server(known_as(method), body, call)
+        message = await self._server(call.path[1:], body, call)
         if (number := dict(call.metadata).get(REQUEST_ID)) is not None:
             call.trailers.append((REQUEST_ID, number))
         return message

@@ -10,7 +10,6 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from deployments.protocol.services import SERVICES
 from ensemble_serving.protocol.pool import POOL
 
 
@@ -19,7 +18,7 @@ class ReflectionListener:
 
     in_flight = 0
 
-    def __init__(self, services: Sequence[ServiceDescriptor] = SERVICES) -> None:
+    def __init__(self, services: Sequence[ServiceDescriptor]) -> None:
         """Set the services to describe."""
         self._names = sorted(service.full_name for service in services)
         self._server: grpc.aio.Server | None = None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from deployments.contract.errors import NotFound
+from deployments.ingress.http.documents import release
 from deployments.ingress.open_inference.ensemble import MODEL, Ensemble
 from deployments.ingress.open_inference.member import Member
-from deployments.ingress.open_inference.metadata import EXTENSIONS, SERVER, IndexEntry, ServerMetadata, release
+from deployments.ingress.open_inference.metadata import EXTENSIONS, SERVER, IndexEntry, ServerMetadata
 from deployments.ingress.open_inference.model import Model
 from deployments.ingress.service import Service
 from deployments.ingress.statistics import AllStatistics
@@ -25,7 +26,7 @@ class Catalog:
     def server(self) -> ServerMetadata:
         """The server's name, version and extensions."""
         service = self._service
-        more = ["system_shared_memory"] if service.regions.is_on else []
+        more = [name for protocol in service.protocols for name in protocol.announces(service)]
         more += [name for extension in service.extensions for name in extension.announces]
         return ServerMetadata(SERVER, release(), [*EXTENSIONS, *more])
 

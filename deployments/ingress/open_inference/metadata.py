@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import metadata
-
 import msgspec
 
-PACKAGE = "ensemble-serving"
 SERVER = "ensemble"
 # Of the model `ensemble`, whose interface it stands for.
 VERSION = "1"
 EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "parameters", "statistics")
 # The name of each datatype in a model's configuration.
 CONFIGURED = {"BYTES": "TYPE_STRING"}
-
-
-def release() -> str:
-    """The version of the server: its package's, or `0` where only its files are there."""
-    try:
-        return metadata.version(PACKAGE)
-    except metadata.PackageNotFoundError:
-        return "0"
 
 
 class TensorMetadata(msgspec.Struct, frozen=True):

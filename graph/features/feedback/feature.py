@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from deployments.contract.caller import REQUEST_IDS
-from deployments.contract.errors import UnknownRequest
 from deployments.ingress.extension import Report
-from deployments.ingress.grpc.calls import Calls
 from deployments.ingress.http.routes import Routes
 from deployments.ingress.service import Service
-from deployments.protocol.functions import FEEDBACK as FUNCTION
-from deployments.protocol.functions import SERVED_BY
 from deployments.rpc.listener import sockets
 from graph.features.feature import Feature, Site
-from graph.features.feedback import grpc, routes, seldon
-from graph.features.feedback.labels import TakesLabel
+from graph.features.feedback import routes
+from graph.features.feedback.grpc import SERVICE
+from graph.features.feedback.labels import TakesLabel, refuse
 from graph.features.feedback.metrics import FeedbackMetrics
 from graph.features.feedback.peers import Peers
 from graph.features.feedback.store import FeedbackStats, FeedbackStore
@@ -48,7 +45,7 @@ class Feedback(Feature):
             self.headers = REQUEST_IDS
             self.reports = {NAME: Report(FeedbackStats, store.figures)}
         else:
-            self.not_serving = SERVED_BY[FUNCTION]
+            self.not_serving = (SERVICE.full_name,)
         self.handles = {NAME: self._take}
 
     @classmethod
@@ -57,25 +54,13 @@ class Feedback(Feature):
         return True
 
     def routes(self, service: Service) -> Routes:
-        """`POST /feedback`, and Seldon's."""
-        if self._peers is None:
-            return {}
-        seldons = seldon.routes(service.ingress, self._peers, len(service.labels))
-        return routes.routes(service.ingress, self._peers) | seldons
-
-    def calls(self, service: Service) -> Calls:
-        """`ensemble.FeedbackService`, and Seldon's `SendFeedback`."""
-        return grpc.calls(self._take) | seldon.calls(self._take, len(service.labels))
+        """`POST /feedback`."""
+        return {} if self._peers is None else routes.routes(service.ingress, self._peers)
 
     async def check_health(self) -> None:
         """Let the other replicas find this one."""
         if self._peers is not None:
             await self._peers.listen()
-
-
-async def refuse(*_: object) -> None:
-    """Raise UnknownRequest."""
-    raise UnknownRequest("no labels are taken; configure `feedback`")
 
 
 class Remembering(Interceptor):

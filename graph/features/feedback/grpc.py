@@ -8,13 +8,27 @@ from google.protobuf.message import Message
 from deployments.contract.errors import EnsembleError, InvalidParameter
 from deployments.ingress.grpc.calls import Calls, Rpc
 from deployments.ingress.grpc.wire import max_fields
+from deployments.ingress.protocol import Protocol
+from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 from deployments.protocol import feedback_pb2 as pb
-from graph.features.feedback.labels import MAX_LABELS, TakesLabel, TrueLabel, taken
+from graph.features.feedback.labels import MAX_LABELS, TakesLabel, TrueLabel, refuse, taken
+
+SERVICE = pb.DESCRIPTOR.services_by_name["FeedbackService"]
+
+
+class FeedbackService(Protocol):
+    """Takes labels in every application; without the feature it refuses them."""
+
+    services = (SERVICE,)
+
+    def calls(self, service: Service) -> Calls:
+        """Return the one method."""
+        return calls(service.handles.get("feedback", refuse))
 
 
 def calls(take: TakesLabel) -> Calls:
-    """Make the service's one method; `take` takes the labels."""
+    """Return the service's one method; `take` takes the labels."""
 
     async def handler(request: pb.LabelRequest, call: Call) -> Message:
         errors = await taken(take, _read, request.labels, call.caller.name)
@@ -24,7 +38,7 @@ def calls(take: TakesLabel) -> Calls:
             raise errors[0]
         return pb.LabelResponse(accepted=1)
 
-    return {"Label": Rpc(handler, fields=lambda _: max_fields(MAX_LABELS))}
+    return {f"{SERVICE.full_name}/Label": Rpc(handler, fields=lambda _: max_fields(MAX_LABELS))}
 
 
 def _result(error: EnsembleError | None) -> pb.LabelResponse.Result:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from deployments.contract.caller import MAX_ID
-from deployments.contract.errors import EnsembleError, InvalidParameter
+from deployments.contract.errors import EnsembleError, InvalidParameter, UnknownRequest
 
 # Labels in one request; the highest position of an image in its request.
 MAX_LABELS, MAX_PLACE = 4096, 100_000
@@ -26,6 +26,11 @@ class TrueLabel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request_id: Annotated[str, Meta(min_length=1, max_length=MAX_ID, description="`X-Request-Id` of the answer")]
     label: Annotated[str | int, Meta(description="the class' name, or its index")]
     index: Annotated[int, Meta(ge=0, le=MAX_PLACE, description="of the image in its request")] = 0
+
+
+async def refuse(*_: object) -> None:
+    """Raise UnknownRequest."""
+    raise UnknownRequest("no labels are taken; configure `feedback`")
 
 
 async def taken(

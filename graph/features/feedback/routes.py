@@ -10,8 +10,9 @@ from starlette.responses import Response
 
 from deployments.contract.errors import AlreadyLabelled, InvalidParameter, UnknownLabel, UnknownRequest
 from deployments.contract.settings import MIB
+from deployments.ingress.error_style import AS_OBJECT
 from deployments.ingress.http import bodies
-from deployments.ingress.http.routes import AS_OBJECT, OF_ARRIVING, Route, Routes, encoded
+from deployments.ingress.http.routes import OF_ARRIVING, Route, Routes, encoded
 from deployments.ingress.ingress import Ingress
 from deployments.observe.observer import Call
 from graph.features.feedback.labels import TakesLabel, TrueLabel, taken

@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from deployments.contract.errors import ImageTooLarge
 from deployments.ingress.grpc.calls import Calls, Rpc
-from deployments.ingress.grpc.open_inference import parameters
+from deployments.ingress.open_inference.grpc import SERVICE, parameters
 from deployments.observe.observer import Call
 from ensemble_serving.protocol import inference_pb2 as pb
 from graph.features.loading.control import ModelControl
@@ -30,6 +30,6 @@ def calls(control: ModelControl) -> Calls:
         return Rpc(handler)
 
     return {
-        "RepositoryModelLoad": rpc(control.load, pb.RepositoryModelLoadResponse),
-        "RepositoryModelUnload": rpc(control.unload, pb.RepositoryModelUnloadResponse),
+        f"{SERVICE.full_name}/RepositoryModelLoad": rpc(control.load, pb.RepositoryModelLoadResponse),
+        f"{SERVICE.full_name}/RepositoryModelUnload": rpc(control.unload, pb.RepositoryModelUnloadResponse),
     }

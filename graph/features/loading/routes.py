@@ -10,8 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from deployments.contract.errors import Conflict, Forbidden, NotFound, NotReady
+from deployments.ingress.error_style import AS_TEXT
 from deployments.ingress.http import bodies
-from deployments.ingress.http.routes import AS_TEXT, OF_ARRIVING, Route, Routes, encoded
+from deployments.ingress.http.routes import OF_ARRIVING, Route, Routes, encoded
 from deployments.ingress.ingress import Ingress
 from deployments.observe.observer import Call
 from graph.features.loading.control import ModelControl

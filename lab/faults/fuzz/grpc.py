@@ -11,10 +11,10 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from deployments.protocol import seldon_pb2 as seldon
-from deployments.protocol import tensorflow_serving_pb2 as serving
-from deployments.protocol.services import SERVICES
+from deployments.ingress.protocol import services
+from ensemble_seldon import seldon_pb2 as seldon
 from ensemble_serving.protocol import inference_pb2 as inference
+from ensemble_tensorflow_serving import tensorflow_serving_pb2 as serving
 from lab.faults.fuzz import frames
 from lab.faults.fuzz.frames import varint
 from lab.faults.fuzz.images import IMAGES, photograph
@@ -40,7 +40,7 @@ class GrpcFuzzer:
 
     def __init__(self) -> None:
         """List every method and kind."""
-        methods = {f"/{service.full_name}/{method.name}": method for service in SERVICES for method in service.methods}
+        methods = {f"/{one.full_name}/{method.name}": method for one in services(None) for method in one.methods}
         self.kinds = {path: kinds(method.input_type) for path, method in methods.items()}
         self.endpoints = list(self.kinds)
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import psutil
 
+from deployments.ingress.protocol import EVERY
 from deployments.repository.repository import DEFAULT_ROOT
 from ensemble_serving.transports import Request, once
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
@@ -33,7 +34,6 @@ WITH_KEY, WITHOUT_KEY = (8, 64e6), (2, 16e6)
 ATTEMPTS = 3
 # How long the server is watched after an answer, and at rest.
 AFTER_S, REST_S = 0.15, 5.0
-SERVICES = ("open_inference", "tensorflow_serving", "health", "feedback", "seldon")
 # The memory of a request is given back after it, so that the next one's is seen as growth.
 GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
 # The server's processes whose end is a failure; a decoding process is replaced after an image has ended it.
@@ -218,8 +218,7 @@ def fuzzed(placement: Placement, folder: Path) -> Iterator[tuple[Runner, str]]:
             # A replica that comes or goes by itself would look like one that died.
             options.pop("autoscaling_config", None)
             options["num_replicas"] = 1
-        adders = [f"deployments.protocol.services.add_{each}" for each in SERVICES]
-        config["grpc_options"]["grpc_servicer_functions"] = adders
+        config["grpc_options"]["grpc_servicer_functions"] = [EVERY]
         args = application["args"]
         args["feedback"] = {}
         args["access"] = {"keys": str(keys), "operators": ["fuzzer"]}

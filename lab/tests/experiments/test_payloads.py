@@ -36,7 +36,7 @@ def test_the_server_takes_seldon_s_forms(form, count):
     else:
         assert request.path == PREDICT
         context = Context()
-        asyncio.run(GrpcServer(door.service)("SeldonPredict", request.body, context))
+        asyncio.run(GrpcServer(door.service)("seldon.protos.Seldon/Predict", request.body, context))
         assert context.code == grpc.StatusCode.OK
     if form.of == "jpeg":
         assert sorted(door.images) == sorted(content)

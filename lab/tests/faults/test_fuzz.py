@@ -14,7 +14,7 @@ import pytest
 from deployments.contract.errors import EnsembleError
 from deployments.contract.preprocessing import Preprocessing
 from deployments.ingress.http import documents
-from deployments.protocol.services import SERVICES, known_as, types
+from deployments.ingress.protocol import services
 from deployments.transformer import decoding
 from deployments.transformer.transformer import TransformerSettings
 from lab.faults.fuzz import images
@@ -88,8 +88,7 @@ def test_another_name_of_a_path_is_asked_as_that_is(document):
 
 def test_every_method_of_grpc_is_covered():
     covered = set(GrpcFuzzer().endpoints)
-    assert covered == {f"/{service.full_name}/{method.name}" for service in SERVICES for method in service.methods}
-    assert {known_as(method) for service in SERVICES for method in service.methods} == set(types())
+    assert covered == {f"/{one.full_name}/{method.name}" for one in services(None) for method in one.methods}
 
 
 def test_every_family_has_its_share_and_every_endpoint_its_turn(corpus, small):

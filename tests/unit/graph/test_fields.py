@@ -261,6 +261,11 @@ def placed_features(args):
     return [each.feature for each in build(args)._bound_deployment.init_args[0].build.args[2]]
 
 
+def placed_protocols(args):
+    """The protocols of the application besides the installed ones."""
+    return build(args)._bound_deployment.init_args[0].protocols
+
+
 def pinned(args):
     config = parse(args)
     return pinning(config, "Ingress"), pinning(config, config.members[0].name)
@@ -304,6 +309,7 @@ MADE = {
         "cpus": ({"cpus": [0]}, pinned),
         "edges": ({"edges": "handle"}, placed, one(placement="separate")),
         "front": ({"front": "serve"}, takes),
+        "protocols": ({"protocols": ["deployments.ingress.grpc.health:Health"]}, placed_protocols),
         "features": ({"features": {"graph.features.feature:Feature": {}}}, placed_features),
     },
     "TransformerConfig": {
@@ -370,8 +376,8 @@ TESTED = {
             *("version", "timeout_ms", "max_batch_size", "retries", "break_after"),
             *("token_file", "ca_file", "cert_file", "key_file"),
         ],
-        "TensorFlowServing": ["signature_name"],
     },
+    "packages/plugins/tensorflow-serving": {"TensorFlowServing": ["signature_name"]},
     "graph/pipeline": {"QuorumSettings": ["patience_ms"]},
     "graph/features/cascade": {
         "AuditSettings": ["share", "at_most", "tighten"],
@@ -464,7 +470,8 @@ def test_a_start_shows_the_field(root, schema, name):
 
 @pytest.mark.parametrize("folder", TESTED)
 def test_a_test_names_the_field(folder):
-    source = "\n".join(file.read_text() for file in (UNIT / folder).rglob("test_*.py") if file != Path(__file__))
+    tests = (ROOT / folder if folder.startswith("packages") else UNIT / folder).rglob("test_*.py")
+    source = "\n".join(file.read_text() for file in tests if file != Path(__file__))
     assert [name for _, name in listed_in(TESTED[folder]) if name not in source] == []
 
 
@@ -562,7 +569,11 @@ SERVE_CASES = {
 SERVICES_CASES = [
     ({"grpc_options": {"grpc_servicer_functions": ["mine.add"]}}, {}, "forwards to no other service"),
     ({"grpc_options": {"grpc_servicer_functions": [FUNCTION("feedback")]}}, {}, "every label is refused"),
-    ({"grpc_options": {"grpc_servicer_functions": [FUNCTION("seldon")]}}, {"front": "serve"}, "can't tell Seldon's"),
+    (
+        {"grpc_options": {"grpc_servicer_functions": [FUNCTION("seldon")]}},
+        {"front": "serve"},
+        "finds a method by its name alone",
+    ),
 ]
 
 
@@ -621,6 +632,30 @@ def test_an_option_that_can_not_act_is_told(root, field):
 def test_services_that_can_not_be_served_are_told(root, serve, args, what):
     [found] = told(root, args, serve)
     assert what in found
+
+
+def test_services_of_a_package_that_is_not_installed_are_told(root, without_plugins):
+    for front in ("direct", "serve"):
+        [found] = told(root, {"front": front}, {"grpc_options": {"grpc_servicer_functions": [FUNCTION("seldon")]}})
+        assert "seldon is part of ensemble-seldon, which is not installed here; pip install" in found
+
+
+@pytest.mark.parametrize(
+    ("args", "package"),
+    [
+        (far(kind="tensorflow_serving"), "ensemble-tensorflow-serving"),
+        ({"ingress": {"shared_memory_prefix": "mine"}}, "ensemble-shared-memory"),
+    ],
+)
+def test_an_argument_of_a_package_that_is_not_installed_is_told(root, args, package, without_plugins):
+    [found] = told(root, args)
+    assert f"is part of {package}, which is not installed here; pip install" in found
+
+
+def test_a_protocol_that_is_none_is_told(root):
+    [found] = told(root, {"protocols": ["graph.config:EnsembleConfig"]})
+    assert "protocols: " in found
+    assert "is no subclass of deployments.ingress.protocol.Protocol" in found
 
 
 @pytest.mark.parametrize("given", [None, 5, {}])

@@ -116,9 +116,9 @@ async def inputs(kind: str, url: str, model: str, key: str, ca_file: Path | None
         ScriptError: the server is not there, or has no such model.
     """
     from deployments.members.open_inference import OpenInference as OpenInferenceMember
-    from deployments.members.tensorflow_serving import TensorFlowServing as TensorFlowServingMember
     from deployments.remote.endpoints import resolve
     from deployments.remote.errors import CallError, Unavailable
+    from ensemble_tensorflow_serving.member import TensorFlowServing as TensorFlowServingMember
 
     member = OpenInferenceMember if kind == OPEN_INFERENCE else TensorFlowServingMember
     # Its bearer token is known already.
@@ -237,7 +237,7 @@ class TensorFlowServing(TensorProtocol):
         )
 
     def _message(self, tensors: Sequence[Tensor]) -> Request:
-        from deployments.protocol import tensorflow_serving_pb2 as pb
+        from ensemble_tensorflow_serving import tensorflow_serving_pb2 as pb
 
         message = pb.PredictRequest(model_spec=pb.ModelSpec(name=self.model, signature_name=SIGNATURE))
         for tensor in tensors:

@@ -5,12 +5,12 @@ from email.parser import BytesParser
 import numpy as np
 import pytest
 
-from deployments.protocol import tensorflow_serving_pb2 as tf
 from ensemble_capacity.load.protocols import Classify, chosen
 from ensemble_capacity.load.tensors import Input, OpenInference, TensorFlowServing, filled
 from ensemble_serving.protocol import inference_pb2 as pb
 from ensemble_serving.transports import connect
 from ensemble_serving.url import parsed
+from ensemble_tensorflow_serving import tensorflow_serving_pb2 as tf
 from scripts.errors import ScriptError
 from tests import pictures
 from tests.local_servers import GrpcServer, HttpServer, Reply

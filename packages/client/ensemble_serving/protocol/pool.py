@@ -39,7 +39,8 @@ def define(path: str, module: dict[str, Any]) -> FileDescriptor:
     folder = Path(path).parent
     _add(folder)
     name = Path(path).stem.removesuffix("_pb2")
-    file = POOL.FindFileByName(f"{folder.parent.name}/{folder.name}/{name}.proto")
+    # A file is named by its path from the folder that it was compiled in.
+    file = POOL.FindFileByName(next(each.name for each in FILES if each.name.endswith(f"{folder.name}/{name}.proto")))
     module.update({name: GetMessageClass(message) for name, message in file.message_types_by_name.items()})
     for enumeration in file.enum_types_by_name.values():
         module.update({value.name: value.number for value in enumeration.values})

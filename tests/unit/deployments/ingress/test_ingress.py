@@ -23,7 +23,7 @@ from deployments.ingress.ingress import Ingress
 from deployments.ingress.settings import IngressSettings
 from deployments.ingress.throughput import ThroughputEstimator
 from deployments.observe.observer import Observer
-from deployments.observe.tracing import Tracing
+from deployments.observe.tracing import Trace, Tracing, continue_trace
 from deployments.transformer.decoding import decode, read_header
 from deployments.transformer.transformer import TransformerSettings
 from tests import pictures
@@ -67,6 +67,13 @@ async def test_answers_and_errors_keep_their_order():
     outcomes = await door.classify([b"a", b"bad", b"c"])
     assert [label(outcomes[0]), label(outcomes[2])] == ["a", "c"]
     assert isinstance(outcomes[1], InvalidImage)
+
+
+async def test_a_call_that_is_not_observed_has_a_trace_of_its_own():
+    """Between processes the trace's parent has a length that is fixed."""
+    door, graph = ingress()
+    await door.classify([b"a"], trace=Trace(""))
+    assert len(graph.items[0].trace_parent) == len(continue_trace(None))
 
 
 async def test_an_image_does_not_wait_for_all_images_of_an_earlier_request(monkeypatch):

@@ -11,8 +11,8 @@ from deployments.contract.errors import InvalidParameter, Overloaded
 from deployments.ingress.grpc.server import GrpcServer
 from deployments.ingress.open_inference import tensors
 from deployments.ingress.open_inference.model import succeeded
-from deployments.protocol import tensorflow_serving_pb2 as tf
 from ensemble_serving.protocol import inference_pb2 as pb
+from ensemble_tensorflow_serving import tensorflow_serving_pb2 as tf
 from tests.door import Door
 from tests.unit.deployments.ingress.grpc.test_server import Context, infer
 
@@ -58,11 +58,11 @@ async def test_the_image_of_a_context_is_classified_once_over_grpc():
     for _ in range(9):
         given.examples.add()
     given.examples.add().features.feature["image"].bytes_list.value.append(b"")
-    code, _, answer = await call(door, "Classify", request)
+    code, _, answer = await call(door, "tensorflow.serving.PredictionService/Classify", request)
     assert (code, len(answer.result.classifications)) == (grpc.StatusCode.OK, 10)
     assert sorted(door.images) == [b"", IMAGE]
     given.context.Clear()
-    code, details, _ = await call(door, "Classify", request)
+    code, details, _ = await call(door, "tensorflow.serving.PredictionService/Classify", request)
     assert (code, "exactly one input" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
 
 
@@ -72,7 +72,7 @@ async def test_examples_are_counted_before_they_are_copied(peak):
     given.context.features.feature["image"].bytes_list.value.append(IMAGE)
     for _ in range(300):
         given.examples.add()
-    code, details, _ = await call(door, "Classify", request)
+    code, details, _ = await call(door, "tensorflow.serving.PredictionService/Classify", request)
     assert (code, "holds 1 to 64 images; this one has 300" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
     assert peak() < MOST_BYTES
     assert door.images == []
@@ -104,7 +104,7 @@ async def test_an_output_is_asked_for_once(names, hint):
     door, request = Door(), infer(b"a")
     for name in names:
         request.outputs.add(name=name)
-    code, details, _ = await call(door, "ModelInfer", request)
+    code, details, _ = await call(door, "inference.GRPCInferenceService/ModelInfer", request)
     assert (code, hint in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
     assert door.images == []
 
@@ -123,7 +123,7 @@ async def test_inputs_are_counted_before_they_are_listed(peak):
     request = pb.ModelInferRequest(model_name="ensemble")
     for _ in range(1000):
         request.inputs.add()
-    code, details, _ = await call(Door(), "ModelInfer", request)
+    code, details, _ = await call(Door(), "inference.GRPCInferenceService/ModelInfer", request)
     assert (code, "it has 1000" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
     assert peak() < MOST_BYTES
 

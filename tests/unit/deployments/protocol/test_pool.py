@@ -3,7 +3,8 @@ import sys
 
 SCRIPT = """
 from google.protobuf import descriptor_pool
-from deployments.protocol import feedback_pb2, tensorflow_serving_pb2
+from deployments.protocol import feedback_pb2
+from ensemble_tensorflow_serving import tensorflow_serving_pb2
 from ensemble_serving.protocol import inference_pb2, pool
 
 default = descriptor_pool.Default()

@@ -11,8 +11,9 @@ import numpy as np
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from google.protobuf.message_factory import GetMessageClass
 
-from deployments.protocol.services import OPEN_INFERENCE, types
+from deployments.ingress.open_inference.grpc import SERVICE
 from ensemble_serving.protocol import inference_pb2 as pb
 
 UNIFORM = np.full(4, 0.25, np.float32)
@@ -47,11 +48,13 @@ class StandIn:
         methods = {name: getattr(self, name) for name in vars(type(self)) if name[0].isupper()}
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(
-                method, types()[name][0].FromString, lambda answer: answer.SerializeToString()
+                method,
+                GetMessageClass(SERVICE.methods_by_name[name].input_type).FromString,
+                lambda answer: answer.SerializeToString(),
             )
             for name, method in methods.items()
         }
-        self.server.add_registered_method_handlers(OPEN_INFERENCE.full_name, handlers)
+        self.server.add_registered_method_handlers(SERVICE.full_name, handlers)
         if key is None:
             port = self.server.add_insecure_port(f"{host}:{port}")
         else:

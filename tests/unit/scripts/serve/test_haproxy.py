@@ -17,7 +17,9 @@ import httpx
 import psutil
 import pytest
 
+from deployments.ingress.error_style import ErrorStyle
 from deployments.ingress.listeners import slot
+from deployments.ingress.protocol import Protocol, resolve
 from ensemble_serving.protocol import inference_pb2 as pb
 from scripts.errors import ScriptError
 from scripts.serve import haproxy
@@ -133,6 +135,20 @@ def is_said(told, path, code, words):
 def is_refusal_to_come_again(answer, path="/"):
     is_refusal = is_said(answer.json(), path, "not_ready", haproxy.DOWN)
     return is_refusal and (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
+class Quoting(Protocol):
+    """A protocol whose errors have what is special in HAProxy's configuration."""
+
+    prefix, style = "/quoting", ErrorStyle(dict, lambda error: {"it's": f"100 % of %[src] {error.code}"})
+
+
+def test_haproxy_answers_in_the_form_of_whichever_protocol_a_path_is_of(folder):
+    with Front(folder, protocols=[*resolve(), Quoting]) as front:
+        answers = {path: httpx.get(f"http://127.0.0.1:{front.http}{path}") for path in ("/quoting/a", "/classify")}
+    assert {each.status_code for each in answers.values()} == {503}
+    assert answers["/quoting/a"].json() == {"it's": "100 % of %[src] not_ready"}
+    assert is_refusal_to_come_again(answers["/classify"], "/classify")
 
 
 def refused(stub):

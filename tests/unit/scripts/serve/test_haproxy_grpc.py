@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import grpc
 import pytest
 
+from deployments.ingress import protocol
 from deployments.ingress.listeners import slot
 from deployments.ingress.listeners.grpc import GrpcListener
 from ensemble_serving.protocol import inference_pb2 as pb
@@ -40,7 +41,7 @@ async def serving(folder, handler=None):
     """HAProxy, and the listener behind it."""
     with Front(folder) as fronted:
         handler, place = handler or Answering(), slot.take(folder)
-        listener = GrpcListener(handler, lambda: MOST)
+        listener = GrpcListener(handler, lambda: MOST, protocol.services(None))
         await listener.open(place.path("grpc"))
         place.open()
         try:
@@ -208,7 +209,7 @@ async def test_a_message_comes_whole_and_its_answer_too(folder):
     body = bytes(range(256)) * 100_000
 
     async def answer(name, body, call):
-        assert name == "ModelInfer"
+        assert name == "inference.GRPCInferenceService/ModelInfer"
         call.set_trailing_metadata([("one", "1")])
         return pb.ModelInferResponse(id=dict(call.invocation_metadata())["given"], raw_output_contents=[body])
 

@@ -8,11 +8,11 @@ import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
+from deployments.ingress import protocol
 from deployments.ingress.access import Access
 from deployments.ingress.grpc.server import MOST_HELD, GrpcServer
 from deployments.ingress.rejection_pacer import LEAST_PACE, RejectionPacer
 from deployments.protocol import services
-from deployments.protocol.services import SERVICES
 from ensemble_serving.protocol import inference_pb2 as pb
 from tests.door import Door
 
@@ -44,7 +44,7 @@ def infer(*images):
 
 async def status(server, request):
     context = Context()
-    await server("ModelInfer", request.SerializeToString(), context)
+    await server("inference.GRPCInferenceService/ModelInfer", request.SerializeToString(), context)
     return context.code, context.details.partition(":")[0]
 
 
@@ -75,7 +75,7 @@ async def test_a_call_takes_the_place_that_becomes_free_while_its_refusal_waits(
     assert await status(server, infer(bytes(MOST_HELD))) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "overloaded")
     context = Context()
     # Nor is it decoded: these bytes are no message.
-    await server("ModelInfer", b"\xff" * (MOST_HELD + 1), context)
+    await server("inference.GRPCInferenceService/ModelInfer", b"\xff" * (MOST_HELD + 1), context)
     assert context.details.startswith("overloaded")
     assert refusals.held == 1
     freed.set()
@@ -87,7 +87,7 @@ async def test_what_tells_of_the_server_is_never_held(full):
     _, server, refusals, _ = full
     for _ in range(round(LEAST_PACE) + 2):
         context = Context()
-        answer = await server("ServerReady", b"", context)
+        answer = await server("inference.GRPCInferenceService/ServerReady", b"", context)
         assert answer.ready
     assert refusals.held == 0
 
@@ -97,12 +97,19 @@ async def test_without_a_key_nothing_is_decoded(tmp_path):
     service = replace(Door().service, access=Access(tmp_path / "keys"))
     context = Context()
     # Bytes that are no message, and more of them than a request may have.
-    await GrpcServer(service)("ModelInfer", b"\xff" * 33 * 2**20, context)
+    await GrpcServer(service)("inference.GRPCInferenceService/ModelInfer", b"\xff" * 33 * 2**20, context)
     assert (context.code, context.details.partition(":")[0]) == (grpc.StatusCode.UNAUTHENTICATED, "unauthenticated")
 
 
 @pytest.mark.parametrize(
-    "method", ["ModelInfer", "Predict", "SeldonPredict", "SeldonSendFeedback", "ModelReady", "Label", "List"]
+    "method",
+    [
+        *(f"inference.GRPCInferenceService/{each}" for each in ("ModelInfer", "ModelReady")),
+        "tensorflow.serving.PredictionService/Predict",
+        *(f"seldon.protos.Seldon/{each}" for each in ("Predict", "SendFeedback")),
+        "ensemble.FeedbackService/Label",
+        "grpc.health.v1.Health/List",
+    ],
 )
 async def test_every_method_bounds_bytes_and_fields(method):
     server = GrpcServer(Door(max_request_bytes=200_000).service)
@@ -112,19 +119,20 @@ async def test_every_method_bounds_bytes_and_fields(method):
         assert (context.code, context.details.partition(":")[0]) == (grpc.StatusCode.INVALID_ARGUMENT, code)
 
 
-@pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.name)
-def test_messages_reach_the_servicer_as_bytes(service):
-    handlers = {}
+def test_messages_reach_the_servicer_as_bytes():
+    """Serve's server gets every service that its proxy can serve."""
+    added = {}
 
     class Server:
         def add_generic_rpc_handlers(self, _):
             pass
 
         def add_registered_method_handlers(self, name, methods):
-            handlers[name] = methods
+            added[name] = methods
 
-    services._add(service, Mock(), Server())
-    assert all(handler.request_deserializer is None for handler in handlers[service.full_name].values())
+    services.add_all(Mock(), Server())
+    assert added.keys() == {each.full_name for each in protocol.services(None)} - {"seldon.protos.Seldon"}
+    assert all(each.request_deserializer is None for methods in added.values() for each in methods.values())
 
 
 async def test_a_place_for_an_output_that_is_not_there_is_refused_before_the_work():
@@ -141,7 +149,9 @@ async def test_health_says_what_is_served_and_on():
 
     async def health(name):
         context = Context()
-        answer = await server("Check", HealthCheckRequest(service=name).SerializeToString(), context)
+        answer = await server(
+            "grpc.health.v1.Health/Check", HealthCheckRequest(service=name).SerializeToString(), context
+        )
         return context.code, answer.status
 
     assert await health("") == (grpc.StatusCode.OK, HealthCheckResponse.SERVING)
@@ -155,7 +165,9 @@ async def test_health_says_what_is_served_and_on():
 async def test_a_key_that_is_shown_twice_is_refused():
     """A proxy before the server may have looked at the other one."""
     context = Context(("authorization", "Bearer one"), ("authorization", "Bearer two"))
-    await GrpcServer(Door().service)("ModelInfer", infer(b"one").SerializeToString(), context)
+    await GrpcServer(Door().service)(
+        "inference.GRPCInferenceService/ModelInfer", infer(b"one").SerializeToString(), context
+    )
     assert context.code == grpc.StatusCode.INVALID_ARGUMENT
     assert "'authorization' comes 2 times" in context.details
 
@@ -163,6 +175,6 @@ async def test_a_key_that_is_shown_twice_is_refused():
 async def test_an_image_is_typed_or_raw():
     request, context, door = infer(b"one"), Context(), Door()
     request.raw_input_contents.append(b"\3\0\0\0two")
-    await GrpcServer(door.service)("ModelInfer", request.SerializeToString(), context)
+    await GrpcServer(door.service)("inference.GRPCInferenceService/ModelInfer", request.SerializeToString(), context)
     assert (context.code, door.images) == (grpc.StatusCode.INVALID_ARGUMENT, [])
     assert "in several forms" in context.details

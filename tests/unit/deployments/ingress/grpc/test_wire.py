@@ -7,8 +7,9 @@ from google.protobuf.message import DecodeError
 
 from deployments.contract.errors import ImageTooLarge, InvalidParameter
 from deployments.ingress.grpc import wire
-from deployments.protocol import feedback_pb2, tensorflow_serving_pb2
+from deployments.protocol import feedback_pb2
 from ensemble_serving.protocol import inference_pb2
+from ensemble_tensorflow_serving import tensorflow_serving_pb2
 from graph.features.feedback.labels import MAX_LABELS
 
 INFER, CLASSIFY, LABEL = (

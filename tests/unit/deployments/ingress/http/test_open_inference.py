@@ -76,11 +76,11 @@ def test_the_document_groups_paths_by_protocol():
     assert tags["/v1/models/ensemble:predict"] == ["TensorFlow Serving's API"]
 
 
-def test_the_document_leaves_out_what_is_off():
+def test_the_document_leaves_out_what_is_off(tmp_path, monkeypatch):
+    monkeypatch.setattr("ensemble_shared_memory.protocol.sockets", lambda *_: tmp_path)
     document = json.loads(Door().answer("/openapi.json", method="GET").body)
     assert not [path for path in document["paths"] if "systemsharedmemory" in path or "/load" in path]
-    door = Door()
-    door.service.regions._folder = door.service.regions._prefix = lambda: "on"
+    door = Door(shared_memory_prefix="on")
     document = json.loads(door.answer("/openapi.json", method="GET").body)
     assert "/v2/systemsharedmemory/status" in document["paths"]
 

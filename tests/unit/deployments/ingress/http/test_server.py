@@ -2,12 +2,16 @@
 
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
+from deployments.contract.errors import ConfigurationError
 from deployments.contract.hosts import HOST_SETTING, RAY_METRICS_SETTING
-from deployments.ingress.http.routes import pattern
-from deployments.ingress.http.server import FORWARDED_PROTOCOL
+from deployments.ingress.classify import Classify
+from deployments.ingress.http.routes import Route, plain
+from deployments.ingress.http.server import FORWARDED_PROTOCOL, HttpServer
+from deployments.ingress.protocol import Protocol
 from deployments.ingress.rejection_pacer import RejectionPacer
 from tests.door import OBSERVER, Door
 
@@ -123,9 +127,36 @@ def test_the_404_of_metrics_names_where_they_are(environment, told, monkeypatch)
 
 
 def test_a_name_in_a_path_is_that_name_and_no_pattern():
-    found = pattern("/v2/models/net.1/{rest}")
-    assert found.fullmatch("/v2/models/net.1/a%41").groupdict() == {"rest": "a%41"}
-    assert found.fullmatch("/v2/models/net-1/infer") is None
+    class Named(Protocol):
+        def routes(self, service):
+            async def answer(request, call):
+                return plain(request.path_params)
+
+            return {"/net.1/{rest}": Route("GET", answer, "")}
+
+    door = Door()
+    door._http = HttpServer(replace(door.service, protocols=[Named()]))
+    assert door.ask("/net.1/a%41", method="GET") == (200, {"rest": "a%41"})
+    assert door.ask("/net-1/infer", method="GET")[0] == 404
+
+
+def test_two_protocols_with_one_path_are_refused():
+    with pytest.raises(ConfigurationError, match="two protocols or features bring /classify"):
+        HttpServer(replace(Door().service, protocols=[Classify(), Classify()]))
+
+
+@pytest.mark.parametrize(
+    ("path", "package"),
+    [
+        ("/v1/models/ensemble:predict", "ensemble-tensorflow-serving"),
+        ("/api/v1.0/predictions", "ensemble-seldon"),
+        ("/v2/systemsharedmemory/status", "ensemble-shared-memory"),
+    ],
+)
+def test_a_path_of_a_package_that_is_not_installed_says_which(path, package, without_plugins):
+    status, told = Door().ask(path, method="GET")
+    assert status == 404
+    assert f"is part of {package}, which is not installed here; pip install " in json.dumps(told)
 
 
 @pytest.mark.parametrize("name", ["Authorization", "Content-Type", "Inference-Header-Content-Length"])

@@ -9,12 +9,13 @@ import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from deployments.ingress.grpc.server import GrpcServer
 from deployments.ingress.listeners.grpc import BESIDES, GrpcListener
 from deployments.ingress.listeners.grpc_call import GrpcCall
 from deployments.ingress.listeners.reflection import ReflectionListener
-from deployments.protocol.functions import SERVED_BY
-from deployments.protocol.services import SERVICES, listed
+from deployments.ingress.protocol import FUNCTION, functions, services
 from ensemble_serving.protocol import inference_pb2 as pb
+from tests.door import Door
 
 HEAD = b"POST /inference.GRPCInferenceService/ServerLive HTTP/1.1\r\ncontent-length: %d\r\n\r\n"
 
@@ -27,7 +28,7 @@ async def answered(path, *bodies):
         got.append(body)
         return pb.ServerLiveResponse(live=True)
 
-    listener = GrpcListener(answer, lambda: 1000)
+    listener = GrpcListener(answer, lambda: 1000, services(None))
     await listener.open(path)
     reader, writer = await asyncio.open_unix_connection(path)
     heads = []
@@ -64,7 +65,7 @@ async def test_what_is_not_one_plain_message_is_refused(tmp_path, body, status):
 
 
 async def test_what_is_no_http_ends_the_connection(tmp_path):
-    listener = GrpcListener(None, lambda: 1000)
+    listener = GrpcListener(None, lambda: 1000, services(None))
     await listener.open(tmp_path / "s")
     reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
     writer.write(b"nothing\r\n\r\n")
@@ -79,7 +80,7 @@ CHUNKED = b"POST /inference.GRPCInferenceService/ServerLive HTTP/1.1\r\nmine: 1\
 @asynccontextmanager
 async def connected(path, answer, most=lambda: 1000):
     """A connection to a listener."""
-    listener = GrpcListener(answer, most)
+    listener = GrpcListener(answer, most, services(None))
     await listener.open(path)
     reader, writer = await asyncio.open_unix_connection(path)
     try:
@@ -204,19 +205,19 @@ def described(path):
 
 
 async def test_reflection_describes_every_service(tmp_path):
-    listener = ReflectionListener()
+    listener = ReflectionListener(services(None))
     await listener.open(tmp_path / "grpc.sock")
     try:
-        services = await asyncio.to_thread(described, tmp_path / "grpc.sock")
+        found = await asyncio.to_thread(described, tmp_path / "grpc.sock")
     finally:
         await listener.close()
-    assert services.pop("grpc.reflection.v1alpha.ServerReflection") == {"ServerReflectionInfo"}
-    assert services == {service.full_name: {method.name for method in service.methods} for service in SERVICES}
+    assert found.pop("grpc.reflection.v1alpha.ServerReflection") == {"ServerReflectionInfo"}
+    assert found == {each.full_name: {method.name for method in each.methods} for each in services(None)}
 
 
 async def test_what_the_list_leaves_out_is_neither_served_nor_described(tmp_path):
-    services = listed(["deployments.protocol.services.add_health"])
-    listener, reflection = GrpcListener(None, lambda: 1000, services), ReflectionListener(services)
+    health = services([FUNCTION.format("health")])
+    listener, reflection = GrpcListener(None, lambda: 1000, health), ReflectionListener(health)
     call = GrpcCall("/inference.GRPCInferenceService/ServerLive", [], 1000)
     assert await listener._answer(call) is None
     assert call.code is grpc.StatusCode.UNIMPLEMENTED
@@ -230,7 +231,25 @@ async def test_what_the_list_leaves_out_is_neither_served_nor_described(tmp_path
 
 
 def test_without_a_list_every_service_is_served_and_an_empty_one_has_none():
-    assert listed(None) == SERVICES
-    assert listed([]) == ()
-    assert {each.full_name for each in SERVICES} == {name for names in SERVED_BY.values() for name in names}
-    assert all(hasattr(import_module(place), name) for place, _, name in (each.rpartition(".") for each in SERVED_BY))
+    every = services(None)
+    assert len(every) >= 6
+    assert services([]) == ()
+    assert {each for name in functions() for each in services([name])} == set(every)
+    assert all(hasattr(import_module(place), name) for place, _, name in (each.rpartition(".") for each in functions()))
+
+
+async def test_a_call_of_a_package_that_is_not_installed_says_which(without_plugins):
+    listener = GrpcListener(None, lambda: 1000, services(None))
+    call = GrpcCall("/seldon.protos.Seldon/Predict", [], 1000)
+    assert await listener._answer(call) is None
+    assert call.code is grpc.StatusCode.UNIMPLEMENTED
+    assert "seldon is part of ensemble-seldon, which is not installed here; pip install " in call.details
+
+
+async def test_a_method_whose_package_is_not_installed_says_which(without_plugins):
+    listener = GrpcListener(GrpcServer(Door().service), lambda: 1000, services(None))
+    call = GrpcCall("/inference.GRPCInferenceService/SystemSharedMemoryStatus", [], 1000)
+    call.body = bytearray(5)
+    await listener._answer(call)
+    assert call.code is grpc.StatusCode.UNIMPLEMENTED
+    assert "is part of ensemble-shared-memory" in call.details

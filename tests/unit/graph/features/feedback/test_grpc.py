@@ -14,7 +14,9 @@ from tests.unit.graph.features.feedback.told import Told
 
 
 async def label(take, *labels, by=ANYONE):
-    return await calls(take)["Label"].handler(pb.LabelRequest(labels=labels), Call(Trace(""), by))
+    return await calls(take)["ensemble.FeedbackService/Label"].handler(
+        pb.LabelRequest(labels=labels), Call(Trace(""), by)
+    )
 
 
 def true(request_id="r", **more):

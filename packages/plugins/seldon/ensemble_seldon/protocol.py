@@ -1,0 +1,30 @@
+"""Seldon's v1 API as a protocol of the server."""
+
+from __future__ import annotations
+
+from deployments.ingress.grpc.calls import Calls
+from deployments.ingress.http.routes import Routes
+from deployments.ingress.protocol import Protocol
+from deployments.ingress.service import Service
+from ensemble_seldon import feedback, grpc, http
+from graph.features.feedback.labels import refuse
+
+
+class Seldon(Protocol):
+    """Takes images and true labels; the labels only where the feature `feedback` is on."""
+
+    prefix, style = http.PREFIX, http.AS_STATUS
+    services = (grpc.SELDON,)
+    # TensorFlow Serving's `PredictionService` has a `Predict`, too.
+    behind_serve = False
+    large = (f"{grpc.SELDON.full_name}/Predict", f"{grpc.SELDON.full_name}/SendFeedback")
+
+    def routes(self, service: Service) -> Routes:
+        """Return the paths for images and for labels."""
+        take, is_on = service.handles.get("feedback", refuse), not service.not_serving
+        return http.routes(service) | feedback.routes(service.ingress, take, len(service.labels), is_on)
+
+    def calls(self, service: Service) -> Calls:
+        """Return the methods for images and for labels."""
+        take = service.handles.get("feedback", refuse)
+        return grpc.calls(service) | feedback.calls(take, len(service.labels))

@@ -1,0 +1,1 @@
+"""System shared memory, an extension of the Open Inference Protocol."""

@@ -1,0 +1,1 @@
+"""TensorFlow Serving's API: the ensemble as a servable, over REST and gRPC."""

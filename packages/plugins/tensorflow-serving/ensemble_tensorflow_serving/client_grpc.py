@@ -1,0 +1,111 @@
+"""A client of TensorFlow Serving's API by gRPC.
+
+Source: https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from deployments.contract.payload import Images
+from deployments.remote.client import Output
+from deployments.remote.errors import InvalidResponse
+from deployments.remote.grpc_client import GrpcClient
+from deployments.remote.open_inference_grpc import check_datatype
+from deployments.tensors import BYTES, PIXELS, Binding, IncompatibleModel, ModelMetadata, Tensor
+from ensemble_tensorflow_serving import tensorflow_serving_pb2 as pb
+
+if TYPE_CHECKING:
+    from ensemble_tensorflow_serving.member import TensorFlowServing
+
+SIGNATURES = "signature_def"
+# TensorFlow's data types by their names in the Open Inference Protocol.
+TYPES = {"FP32": pb.DT_FLOAT, "FP64": pb.DT_DOUBLE, "UINT8": pb.DT_UINT8, BYTES: pb.DT_STRING, "FP16": pb.DT_HALF}
+NAMES: dict[int, str] = {number: name for name, number in TYPES.items()}
+
+
+class TensorFlowGrpc(GrpcClient):
+    """Calls one endpoint of a server."""
+
+    service = "tensorflow.serving.PredictionService"
+
+    def __init__(self, config: TensorFlowServing, ip: str, max_scores: int) -> None:
+        """See `GrpcClient`."""
+        super().__init__(config, ip, max_scores)
+        self._signature = config.signature_name
+
+    def _spec(self) -> pb.ModelSpec:
+        spec = pb.ModelSpec(name=self._config.model_name)
+        version = self._config.version
+        if version is not None and version.isdecimal():
+            spec.version.value = int(version)
+        elif version is not None:
+            spec.version_label = version
+        return spec
+
+    async def describe(self, timeout_s: float) -> ModelMetadata:
+        """See `Client.describe`."""
+        request = pb.GetModelMetadataRequest(model_spec=self._spec(), metadata_field=[SIGNATURES])
+        described = await self._call("GetModelMetadata", request, pb.GetModelMetadataResponse, timeout_s)
+        try:
+            signatures = pb.SignatureDefMap.FromString(described.metadata[SIGNATURES].value)
+        except DecodeError as err:
+            raise InvalidResponse("the metadata can't be read") from err
+        return signature_metadata(signatures, self._signature, _version(described.model_spec))
+
+    async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
+        """See `Client.infer`."""
+        request = pb.PredictRequest(model_spec=self._spec(), output_filter=[binding.output])
+        request.model_spec.signature_name = self._signature
+        tensor = request.inputs[binding.input.name]
+        tensor.dtype = TYPES[binding.input.datatype]
+        for extent in images.shape if isinstance(images, np.ndarray) else (len(images),):
+            tensor.tensor_shape.dim.add(size=extent)
+        if isinstance(images, np.ndarray):
+            tensor.tensor_content = images.tobytes()
+        else:
+            tensor.string_val.extend(images)
+        response = await self._call("Predict", request, pb.PredictResponse, timeout_s, headers)
+        if binding.output not in response.outputs:
+            names = sorted(response.outputs)[:8]
+            raise InvalidResponse(f"the response has the outputs {names}; {binding.output!r} was expected")
+        return Output(_values(response.outputs[binding.output]), _version(response.model_spec))
+
+
+def signature_metadata(signatures: pb.SignatureDefMap, name: str, version: str) -> ModelMetadata:
+    """The tensors of one of a model's signatures; raises IncompatibleModel if the model does not have it."""
+    if name not in signatures.signature_def:
+        raise IncompatibleModel(f"the model has no signature {name!r} but {sorted(signatures.signature_def)[:8]}")
+    signature = signatures.signature_def[name]
+    inputs, outputs = (
+        [_tensor(*each) for each in tensors.items()] for tensors in (signature.inputs, signature.outputs)
+    )
+    return ModelMetadata(inputs, outputs, version)
+
+
+def _version(spec: pb.ModelSpec) -> str:
+    return str(spec.version.value) if spec.HasField("version") else spec.version_label
+
+
+def _tensor(name: str, info: pb.TensorInfo) -> Tensor:
+    shape = () if info.tensor_shape.unknown_rank else tuple(dim.size for dim in info.tensor_shape.dim)
+    return Tensor(name, NAMES.get(info.dtype, str(info.dtype)), shape)
+
+
+def _values(tensor: pb.TensorProto) -> NDArray[Any]:
+    datatype = NAMES.get(tensor.dtype, str(tensor.dtype))
+    check_datatype(datatype)
+    shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
+    try:
+        if tensor.tensor_content:
+            return np.frombuffer(tensor.tensor_content, PIXELS[datatype]).reshape(shape)
+        if tensor.dtype == pb.DT_HALF:
+            return np.array(tensor.half_val, np.uint16).view(np.float16).reshape(shape)
+        return np.array(tensor.double_val or tensor.float_val, PIXELS[datatype]).reshape(shape)
+    except (ValueError, OverflowError) as err:
+        raise InvalidResponse(f"the output does not have its declared shape {shape[:8]}") from err

@@ -1,0 +1,99 @@
+"""A client of TensorFlow Serving's API by REST, in the row format; encoded images travel as `{"b64": ...}`.
+
+Source: https://github.com/tensorflow/serving/blob/master/tensorflow/serving/g3doc/api_rest.md
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import msgspec
+import numpy as np
+from google.protobuf import json_format
+
+from deployments.contract.payload import Images
+from deployments.remote.client import Output
+from deployments.remote.errors import InvalidResponse, RequestRejected, ServerError
+from deployments.remote.http_client import JSON, HttpClient, parse
+from deployments.tensors import BYTES, Binding, ModelMetadata, Tensor
+from ensemble_tensorflow_serving import tensorflow_serving_pb2 as pb
+from ensemble_tensorflow_serving.client_grpc import signature_metadata
+
+if TYPE_CHECKING:
+    from ensemble_tensorflow_serving.member import TensorFlowServing
+
+# The name of the tensors of a server without metadata: the row format does not name a single input or output.
+UNNAMED = "unnamed"
+
+
+class _Signatures(msgspec.Struct):
+    signature_def: dict[str, Any]
+
+
+class _Model(msgspec.Struct):
+    metadata: _Signatures
+    model_spec: dict[str, Any] = {}
+
+
+class _Response(msgspec.Struct):
+    predictions: list[Any]
+
+
+MODEL, RESPONSE = (msgspec.json.Decoder(kind).decode for kind in (_Model, _Response))
+
+
+class TensorFlowHttp(HttpClient):
+    """Calls one endpoint of a server."""
+
+    def __init__(self, config: TensorFlowServing, ip: str, max_scores: int) -> None:
+        """See `HttpClient`."""
+        super().__init__(config, ip, max_scores)
+        version = config.version
+        selected = "" if version is None else f"/{'versions' if version.isdecimal() else 'labels'}/{version}"
+        self._path = f"/v1/models/{quote(config.model_name, safe='')}{selected}"
+        self._signature = config.signature_name
+        # What the configuration describes, for a server without metadata.
+        datatype = BYTES if config.as_sent else config.datatype
+        inputs, outputs = Tensor(config.input or UNNAMED, datatype, ()), Tensor(config.output or UNNAMED, "FP32", ())
+        self._configured = ModelMetadata([inputs], [outputs], version or "")
+
+    async def describe(self, timeout_s: float) -> ModelMetadata:
+        """See `Client.describe`."""
+        # The model's status: every server reports that, and not every one metadata.
+        await self._call(self._path, timeout_s)
+        try:
+            _, body = await self._call(f"{self._path}/metadata", timeout_s)
+        except (ServerError, RequestRejected):
+            return self._configured
+        model = parse(body, MODEL)
+        try:
+            signatures = json_format.ParseDict(
+                model.metadata.signature_def, pb.SignatureDefMap(), ignore_unknown_fields=True
+            )
+        except json_format.ParseError as err:
+            raise InvalidResponse(f"the metadata can't be read: {err}") from err
+        return signature_metadata(signatures, self._signature, str(model.model_spec.get("version", "")))
+
+    async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
+        """See `Client.infer`; the version is empty, because responses do not have it."""
+        rows: list[Any]
+        if isinstance(images, np.ndarray):
+            rows = images.tolist()
+        else:
+            rows = [{"b64": base64.b64encode(image).decode()} for image in images]
+        body = msgspec.json.encode({"signature_name": self._signature, "instances": rows})
+        _, content = await self._call(f"{self._path}:predict", timeout_s, body, {**JSON, **headers})
+        predictions = parse(content, RESPONSE).predictions
+        # A model of several outputs names them.
+        if predictions and isinstance(predictions[0], dict):
+            try:
+                predictions = [row[binding.output] for row in predictions]
+            except (KeyError, TypeError) as err:
+                raise InvalidResponse(f"the response lacks {binding.output!r} for an image") from err
+        try:
+            return Output(np.array(predictions, np.float64), "")
+        except (ValueError, TypeError) as err:
+            raise InvalidResponse("the predictions are no array of numbers") from err
