@@ -93,7 +93,7 @@ def _functions(options: Mapping[str, Any]) -> set[str]:
 
 
 def _absent(options: Mapping[str, Any]) -> list[str]:
-    """The functions of this project's protocols whose package is not installed, and what brings each."""
+    """List the functions of this project's protocols whose package is not installed, and what brings each."""
     elsewhere = {FUNCTION.format(name): name for name in PLUGINS.keys() - set(names(PROTOCOLS))}
     return [f"{each} of {absent(elsewhere[each])}" for each in sorted(_functions(options) & elsewhere.keys())]
 
