@@ -51,7 +51,7 @@ def test_every_alert_is_tested():
     assert raised == {rule["alert"] for rule in rules}
 
 
-def test_every_alert_has_a_section_of_the_runbook():
+def test_every_alert_has_a_section_of_the_documentation():
     rules = yaml.safe_load((CONFIGS / "alerts.yaml").read_text())["groups"][0]["rules"]
-    sections = re.findall(r"^## (\w+)$", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE)
+    sections = re.findall(r"^### (\w+)$", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE)
     assert sections == [rule["alert"] for rule in rules]
