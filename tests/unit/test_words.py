@@ -1,0 +1,83 @@
+"""The pages keep the language rule: short sentences, and nouns in place of references that a reader must resolve."""
+
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parents[2]
+MOST_WORDS = 35
+END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[A-Z\d(\"'`])")
+UNCLEAR = re.compile(r"\bth(?:at|ose) of\b|\bwhat\b(?:\s+[\w'-]+){0,8}?\s+(?:is|are|was|were)\b", re.IGNORECASE)
+# Pages that are still to be rewritten, each with its number of faults: lower a number, or remove its page.
+FAULTS_LEFT = {
+    "docs/cascade.md": 8,
+    "docs/cluster.md": 3,
+    "docs/design.md": 11,
+    "docs/features.md": 1,
+    "docs/kubernetes.md": 3,
+    "docs/load.md": 9,
+    "docs/models.md": 10,
+    "docs/performance.md": 7,
+    "docs/planning.md": 2,
+    "docs/security.md": 8,
+    "docs/training.md": 2,
+    "docs/tutorial.md": 2,
+    "CHANGELOG.md": 1,
+}
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """Yield the text of each paragraph and list item, without code blocks, tables, headings and targets of links."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    for opening, token in itertools.pairwise(tokens):
+        if opening.type == "paragraph_open":
+            kept = (child for child in token.children or () if child.type != "html_inline")
+            yield "".join(_text(child.type, child.content) for child in kept)
+
+
+def _text(kind: str, content: str) -> str:
+    return {"softbreak": " ", "hardbreak": " ", "image": "", "code_inline": "`code`"}.get(kind, content)
+
+
+def faults(text: str) -> list[str]:
+    """List the sentences that are too long or have an unclear reference."""
+    sentences = [sentence for paragraph in paragraphs(text) for sentence in END.split(paragraph)]
+    return [each for each in sentences if len(each.split()) > MOST_WORDS or UNCLEAR.search(each)]
+
+
+def pages() -> dict[str, str]:
+    """Read the pages that are written by hand, and the newest section of the changelog."""
+    names = ["README.md", *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("*.md")))]
+    changes = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1]
+    return {name: (ROOT / name).read_text() for name in names} | {"CHANGELOG.md": changes}
+
+
+@pytest.mark.parametrize(("page", "text"), pages().items(), ids=pages())
+def test_a_page_has_no_more_faults_than_are_left(page, text):
+    found = faults(text)
+    assert len(found) <= FAULTS_LEFT.get(page, 0), "\n\n".join(found)
+
+
+def test_only_pages_that_exist_have_faults_left():
+    assert FAULTS_LEFT.keys() <= pages().keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("word " * 35 + "end.", 1),
+        ("word " * 34 + "end. Another sentence.", 0),
+        ("word " * 34 + "`two words`", 0),
+        ("* One item, as that of\n  another.\n* A second one.", 1),
+        ("The table says what the width\nof a *batch* is.", 1),
+        ("A reader sees what it does.", 0),
+        ("| those of |\n|---|\n| that of |\n\n```\nthose of\n```\n\n# Those of", 0),
+        ("See [the page](what-is.md) and `that of`.", 0),
+    ],
+)
+def test_a_fault_is_found_in_prose_alone(text, count):
+    assert len(faults(text)) == count
