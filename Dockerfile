@@ -2,6 +2,9 @@
 #
 #     docker build --tag ensemble . && docker run --rm --shm-size 1g -p 127.0.0.1:8000:8000 -p 127.0.0.1:9000:9000 ensemble
 #
+# A repository in a bucket needs a client: --build-arg EXTRAS=s3 (or gs, az, hf; several with commas). Versions of the client's
+# packages are the newest that fit requirements.lock; pip does not compare their hashes.
+#
 # Or with Jaeger, Prometheus and Grafana beside it: docker compose --file configs/compose.yaml up
 # Another one needs Python 3.11 or newer, with venv.
 ARG BASE=python:3.13-slim-bookworm
@@ -13,6 +16,9 @@ COPY requirements.lock .
 RUN /opt/ensemble/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement requirements.lock
 COPY . .
 RUN /opt/ensemble/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps ./packages/client . ./packages/plugins/*
+ARG EXTRAS=
+RUN if [ -n "$EXTRAS" ]; then sed -n 's/^\([^ ]*==[^ ]*\).*/\1/p' requirements.lock > /tmp/pinned && \
+    /opt/ensemble/bin/pip install --no-cache-dir --disable-pip-version-check --constraint /tmp/pinned ".[$EXTRAS]"; fi
 
 FROM ${BASE}
 RUN useradd --create-home --uid 1000 ensemble
