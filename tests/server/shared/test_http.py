@@ -187,8 +187,8 @@ def test_a_long_text_is_not_told_back(server):
 def test_a_body_that_trickles_in_is_given_up_at_its_deadline(server):
     address = httpx.URL(server.url)
     with socket.create_connection((address.host, address.port), timeout=30) as connection:
-        head = f"POST /classify?timeout_ms=300 HTTP/1.1\r\nHost: {address.host}\r\nContent-Length: 30000\r\n\r\n"
-        # Enough for HAProxy to hand it on.
+        head = f"POST /classify?timeout_ms=300 HTTP/1.1\r\nHost: {address.host}\r\nContent-Length: 90000\r\n\r\n"
+        # HAProxy hands on at once only a body that its buffer can't hold.
         connection.sendall(head.encode() + bytes(9000))
         answer = b""
         while b"deadline_exceeded" not in answer and (more := connection.recv(1000)):

@@ -18,7 +18,7 @@ for command in {modules}:
             runpy.run_module(command, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         assert end.code in (0, None), (command, end.code)
-    assert "usage:" in out.getvalue(), command
+    assert "usage:" in out.getvalue().lower(), command
     assert "--help" in out.getvalue(), command
 """
 
