@@ -27,7 +27,7 @@ from graph.features.cache.stores import open_store
 from graph.placement import pinning
 from graph.sections import LoadingSettings
 from graph.signature import resolve_signatures
-from scripts.configuration import check, check_arguments, ineffective, why_serve
+from scripts.configuration import check, check_arguments, doubts, ineffective, why_serve
 from scripts.keys import add as add_key
 from scripts.serve.front import in_front
 from scripts.serve.haproxy import configuration as haproxy
@@ -271,6 +271,16 @@ def pinned(args):
     return pinning(config, "Ingress"), pinning(config, config.members[0].name)
 
 
+def doubted(args):
+    """What is said at the start about the members."""
+    config = parse(args)
+    return [*doubts(config, resolve_signatures(config))]
+
+
+def cascade(**more):
+    return two(ensemble={"cascade": {"order": ["one", "six"], "exit_at": [0.5], **more}})
+
+
 def takes(args):
     return why_serve({"applications": [{"import_path": "graph.app:build", "args": args}]})
 
@@ -316,6 +326,7 @@ MADE = {
         "placement": ({"transformer": {"placement": "separate"}}, placed),
         "size": ({"transformer": {"size": [9, 9]}}, refusal),
     },
+    "CascadeSettings": {"versions": (cascade(versions={"one": 7}), doubted, cascade(versions={"one": 3}))},
     "CombinerConfig": {"placement": ({"combiner": {"placement": "separate"}}, placed)},
     "LabelerConfig": {"placement": ({"labeler": {"placement": "separate"}}, placed)},
     "MemberConfig": {

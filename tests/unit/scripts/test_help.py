@@ -24,6 +24,8 @@ for command in {modules}:
 
 
 def test_help_needs_no_extras():
-    script = SCRIPT.format(extras=EXTRAS, modules=[command.module for command in by_name(groups()).values()])
+    modules = [command.module for command in by_name(groups()).values()]
+    # The laboratory requires what it draws with.
+    script = SCRIPT.format(extras=EXTRAS, modules=[name for name in modules if not name.startswith("lab.")])
     done = subprocess.run([sys.executable, "-W", "error::SyntaxWarning", "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
