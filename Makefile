@@ -62,7 +62,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 
 # This project's own distributions are installed from their folders.
 OURS = $(addprefix --no-emit-package ensemble-,serving client capacity lab tensorflow-serving seldon shared-memory)
-PLUGINS = $(wildcard packages/plugins/*)
+PLUGINS = $(patsubst %/pyproject.toml,%,$(wildcard packages/plugins/*/pyproject.toml))
 
 REMOTE = $(COMPILE) --no-annotate $(UPGRADE) - --output-file tests/server/remote/requirements
 lock: $(VENV)/dev.installed
