@@ -50,8 +50,8 @@ def test_a_build_of_ones_own_is_served_from_a_folder_of_such_names(folder, repos
 @pytest.fixture
 def beside(tmp_path, repository):
     """A folder with a configuration, and a package of the user's that is called as one of this project's."""
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "__init__.py").touch()
+    (tmp_path / "deployments").mkdir()
+    (tmp_path / "deployments" / "__init__.py").touch()
     content = config(repository, "inline")
     content["http_options"]["port"], content["grpc_options"]["port"] = free_ports(2)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(content))
@@ -74,7 +74,7 @@ def test_plain_serve_run_names_what_it_takes_for_ours(beside):
         run.send_signal(signal.SIGINT)
         run.wait(60)
     shutil.rmtree(temporary, ignore_errors=True)
-    assert f"{beside / 'models' / '__init__.py'} hides the package 'models' of ensemble-serving" in first
+    assert f"{beside / 'deployments' / '__init__.py'} hides the package 'deployments' of ensemble-serving" in first
     assert "use `ensemble serve`" in first
 
 
@@ -83,10 +83,10 @@ def test_the_doctor_names_it_too(beside):
     done = subprocess.run([ensemble, "doctor", "config.yaml"], cwd=beside, capture_output=True, text=True)
     [line] = [line for line in done.stdout.splitlines() if "folder: " in line]
     assert line.startswith("look  ")
-    assert str(beside / "models" / "__init__.py") in line
+    assert str(beside / "deployments" / "__init__.py") in line
     assert "use `ensemble serve`" in line
     # On PYTHONPATH it hides the package from every command.
     environment = {**os.environ, "PYTHONPATH": str(beside)}
     done = subprocess.run([ensemble, "doctor"], cwd="/", env=environment, capture_output=True, text=True)
-    assert done.stderr.startswith(f"ensemble: {beside / 'models' / '__init__.py'} hides a package")
+    assert done.stderr.startswith(f"ensemble: {beside / 'deployments' / '__init__.py'} hides a package")
     assert len(done.stderr.splitlines()) == 1
