@@ -132,7 +132,7 @@ class Combiner:
             raise ConfigurationError(str(err)) from err
 
     async def __call__(self, batch: Batch[MemberProbabilities]) -> Batch[Probabilities]:
-        """Probabilities of each member, float32 [N,C] by name, to those of the ensemble, float32 [N,C].
+        """Combine the members' probabilities, float32 [N,C] by name, to the ensemble's, float32 [N,C].
 
         Raises:
             ConfigurationError: members disagree on the number of classes.

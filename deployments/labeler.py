@@ -41,7 +41,7 @@ class Labeler:
         self.settings = settings
 
     async def __call__(self, batch: Batch[Probabilities]) -> Batch[Sequence[Answer]]:
-        """Probabilities, float32 [N,C], to an answer per row."""
+        """Label probabilities, float32 [N,C]: one answer per row."""
         work = Work(OPERATION, batch)
         live = [item for item in work.batch.items if item.error is None]
         return work.done([self._answer(item, row) for item, row in zip(live, work.payload, strict=True)])

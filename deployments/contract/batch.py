@@ -109,7 +109,7 @@ class Batch(Generic[P]):
 
     @classmethod
     def join(cls, parts: Sequence[tuple[Sequence[int], Self]]) -> Self:
-        """One batch out of several: the images of each go to its positions, which together are 0 to their number."""
+        """Join parts to one batch: each part's images go to its positions, which together are 0 to their number."""
         if len(parts) == 1 and list(parts[0][0]) == list(range(len(parts[0][1].items))):
             return parts[0][1]
         items: dict[int, Item] = {}
@@ -142,7 +142,7 @@ class Work(Generic[P]):
 
     @contextmanager
     def elsewhere(self, threads: int = 0) -> Iterator[None]:
-        """While the block waits, the event loop works for others, and so many other threads of the process for this."""
+        """Meter `threads` other threads for this work during the block, while the event loop works for others."""
         piece = self._piece
         if piece is None:
             METER.unmetered += threads

@@ -62,7 +62,7 @@ class Meter:
         self._leave_loop(piece)
 
     def come_back(self, piece: Span, threads: int) -> None:
-        """So many of a piece's threads are done; without any left, the event loop works for it again."""
+        """Subtract finished threads from a piece; after the last one, the event loop works for the piece again."""
         self.look()
         piece.threads -= threads
         if not piece.threads:

@@ -12,7 +12,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def is_address(host: str) -> bool:
-    """Whether it is an IP address, and not a name."""
+    """Tell whether a host is an IP address, and not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -21,5 +21,5 @@ def is_address(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or a name is that of the loopback interface."""
+    """Tell whether an address or a name stands for the loopback interface."""
     return ipaddress.ip_address(host).is_loopback if is_address(host) else host == "localhost"

@@ -176,7 +176,7 @@ def _tiff(image: bytes) -> int:
 
 
 def _behind(image: bytes, name: bytes, skipped: int) -> int:
-    """Two sides of 32 bits, so many bytes behind a name; of several, the largest."""
+    """Multiply the two sides of 32 bits that stand `skipped` bytes behind a name; take the largest product."""
     largest, position = 0, image.find(name, 0, MOST_SEARCHED)
     while position >= 0:
         if position + len(name) + skipped + 8 <= len(image):

@@ -113,7 +113,7 @@ class MemberConfig(Schema):
         return f"{OPERATION}{self.name}"
 
     def trial(self) -> Self | None:
-        """Its canary, as a member of its own; None if it has none.
+        """Return the canary as a member of its own; None if the member has no canary.
 
         Raises:
             ValidationError: a member of its kind can't have such a version.
@@ -143,7 +143,7 @@ class MemberConfig(Schema):
         raise NotImplementedError
 
     def identity(self, repository: RepositoryAddress) -> str:
-        """Everything that decides its scores besides the pixels, as text, for the keys of a cache.
+        """Return as text, for the keys of a cache, everything besides the pixels that decides the member's scores.
 
         Raises:
             ConfigurationError: it can't be served.

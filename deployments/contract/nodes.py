@@ -94,5 +94,5 @@ class Remote(Protocol):
     name: str
 
     def addresses(self) -> tuple[int, int]:
-        """How many of the server's addresses are healthy, and how many are not; from any thread."""
+        """Count the server's healthy addresses and its unhealthy ones; callable from any thread."""
         ...

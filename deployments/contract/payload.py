@@ -54,7 +54,7 @@ def take(payload: P, rows: Sequence[int]) -> P:
 
 
 def gather(parts: Sequence[tuple[Sequence[int], P]], count: int) -> P:
-    """One payload of `count` rows out of several, each with the positions of its rows.
+    """Gather one payload of `count` rows from several parts, each with the positions of its rows.
 
     In arrays by name, a row that no part has is NaN.
     """

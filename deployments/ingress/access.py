@@ -74,7 +74,7 @@ class Access:
         self._requests = TaggedCounter("ensemble_key_requests", "Requests by the name of their key.", "key", "outcome")
 
     def admit(self, authorization: str | None) -> str:
-        """The name of the key that a caller shows by its `authorization`, if it has sent one.
+        """Return the name of the key that a caller shows in its `authorization`, if the caller has sent one.
 
         Raises:
             Unauthenticated: it shows none, or an unknown one.
@@ -96,7 +96,7 @@ class Access:
         return key.name
 
     def _wait_s(self, name: str, rate: float) -> float:
-        """How much too early a request comes, seconds; one that is not too early is counted."""
+        """Return the seconds by which a request comes too early; count a request that does not."""
         now = self._clock()
         due = max(self._due.get(name, 0.0), now - max(SAVED_S - 1 / rate, 0.0))
         if due - now > NOTHING_S:

@@ -50,7 +50,7 @@ class AdmissionController:
         self._arriving: dict[Upload, None] = {}
 
     def timeout_s(self, options: Options) -> float:
-        """How long a request with these options may take, seconds."""
+        """Return the time that a request with these options may take, seconds."""
         return (options.timeout_ms or self.settings.timeout_ms) / 1000
 
     def check_count(self, images: int) -> None:
@@ -180,7 +180,7 @@ class AdmissionController:
             )
 
     def refusal(self, reason: str, by: Caller = ANYONE) -> Overloaded:
-        """The error of a request that is not admitted, which says when to try again."""
+        """Make the error of a refused request, which says when to try again."""
         self._shares.want(by.client)
         wait_s = self._retry_after_s()
         return Overloaded(f"{reason}; try again in {math.ceil(wait_s)} s", retry_after_s=wait_s)
@@ -266,7 +266,7 @@ class Upload:
         return DeadlineExceeded("the request's body did not arrive in its time; send it faster")
 
     def _due(self) -> float:
-        """When it ends unless more of it comes, by the event loop's clock."""
+        """Return the time at which the upload ends unless more of it comes, by the event loop's clock."""
         return min(self._start + GRACE_S + self.size / self._slowest, self._end)
 
 
@@ -279,7 +279,7 @@ class Shares:
         self._wanted: dict[str, float] = {}
 
     def exceeds(self, client: str, images: int, places: int) -> bool:
-        """Whether so many images more would exceed a client's share of the places."""
+        """Tell whether `images` more would exceed a client's share of the places."""
         now = self._clock()
         self._wanted = {name: since for name, since in self._wanted.items() if now - since < WANTS_S}
         wanting = len({client, *self._images, *self._wanted})

@@ -48,7 +48,7 @@ class Batching:
             self._missing -= 1
 
     def leaves_at(self, waiting: int) -> float | None:
-        """When a batch leaves if nothing else happens, by the clock; None if none does."""
+        """Return the time at which a batch leaves if nothing else happens, by the clock; None if no batch leaves."""
         settings = self._settings()
         if not waiting or self.in_flight >= settings.max_concurrent_batches:
             return None

@@ -12,7 +12,7 @@ INFO_BYTES, COLOURS_BITS = 40, 24
 
 
 def bitmap(pixels: NDArray[np.uint8]) -> bytes:
-    """A BMP of pixels, uint8 [H,W,3], red, green and blue; each side at least 1."""
+    """Encode pixels, uint8 [H,W,3], red, green and blue, as BMP; each side is at least 1."""
     height, width, colours = pixels.shape
     # From the bottom up, blue first, and each row of whole words.
     rows = np.zeros((height, -(-width * colours // 4) * 4), np.uint8)

@@ -71,7 +71,7 @@ class Classify(Protocol):
 
 
 def _response(outcomes: Sequence[AnswerOrError], call: Call) -> Response:
-    """One image's answer, or the answers to each image of a form; raises the error of an image that is alone."""
+    """Encode one image's answer, or the answers to a form's images; raise the error of an image that is alone."""
     if len(outcomes) > 1:
         if failed := [outcome for outcome in outcomes if isinstance(outcome, EnsembleError)]:
             call.fail(next((error for error in failed if error.is_fault), failed[0]))

@@ -44,7 +44,7 @@ class ErrorStyle(NamedTuple):
     statuses: Mapping[int, int] = {}
 
     def status(self, error: EnsembleError | type[EnsembleError]) -> int:
-        """The HTTP status of an error."""
+        """Return the HTTP status of an error."""
         return self.statuses.get(error.http_status, error.http_status)
 
 

@@ -50,11 +50,11 @@ class Extension:
         return ()
 
     def routes(self, service: Service) -> Routes:
-        """Paths of HTTP."""
+        """Return HTTP routes by path."""
         return {}
 
     def calls(self, service: Service) -> Calls:
-        """Methods of gRPC of a protocol's services, by `<service>/<method>`."""
+        """Return the gRPC methods of a protocol's services, by `<service>/<method>`."""
         return {}
 
     async def check_health(self) -> None:

@@ -86,7 +86,7 @@ class Execution:
     async def run(
         self, images: Batch[Sequence[bytes]], answered: Callable[[Sequence[int], Answered], None] = lambda *_: None
     ) -> Answered:
-        """The graph's answer, in which every image that it gives none to has the error.
+        """Run the graph; give the error to every image that the graph gives no answer.
 
         `answered` gets the images that are done, by their positions, before others of the batch may be.
         """
@@ -147,13 +147,13 @@ class Ingress:
         observer: Observer,
         knows: Callable[[bytes, Item], bool] | None = None,
     ) -> Self:
-        """An ingress of encoded images; `knows` says whether the graph answers one from a cache, None for no cache."""
+        """Make an ingress of encoded images; `knows` tells whether a cache has an image's answer, None for no cache."""
         capacity, execution = AdmissionController(settings), Execution(graph, observer.batch)
         queue = Queue(execution, lambda: capacity.settings, probe, knows)
         return cls(capacity, execution, queue, class_count, observer)
 
     def of_pixels(self, member: Graph) -> Ingress:
-        """An ingress of one member's pixels, which share the capacity of this one."""
+        """Make an ingress of one member's pixels, which share the capacity of this ingress."""
         execution = Execution(member, partial(self.observer.batch, of_ensemble=False))
         # Pixels have no header, whatever they begin with, and nothing of them is decoded.
         queue = Queue(execution, lambda: self.settings, lambda _: ImageProbe(is_plain=True))
@@ -214,7 +214,7 @@ class Ingress:
         return outcomes
 
     async def _outcomes(self, queued: Sequence[Queued], timeout_s: float) -> list[AnswerOrError]:
-        """Each image's answer or error, once all have theirs or the time is over."""
+        """Wait until every image is done or the time is over; return each image's answer or error."""
         futures = [self.queue.submit(each) for each in queued]
         late = asyncio.get_running_loop().call_later(timeout_s, _expire, futures)
         try:
@@ -265,7 +265,7 @@ def _note(trace: Trace, outcomes: Sequence[AnswerOrError]) -> None:
 
 
 def _outcomes(image_traces: Sequence[ImageTrace], start_ns: int, part: Answered) -> list[AnswerOrError]:
-    """Each image's answer or error; its image_trace ends here."""
+    """Return each image's answer or error, and end its image_trace."""
     answers = iter(part.payload)
     outcomes: list[AnswerOrError] = []
     for image_trace, item in zip(image_traces, part.items, strict=True):

@@ -50,12 +50,12 @@ class Key:
 
 
 def digest(key: str) -> bytes:
-    """SHA-256 of a key, 32 bytes: what is kept of it."""
+    """Return a key's SHA-256, 32 bytes: the server keeps only this digest."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 def parse(text: str) -> tuple[Key, ...]:
-    """The keys of a file.
+    """Parse the text of a file of keys.
 
     Raises:
         ConfigurationError: names the line at fault, and what it should be.
@@ -107,7 +107,7 @@ def _rate(word: str, line: int) -> float:
 
 
 def read(path: Path) -> tuple[Key, ...]:
-    """The keys of a file.
+    """Read a file of keys.
 
     Raises:
         ConfigurationError: it can't be read, is too large, or a line is at fault.
@@ -143,7 +143,7 @@ class KeyFile:
         self._keys = read(path)
 
     def find(self, key: str) -> Key | None:
-        """The entry of a key, in a time that does not depend on the entries; None if there is none."""
+        """Find a key's entry, in a time that does not depend on the entries; None if there is none."""
         if self._clock() - self._looked > LOOK_EVERY_S:
             self._look()
         wanted, found = digest(key), None

@@ -21,7 +21,7 @@ MOST_QUOTED = 40
 
 
 def from_query(query: Mapping[str, str]) -> Options:
-    """The options of an HTTP query, whose values are text.
+    """Read the options of an HTTP query, whose values are text.
 
     Raises:
         InvalidParameter: one is unknown, of the wrong type or out of bounds.
@@ -34,7 +34,7 @@ def from_query(query: Mapping[str, str]) -> Options:
 
 
 def from_parameters(parameters: Mapping[str, Any]) -> Options:
-    """The options among the parameters of the Open Inference Protocol; others, such as a client's own, are left alone.
+    """Read the options among the parameters of the Open Inference Protocol; ignore others, such as a client's own.
 
     Of Triton's own, `timeout` is the deadline in microseconds, and `priority` may only be the default, 0.
 
@@ -52,7 +52,7 @@ def from_parameters(parameters: Mapping[str, Any]) -> Options:
 
 
 def from_keywords(keywords: Mapping[str, Any]) -> Options:
-    """The options of a call by handle.
+    """Read the options of a call by handle.
 
     Raises:
         InvalidParameter: one is unknown, of the wrong type or out of bounds.
@@ -63,7 +63,7 @@ def from_keywords(keywords: Mapping[str, Any]) -> Options:
 
 
 def with_headers(options: Options, headers: Mapping[str, str]) -> Options:
-    """The options with those of a request's headers.
+    """Add the options of a request's headers.
 
     `Ensemble-Options` has options as a query has them, `top_k=3&members=true`, for clients that can't change the path;
     and `Cache-Control` what is asked of a cache, `no-store` or `no-cache`.

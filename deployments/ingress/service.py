@@ -39,7 +39,7 @@ def merged(tables: Iterable[Mapping[str, V]]) -> dict[str, V]:
 
 
 async def no_replicas() -> Replicas:
-    """No replicas, where there is no Serve."""
+    """Report no replicas, where there is no Serve."""
     return {}
 
 

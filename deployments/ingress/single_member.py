@@ -33,7 +33,7 @@ class SingleMemberGraph:
         self._labels = labels
 
     async def __call__(self, batch: Batch[Sequence[bytes]]) -> Batch[Sequence[Answer]]:
-        """Each image's pixels to the member's answer."""
+        """Give each image's pixels to the member, and return its answers."""
         # A bytearray, because OpenVINO wants memory that may be written to.
         pixels: Pixels = np.frombuffer(bytearray().join(batch.payload), np.uint8).reshape(-1, *self._size, 3)
         answered = await self._member(Batch(pixels, batch.items))

@@ -99,7 +99,7 @@ class Statistics:
             counted.compute_output.add(after_ns, times)
 
     def reported(self, name: str, version: str) -> ModelStatistics:
-        """What was counted, under the name and version of the model."""
+        """Report the counts under the name and version of the model."""
         return ModelStatistics(
             name,
             version,

@@ -48,7 +48,7 @@ class ThroughputEstimator:
         return max(self.pace, self._pace_before) if self.pace and self._pace_before else 0.0
 
     def retry_after_s(self, images: int, least: float) -> float:
-        """When to try again, seconds: each who asks gets a time after that of the one before.
+        """Return the seconds until a client should try again; each client gets a later time than the one before.
 
         It is at least `least`, and that as long as the rate at which the images in flight leave is not known.
         """

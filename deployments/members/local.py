@@ -61,7 +61,7 @@ class Health:
 
 
 def durations(start_ns: int, began_ns: int, end_ns: int) -> dict[str, float]:
-    """Of a node's work, for its note: the wait until the first inference began, and from then on; milliseconds."""
+    """Return the durations for a node's note: the wait for the first inference, and the time since; milliseconds."""
     return {"ensemble.queue_wait_ms": (began_ns - start_ns) / 1e6, "ensemble.inference_ms": (end_ns - began_ns) / 1e6}
 
 

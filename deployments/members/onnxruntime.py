@@ -210,7 +210,7 @@ class OnnxModel:
         return probabilities(output, len(pixels), self._classes, self._settings.scores == "logits"), began_ns
 
     async def _infer(self, work: Work[Pixels]) -> tuple[Probabilities, int]:
-        """As `_predict`, once the thread is free; from then on the CPU time of its session counts for this batch."""
+        """Call `_predict` once the thread is free; from then on, count the session's CPU time for this batch."""
         loop = asyncio.get_running_loop()
         with work.elsewhere():
             async with self._turn:
@@ -218,7 +218,7 @@ class OnnxModel:
                     return await loop.run_in_executor(self._executor, self._predict, work.payload)
 
     async def __call__(self, batch: Batch[Pixels]) -> Batch[Probabilities]:
-        """Pixels, uint8 [N,H,W,3] BGR, to probabilities, float32 [N,C], rows that sum to 1.
+        """Predict probabilities, float32 [N,C], rows that sum to 1, from pixels, uint8 [N,H,W,3] BGR.
 
         If inference fails, every image fails with `InferenceFailed`; an image whose scores are none fails alone.
         """

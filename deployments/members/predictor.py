@@ -121,7 +121,7 @@ class Predictor:
             self._idle.put_nowait(request)
 
     async def __call__(self, batch: Batch[Pixels]) -> Batch[Probabilities]:
-        """Pixels, uint8 [N,H,W,3] BGR, to probabilities, float32 [N,C], rows that sum to 1.
+        """Predict probabilities, float32 [N,C], rows that sum to 1, from pixels, uint8 [N,H,W,3] BGR.
 
         The batch is split evenly over the infer requests that OpenVINO calls optimal. If inference fails, every
         request of the batch fails with `InferenceFailed`; so does one whose scores are no finite numbers.

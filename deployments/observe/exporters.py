@@ -146,7 +146,7 @@ class FileSpanExporter(SpanExporter):
 
 
 def traces_data(spans: Sequence[ReadableSpan]) -> bytes:
-    """Spans as OTLP's `TracesData` in JSON, grouped by resource; protobuf's JSON encoder takes many times as long."""
+    """Encode spans as OTLP's `TracesData` in JSON, by resource; protobuf's encoder takes many times as long."""
     groups: dict[int, list[ReadableSpan]] = {}
     for span in spans:
         groups.setdefault(id(span.resource), []).append(span)

@@ -22,7 +22,7 @@ OF_A_PROCESS = {"WorkerId", "actor_id", "handle", "replica"}
 
 
 def script() -> Path:
-    """Ray's agent."""
+    """Return the path of Ray's agent."""
     [folder] = find_spec("ray").submodule_search_locations or []  # type: ignore[union-attr]
     return Path(folder) / "dashboard" / "agent.py"
 

@@ -33,7 +33,7 @@ class HttpClient:
     async def _call(
         self, path: str, timeout_s: float, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[Mapping[str, str], bytes]:
-        """GET, or POST a body; the response's headers and body. Raises CallError."""
+        """Send a GET, or POST a body; return the response's headers and body. Raise CallError."""
         client = self._client = self._client or self._connect()
         # The certificate is for the host's name, though an address is called.
         request = client.build_request(

@@ -248,7 +248,7 @@ def _without_end(encoded: bytes, header: Header, flags: int) -> Any:
 
 
 def _digest(image: Any) -> bytes:
-    """A digest of an image's pixels; empty for no image."""
+    """Return a digest of an image's pixels; empty for no image."""
     return b"" if image is None else hashlib.blake2b(image).digest()
 
 

@@ -17,7 +17,7 @@ class Context(Protocol):
     """The context of a call: `deployments.ingress.listeners.grpc_call.GrpcCall`, or that of Serve's gRPC server."""
 
     def invocation_metadata(self) -> Any:
-        """The client's metadata: pairs of a name and a value."""
+        """Return the client's metadata: pairs of a name and a value."""
 
     def set_code(self, code: Any) -> None:
         """Set the status."""

@@ -36,12 +36,12 @@ FIXED = {
 
 
 def max_fields(parts: int) -> int:
-    """The fields that a request of so many images, or labels, may have."""
+    """Return the number of fields that a request may have with `parts` images or labels."""
     return FIELDS_PER_PART * parts + FIELDS_BESIDES
 
 
 def decoded(body: bytes, message: type[M], max_bytes: int, fields: int) -> M:
-    """A message of a type from its bytes, if it has at most so many of them, and so many fields.
+    """Decode a message of a type from its bytes, within limits on its bytes and its fields.
 
     Nested fields count, too; an element of a list that is not packed is one.
 
@@ -99,12 +99,12 @@ def _check(body: bytes, descriptor: Any, fields: int) -> None:
 
 @cache
 def _nested(descriptor: Any) -> dict[int, Any]:
-    """By number, the types of the fields that are messages, and None for packed integers."""
+    """Map the numbers of a message's fields to their message types, and of packed integers to None."""
     return {field.number: field.message_type for field in descriptor.fields if field.type not in KEPT | FIXED}
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """A number, and where it ends."""
+    """Read a number; return it and the position behind it."""
     if (value := body[at]) < 128:
         return value, at + 1
     value &= 127

@@ -37,17 +37,17 @@ class Limit(NamedTuple):
     setting: str = ""
 
     def error(self, what: str) -> ImageTooLarge:
-        """The error of what has more."""
+        """Make the error of a body that exceeds the limit."""
         return ImageTooLarge(f"{what}; at most {self.most} are accepted{self.setting and f' ({self.setting})'}")
 
 
 def of_request(settings: IngressSettings) -> Limit:
-    """The limit of any body."""
+    """Return the limit of any body."""
     return Limit(settings.max_request_bytes, "ingress.max_request_bytes")
 
 
 def of_image(settings: IngressSettings, max_image_bytes: int) -> Limit:
-    """The limit of a body that is one image."""
+    """Return the limit of a body that is one image."""
     return min(Limit(max_image_bytes, "transformer.max_image_bytes"), of_request(settings))
 
 
@@ -64,7 +64,7 @@ class BoundedParser(MultiPartParser):
         self._capacity, self._parts, self._kept, self._is_ended = capacity, 0, 0, False
 
     def on_part_begin(self) -> None:
-        """A part begins, whatever it is; raises InvalidParameter if it is one image too many."""
+        """Count a part, whatever it is; raise InvalidParameter if it is one image too many."""
         super().on_part_begin()
         self._parts, self._kept = self._parts + 1, 0
         self._capacity.check_count(self._parts)
@@ -77,11 +77,11 @@ class BoundedParser(MultiPartParser):
         super().on_part_data(data, start, start + kept)
 
     def on_end(self) -> None:
-        """The closing boundary has come."""
+        """Note that the closing boundary has come."""
         self._is_ended = True
 
     async def parse(self) -> FormData:
-        """The form; raises MultiPartException if it is malformed, or was cut off, which loses its last part."""
+        """Parse the form; raise MultiPartException if it is malformed, or was cut off and so lost its last part."""
         try:
             form = await super().parse()
         except MultiPartException as err:
@@ -96,7 +96,7 @@ class BoundedParser(MultiPartParser):
 
 
 def media_type(headers: Mapping[str, str]) -> str:
-    """The declared content type without its parameters, in small letters; empty if there is none."""
+    """Return the declared content type without its parameters, in small letters; empty if there is none."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -109,7 +109,7 @@ def check_image_type(declared: str) -> None:
 
 
 async def bounded(request: Request, limit: Limit, arrival: Upload) -> AsyncGenerator[bytes, None]:
-    """The request's body, chunk by chunk.
+    """Yield the request's body, chunk by chunk.
 
     Raises:
         ImageTooLarge: it exceeds the limit.
@@ -128,7 +128,7 @@ async def bounded(request: Request, limit: Limit, arrival: Upload) -> AsyncGener
 
 
 async def body(request: Request, limit: Limit, arrival: Upload) -> bytes:
-    """The whole body; raises as `bounded` does, and before a byte is read if it declares too many."""
+    """Read the whole body; raise as `bounded` does, and before reading if the body declares too many bytes."""
     _check_declared_length(request, limit)
     # A body that came in one piece is not copied; its last chunk is empty.
     return b"".join([chunk async for chunk in bounded(request, limit, arrival) if chunk])
@@ -175,7 +175,7 @@ async def document(
 
 
 def parsed(body: bytes, model: type[T]) -> T:
-    """What a JSON document holds, as a typed model has it; raises InvalidParameter if it is not so."""
+    """Parse a JSON document as a typed model; raise InvalidParameter if the document does not fit the model."""
     try:
         # Unlike msgspec's own decoder this one takes a text of half a character, which some clients send as an id.
         return msgspec.convert(json.loads(body), model)
@@ -185,7 +185,7 @@ def parsed(body: bytes, model: type[T]) -> T:
 
 
 def check_elements(chunk: bytes, most: int, before: int = 0) -> int:
-    """The most elements that a part of a JSON document can begin; raises InvalidParameter if they are too many."""
+    """Return the most elements that a part of a JSON document can begin; raise InvalidParameter for too many."""
     elements = sum(map(chunk.count, (b",", b"[", b"{")))
     if before + elements > most:
         raise InvalidParameter(f"the JSON has more than {most} commas and opening brackets")
@@ -203,7 +203,7 @@ def check_text(chunk: bytes, image: Limit, before: int = 0) -> int:
 async def images(
     request: Request, capacity: AdmissionController, arrival: Upload, max_image_bytes: int
 ) -> list[bytes | EnsembleError]:
-    """The images of a body, which is one, or a form; or a part's error, if it is too large or declares another type.
+    """Read a body's images: one, or a form's; a part that is too large or declares another type gives its error.
 
     Raises:
         UnsupportedMediaType: the body declares another type.
@@ -246,12 +246,12 @@ async def _part(part: UploadFile | str, limit: Limit) -> bytes | EnsembleError:
 
 
 def is_whole(request: Request) -> bool:
-    """Whether all of a request's body has been read."""
+    """Tell whether a request's whole body has been read."""
     return WHOLE in request.scope
 
 
 def has_large_rest(request: Request) -> bool:
-    """Whether a request that was not read to its end declares more than `LARGE_BYTES`, or no length."""
+    """Tell whether a request that was not read to its end declares more than `LARGE_BYTES`, or no length."""
     if is_whole(request):
         return False
     return "transfer-encoding" in request.headers or _declared(request) > LARGE_BYTES
@@ -263,7 +263,7 @@ def _check_declared_length(request: Request, limit: Limit) -> None:
 
 
 def _declared(request: Request) -> int:
-    """The bytes that a request declares; -1 if it declares none."""
+    """Return the number of bytes that a request declares; -1 if it declares none."""
     declared = request.headers.get("content-length", "")
     # Thousands of zeros may stand before them, and Python reads no number of so many digits.
     return int(declared.lstrip("0") or "0") if declared.isdecimal() else -1

@@ -32,7 +32,7 @@ class DisconnectWatcher:
         self._timer: asyncio.TimerHandle | None = None
 
     async def answered(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        """The answer to a request, or status `LEFT` if the client disconnects before, which cancels the work."""
+        """Answer a request; if the client disconnects before, cancel the work and answer with status `LEFT`."""
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
         self._answering[task] = request, loop.time()

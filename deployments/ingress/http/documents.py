@@ -32,7 +32,7 @@ PAGE = """<!doctype html>
 
 
 def routes(documented: Routes) -> Routes:
-    """The document of these routes, without those that are off, and its own, the page and its files."""
+    """Serve the document of these routes, without those that are off, and its own, the page and its files."""
 
     @cache
     def made(paths: frozenset[str]) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def routes(documented: Routes) -> Routes:
 
 
 def openapi(documented: Routes) -> dict[str, Any]:
-    """The document of these routes, https://spec.openapis.org/oas/v3.1.0."""
+    """Describe routes as an OpenAPI document, https://spec.openapis.org/oas/v3.1.0."""
     listed = {path: route for path, route in documented.items() if route.summary}
     models = {model for route in listed.values() for model in _models(route)}
     _, components = msgspec.json.schema_components(sorted(models, key=str), ref_template=REFERENCE)
@@ -143,7 +143,7 @@ def _parameters(query: type[msgspec.Struct]) -> list[dict[str, Any]]:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """An option that is not there is left out of the query, not null."""
+    """Remove null from an option's schema: a client leaves an option out of the query instead."""
     kinds = [kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null"]
     return {name: value for name, value in kinds[0].items() if name != "description"}
 

@@ -20,7 +20,7 @@ NOT_ALL = "the body is not what {} compressed in one piece, all of it and nothin
 
 
 async def decoded(request: Request) -> AsyncGenerator[bytes, None]:
-    """The request's body as it was before `Content-Encoding`, in pieces of at most 64 KiB if it was compressed.
+    """Undo the body's `Content-Encoding`; yield a compressed body in pieces of at most 64 KiB.
 
     Raises:
         UnsupportedMediaType: the encoding is another than gzip or deflate.

@@ -58,19 +58,19 @@ def check_origin(headers: Mapping[str, str], hosts: Collection[str] | None) -> N
 # Bounded, since clients choose the names; the same few come again and again.
 @lru_cache(maxsize=64)
 def _is_own(name: str) -> bool:
-    """Whether nobody else can let a name stand for this server: an address, or localhost."""
+    """Tell whether a name, as an address or localhost, can stand for no server of somebody else."""
     return is_address(name) or name == "localhost" or name.endswith(".localhost")
 
 
 def _name(authority: str) -> str:
-    """The host of `host:port`, in small letters."""
+    """Return the host of `host:port`, in small letters."""
     if authority.startswith("["):
         return authority[1:].partition("]")[0]
     return authority.partition(":")[0].lower().removesuffix(".")
 
 
 def _is_among(name: str, hosts: Collection[str], any_of: Collection[str] = (ANY,)) -> bool:
-    """Whether a list has the name, or its end behind a `.`."""
+    """Tell whether a list has the name, or an entry `.end` that the name ends with."""
     return any(
         each in any_of or name == each.removeprefix(".") or (each.startswith(".") and name.endswith(each))
         for each in map(str.lower, hosts)

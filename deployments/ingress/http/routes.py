@@ -90,7 +90,7 @@ class Route:
 
 
 def aged(response: Response, outcomes: Sequence[Answer | EnsembleError]) -> Response:
-    """The answer with the header `Age`, if a cache had every image of it: the age of the oldest, seconds."""
+    """Add the header `Age`, the age of the oldest image in seconds, if a cache had every image of the answer."""
     found = [outcome.classification.cache for outcome in outcomes if isinstance(outcome, Answer)]
     ages = [cache.age_s for cache in found if cache is not None and cache.age_s is not None]
     if ages and len(ages) == len(outcomes):
@@ -99,16 +99,16 @@ def aged(response: Response, outcomes: Sequence[Answer | EnsembleError]) -> Resp
 
 
 def unlisted(routes: Routes) -> Routes:
-    """The same routes without a place in the OpenAPI document, for other names of paths that it has."""
+    """Leave routes out of the OpenAPI document: they are other names of paths that it has."""
     return {path: replace(route, summary="") for path, route in routes.items()}
 
 
 def encoded(content: Any) -> Response:
-    """Content of typed models as JSON."""
+    """Encode content of typed models as JSON."""
     return Response(msgspec.json.encode(content), media_type="application/json")
 
 
 def plain(content: Any, status: int = 200) -> Response:
-    """Content of plain types as JSON; unlike `encoded` it can hold a client's text of half a character."""
+    """Encode content of plain types as JSON; unlike `encoded`, this allows a client's text of half a character."""
     body = json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
     return Response(body, status, media_type="application/json")

@@ -77,7 +77,7 @@ class HttpServer:
         return await self._answered(request, route, Call(Trace("")))
 
     def _matching(self, path: str, request: Request) -> str:
-        """The template of a path with names in it, which are then in `request.path_params`; empty if there is none."""
+        """Return the template that matches a path and set `request.path_params` to its names; empty if none matches."""
         for known, template in self._patterns.items():
             if (found := known.match(path)) is not None:
                 request.scope["path_params"] = found.groupdict()
@@ -96,7 +96,7 @@ class HttpServer:
         return self._error(error, protocol.style)
 
     async def _observed(self, request: Request, route: Route, template: str) -> Response:
-        """The answer to a call that is traced and counted."""
+        """Answer a call, trace it and count it."""
         known = {
             "http.request.method": request.method,
             "http.route": template,
@@ -138,7 +138,7 @@ class HttpServer:
         return self._error(error, route.style)
 
     def _error(self, error: EnsembleError, style: ErrorStyle) -> Response:
-        """The answer to a failed request."""
+        """Make the answer to a failed request."""
         response = plain(style.tell(error), style.status(error))
         response.headers.update(error.headers)
         if error.retry:
@@ -153,7 +153,7 @@ def documented(service: Service) -> Routes:
 
 
 def where_metrics_are() -> str:
-    """Where this machine's Ray exports metrics for Prometheus, in words."""
+    """Tell in words where this machine's Ray exports metrics for Prometheus."""
     if port := os.environ.get(RAY_METRICS_SETTING):
         host = os.environ.get(HOST_SETTING, LOOPBACK)
         where = " of the server's machine" if host == LOOPBACK else ""
@@ -162,6 +162,6 @@ def where_metrics_are() -> str:
 
 
 def _leaves_body(request: Request, response: Response) -> bool:
-    """Whether a request is refused for good, and much of its body has not been read."""
+    """Tell whether a request is refused for good, with much of its body still unread."""
     refused = 400 <= response.status_code < disconnects.LEFT and "Retry-After" not in response.headers
     return refused and bodies.has_large_rest(request)

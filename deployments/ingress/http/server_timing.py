@@ -8,7 +8,7 @@ NAME = b"server-timing"
 
 
 def server_timing(total_s: float, timeline: Timeline | None) -> str:
-    """The header's value: the whole call, then each stage of its image; of several, of the one that came back last."""
+    """Write the header: the whole call, then each stage of its image; of several images, the one that returned last."""
     metrics = [f"total;dur={total_s * 1000:.3f}"]
     if timeline is not None:
         metrics.append(_metric(QUEUE, timeline.queued_ns, timeline.left_ns))

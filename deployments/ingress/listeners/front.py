@@ -90,7 +90,7 @@ class Front:
 
 
 def folder(application: str) -> Path | None:
-    """The folder of an application's sockets; None where no HAProxy of ours is in front of it."""
+    """Return the folder of an application's sockets; None where no HAProxy of ours is in front of it."""
     found = os.environ.get(FOLDER)
     if found is None:
         return None

@@ -51,7 +51,7 @@ class GrpcListener:
         return sum(each.call is not None for each in self._connections)
 
     async def _answer(self, call: GrpcCall) -> Message | None:
-        """The answer; None where the call's status says what is wrong with it."""
+        """Answer a call; None where the call's status names the error."""
         method = self._methods.get(call.path)
         if method is None or method.server_streaming:
             call.code = grpc.StatusCode.UNIMPLEMENTED

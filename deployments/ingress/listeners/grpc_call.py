@@ -61,7 +61,7 @@ class GrpcCall:
         return len(self.body) > PREFIX + declared or declared > self.most_bytes
 
     def check(self) -> bool:
-        """Whether the body is one message; otherwise the status says why not."""
+        """Check that the body is one message; otherwise set the call's status to the reason."""
         if self._declared > self.most_bytes:
             words = f"a message may have {self.most_bytes} bytes; raise ingress.max_request_bytes"
             self.code, self.details = grpc.StatusCode.RESOURCE_EXHAUSTED, words
@@ -75,7 +75,7 @@ class GrpcCall:
         return self.code is grpc.StatusCode.OK
 
     def invocation_metadata(self) -> Metadata:
-        """The client's metadata."""
+        """Return the client's metadata."""
         return self.metadata
 
     def set_code(self, code: grpc.StatusCode) -> None:
@@ -91,7 +91,7 @@ class GrpcCall:
         self.trailers = list(trailing_metadata)
 
     def response(self, message: Message | None) -> bytes:
-        """The response; the message of a call that failed is not sent."""
+        """Encode the response, without the message of a failed call."""
         status = [("grpc-status", str(self.code.value[0])), *self.trailers]
         if words := self.details[:MOST_WORDS].strip():
             status.append(("grpc-message", quote(words, safe=PLAIN, errors="replace")))

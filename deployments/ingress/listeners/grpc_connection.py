@@ -36,12 +36,12 @@ class GrpcConnection(asyncio.Protocol):
         self.call: GrpcCall | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is there."""
+        """Keep the new connection's transport."""
         self._transport = cast("asyncio.Transport", transport)
         self._connections.add(self)
 
     def connection_lost(self, _: Exception | None) -> None:
-        """It is gone: nobody waits for an answer any more."""
+        """End the call whose connection is lost: nobody waits for its answer any more."""
         self._transport = None
         self._connections.discard(self)
         self._end()
@@ -59,25 +59,25 @@ class GrpcConnection(asyncio.Protocol):
             self._transport.close()
 
     def on_message_begin(self) -> None:
-        """A call begins."""
+        """Begin a call."""
         self._path, self._metadata = b"", Metadata()
 
     def on_url(self, url: bytes) -> None:
-        """The path, or a part of it."""
+        """Append a part of the path."""
         self._path += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, which HTTP/2 has in lower case. A client's trailers are not looked at: HAProxy does not either."""
+        """Add a header, in lower case as in HTTP/2. Ignore a client's trailers, as HAProxy does."""
         if self.call is None:
             self._metadata.append((name.decode("latin-1"), value.decode("latin-1")))
 
     def on_headers_complete(self) -> None:
-        """The time of the call begins."""
+        """Start the time of the call."""
         self.call = call = GrpcCall(self._path.decode("latin-1"), self._metadata, self._most_bytes())
         self._deadline = asyncio.get_running_loop().call_later(call.timeout_s, self._expire, call)
 
     def on_body(self, data: bytes) -> None:
-        """A part of the message; of one that is too large, the rest is not waited for."""
+        """Append a part of the message; refuse a message that is too large without waiting for its rest."""
         if (call := self.call) is None:
             return
         call.body += data
@@ -104,7 +104,7 @@ class GrpcConnection(asyncio.Protocol):
             self._write(call, message)
 
     def _expire(self, call: GrpcCall) -> None:
-        """The time is over: whoever works on the call is cancelled, and what has not come yet is not waited for."""
+        """Cancel the work on a call whose time is over, and do not wait for the rest of its message."""
         has_come = self._task is not None
         call.set_code(grpc.StatusCode.DEADLINE_EXCEEDED)
         call.set_details("deadline_exceeded: the call's deadline has passed")
@@ -124,7 +124,7 @@ class GrpcConnection(asyncio.Protocol):
         self._end()
 
     def _end(self) -> None:
-        """No call is under way any more."""
+        """End the call under way, if there is one."""
         if self._deadline is not None:
             self._deadline.cancel()
         if self._task is not None:

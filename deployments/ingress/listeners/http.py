@@ -37,7 +37,7 @@ class IndexedHeaders(Headers):
         self._first = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(self.raw)}
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a name, or what is given for none."""
+        """Return the value of a name, or the default if there is none."""
         return self._first.get(key.lower(), default)
 
     def __getitem__(self, key: str) -> str:
@@ -119,7 +119,7 @@ class Protocol(HttpToolsProtocol):
         self._dropped += len(body)
 
     def on_message_complete(self) -> None:
-        """The request is whole: the connection stays."""
+        """Keep the connection open: the request is whole."""
         super().on_message_complete()
         self._close_after(None)
 

@@ -32,7 +32,7 @@ class Slot:
         self._folder, self._lock = folder, lock
 
     def path(self, protocol: str) -> Path:
-        """The socket on which HAProxy calls this replica by a protocol."""
+        """Return the path of the socket on which HAProxy calls this replica by a protocol."""
         return path(self._folder, protocol, self.number)
 
     def open(self) -> None:
@@ -49,12 +49,12 @@ class Slot:
 
 
 def path(folder: Path, protocol: str, number: int) -> Path:
-    """The socket of a slot."""
+    """Return the path of a slot's socket."""
     return folder / f"{protocol}-{number}"
 
 
 def take(folder: Path) -> Slot:
-    """The first free slot.
+    """Take the first free slot.
 
     Raises:
         ConfigurationError: each has a replica.
@@ -73,22 +73,22 @@ def take(folder: Path) -> Slot:
 
 
 def opening(number: int) -> list[str]:
-    """The commands by which HAProxy uses a slot at once, without waiting for its next health check."""
+    """Return the commands by which HAProxy uses a slot at once, without waiting for its next health check."""
     return [f"set server {each} {word}" for each in servers(number) for word in ("state ready", "health up")]
 
 
 def servers(number: int) -> list[str]:
-    """HAProxy's names for a slot, one for each protocol."""
+    """Return HAProxy's names for a slot, one for each protocol."""
     return [f"{protocol}/{SERVER.format(number)}" for protocol in PROTOCOLS]
 
 
 def opened(folder: Path) -> list[int]:
-    """The numbers of the slots where replicas listen."""
+    """Return the numbers of the slots where replicas listen."""
     return [number for number in range(1, SLOTS + 1) if path(folder, PROTOCOLS[0], number).exists()]
 
 
 def command(folder: Path, *commands: str) -> str:
-    """HAProxy's answer to commands; raises OSError if it is not there."""
+    """Send commands to HAProxy and return its answer; raise OSError if HAProxy is not there."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(ANSWER_S)
         connection.connect(os.fspath(folder / COMMANDS))

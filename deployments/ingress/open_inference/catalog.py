@@ -31,7 +31,7 @@ class Catalog:
         return ServerMetadata(SERVER, release(), [*EXTENSIONS, *more])
 
     def find(self, name: str, version: str = "") -> Model:
-        """The model of that name, without a version or with the only one.
+        """Find a model by its name and, if the request has one, its version.
 
         Raises:
             NotFound: there is none.
@@ -44,7 +44,7 @@ class Catalog:
         return model
 
     def is_ready(self, name: str, version: str = "") -> bool:
-        """Whether the model is ready; one that there isn't is not."""
+        """Tell whether a model is ready; a model that does not exist is not."""
         try:
             self.find(name, version)
         except NotFound:
@@ -52,7 +52,7 @@ class Catalog:
         return name not in self._service.unloaded and self._service.is_ready()
 
     def index(self, ready: bool = False) -> list[IndexEntry]:
-        """Every model and whether it is ready, or only those that are."""
+        """List every model and whether it is ready, or only the ready ones."""
         unready = "" if self._service.is_ready() else "not every member has answered"
         reasons = {name: "unloaded" if name in self._service.unloaded else unready for name in self.models}
         return [
@@ -63,7 +63,7 @@ class Catalog:
         ]
 
     def statistics(self, *models: Model) -> AllStatistics:
-        """What was counted of these models, or of all of them."""
+        """Report the counts of these models, or of all models."""
         return AllStatistics(
             [
                 model.statistics.reported(model.metadata.name, model.metadata.versions[0])

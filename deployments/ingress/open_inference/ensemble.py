@@ -31,7 +31,7 @@ class Ensemble(Model):
         super().__init__(ingress, metadata, labels, max_batch_size=0, versions={})
 
     def images(self, tensor: Tensor) -> Sequence[bytes]:
-        """The elements of a tensor of shape [-1] or [-1, 1]; see `Model.images`."""
+        """Return the elements of a tensor of shape [-1] or [-1, 1]; see `Model.images`."""
         images: Sequence[bytes] = tensor.data
         self._ingress.capacity.check_count(len(images))
         if tensor.shape not in ([len(images)], [len(images), 1]):

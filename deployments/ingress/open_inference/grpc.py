@@ -44,7 +44,7 @@ class OpenInferenceGrpc:
         self._catalog = Catalog(service)
 
     def calls(self) -> Calls:
-        """The protocol's methods that are served; gRPC itself answers UNIMPLEMENTED to others."""
+        """Return the protocol's methods that are served; gRPC itself answers UNIMPLEMENTED to others."""
         method = self._method
         found = {
             "ServerLive": method(pb.ServerLiveResponse, lambda _: {"live": True}, is_open=True),
@@ -66,7 +66,7 @@ class OpenInferenceGrpc:
         return {f"{SERVICE.full_name}/{name}": rpc for name, rpc in found.items()}
 
     def _method(self, answer: type[M], report: Callable[[Any], Any], is_open: bool = False) -> Rpc:
-        """A method that answers what is reported for a request, as JSON has it."""
+        """Make a method that answers a request's report, which has JSON's types."""
 
         async def handler(request: Any, _: Call) -> Message:
             return json_format.ParseDict(msgspec.to_builtins(report(request)), answer())
@@ -143,6 +143,6 @@ class OpenInferenceGrpc:
 
 
 def parameters(given: Any) -> dict[str, Any]:
-    """The values of protobuf's parameters, by name."""
+    """Return the values of protobuf's parameters, by name."""
     choices = {name: value.WhichOneof("parameter_choice") for name, value in given.items()}
     return {name: choice and getattr(given[name], choice) for name, choice in choices.items()}

@@ -69,7 +69,7 @@ class OpenInferenceHttp:
         self._catalog = Catalog(service)
 
     def routes(self) -> Routes:
-        """The protocol's paths; the only version that there is of a model may be named."""
+        """Return the protocol's routes; a path may name a model's only version."""
         catalog = self._catalog
         routes = {
             "/v2": _get(lambda: catalog.server, "the server", metadata.ServerMetadata),
@@ -89,7 +89,7 @@ class OpenInferenceHttp:
         return routes
 
     def _of(self, path: str, model: Model) -> Routes:
-        """The paths of a model."""
+        """Return the routes of a model."""
         ready = partial(self._ready, model.metadata.name)
         statistics = partial(self._catalog.statistics, model)
         return {
@@ -114,7 +114,7 @@ class OpenInferenceHttp:
         }
 
     async def _versioned(self, name: str, handler: Handler, request: Request, call: Call) -> Response:
-        """What a handler answers, if the path names the model's version, which another may have become meanwhile."""
+        """Call a handler if the path names the model's version, which may have changed meanwhile."""
         self._catalog.find(name, request.path_params["version"])
         return await handler(request, call)
 
@@ -149,7 +149,7 @@ class OpenInferenceHttp:
 def _get(
     report: Callable[[], Any], summary: str, answer: Any, *errors: type[EnsembleError], is_open: bool = False
 ) -> Route:
-    """A path that answers what is reported at the moment."""
+    """Make a route that answers the current report."""
 
     async def handler(_: Request, _call: Call) -> Response:
         return encoded(report())

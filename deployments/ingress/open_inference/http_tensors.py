@@ -71,13 +71,13 @@ class Asked(NamedTuple):
     request: InferRequest
 
     def is_binary(self, output: Requested) -> bool:
-        """Whether an output is to be answered in binary."""
+        """Tell whether the request asks for an output in binary."""
         default = self.request.parameters.get("binary_data_output", False)
         return bool(output.parameters.get("binary_data", default))
 
 
 def read(model: Model, body: bytes, header: str | None, settings: IngressSettings, store: TensorStore) -> Asked:
-    """A request's tensor, and the outputs that it asks for; `header` is its `Inference-Header-Content-Length`.
+    """Read a request's tensor and the outputs it asks for; `header` is its `Inference-Header-Content-Length`.
 
     Raises:
         InvalidParameter: it is malformed, or not for this model.
@@ -102,7 +102,7 @@ def read(model: Model, body: bytes, header: str | None, settings: IngressSetting
 
 
 def write(model: Model, asked: Asked, inferred: Inferred, store: TensorStore) -> Response:
-    """The answer as it was asked for: JSON, or JSON and binary tensors, or some of them in shared memory."""
+    """Write the answer in the form asked for: JSON, or JSON and binary tensors, or some in shared memory."""
     outputs, raws = [], []
     answered = model.as_requested(inferred.outputs, asked.requested)
     for tensor, requested in zip(answered, asked.requested, strict=True):
@@ -125,17 +125,17 @@ def write(model: Model, asked: Asked, inferred: Inferred, store: TensorStore) ->
 
 
 def has_images(model: Model) -> bool:
-    """Whether a model takes encoded images."""
+    """Tell whether a model takes encoded images."""
     return model.metadata.inputs[0].datatype == "BYTES"
 
 
 def is_whole(header: str | None) -> bool:
-    """Whether the whole body is one element of the input."""
+    """Tell whether the whole body is one element of the input."""
     return header is not None and not header.strip("0")
 
 
 def _length(header: str | None, size: int) -> int:
-    """The bytes of JSON."""
+    """Return the number of bytes of JSON."""
     if header is None:
         return size
     if not (header.isascii() and header.isdigit() and len(header) < 12 and int(header) <= size):
@@ -144,7 +144,7 @@ def _length(header: str | None, size: int) -> int:
 
 
 def _whole(model: Model, body: bytes) -> Tensor:
-    """The body as the one input: an element of BYTES, or a row."""
+    """Take the whole body as the one input: an element of BYTES, or a row."""
     [own] = model.metadata.inputs
     if own.datatype == "BYTES":
         return Tensor(own.name, own.datatype, [1], [body])

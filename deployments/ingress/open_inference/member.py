@@ -34,7 +34,7 @@ class Member(Model):
         super().__init__(ingress, metadata, labels, ingress.settings.max_parts, versions)
 
     def images(self, tensor: Tensor) -> Sequence[bytes]:
-        """The rows of a tensor of pixels; see `Model.images`."""
+        """Return the rows of a tensor of pixels; see `Model.images`."""
         wanted = self.metadata.inputs[0].shape
         if len(tensor.shape) != len(wanted) or tensor.shape[1:] != wanted[1:]:
             raise InvalidParameter(f"the input {INPUT!r} has shape {tensor.shape}; send {wanted}")

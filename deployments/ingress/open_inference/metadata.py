@@ -74,7 +74,7 @@ class IndexEntry(msgspec.Struct, frozen=True):
 
 
 def config(model: ModelMetadata, max_batch_size: int) -> ModelConfig:
-    """The configuration of a model that has this metadata."""
+    """Return the configuration of a model that has this metadata."""
 
     def tensors(listed: list[TensorMetadata]) -> list[TensorConfig]:
         first = 1 if max_batch_size else 0

@@ -79,7 +79,7 @@ class Model(ABC):
 
     @abstractmethod
     def images(self, tensor: Tensor) -> Sequence[bytes]:
-        """The images of its input, which `check_inputs` has let through; raises InvalidParameter for another shape."""
+        """Return the images of an input that has passed `check_inputs`; raise InvalidParameter for another shape."""
 
     async def infer(
         self,
@@ -124,7 +124,7 @@ class Model(ABC):
     def requested(
         self, outputs: Sequence[Any], values: Callable[[Any], Mapping[str, Any]] = lambda parameters: parameters
     ) -> list[Requested]:
-        """The outputs to answer: those that a request names, or all.
+        """Return the outputs to answer: those that a request names, or all.
 
         Args:
             outputs: of the request, each with a `name` and `parameters`.
@@ -154,13 +154,13 @@ class Model(ABC):
         return list(asked.values()) or [Requested(name) for name in known]
 
     def as_requested(self, outputs: Sequence[Tensor], requested: Sequence[Requested]) -> list[Tensor]:
-        """The outputs as they were asked for: as they are, or as their most probable classes."""
+        """Return each output as the request asks for it: whole, or as its most probable classes."""
         pairs = zip(outputs, requested, strict=True)
         return [classified(tensor, ask.classes, self.labels) if ask.classes else tensor for tensor, ask in pairs]
 
 
 def succeeded(outcomes: Sequence[Answer | EnsembleError]) -> list[Answer]:
-    """The answers to a request's images.
+    """Return the answers to a request's images.
 
     Raises:
         EnsembleError: the first image's that failed, since the protocol has no error for a single element.
@@ -175,7 +175,7 @@ def succeeded(outcomes: Sequence[Answer | EnsembleError]) -> list[Answer]:
 
 
 def _output(name: str, answers: Sequence[Answer]) -> Tensor:
-    """An output for each image: `label`, `index` or `probabilities`."""
+    """Make an output for each image: `label`, `index` or `probabilities`."""
     if name == "label":
         return Tensor(name, "BYTES", [len(answers)], [answer.classification.label.encode() for answer in answers])
     if name == "index":
@@ -186,7 +186,7 @@ def _output(name: str, answers: Sequence[Answer]) -> Tensor:
 
 
 def response_parameters(answers: Sequence[Answer], asked: Options) -> dict[str, str]:
-    """What the protocol has no tensor for.
+    """Return the parts of the answers that the protocol has no tensor for.
 
     `trace_id`; and as JSON, an element for each image, `missing`, where members did not answer, `asked`, of a cascade,
     `cache`, of a cache, `warning`, where a file is odd, and `classifications`, the answers, if an option asks for what

@@ -40,7 +40,7 @@ class Tensor:
 
 
 def from_raw(name: str, datatype: str, shape: Sequence[Any], raw: bytes | memoryview, most: int) -> Tensor:
-    """A tensor from its bytes, little-endian; of BYTES at most one element more than `most` is read.
+    """Read a tensor from its bytes, little-endian; of BYTES read at most one element more than `most`.
 
     Raises:
         InvalidParameter: the bytes are not what the shape says, or the datatype is unknown.
@@ -61,7 +61,7 @@ def from_raw(name: str, datatype: str, shape: Sequence[Any], raw: bytes | memory
 
 
 def from_list(name: str, datatype: str, shape: Sequence[Any], data: Sequence[Any]) -> Tensor:
-    """A tensor of numbers from JSON's, nested or flat; raises InvalidParameter as `from_numbers` does."""
+    """Read a tensor from JSON's numbers, nested or flat; raise InvalidParameter as `from_numbers` does."""
     level: Sequence[Any] = data
     for _ in range(MOST_DIMENSIONS):
         kinds = set(map(type, level))
@@ -77,7 +77,7 @@ def from_list(name: str, datatype: str, shape: Sequence[Any], data: Sequence[Any
 
 
 def from_numbers(name: str, datatype: str, shape: Sequence[Any], data: Sequence[Any]) -> Tensor:
-    """A tensor from a flat sequence of Python's numbers.
+    """Make a tensor from a flat sequence of Python's numbers.
 
     Raises:
         InvalidParameter: they are not what the shape and the datatype say, or more than `MOST_NUMBERS`.
@@ -101,14 +101,14 @@ def from_numbers(name: str, datatype: str, shape: Sequence[Any], data: Sequence[
 
 
 def to_raw(tensor: Tensor) -> bytes:
-    """The bytes of a tensor, little-endian; of BYTES each element after its length."""
+    """Return the bytes of a tensor, little-endian; each element of BYTES follows its length."""
     if tensor.datatype == "BYTES":
         return b"".join(struct.pack("<I", len(element)) + element for element in tensor.data)
     return bytes(tensor.data.tobytes())
 
 
 def to_list(tensor: Tensor) -> list[Any]:
-    """The elements of a tensor, flat, as JSON has them; those of BYTES are text."""
+    """Return the elements of a tensor, flat, as JSON has them; elements of BYTES are text."""
     if tensor.datatype == "BYTES":
         return [element.decode() for element in tensor.data]
     elements: list[Any] = tensor.data.ravel().tolist()
@@ -116,7 +116,7 @@ def to_list(tensor: Tensor) -> list[Any]:
 
 
 def split(raw: bytes | memoryview, most: int) -> list[bytes]:
-    """BYTES elements of a raw tensor, at most one more than `most`: each its length, 4 bytes little-endian, and it."""
+    """Split a raw tensor of BYTES into at most `most` + 1 elements: each follows its length, 4 bytes little-endian."""
     elements: list[bytes] = []
     offset = 0
     while offset < len(raw) and len(elements) <= most:
@@ -129,7 +129,7 @@ def split(raw: bytes | memoryview, most: int) -> list[bytes]:
 
 
 def classified(tensor: Tensor, most: int, labels: Sequence[str]) -> Tensor:
-    """The most probable classes of each row as the classification extension has them: `value:index:label`."""
+    """Return the most probable classes of each row as the classification extension has them: `value:index:label`."""
     order = np.argsort(-tensor.data, axis=1, kind="stable")[:, :most]
     elements = [
         f"{row[index]:.{PROBABILITY_DIGITS}f}:{index}:{labels[index]}".encode()

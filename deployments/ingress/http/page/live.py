@@ -88,7 +88,7 @@ class LiveStats(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def routes(service: Service) -> Routes:
-    """The path `/stats`; none if nothing is counted."""
+    """Serve the path `/stats`; no path if nothing is counted."""
     stats, ingress = service.stats, service.ingress
     if stats is None:
         return {}
@@ -127,7 +127,7 @@ def routes(service: Service) -> Routes:
 
 
 def _with(reports: Mapping[str, Report]) -> Any:
-    """The model of the answer, with what features report, since the start."""
+    """Extend the answer's model by the features' reports since the start."""
     if not reports:
         return LiveStats
     fields = [(name, report.model) for name, report in reports.items()]
@@ -136,7 +136,7 @@ def _with(reports: Mapping[str, Report]) -> Any:
 
 
 def _by(place: int, replicas: Mapping[tuple[str, str], int]) -> dict[str, int]:
-    """The number of replicas by their state, which is first, or their machine."""
+    """Count replicas by their state (place 0) or by their machine (place 1)."""
     return _sum(Counter({key[place]: count}) for key, count in replicas.items())
 
 

@@ -37,7 +37,7 @@ REMOTE = "remote"
 
 
 def routes(service: Service) -> Routes:
-    """The page and its files; none if the configuration has no page."""
+    """Serve the page and its files; nothing if the configuration has no page."""
     if not service.page.enabled:
         return {}
     values = {"jaeger": service.page.jaeger_url or "", "classes": str(len(service.labels))}
@@ -65,7 +65,7 @@ def routes(service: Service) -> Routes:
 
 
 def about(service: Service) -> dict[str, Any]:
-    """What the page shows of an ensemble before there is an answer; where there are keys, only owners of one see it."""
+    """Describe the ensemble for the page before there is an answer; with keys, only owners of a key see this."""
     kinds = {name: offer.kind for name, (_, offer) in service.members.items()}
     members = [
         {"name": name, "weight": weight, "version": service.versions.get(name, ""), "kind": kinds.get(name, REMOTE)}
