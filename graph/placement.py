@@ -35,7 +35,7 @@ def pinning(config: EnsembleConfig, name: str) -> Pinning | None:
 
 
 def sharing(config: EnsembleConfig, member: MemberConfig) -> int:
-    """How many members compute on the cores that a member computes on."""
+    """Count the members that compute on the same cores as a member."""
     computing = [each for each in config.members if isinstance(each, LocalMember)]
     if getattr(member, "cpus", None) is not None:
         return 1
@@ -96,7 +96,7 @@ class NodeSpec:
 
 
 def node_specs(config: EnsembleConfig, agreed: EnsembleSignature) -> dict[str, NodeSpec]:
-    """Every node of the application, by the name that `user_config` and the graph's composition use."""
+    """Specify every node of the application, by the name that `user_config` and the graph's composition use."""
     decoding = config.transformer
     limits = transformer.TransformerSettings.part_of(decoding)
     decode = partial(transformer.JpegTransformer, limits, agreed.wanted, decoding.threads)

@@ -81,7 +81,7 @@ def _behind_haproxy(_owner: Any, seen: Seen) -> bool:
 
 
 def _asks_in_background(config: EnsembleConfig) -> bool:
-    """Whether members are asked about images without deadlines, which `patience_ms` bounds alone."""
+    """Tell whether members are asked about images without deadlines, which `patience_ms` bounds alone."""
     cascade = config.ensemble.cascade
     return bool(config.canaries or config.shadows or (cascade and cascade.audit))
 
@@ -334,7 +334,7 @@ SERVE = (
 
 
 def _written(root: Any, path: list[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Each object that has the field at a path because the user gave it a value, and the field's path there."""
+    """Yield each object whose field at a path was set by the user, and the field's path there."""
     name, *below = path
     if name == "*":
         for position, each in enumerate(root or ()):

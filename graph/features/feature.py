@@ -70,7 +70,7 @@ class Feature(Extension):
 
     @classmethod
     def wanted(cls, config: EnsembleConfig) -> bool:
-        """Whether a configuration that does not name it in `features` wants it.
+        """Tell whether a configuration wants the feature without naming it in `features`.
 
         Raises:
             ConfigurationError: it can't do what the configuration wants.
@@ -106,5 +106,5 @@ class Feature(Extension):
         return predicts
 
     def knows(self, image: bytes, item: Item) -> bool:
-        """Whether an image is answered from this process' memory, so that it need not wait for others."""
+        """Tell whether this process' memory has an image's answer, so that the image need not wait for others."""
         return False

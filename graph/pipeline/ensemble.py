@@ -31,7 +31,7 @@ class Ensemble(Flow):
         self._members, self._combiner = Members(members, settings), combiner
 
     async def parts(self, batch: Batch[PixelSets]) -> AsyncIterator[Part]:
-        """Pixels by preprocessing to probabilities: combined, float32 [N,C], or without a combiner by member's name.
+        """Predict probabilities from pixels by preprocessing: combined, float32 [N,C], or by member without a combiner.
 
         Images that have less time than others of the batch are answered by the members that answer in it.
         """
@@ -58,7 +58,7 @@ class Ensemble(Flow):
                     call.cancel()
 
     def _ask(self, batch: Batch[PixelSets], patience: float | None) -> dict[MemberClient, Call | None]:
-        """Every member's call; None where the member is late, which is tried once in its patience, seconds."""
+        """Ask every member but the late ones, which are tried once in `patience` seconds; return the calls."""
         members = self._members
         # Nobody waits for a late member again, unless the others are too few.
         skips_late = members.has_quorum()

@@ -80,7 +80,7 @@ class Interceptor:
     of_members = False
 
     def sees(self, batch: Batch[Sequence[bytes]]) -> bool:
-        """Whether the other methods are to be called for a batch."""
+        """Tell whether the other methods are to be called for a batch."""
         return True
 
     def on_request(self, batch: InFlight) -> None:

@@ -81,7 +81,7 @@ class Caching(Feature):
 
     @classmethod
     def wanted(cls, config: EnsembleConfig) -> bool:
-        """Whether there is a section `cache`; raises ConfigurationError for a Redis that can't be used."""
+        """Tell whether there is a section `cache`; raise ConfigurationError for a Redis that can't be used."""
         # Made here as well, so that errors are reported before anything starts.
         return config.cache is not None and open_store(config.cache) is not None
 
@@ -93,5 +93,5 @@ class Caching(Feature):
         return self._cache
 
     def knows(self, image: bytes, item: Item) -> bool:
-        """Whether an image is in this process' memory."""
+        """Tell whether an image is in this process' memory."""
         return self._cache is not None and self._cache.knows(image, item)

@@ -139,7 +139,7 @@ class Cache(Flow):
             self._count(len(hits), len(lookup.looked) - len(hits), passed, saved_s)
 
     def knows(self, image: bytes, item: Item) -> bool:
-        """Whether the predictions for an image are in this process' memory, so that it need not wait for others."""
+        """Tell whether an image's predictions are in this process' memory, so that it need not wait for others."""
         return item.options.cache is None and self._store.has(self._key(image, item))
 
     async def _look_up(self, work: Work[Sequence[bytes]]) -> Lookup:
@@ -248,7 +248,7 @@ def _entries(
 
 
 def _remembered(batch: Batch[Any], entries: Mapping[int, Entry]) -> Part:
-    """Images of a batch, by position, as if the members had just answered them."""
+    """Return the entries' images, by position, as if the members had just answered them."""
     now = time.time()
     names = dict.fromkeys(name for entry in entries.values() for name in entry.scores)
     length = max(len(scores) // 4 for entry in entries.values() for scores in entry.scores.values())

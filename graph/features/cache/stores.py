@@ -37,7 +37,7 @@ class Store:
         return 0
 
     def has(self, key: bytes) -> bool:
-        """Whether an entry is in this process."""
+        """Tell whether an entry is in this process."""
         return False
 
     async def look_up(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:

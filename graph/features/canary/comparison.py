@@ -71,7 +71,7 @@ class Comparison:
         self._trial.judge()
 
     async def _predicted(self, role: Role, images: Batch[Images], patience_s: float) -> tuple[float, dict[int, int]]:
-        """How long a version takes, at most its patience, seconds, and its class of each image that it answers."""
+        """Ask a version; return the seconds it takes, at most its patience, and its class of each image it answers."""
         began = time.perf_counter()
         try:
             async with asyncio.timeout(patience_s) as limit:

@@ -38,7 +38,7 @@ class Question:
     clearly: float
 
     def step(self, against: bool) -> float:
-        """By how much one answer changes the score: the logarithm of how much likelier it is of a bad canary."""
+        """Return one answer's step of the score: the logarithm of how much likelier a bad canary gives this answer."""
         if against:
             return math.log(self.clearly / self.allowed)
         return math.log((1 - self.clearly) / (1 - self.allowed))
@@ -99,7 +99,7 @@ class Allowance:
         self._used: OrderedDict[Hashable, int] = OrderedDict()
 
     def take(self, key: Hashable) -> bool:
-        """Whether it may count once more, which it then has."""
+        """Count a key; tell whether it may still count."""
         used = self._used.pop(key, 0)
         self._used[key] = used + 1
         if len(self._used) > self._most:

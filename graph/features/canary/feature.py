@@ -127,7 +127,7 @@ class Canaries(Feature):
 
     @classmethod
     def wanted(cls, config: EnsembleConfig) -> bool:
-        """Whether a member has a canary."""
+        """Tell whether a member has a canary."""
         return any(member.canary is not None for member in config.members)
 
     def around_asker(self, asker: Node[Any, Any]) -> Node[Any, Any]:

@@ -97,7 +97,7 @@ class Canary:
         return Batch.join(parts)
 
     def _fair_s(self, images: int) -> float:
-        """How long the canary must have had before it has failed, seconds, whatever the deadlines of its images."""
+        """Return the seconds after which the canary has failed, whatever the deadlines of its images."""
         may_take = PATIENCE_S if self._patience_ms is None else PATIENT_SHARE * self._patience_ms / 1000
         return min(may_take, self._trial.patience_s(images) or may_take)
 

@@ -142,7 +142,7 @@ class Trial:
         return 0.0 if self.rolled_back else self._settings.share
 
     def takes(self, image: bytes, by: Caller) -> bool:
-        """Whether it answers an image: the same for images alike in the key, and still so when the share grows."""
+        """Tell whether the canary answers an image: the same for equal keys, and still so when the share grows."""
         share = self.share
         if not 0 < share < 1:
             return share == 1
@@ -201,7 +201,7 @@ class Trial:
             self.judge()
 
     def patience_s(self, images: int) -> float | None:
-        """How long an answer of the canary is waited for, seconds; None as long as the other version's time is unknown.
+        """Return the seconds to wait for the canary; None as long as the other version's time is unknown.
 
         The other images of the batch wait with it, so this is much less than the member's patience.
         """

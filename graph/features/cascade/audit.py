@@ -94,11 +94,11 @@ class Audit:
         self._metrics.tightened.add(self._members[stage])
 
     def count_differing(self) -> list[tuple[int, int]]:
-        """Of each stage how many of its last audited exits differ, and how many there are."""
+        """Count, for each stage, how many of its last audited exits differ, and how many there are."""
         return [(sum(differs for _, differs in list(seen)), len(seen)) for seen in self._seen]
 
     def report(self) -> list[tuple[str, float, Interval | None]]:
-        """Each stage's member, its threshold, and the share of its last exits that differ: low, mean, high."""
+        """Report each stage's member, its threshold, and the share of its last exits that differ: low, mean, high."""
         found = [interval([differs for _, differs in list(seen)]) for seen in self._seen]
         return list(zip(self._members, self.exit_at, found, strict=True))
 

@@ -100,7 +100,7 @@ class Cascading(Feature):
 
     @classmethod
     def wanted(cls, config: EnsembleConfig) -> bool:
-        """Whether there is a section `ensemble.cascade`."""
+        """Tell whether there is a section `ensemble.cascade`."""
         return config.ensemble.cascade is not None
 
     @classmethod

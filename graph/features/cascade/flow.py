@@ -53,7 +53,7 @@ class LoadState:
         self._images += len(batch.items)
 
     def grants(self, item: Item) -> bool:
-        """Whether every member is asked about an image, as its caller wants; under load only for a share of them."""
+        """Tell whether every member is asked about an image, as its caller wants; under load, grant only a share."""
         if item.options.quality != "full":
             return False
         if not self.is_on:
@@ -159,7 +159,7 @@ class Cascade(Flow):
         self._audit_s = (asking.patience_ms or PATIENCE_MS) / 1000
 
     async def parts(self, batch: Batch[PixelSets]) -> AsyncIterator[Part]:
-        """Pixels by preprocessing to the predictions of the members asked: combined, float32 [N,C], or by name.
+        """Predict from pixels by preprocessing with the members asked: combined, float32 [N,C], or by name.
 
         Early exits don't wait for the images that go on.
         """
@@ -201,7 +201,7 @@ class Cascade(Flow):
         return exit_at, [self._load.grants(item) for item in batch.items]
 
     async def _ask(self, member: MemberClient, batch: Batch[PixelSets], turns: int) -> tuple[bool, MemberOutcome]:
-        """Whether a member was asked, and its answer."""
+        """Ask a member, unless it is late; tell whether it was asked, and return its answer."""
         patience = self._members.patience_s(batch, turns)
         # Nobody waits for a late member again, unless the others are too few.
         if member.breaker.is_open and self._members.has_quorum():

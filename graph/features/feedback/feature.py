@@ -54,7 +54,7 @@ class Feedback(Feature):
         return True
 
     def routes(self, service: Service) -> Routes:
-        """`POST /feedback`."""
+        """Serve `POST /feedback`."""
         return {} if self._peers is None else routes.routes(service.ingress, self._peers)
 
     async def check_health(self) -> None:

@@ -57,7 +57,7 @@ class Peers:
             self._store.take(request, label, place, key)
 
     async def _others_take(self, request: str, label: str | int, place: int, key: str) -> bool:
-        """Whether another replica took the label."""
+        """Offer the label to other replicas; tell whether one took it."""
         if self._others is None:
             return False
         silent, others = False, dict(self._others.look())

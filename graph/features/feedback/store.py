@@ -86,12 +86,12 @@ class FeedbackStore:
                 answers.popitem(last=False)
 
     def remembers(self, request: str, place: int, key: str = "") -> bool:
-        """Whether the answer to an image of a key's request is remembered."""
+        """Tell whether the store remembers the answer to an image of a key's request."""
         self._forget()
         return (request, place) in self._answers.get(key, ())
 
     def is_class(self, label: str | int) -> bool:
-        """Whether a label is the name or the index of a class."""
+        """Tell whether a label is the name or the index of a class."""
         return label in self._labels if isinstance(label, str) else 0 <= label < len(self._labels)
 
     def take(self, request: str, label: str | int, place: int = 0, key: str = "") -> None:

@@ -32,7 +32,7 @@ class ReceiptInterceptor(Interceptor):
         self._metered: dict[InFlight, Span] = {}
 
     def sees(self, batch: Batch[Sequence[bytes]]) -> bool:
-        """Whether somebody asks for a receipt, or what the meter has read is to be shared."""
+        """Tell whether somebody asks for a receipt, or CPU time that the meter has read is to be shared."""
         return METER.is_on or any([item.options.receipt for item in batch.items])
 
     def on_request(self, batch: InFlight) -> None:

@@ -86,7 +86,7 @@ class Shadows(Feature):
 
     @classmethod
     def wanted(cls, config: EnsembleConfig) -> bool:
-        """Whether a member is a shadow."""
+        """Tell whether a member is a shadow."""
         return bool(config.shadows)
 
     def around_asker(self, asker: Node[Any, Any]) -> Node[Any, Any]:
