@@ -62,7 +62,7 @@ def into_file(args: argparse.Namespace, paths: Sequence[Path]) -> AnswersFile:
 
 
 def show(results: Sequence[Result], members: bool) -> Table:
-    """A row for each class of an answer, and one for each error."""
+    """Make a table with a row for each class of an answer, and a row for each error."""
     table = Table("image", "label", "probability", *(["members"] if members else []))
     for path, answer in results:
         # Plain text, because a file's name may look like markup; its end tells one file of a folder from another.
@@ -78,7 +78,7 @@ def show(results: Sequence[Result], members: bool) -> Table:
 
 
 def to_json(results: Sequence[Result]) -> str:
-    """A line for each image: its path, and its answer or its error's message."""
+    """Write a line of JSON for each image: its path, and its answer or its error's message."""
     lines = [{"path": str(p), **({"error": a["error"]["message"]} if "error" in a else a)} for p, a in results]
     return "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
 

@@ -76,7 +76,7 @@ class Client:
 
 
 def no_answer(url: str, err: Exception) -> ScriptError:
-    """The error that nothing answers at a URL."""
+    """Make the error that nothing answers at a URL."""
     return ScriptError(f"no answer from {url}: {err or type(err).__name__}; is the server running (ensemble serve)?")
 
 

@@ -33,7 +33,7 @@ REPOSITORY = "model_repository"
 
 
 def read(file: Path) -> dict[str, Any]:
-    """A Serve config, in which a relative `model_repository` has become absolute: it is relative to the file's folder.
+    """Read a Serve config; make a relative `model_repository`, which is relative to the file's folder, absolute.
 
     Raises:
         ScriptError: the file is no Serve config.
@@ -88,7 +88,7 @@ def log_json(config: dict[str, Any]) -> None:
 
 
 def ours(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The applications of a Serve config that `graph.app` builds."""
+    """Return the applications of a Serve config that `graph.app` builds."""
     return (each for each in config.get("applications") or [] if each.get("import_path") == IMPORT_PATH)
 
 
@@ -115,7 +115,7 @@ def check_import_paths(config: Mapping[str, Any]) -> None:
 
 
 def why_serve(config: Mapping[str, Any]) -> str | None:
-    """Why Serve's proxy receives requests; None where HAProxy does."""
+    """Explain why Serve's proxy receives requests; None where HAProxy does."""
     applications = config.get("applications") or []
     if len(applications) != 1:
         return f"there are {len(applications)} applications, and HAProxy is in front of one"
@@ -133,7 +133,7 @@ def why_serve(config: Mapping[str, Any]) -> str | None:
 def check(
     application: Mapping[str, Any], serve: Mapping[str, Any] | None = None
 ) -> tuple[EnsembleConfig, EnsembleSignature]:
-    """The configuration of an application of a Serve config, and what its members agree on.
+    """Check an application of a Serve config; return its configuration and its members' signature.
 
     Raises:
         ConfigurationError: the application can't be built, or an entry of its `deployments` belongs to no deployment.
@@ -145,7 +145,7 @@ def check(
 
 
 def check_arguments(application: Mapping[str, Any], serve: Mapping[str, Any] | None = None) -> EnsembleConfig:
-    """The configuration of an application of a Serve config, without a look at its models.
+    """Check an application of a Serve config without a look at its models; return its configuration.
 
     Raises:
         ConfigurationError: it is none, contradicts itself, or has an entry of `deployments` that belongs to none.
@@ -161,7 +161,7 @@ def check_arguments(application: Mapping[str, Any], serve: Mapping[str, Any] | N
 def ineffective(
     application: Mapping[str, Any], serve: Mapping[str, Any], config: EnsembleConfig, agreed: EnsembleSignature
 ) -> Iterator[Ineffective]:
-    """What does nothing in a Serve config, beside or in one of its applications."""
+    """Find the settings without effect in a Serve config, beside or in one of its applications."""
     from graph import rules
 
     seen = rules.Seen(config, len(agreed.labels), why_serve(serve) is None)
@@ -169,7 +169,7 @@ def ineffective(
 
 
 def replicas_of(application: Mapping[str, Any], config: EnsembleConfig) -> dict[str, int]:
-    """How many replicas of the ingress and of each node a machine has at the start, by the names of the nodes."""
+    """Count the replicas of the ingress and of each node that a machine has at the start, by the nodes' names."""
     nodes = {member.deployment_name: member.name for member in config.members}
     found = {}
     for entry in application.get("deployments") or []:
@@ -178,14 +178,14 @@ def replicas_of(application: Mapping[str, Any], config: EnsembleConfig) -> dict[
 
 
 def replicas_at_start(deployment: Mapping[str, Any]) -> int:
-    """How many replicas an entry of `deployments` has at the start, on one machine."""
+    """Count the replicas that an entry of `deployments` has at the start, on one machine."""
     scaling, fixed = deployment.get("autoscaling_config") or {}, deployment.get("num_replicas")
     count: int = scaling.get("initial_replicas") or scaling.get("min_replicas", 1) if fixed in {None, "auto"} else fixed
     return min(count, deployment.get("max_replicas_per_node") or count)
 
 
 def doubts(config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[str]:
-    """What is assumed of the members, because their files do not say it."""
+    """State the assumptions about members whose files do not describe them."""
     from deployments.members.openvino import OpenVino
 
     for member in config.members:
@@ -275,7 +275,7 @@ def _send(config: Mapping[str, Any], pipe: Connection) -> None:
 
 
 def _check(config: Mapping[str, Any]) -> Iterator[Any]:
-    """Nothing once the arguments are checked, and the doubts once all is."""
+    """Yield None once the arguments are checked, and the warnings once everything is."""
     # What it would warn of is logged again by the process that builds the application.
     logging.disable(logging.WARNING)
     check_import_paths(config)
@@ -288,7 +288,7 @@ def _check(config: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _warnings(application: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[str]:
-    """What an application is served with all the same."""
+    """Yield the warnings about an application that is served nevertheless."""
     config, agreed = check(application, serve)
     yield from map(str, ineffective(application, serve, config, agreed))
     yield from doubts(config, agreed)
@@ -335,7 +335,7 @@ def _check_names(given: Mapping[str, Any], schema: type[BaseModel], path: str) -
 
 
 def _schema_in(annotation: Any) -> type[BaseModel] | None:
-    """The schema that a field's type names, alone or in a union or a list."""
+    """Return the schema that a field's type names, alone or in a union or a list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((schema for each in get_args(annotation) if (schema := _schema_in(each)) is not None), None)

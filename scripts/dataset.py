@@ -128,7 +128,7 @@ class Dataset:
 
 
 def default_data() -> Path | None:
-    """CIFAR-10's test set in the folder that the environment variable ENSEMBLE_DATA names, if it is set."""
+    """Return the path of CIFAR-10's test set in the folder of the environment variable ENSEMBLE_DATA, if it is set."""
     root = os.environ.get("ENSEMBLE_DATA")
     return Path(root) / "cifar10" / "test.zip" if root else None
 

@@ -42,7 +42,7 @@ def check_writable(parser: argparse.ArgumentParser, *files: Path | None) -> None
 
 
 def _type(read: Callable[[str], T], is_right: Callable[[T], bool], wanted: str) -> Callable[[str], T]:
-    """The type of a flag, whose error for a wrong value says what is wanted."""
+    """Make the type of a flag, whose error for a wrong value names the wanted values."""
 
     def parse(text: str) -> T:
         try:
@@ -57,7 +57,7 @@ def _type(read: Callable[[str], T], is_right: Callable[[T], bool], wanted: str) 
 
 
 def number(above: float, below: float = math.inf) -> Callable[[str], float]:
-    """The type of a flag that is a number between two others."""
+    """Make the type of a flag that is a number between two others."""
     upper = f" and below {below:g}" if below < math.inf else ""
     return _type(float, lambda value: above < value < below, f"a number above {above:g}{upper}")
 

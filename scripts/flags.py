@@ -10,12 +10,12 @@ T = TypeVar("T")
 
 
 def described(doc: str | None, prog: str | None = None) -> argparse.ArgumentParser:
-    """A parser whose `--help` shows a docstring as it is; `prog` is the command, where `ensemble` does not set it."""
+    """Make a parser whose `--help` shows a docstring as it is; `prog` is a command that `ensemble` does not set."""
     return argparse.ArgumentParser(prog, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def flag(default: Any, help: str, name: str = "", **more: Any) -> Any:
-    """A field with a flag, named as the field in `--two-words` unless it has a name; `more` is for `add_argument`."""
+    """Define a field with a flag, `--two-words` as the field is named or `name`; `more` is for `add_argument`."""
     return field(default=default, metadata={"name": name, "help": help, **more})
 
 
@@ -28,6 +28,6 @@ def add_flags(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
 
 
 def from_flags(cls: type[T], args: argparse.Namespace) -> T:
-    """The dataclass of a command line; a field without a flag is what an argument of its name says, or its default."""
+    """Make a dataclass of a command line; a field without a flag takes an argument of its name, or its default."""
     given = {each.name: getattr(args, each.name) for each in fields(cls) if hasattr(args, each.name)}  # type: ignore[arg-type]
     return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})

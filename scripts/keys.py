@@ -74,13 +74,13 @@ def remove(file: Path, name: str) -> None:
 
 
 def shown(key: Key) -> str:
-    """A key's line in the list."""
+    """Format a key as a line of the list."""
     ends = "" if key.until is None else f"  until {key.until.isoformat()}"
     return f"{key.name}  {key.digest.hex()[:12]}…  {'any rate' if key.rate is None else f'{key.rate:g}/s'}{ends}"
 
 
 def _without(file: Path, name: str) -> str:
-    """The text of a file without the keys of a name; raises ScriptError if it has none."""
+    """Return the text of a file without the keys of a name; raise ScriptError if the file has none."""
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
     left = [line for line in lines if line.partition("#")[0].split()[:1] != [name]]
     if left == lines:

@@ -18,7 +18,7 @@ STOP_TIMEOUT_S, LOOK_EVERY_S = 60.0, 0.2
 
 
 def says_ready(log: Path) -> bool:
-    """Whether `ensemble serve` has printed that every member answered."""
+    """Tell whether `ensemble serve` has printed that every member answered."""
     return b"Ready." in log.read_bytes()
 
 
@@ -26,7 +26,7 @@ def says_ready(log: Path) -> bool:
 def started(
     command: Sequence[str], log: Path, is_ready: Callable[[Path], bool], timeout_s: float, **options: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A server that prints to a log, once it is ready by this log, within so many seconds; it is ended at the end.
+    """Start a server that prints to a log, wait until it is ready by this log, and end it at the end of the block.
 
     Raises:
         ScriptError: it has ended, or is not ready in time; with the end of its log.

@@ -10,7 +10,7 @@ VARIABLE = "ENSEMBLE_MODELS"
 
 
 def default_repository() -> Path:
-    """The folder that the environment variable ENSEMBLE_MODELS names, else `models` in the working directory."""
+    """Return the folder that the environment variable ENSEMBLE_MODELS names, else `models` in the working directory."""
     return Path(os.environ.get(VARIABLE) or "models")
 
 

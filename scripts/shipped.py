@@ -14,15 +14,15 @@ PACKAGES = ("graph", "deployments", "scripts")
 
 
 def shipped(name: str) -> Path:
-    """A shipped file, such as `serve_config.yaml` or `configs/colocated.yaml`; it may not be there."""
+    """Return the path of a shipped file, such as `serve_config.yaml` or `configs/colocated.yaml`; it may be missing."""
     path = CHECKOUT / name
     return path if path.exists() else INSTALLED / name
 
 
 def hidden(first: Sequence[str] = ()) -> dict[str, str]:
-    """Other code that Python would import by the names of this project's packages: its place, by the name.
+    """Find other code that Python would import by the names of this project's packages: its place, by name.
 
-    It is looked for in these folders first.
+    The search begins with the folders `first`.
     """
     found = {}
     for name in PACKAGES:

@@ -99,7 +99,7 @@ def placement(config: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def token() -> Finding:
-    """Ray's token on a machine that joins, which must be the head's."""
+    """Look for Ray's token on a machine that joins; it must be the head's."""
     path = Path(os.environ.get(TOKEN_PATH, TOKEN_FILE))
     if "RAY_AUTH_TOKEN" in os.environ:
         return Finding("ok", "cluster: the token is in RAY_AUTH_TOKEN")

@@ -132,7 +132,7 @@ def folder() -> Finding:
 
 
 def token() -> Finding:
-    """Ray's token, without which other users of this machine can't use the cluster."""
+    """Check that other users of this machine can't read Ray's token, with which they could use the cluster."""
     if TOKEN_PATH not in os.environ and not is_in_cluster():
         return Finding("ok", "token: the server makes one of its own")
     path = Path(os.environ.get(TOKEN_PATH, str(TOKEN_FILE)))

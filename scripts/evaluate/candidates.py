@@ -49,7 +49,7 @@ class Candidate:
 
 
 def of_models(models: Sequence[Model]) -> list[Candidate]:
-    """Versions of a repository, each with the pixels that it was prepared for.
+    """Make candidates of a repository's versions, each with the pixels that it was prepared for.
 
     Raises:
         ScriptError: a model fixes no input size.

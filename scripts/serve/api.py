@@ -44,7 +44,7 @@ class ServeApi:
             time.sleep(0.1)
 
     def failure(self) -> str | None:
-        """Why an application can't be served, if one can't."""
+        """Return the reason why an application can't be served, if one can't."""
         for application in self.applications():
             if application["status"] in {"DEPLOY_FAILED", "UNHEALTHY"}:
                 messages = [application["message"], *(d["message"] for d in application["deployments"].values())]
@@ -52,7 +52,7 @@ class ServeApi:
         return None
 
     def progress(self) -> str:
-        """The states of the applications and their deployments, in words."""
+        """Describe the states of the applications and their deployments in words."""
         states = []
         for application in self.applications():
             nodes = (f"{each['name']} {each['status']}" for each in application["deployments"].values())
@@ -60,12 +60,12 @@ class ServeApi:
         return "; ".join(states) or "Serve reports no application"
 
     def are_healthy(self) -> bool:
-        """Whether Serve reports every deployment as healthy."""
+        """Tell whether Serve reports every deployment as healthy."""
         found = [each["status"] for application in self.applications() for each in application["deployments"].values()]
         return bool(found) and set(found) == {"HEALTHY"}
 
     def applications(self) -> list[dict[str, Any]]:
-        """What Serve reports of each application; empty while it does not answer."""
+        """Request Serve's report of each application; empty while Serve does not answer."""
         try:
             return list(self._client.get(APPLICATIONS).json()["applications"].values())
         except (httpx.HTTPError, ValueError, KeyError):
@@ -77,7 +77,7 @@ class ServeApi:
 
 
 def explain(messages: list[str]) -> str:
-    """The configuration error in a failed application's messages, or else all of them, without their tracebacks."""
+    """Return the configuration error in a failed application's messages, or else all messages without tracebacks."""
     for message in messages:
         for line in reversed(message.splitlines()):
             if "ConfigurationError: " in line:
@@ -86,7 +86,7 @@ def explain(messages: list[str]) -> str:
 
 
 def _without_traceback(message: str) -> str:
-    """What a message says, and the exception at the end of the traceback that follows in it."""
+    """Replace the traceback in a message by the exception at its end."""
     told, traceback, rest = message.partition("Traceback (most recent call last):")
     if not traceback:
         return message

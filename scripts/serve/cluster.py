@@ -69,12 +69,12 @@ class Cluster:
             raise ScriptError(f"Ray's {lost} has ended; see {self.session}/logs")
 
     def lost(self) -> str | None:
-        """The name of a process without which there is no cluster, if it has ended; others are started again."""
+        """Return the name of a vital process that has ended, if one has; start other processes again."""
         self._keep_interface()
         return ended(self._vital)
 
     def _wait_for_interface(self) -> str:
-        """The root of Serve's REST interface, as soon as it listens; raises ScriptError if it does not."""
+        """Wait until Serve's REST interface listens and return its root; raise ScriptError if it does not."""
         file, give_up = self._interface_address, time.monotonic() + INTERFACE_TIMEOUT_S
         while not file.exists():
             self._keep_interface()
@@ -157,7 +157,7 @@ def python(folder: Path) -> Path:
 
 
 def fork_server_started(path: Path) -> subprocess.Popen[bytes]:
-    """A fork server that listens at a path. It alone has the socket: when it ends, nobody waits any more."""
+    """Start a fork server that listens at a path. It alone has the socket: when it ends, nobody waits any more."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(MOST_WAITING)
@@ -171,13 +171,13 @@ def fork_server_started(path: Path) -> subprocess.Popen[bytes]:
 
 
 def below(names: Collection[str]) -> dict[str, psutil.Process | None]:
-    """The processes below this one that have these names; None for a name that none has."""
+    """Find the processes below this one by these names; None for a name that no process has."""
     processes = {_name(process): process for process in psutil.Process().children(recursive=True)}
     return {name: processes.get(name) for name in names}
 
 
 def ended(processes: Mapping[str, psutil.Process | None]) -> str | None:
-    """The name of the first process that has ended, if one has."""
+    """Return the name of the first process that has ended, if one has."""
     _reap()
     return next((name for name, process in processes.items() if not _runs(process)), None)
 
@@ -188,12 +188,12 @@ def end_at_once() -> None:
 
 
 def marked() -> dict[str, str]:
-    """The environment for what this process starts, by which it is found if this one is killed."""
+    """Return the environment for child processes, by which they are found if this process is killed."""
     return {**os.environ, MARK: mark(psutil.Process())}
 
 
 def mark(process: psutil.Process) -> str:
-    """What tells a process from every other that has its number at another time, on this start of this machine.
+    """Make a mark that no other process has had on this machine since it started, not even by the same number.
 
     It has the process's start in ticks of the machine's clock, which nobody sets.
     """
@@ -205,7 +205,7 @@ def mark(process: psutil.Process) -> str:
 
 
 def leftovers() -> Iterator[psutil.Process]:
-    """This user's processes that a server has started which was killed since."""
+    """Yield this user's processes whose server was killed."""
     here = mark(psutil.Process()).split("@")[2:]
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -216,7 +216,7 @@ def leftovers() -> Iterator[psutil.Process]:
 
 
 def is_there(marked: str) -> bool:
-    """Whether the process of a mark runs."""
+    """Tell whether the process of a mark runs."""
     try:
         process = psutil.Process(int(marked.partition("@")[0]))
         return process.status() != psutil.STATUS_ZOMBIE and mark(process) == marked

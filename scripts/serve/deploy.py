@@ -84,7 +84,7 @@ def deploy(file: Path) -> None:
 
 
 def kept(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a Serve config is read once, when the server starts, by its path there; `None` is no value."""
+    """Return the settings of a Serve config that are read once, at the server's start, by path; `None` is no value."""
     options = {
         f"{section}.{name}": value
         for section in ("http_options", "grpc_options")
@@ -96,7 +96,7 @@ def kept(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def keeps(written: Mapping[str, Any], served: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """By its path, the values that a server keeps: as its file had it, and as flags of the command changed it."""
+    """Pair by path the values that a server keeps: from its file, and as flags of the command changed them."""
     return {name: [written.get(name), served.get(name)] for name in {**written, **served}}
 
 
@@ -126,7 +126,7 @@ def check_server() -> None:
 
 
 def is_in_force(config: Mapping[str, Any], applications: list[dict[str, Any]]) -> bool:
-    """Whether Serve reports that all of a configuration runs, with these arguments, and nothing else does."""
+    """Tell whether Serve reports that all of a configuration runs, with these arguments, and nothing else."""
     wanted = {each.get("name", "default"): each.get("args") or {} for each in config.get("applications") or []}
     running = {
         each["name"]: (each.get("deployed_app_config") or {}).get("args") or {}

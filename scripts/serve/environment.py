@@ -30,7 +30,7 @@ FILES = 65_536
 
 
 def switches() -> dict[str, str]:
-    """The assignments of `configs/serve.env`, read as a shell reads them."""
+    """Read the assignments of `configs/serve.env` as a shell reads them."""
     lines = shipped("configs/serve.env").read_text(encoding="utf-8").splitlines()
     words = [shlex.split(line, comments=True) for line in lines]
     pairs = [word.partition("=") for line in words for word in line]
@@ -102,7 +102,7 @@ def check_propagators() -> None:
 
 
 def clients_file(port: int) -> Path:
-    """The file for a shell's `source`, by the HTTP port of the server that it is about."""
+    """Return the path of the file for a shell's `source`, by the HTTP port of its server."""
     return FOLDER / f"server-{port}.env"
 
 
@@ -121,7 +121,7 @@ def for_clients(port: int, cluster: Mapping[str, str]) -> Iterator[Path]:
 
 
 def read_clients_file(port: int) -> dict[str, str]:
-    """The variables of the server on a port.
+    """Read the variables of the server on a port.
 
     Raises:
         OSError: no server of this user runs there.

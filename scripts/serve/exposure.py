@@ -20,7 +20,7 @@ BY_SERVE = ("ssl_certfile", "ssl_keyfile")
 
 
 def has_keys(config: dict[str, Any]) -> bool:
-    """Whether every application of a Serve config requires a key."""
+    """Tell whether every application of a Serve config requires a key."""
     applications = config.get("applications") or []
     return bool(applications) and all(
         each.get("import_path") == IMPORT_PATH and _access(each).get("keys") for each in applications
@@ -75,7 +75,7 @@ def _access(application: dict[str, Any]) -> dict[str, Any]:
 
 
 def certificate_named(config: dict[str, Any]) -> tuple[Path, Path] | None:
-    """The absolute paths of a Serve config's certificate and key, checked; None where there is to be no TLS.
+    """Check a Serve config's certificate and key and return their absolute paths; None where there is to be no TLS.
 
     Raises:
         ScriptError: HAProxy can't use them; the message says why.

@@ -27,7 +27,7 @@ MAX_PATH = 24
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """A folder that only this user may enter. It is removed at the end, unless an error refers to the logs in it.
+    """Make a folder that only this user may enter; remove it at the end, unless an error refers to logs in it.
 
     What killed servers left, and those that failed, is removed as well, except for the last one's.
 
@@ -51,7 +51,7 @@ def private_folder() -> Iterator[Path]:
 
 
 def parent() -> Path:
-    """The folder in which servers have theirs: where Ray would have its own. It is made if it is not there.
+    """Return the folder that holds the servers' folders, where Ray would have its own; make it if it is not there.
 
     Raises:
         ScriptError: the paths of sockets in it would be too long.
@@ -90,7 +90,7 @@ def _remove_stale(around: Path) -> None:
 
 
 def _began(folder: Path) -> float | None:
-    """When the server began whose folder this is, seconds since the epoch; None unless it has ended."""
+    """Return the start, seconds since the epoch, of the server whose folder this is; None unless it has ended."""
     # Any user may make a folder or a link of such a name; where a server holds the lock, this raises OSError.
     with suppress(OSError):
         if folder.lstat().st_uid == os.getuid() and not folder.is_symlink():

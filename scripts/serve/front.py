@@ -58,12 +58,12 @@ def in_front(
 
 
 def needed_ports(config: dict[str, Any]) -> list[Port]:
-    """The ports of a Serve config that must be free; that of HAProxy's metrics only where HAProxy is in front."""
+    """Return the ports of a Serve config that must be free, with HAProxy's metrics only where HAProxy is in front."""
     http, grpc, metrics, ray_metrics = wanted(config)
     return [http, grpc, ray_metrics, *([metrics] if why_serve(config) is None else [])]
 
 
 def few(config: dict[str, Any]) -> int:
-    """How many requests the first replica of the ingress gets alone: none where members run in it."""
+    """Return the number of requests that the ingress's first replica gets alone: none where members run in it."""
     members = (config["applications"][0].get("args") or {}).get("members") or [{"placement": "inline"}]
     return FEW if all(member.get("placement", "separate") == "separate" for member in members) else 0

@@ -76,7 +76,7 @@ class Listening:
 
 
 def most_connections() -> int:
-    """The connections of clients at a time, which this system's limit on open files allows."""
+    """Return the number of client connections at a time that this system's limit on open files allows."""
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS
@@ -84,7 +84,7 @@ def most_connections() -> int:
 
 
 def configuration(folder: Path, listening: Listening) -> str:
-    """The text of HAProxy's configuration, with its sockets in a folder."""
+    """Write HAProxy's configuration, with its sockets in a folder."""
     servers = {
         protocol: [(SERVER.format(number), path(folder, protocol, number)) for number in range(1, SLOTS + 1)]
         for protocol in PROTOCOLS
@@ -201,7 +201,7 @@ class HAProxy:
         self._watch.start()
 
     def _modified_ns(self) -> int:
-        """When the certificate or its key was modified last, nanoseconds since the epoch; 0 while one is not there."""
+        """Return the last change of the certificate or its key, nanoseconds since the epoch; 0 while one is missing."""
         try:
             return max((file.stat().st_mtime_ns for file in self._tls or ()), default=0)
         except OSError:

@@ -123,7 +123,7 @@ def watch(lost: str, haproxy: HAProxy | None, url: str, stop: threading.Event) -
 
 
 def is_ready(url: str) -> bool:
-    """Whether a replica of the ingress on this machine is ready."""
+    """Tell whether a replica of the ingress on this machine is ready."""
     try:
         return health(url).status_code == httpx.codes.OK
     except httpx.TransportError:

@@ -41,12 +41,12 @@ class Record(NamedTuple):
     cause: str = ""
 
     def with_cause(self, traceback: list[str]) -> Record:
-        """The same with the last exception in lines of a traceback, if they have one."""
+        """Add the last exception in a traceback's lines to the record, if they have one."""
         causes = [line for line in traceback if EXCEPTION.match(line)]
         return self._replace(cause=causes[-1]) if causes else self
 
     def as_json(self) -> str:
-        """A line of JSON: as it was logged, or by the same names where the log is text, as that of the build is."""
+        """Format the record as a line of JSON: a line of JSON as it was logged, a line of text by the same names."""
         if self.line.startswith("{"):
             return self.line
         fields = {"levelname": self.level, "message": self.message, "exc_text": self.cause}
@@ -68,7 +68,7 @@ class Logs:
         self._seen: dict[tuple[str, str], float] = {}
 
     def new(self) -> list[Record]:
-        """The warnings and errors since the last call; one that repeats within a minute is there once."""
+        """Return the warnings and errors since the last call; list one that repeats within a minute once."""
         now = time.monotonic()
         self._seen = {key: when for key, when in self._seen.items() if now < when + REPEAT_S}
         found = []
@@ -100,7 +100,7 @@ class Logs:
         print(record.as_json() if self._as_json else record, file=sys.stderr, flush=True)
 
     def _lines(self, file: Path) -> Iterator[str]:
-        """The complete lines that a file has got since the last call."""
+        """Yield the complete lines that a file has got since the last call."""
         size, begin = file.stat().st_size, self._read.get(file, 0)
         with file.open("rb") as stream:
             # A log that is shorter than before was rotated.
@@ -114,7 +114,7 @@ class Logs:
 
 
 def _records(lines: Iterator[str]) -> Iterator[Record]:
-    """The warnings and errors in a log's lines; those of a traceback belong to the record before them."""
+    """Yield the warnings and errors in a log's lines; a traceback belongs to the record before it."""
     last: Record | None = None
     for line in lines:
         begins, record = _parsed(line)
@@ -129,7 +129,7 @@ def _records(lines: Iterator[str]) -> Iterator[Record]:
 
 
 def _parsed(line: str) -> tuple[bool, Record | None]:
-    """Whether a line begins a record, and the record if it is a warning or an error."""
+    """Tell whether a line begins a record, and return the record if it is a warning or an error."""
     if found := TEXT.match(line):
         level, deployment, replica, message = found.groups()
         return True, Record(level, deployment, replica, message, line) if level in LEVELS else None

@@ -71,13 +71,13 @@ def listen_on_own_address(config: dict[str, Any]) -> None:
 
 
 def head_address(given: str) -> str:
-    """The address and the port of a cluster's head, of which the port may be left out."""
+    """Add the default port to the address of a cluster's head, if the address has no port."""
     host, _, port = given.rpartition(":")
     return given if host and port.isdecimal() else f"{given}:{DEFAULT_CLUSTER_PORT}"
 
 
 def common(config: Mapping[str, Any]) -> dict[str, str]:
-    """By its name, a digest of each thing that every machine must have alike to serve the applications of a config."""
+    """Digest by name each thing that must be alike on every machine to serve the applications of a config."""
     # What reading the models loads would stay in this process; a fork of it would hang where a thread holds a lock.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         models = pool.submit(_models, config).result()
@@ -91,7 +91,7 @@ def publish(address: str, config: Mapping[str, Any]) -> None:
 
 
 def published(address: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """What the head of a cluster publishes: its Serve config, and what every machine must have alike.
+    """Read what the head of a cluster publishes: its Serve config, and everything that machines must have alike.
 
     Raises:
         ScriptError: nothing is there, or it does not take this machine's token.
@@ -101,7 +101,7 @@ def published(address: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def differences(theirs: Mapping[str, str], mine: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each thing that this machine has otherwise than the head of its cluster."""
+    """Yield a sentence for each difference between this machine and the head of its cluster."""
     for name, value in theirs.items():
         if mine.get(name) != value:
             yield f"{name} differs: {value} on the head, {mine.get(name, 'nothing')} here"
@@ -122,7 +122,7 @@ def _noticeboard(action: str, address: str, document: str = "") -> str:
 
 
 def _code() -> str:
-    """A digest of the Python files that serve."""
+    """Digest the Python files that serve."""
     digest = hashlib.sha256()
     for folder in (*(CHECKOUT / package for package in SERVING), Path(ensemble_serving.__file__).parent):
         for file in sorted(folder.rglob("*.py")):

@@ -27,7 +27,7 @@ class Port:
 
 
 def wanted(config: dict[str, Any]) -> tuple[Port, Port, Port, Port]:
-    """The ports of a Serve config: for HTTP, for gRPC, and on loopback for HAProxy's metrics and Ray's."""
+    """Return the ports of a Serve config: for HTTP, for gRPC, and on loopback for HAProxy's metrics and Ray's."""
     http, grpc = config.get("http_options") or {}, config.get("grpc_options") or {}
     host = http.get("host", LOOPBACK)
     return (
@@ -39,7 +39,7 @@ def wanted(config: dict[str, Any]) -> tuple[Port, Port, Port, Port]:
 
 
 def _named(setting: str, default: int) -> Any:
-    """The port that an environment variable names; what is no number stays a text, which `check_ports` refuses."""
+    """Read the port from an environment variable; text that is no number stays text, which `check_ports` refuses."""
     given = os.environ.get(setting, default)
     return int(given) if str(given).isdecimal() else given
 

@@ -27,7 +27,7 @@ class Pulse:
         self._pid = self._used = 0
 
     def find_still(self) -> int | None:
-        """The id of the process if it stands still; None if it does not, or nobody listens."""
+        """Return the id of the process if it stands still; None if it does not, or nobody listens."""
         if not all(self._is_silent() for _ in range(QUESTIONS)):
             return None
         is_still = self._is_stopped() or all(self._is_silent() for _ in range(MORE_QUESTIONS))
@@ -40,7 +40,7 @@ class Pulse:
             return False
 
     def _is_silent(self) -> bool:
-        """Whether it has neither used CPU time since the last look nor answers."""
+        """Tell whether the process has used no CPU time since the last look and does not answer."""
         try:
             before, self._used = self._used, cpu_ns(self._pid) if self._pid else 0
             if before != self._used:

@@ -56,7 +56,7 @@ For `serve status`, `ensemble deploy` and handles in another shell:
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C, SIGTERM or a closed terminal sets; a second signal ends every process at once.
+    """Make an event that Ctrl-C, SIGTERM or a closed terminal sets; a second signal ends every process at once.
 
     A closed terminal does nothing to what `nohup` has started.
     """
@@ -171,7 +171,7 @@ def say_stopping() -> None:
 def variables(
     cluster: Cluster, host: str, without_keys: bool, json_logs: bool, keeps: dict[str, list[Any]]
 ) -> dict[str, str]:
-    """The environment variables by which other processes find the cluster, and what `ensemble deploy` can't change."""
+    """Return the variables by which others find the cluster, and the values that `ensemble deploy` can't change."""
     found = {"RAY_ADDRESS": cluster.address, DASHBOARD: cluster.dashboard, SESSION: str(cluster.session)}
     flags = {WITHOUT_KEYS: "yes" if without_keys else "", JSON_LOGS: "yes" if json_logs else ""}
     return {**found, HOST: host, **flags, KEPT: json.dumps(keeps), SERVER: mark(psutil.Process())}
@@ -179,7 +179,7 @@ def variables(
 
 @contextmanager
 def running(folder: Path, whole_dashboard: bool, haproxy: HAProxy | None, python: Path) -> Iterator[Cluster]:
-    """A cluster; in the end what it serves answers what has come, and every process ends."""
+    """Run a cluster; in the end let its applications answer every waiting request, and end every process."""
     cluster = Cluster(folder, whole_dashboard, python)
     try:
         yield cluster
@@ -220,7 +220,7 @@ def greet(
 
 
 def health(url: str) -> httpx.Response:
-    """What the server at this root answers about its readiness; raises httpx.TransportError if it does not answer."""
+    """Ask the server at this root about its readiness; raise httpx.TransportError if it does not answer."""
     # The certificate's name is for clients to verify: this is about the members.
     return httpx.get(f"{url}/v2/health/ready", timeout=5, trust_env=False, verify=False)  # noqa: S501
 

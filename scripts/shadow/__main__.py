@@ -51,7 +51,7 @@ Canaries = Mapping[str, Mapping[str, Any]]
 
 
 def counted(stats: Mapping[str, Any]) -> Counted:
-    """What `/stats` has of each shadow.
+    """Read the counts of each shadow from `/stats`.
 
     Raises:
         ScriptError: there is neither a shadow nor a canary.
@@ -70,7 +70,7 @@ def counted(stats: Mapping[str, Any]) -> Counted:
 
 
 def since(now: Counted, before: Counted) -> Counted:
-    """What has been counted since then.
+    """Subtract earlier counts from the counts of now.
 
     Raises:
         ScriptError: something was counted anew.
@@ -83,7 +83,7 @@ def since(now: Counted, before: Counted) -> Counted:
 
 
 def judged(found: Counted) -> list[dict[str, Any]]:
-    """For each shadow and what it is compared with the agreement, its interval, and the verdict."""
+    """Judge each shadow against each member it is compared with: agreement, its interval, and the verdict."""
     judgements = []
     for (name, other), (agreed, compared, *pairs) in found.items():
         low, share, high = wilson(agreed, compared)
@@ -99,7 +99,7 @@ def judged(found: Counted) -> list[dict[str, Any]]:
 
 
 def sentences(judgement: Mapping[str, Any]) -> list[str]:
-    """A judgement in words."""
+    """Describe a judgement in words."""
     if "canary" in judgement:
         return about_canary(judgement)
     who = f"{judgement['shadow']} and {judgement['other']}"
@@ -120,7 +120,7 @@ def sentences(judgement: Mapping[str, Any]) -> list[str]:
 
 
 def of_canary(name: str, canary: Mapping[str, Any]) -> dict[str, Any]:
-    """What `/stats` has of a member's canary, as a judgement."""
+    """Make a judgement of a member's canary from `/stats`."""
     pairs = {which: canary["labelled"][which] for which in ("both", "canary_only", "stable_only", "neither")}
     compared = {which: canary["agreed"][which] for which in ("share", "low", "high")}
     verdict = {which: canary[which] for which in ("rolled_back", "found")}
@@ -128,7 +128,7 @@ def of_canary(name: str, canary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def about_canary(judgement: Mapping[str, Any]) -> list[str]:
-    """A canary's judgement in words."""
+    """Describe a canary's judgement in words."""
     agreed = "nothing was compared yet"
     if judgement["compared"]:
         share = f"{judgement['share']:.2%} ({judgement['low']:.2%} to {judgement['high']:.2%})"
@@ -144,7 +144,7 @@ def about_canary(judgement: Mapping[str, Any]) -> list[str]:
 
 
 async def stats(server: Transport) -> tuple[str, int, Counted, Canaries]:
-    """The id of the ingress replica that answers, how many run, and what this one has counted, also of canaries."""
+    """Ask an ingress replica for its id, the number of running replicas, and its counts, also of canaries."""
     response = await server.send(Request("/stats", method="GET"))
     if not response.ok:
         raise ScriptError(f"/stats answered {response.status}: {response.body[:200]!r}")
@@ -201,7 +201,7 @@ async def send_labels(server: Transport, labels: list[dict[str, str]]) -> None:
 
 
 async def ask(url: str, dataset: Dataset | None, connections: int) -> list[dict[str, Any]]:
-    """The judgements on a server's shadows and canaries, by all that they have seen, or by the images of a dataset.
+    """Judge a server's shadows and canaries by all images they have seen, or by the images of a dataset.
 
     Raises:
         ScriptError: it can't be reached, has neither, takes no labels, or several replicas have counted.

@@ -35,7 +35,7 @@ class Verdict:
 
 
 def chance(first_only: int, second_only: int) -> float:
-    """The two-sided p-value, by the numbers of images on which only the first and only the second is right."""
+    """Compute the two-sided p-value from the numbers of images that only the first and only the second gets right."""
     pairs, fewer = first_only + second_only, min(first_only, second_only)
     term = total = 1
     for k in range(1, fewer + 1):
@@ -45,7 +45,7 @@ def chance(first_only: int, second_only: int) -> float:
 
 
 def verdict(both: int, shadow_only: int, other_only: int, neither: int) -> Verdict:
-    """Whether the shadow is right more often than the other, by the images that only one of them was right about."""
+    """Judge whether the shadow is right more often than the other, by the images that only one of them gets right."""
     pairs, total = shadow_only + other_only, both + shadow_only + other_only + neither
     p = chance(shadow_only, other_only)
     if p < LEVEL:
@@ -58,7 +58,7 @@ def verdict(both: int, shadow_only: int, other_only: int, neither: int) -> Verdi
 
 
 def needed(first_only: int, second_only: int) -> int:
-    """How many images on which only one is right would decide, if the same share of them went to the same one.
+    """Compute how many images that only one gets right would decide, if each keeps its share of them.
 
     Where neither has more, that share is the largest one that the images so far do not rule out.
     """

@@ -23,7 +23,7 @@ from scripts.trace.waterfall import draw, svg
 
 
 def choose(traces: list[Trace], beginning: str | None, slowest: bool, last: int) -> list[Trace]:
-    """The traces asked for, the newest (or slowest) first.
+    """Choose the traces that the user asks for, the newest (or slowest) first.
 
     Raises:
         ScriptError: no trace's id begins so, or several do.

@@ -21,7 +21,7 @@ LATEST, SPAN = 200, timedelta(days=2)
 
 
 def read_traces(url: str, trace_id: str | None = None) -> list[Trace]:
-    """The trace of this id, if the id is complete, else the latest ones of the ingress; the newest first.
+    """Read the trace of a complete id, else the latest traces of the ingress; the newest first.
 
     Raises:
         ScriptError: there is no Jaeger, or it has none.

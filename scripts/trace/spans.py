@@ -36,7 +36,7 @@ class Span:
         return self.end_us - self.start_us
 
     def to_dict(self) -> dict[str, Any]:
-        """What `--json` prints of it."""
+        """Return the span as `--json` prints it."""
         names = ("name", "service", "span_id", "parent_id", "start_us", "end_us", "attributes", "links")
         return {name: getattr(self, name) for name in names}
 
@@ -59,7 +59,7 @@ class Trace:
         return max(span.end_us for span in self.spans) - self.start_us
 
     def tree(self) -> Iterator[tuple[int, Span]]:
-        """Every span with its depth, parents before their children; a span whose parent isn't here is a root."""
+        """Yield every span with its depth, parents before their children; a span whose parent isn't here is a root."""
         here = {span.span_id for span in self.spans}
 
         def below(parent: str | None, depth: int) -> Iterator[tuple[int, Span]]:
@@ -71,12 +71,12 @@ class Trace:
         return below(None, 0)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `--json` prints of it."""
+        """Return the trace as `--json` prints it."""
         return {"trace_id": self.trace_id, "spans": [span.to_dict() for _, span in self.tree()]}
 
 
 def read_traces(folder: Path) -> list[Trace]:
-    """Every trace in a folder of OTLP JSON lines, the newest first.
+    """Read every trace in a folder of OTLP JSON lines, the newest first.
 
     Raises:
         ScriptError: there is no trace, or a file holds something else.
@@ -95,7 +95,7 @@ def read_traces(folder: Path) -> list[Trace]:
 
 
 def traces(spans: Iterable[Span]) -> list[Trace]:
-    """The traces of spans, the newest first."""
+    """Group spans by trace, the newest trace first."""
     found: dict[str, list[Span]] = {}
     for span in sorted(spans, key=lambda span: (span.start_us, -span.end_us)):
         found.setdefault(span.trace_id, []).append(span)
@@ -104,7 +104,7 @@ def traces(spans: Iterable[Span]) -> list[Trace]:
 
 
 def spans_in(data: dict[str, Any]) -> Iterator[Span]:
-    """Every span in OTLP's `TracesData` as JSON; raises KeyError, TypeError or ValueError for something else."""
+    """Yield every span in OTLP's `TracesData` as JSON; raise KeyError, TypeError or ValueError for something else."""
     for resource in data["resourceSpans"]:
         process = _attributes(resource["resource"].get("attributes", []))
         for span in (span for scope in resource["scopeSpans"] for span in scope["spans"]):

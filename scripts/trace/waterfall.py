@@ -50,7 +50,7 @@ def draw(trace: Trace, console: Console) -> None:
 
 
 def svg(trace: Trace) -> str:
-    """The waterfall as an SVG document."""
+    """Draw the waterfall as an SVG document."""
     colours = _colours(trace)
     rows = list(trace.tree())
     notes = [f"{span.duration_us / 1000:.2f} ms {_notes(span)}" for _, span in rows]

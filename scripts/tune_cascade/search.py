@@ -77,7 +77,7 @@ def choose(members: Members, most_lost: float, order: Sequence[str] | None = Non
 
 
 def thresholds(count: int) -> NDArray[np.float64]:
-    """`count` thresholds to try: 0, 1, and between them probabilities of four decimals whose log-odds grow evenly.
+    """Choose `count` thresholds: 0, 1, and between them probabilities of four decimals, evenly spaced in log-odds.
 
     Most answers of calibrated members are surer than 0.95, where even steps of probability leave nothing to choose.
     """
