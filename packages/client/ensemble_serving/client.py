@@ -95,7 +95,7 @@ class Client:
         self.was_reached = False
 
     async def __aenter__(self) -> Self:
-        """The client itself; it connects when the first image is sent."""
+        """Return the client itself; it connects when the first image is sent."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -166,7 +166,7 @@ class Client:
             raise EnsembleError(f"{self._url} responds {text!r}; is this the ensemble?") from err
 
     def submit(self, image: Image, *, headers: Headers = (), **options: Option) -> asyncio.Task[Classification]:
-        """A future of what `classify` gives; cancelling it disconnects."""
+        """Start `classify` and return its future; cancelling the future disconnects."""
         return asyncio.get_running_loop().create_task(self.classify(image, headers=headers, **options))
 
     async def as_completed(

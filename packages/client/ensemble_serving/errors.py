@@ -49,7 +49,7 @@ class EnsembleError(Exception):
         return text if len(text) <= MAX_MESSAGE_LENGTH else f"{text[:MAX_MESSAGE_LENGTH]}…"
 
     def to_dict(self) -> dict[str, Any]:
-        """`{"code": ..., "message": ...}`, the body of every error answer; with `retry_after_ms`, if that is known."""
+        """Return the body of an error answer: `{"code": ..., "message": ...}`, with `retry_after_ms` if it is known."""
         described: dict[str, Any] = {"code": self.code, "message": self.message}
         if self.retry_after_s is not None:
             described["retry_after_ms"] = round(self.retry_after_s * 1000)
@@ -169,7 +169,7 @@ class InferenceFailed(EnsembleError, code="inference_failed"):
 
 
 def errors_by_code(base: type[EnsembleError] = EnsembleError) -> dict[str, type[EnsembleError]]:
-    """Every error by its code."""
+    """Return every error class by its code."""
     found: dict[str, type[EnsembleError]] = {}
     for subclass in base.__subclasses__():
         found |= errors_by_code(subclass)
@@ -178,6 +178,6 @@ def errors_by_code(base: type[EnsembleError] = EnsembleError) -> dict[str, type[
 
 
 def error_by_code(code: str, message: str, retry_after_ms: int | None = None) -> EnsembleError:
-    """The error that `EnsembleError.to_dict` describes, from another process; `EnsembleError` for an unknown code."""
+    """Make the error that another process described by `EnsembleError.to_dict`; `EnsembleError` for an unknown code."""
     retry_after_s = None if retry_after_ms is None else retry_after_ms / 1000
     return errors_by_code().get(code, EnsembleError)(message, retry_after_s=retry_after_s)

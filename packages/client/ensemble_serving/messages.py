@@ -24,13 +24,13 @@ class Messages(Protocol):
     """What is sent and read by a protocol."""
 
     def request(self, image: bytes, options: Options, headers: Headers) -> Request:
-        """The request for an image's classification."""
+        """Make the request for an image's classification."""
 
     def answer(self, response: Response) -> Classification:
-        """The classification in a successful response; raises ValueError if there is none."""
+        """Read the classification in a successful response; raise ValueError if there is none."""
 
     def error(self, response: Response) -> EnsembleError:
-        """The error that a response is."""
+        """Make the error that a response reports."""
 
 
 class OverHttp:

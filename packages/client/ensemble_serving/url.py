@@ -9,7 +9,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443, "grpc": 9000, "grpcs": 443}
 
 
 def parsed(url: str) -> SplitResult:
-    """The parts of a server's URL; raises ValueError if it is none, or of another scheme."""
+    """Split a server's URL; raise ValueError if it is no URL of a server, or of another scheme."""
     parts = urlsplit(url)
     if parts.scheme not in DEFAULT_PORTS or not _is_host(parts.hostname or "") or parts.port == 0:
         raise ValueError(f"{url!r} is no URL of a server, such as http://127.0.0.1:8000 or grpc://127.0.0.1:9000")
@@ -17,7 +17,7 @@ def parsed(url: str) -> SplitResult:
 
 
 def _is_host(name: str) -> bool:
-    """Whether a name can be looked up: not `a..b`."""
+    """Tell whether a name can be looked up: not `a..b`."""
     try:
         return bool(name.encode("idna"))
     except UnicodeError:

@@ -145,7 +145,7 @@ class Generator:
             return list(self._timings)
 
     def cpu_s(self, begin: float, end: float) -> float:
-        """CPU time of the processes between two times, seconds, by the reports nearest to them."""
+        """Return the processes' CPU time between two times, seconds, by the reports nearest to them."""
         with self._lock:
             if not self._cpu:
                 return 0.0

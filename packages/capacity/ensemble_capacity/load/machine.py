@@ -91,7 +91,7 @@ def difference(after: Mapping[str, float], before: Mapping[str, float]) -> dict[
 
 
 def _is_here(host: str) -> bool:
-    """Whether this machine has an address."""
+    """Tell whether this machine has an address."""
     with suppress(OSError), socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         return True

@@ -74,7 +74,7 @@ def window(found: Records, begin: float, end: float, percentile: float | None) -
 
 
 def agree(windows: Sequence[tuple[float, float]], duration: Duration) -> bool:
-    """Whether the last windows are as alike as perf_analyzer wants them: by rate and by latency."""
+    """Tell whether the last windows are as alike as perf_analyzer wants them: by rate and by latency."""
     last = windows[-duration.agreeing :]
     if len(last) < duration.agreeing or not all(rate for rate, _ in last):
         return False
@@ -82,7 +82,7 @@ def agree(windows: Sequence[tuple[float, float]], duration: Duration) -> bool:
 
 
 def is_beyond(windows: Sequence[tuple[float, float]], duration: Duration) -> bool:
-    """Whether the last windows have all exceeded the limit: more of them would change nothing."""
+    """Tell whether the last windows have all exceeded the limit: more windows would change nothing."""
     last = windows[-duration.agreeing :]
     limit = duration.limit_ms
     return limit is not None and len(last) == duration.agreeing and all(latency > limit for _, latency in last)

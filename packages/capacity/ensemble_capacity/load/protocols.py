@@ -99,11 +99,11 @@ class Classify:
     body: str | None = None
 
     async def described(self, transport: Transport, url: str, key: str, ca_file: Path | None = None) -> Classify:
-        """Itself: there is nothing to learn."""
+        """Return the protocol itself: there is nothing to learn from the server."""
         return self
 
     def request(self, images: Sequence[bytes]) -> Request:
-        """One image as the body, several as a form."""
+        """Make a request of one image as the body, or of several as a form."""
         if len(images) > 1:
             return self._form(images)
         [image] = images

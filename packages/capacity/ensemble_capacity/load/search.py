@@ -96,7 +96,7 @@ class Objective:
     percentile: float
 
     def holds(self, row: Row) -> bool:
-        """Whether a row holds it."""
+        """Tell whether a row holds the objective."""
         return row.slo_percentile_ms is not None and row.slo_percentile_ms <= self.slo_ms
 
 

@@ -82,7 +82,7 @@ class Alarm:
         asyncio.get_running_loop().add_reader(self._fd, self._rang)
 
     def set(self, at: float) -> None:
-        """Ring once at a time, seconds; at once if it is over."""
+        """Set the timer to ring once at a time, seconds; it rings at once if the time is over."""
         seconds, nanoseconds = divmod(max(1, round(at * 1e9)), 1_000_000_000)
         # The interval, which is none, and the time.
         when = struct.pack("@qqqq", 0, 0, seconds, nanoseconds)

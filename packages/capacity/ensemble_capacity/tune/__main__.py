@@ -66,7 +66,7 @@ class HeldType(click.ParamType[Any]):
 
 
 def _can_be(name: str, value: Any, given: str) -> bool:
-    """Whether a field of a candidate can have a value, which the user gave as a text."""
+    """Tell whether a candidate's field can have a value, which the user gave as text."""
     if name == "placement":
         return value in get_args(Placement)
     if name == "batch_wait_ms":

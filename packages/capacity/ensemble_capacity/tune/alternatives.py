@@ -162,7 +162,7 @@ class Alternatives:
             yield replace(changed, exits=exits_of(walk.stops), loss=_loss(lost))
 
     def _allows(self, other: Alternative, lost: Any) -> bool:
-        """Whether it loses little enough; of each image, 1 if its answer was right and is not, -1 the reverse."""
+        """Tell whether an alternative loses little enough; `lost` is 1 for an answer it spoils, -1 for one it mends."""
         most = bound(lost)
         allowed = self.most_lost is not None and most <= self.most_lost
         verdict = "tried" if allowed else f"left out, because more than {self.most_lost:g} may be lost"

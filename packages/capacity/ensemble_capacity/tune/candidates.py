@@ -117,7 +117,7 @@ class Tried:
         return self.predicted.requests_per_s
 
     def meets(self, goal: Goal) -> bool:
-        """Whether it reaches a goal."""
+        """Tell whether the candidate reaches a goal."""
         return self.p99_ms <= goal.p99_ms and self.rate >= (goal.rate or 0)
 
 
@@ -145,7 +145,7 @@ def candidates(cores: int, fixed: Mapping[str, Any], members: int = 2, *, is_cas
     found = (Candidate(**dict(zip(grid, each, strict=True))) for each in itertools.product(*grid.values()))
 
     def is_one(each: Candidate) -> bool:
-        """Whether it is no other candidate by another name, and has no more threads than cores."""
+        """Tell whether this is no other candidate by another name, and has no more threads than cores."""
         if each.placement == "inline" and each.nodes != grid["nodes"][0]:
             return False
         if each.threads is None or "threads" in fixed:

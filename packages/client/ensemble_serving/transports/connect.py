@@ -18,7 +18,7 @@ def connect(
     headers: Headers = (),
     ca_file: Path | None = None,
 ) -> Transport:
-    """A transport to a server; it connects when the first request is sent.
+    """Make a transport to a server; it connects when the first request is sent.
 
     Args:
         url: `http://host:port`, `https://...`, `grpc://host:port` or `grpcs://...`.

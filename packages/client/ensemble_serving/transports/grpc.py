@@ -18,7 +18,7 @@ from ensemble_serving.transports.request import Headers, NoResponse, Transport
 
 
 def grpc(url: SplitResult, connections: int, timeout_s: float, headers: Headers, ca_file: Path | None) -> Transport:
-    """A transport; for the arguments see `connect`."""
+    """Make a gRPC transport; for the arguments see `connect`."""
     common = (
         (":method", "POST"),
         (":scheme", "https" if url.scheme == "grpcs" else "http"),
@@ -60,7 +60,7 @@ class _Grpc(Http2):
 
 @lru_cache(1024)
 def _encoded(headers: Headers) -> bytes:
-    """A header block that refers to no other."""
+    """Encode a header block that refers to no other."""
     encoder = hpack.Encoder()
     encoder.header_table_size = 0
     block: bytes = encoder.encode([(name, value) for name, value in headers])

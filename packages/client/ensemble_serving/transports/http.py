@@ -16,7 +16,7 @@ from ensemble_serving.transports.request import Headers, NoResponse, Transport
 
 
 def http(url: SplitResult, connections: int, timeout_s: float, headers: Headers, ca_file: Path | None) -> Transport:
-    """A transport; for the arguments see `connect`."""
+    """Make an HTTP transport; for the arguments see `connect`."""
     # IPv6 in brackets, and no user's name.
     host = url.netloc.rpartition("@")[2]
     common = _head("", (("host", host), *headers))
@@ -24,7 +24,7 @@ def http(url: SplitResult, connections: int, timeout_s: float, headers: Headers,
 
 
 def _head(line: str, headers: Headers) -> bytes:
-    """A line and the headers below it; raises ValueError for what HTTP/1.1 can't have there."""
+    """Encode a line and the headers below it; raise ValueError for characters that HTTP/1.1 can't have there."""
     text = line + "".join(f"{name}: {value}\r\n" for name, value in headers)
     try:
         return text.encode("latin-1")

@@ -33,7 +33,7 @@ STREAMS = 100
 
 
 def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
-    """A frame."""
+    """Encode a frame."""
     return struct.pack(">IBI", len(content) << 8 | kind, flags, stream) + content
 
 
@@ -66,7 +66,7 @@ class Http2(Connection):
         self._used, self._closing = 0, False
 
     def head(self, exchange: Exchange) -> tuple[bytes, bytes]:
-        """The encoded header block and the body of a request."""
+        """Return the encoded header block and the body of a request."""
         raise NotImplementedError
 
     def ended(self, stream: Stream) -> None:
@@ -136,7 +136,7 @@ class Http2(Connection):
             self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Every request under way has no response."""
+        """Fail every request under way: none gets a response."""
         self._closing = True
         for stream in self._streams.values():
             stream.exchange.fail(NoResponse(f"the server closed the connection{f': {exc}' if exc else ''}"))
@@ -202,7 +202,7 @@ class Http2(Connection):
                 self._end(stream)
 
     def _headers(self, kind: int, flags: int, number: int, content: bytes) -> None:
-        """A block of headers, which may go on in further frames."""
+        """Read a block of headers, which may go on in further frames."""
         if kind == HEADERS:
             content = unpadded(flags, content)
             self._block = bytearray(content[5:] if flags & PRIORITY else content)
@@ -238,7 +238,7 @@ class Http2(Connection):
             self._pool.is_free(self)
 
     def _goes_away(self, last: int) -> None:
-        """The server takes no more requests, and has not seen those behind a number."""
+        """Take back the requests behind a number, which the server has not seen: it takes no more requests."""
         self._closing = True
         self._pool.is_lost(self)
         for number in [number for number in self._streams if number > last]:
@@ -249,13 +249,13 @@ class Http2(Connection):
 
 
 def unpadded(flags: int, content: bytes) -> bytes:
-    """A frame's content without its padding."""
+    """Return a frame's content without its padding."""
     return content[1 : len(content) - content[0]] if flags & PADDED else content
 
 
 @lru_cache(1024)
 def decoded(block: bytes) -> Headers:
-    """The headers of a block that refers to no other."""
+    """Decode the headers of a block that refers to no other."""
     decoder = hpack.Decoder()
     decoder.max_allowed_table_size = decoder.header_table_size = 0
     return tuple((_text(name), _text(value)) for name, value in decoder.decode(block, raw=True))

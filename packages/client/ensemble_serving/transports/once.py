@@ -11,7 +11,7 @@ from ensemble_serving.transports.request import NoResponse, Request, Response
 
 
 def once(url: str, request: Request, *, timeout_s: float = 60.0, ca_file: Path | None = None) -> Response:
-    """The response to a request, on a connection of its own.
+    """Send a request on a connection of its own and return the response.
 
     Args:
         url: of the server, see `connect`.
@@ -34,7 +34,7 @@ def once(url: str, request: Request, *, timeout_s: float = 60.0, ca_file: Path |
 
 
 def is_ready(url: str) -> bool:
-    """Whether the model server at this root reports by the Open Inference Protocol that it is ready."""
+    """Tell whether the model server at this root reports by the Open Inference Protocol that it is ready."""
     with suppress(NoResponse):
         return once(url, Request("/v2/health/ready", method="GET"), timeout_s=5.0).ok
     return False

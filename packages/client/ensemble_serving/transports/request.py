@@ -65,7 +65,7 @@ class Response:
         return self.status == 0 or 200 <= self.status < 300
 
     def header(self, name: str) -> str | None:
-        """The first header of this name, in lower case."""
+        """Return the first header of this name, in lower case."""
         return next((value for key, value in self.headers if key == name), None)
 
     @property

@@ -63,7 +63,7 @@ class Graph:
     async def predict(
         self, images: Sequence[bytes], puid: str, asked: Options, call: Call, began: float | None = None
     ) -> Predicted:
-        """The classes' probabilities for encoded images; see `Ensemble.infer`.
+        """Predict the classes' probabilities for encoded images; see `Ensemble.infer`.
 
         Raises:
             InvalidParameter: as `check_puid`.
@@ -79,12 +79,12 @@ class Graph:
         return Predicted(self._labels, probabilities.data, call.caller.request_id or tags["trace_id"], tags)
 
     def from_numbers(self, shape: Sequence[int], values: Sequence[float]) -> list[bytes]:
-        """The images of a `tensor`."""
+        """Read the images of a `tensor`."""
         extents = self._extents(shape)
         return _images(tensors.from_numbers("tensor", "FP64", extents, values))
 
     def from_lists(self, data: list[Any]) -> list[bytes]:
-        """The images of an `ndarray`."""
+        """Read the images of an `ndarray`."""
         shape: list[int] = []
         level: Any = data
         while isinstance(level, list) and len(shape) <= tensors.MOST_DIMENSIONS:
@@ -93,7 +93,7 @@ class Graph:
         return _images(tensors.from_list("ndarray", "FP64", self._extents(shape), data))
 
     def from_proto(self, tensor: tf.TensorProto) -> Sequence[bytes]:
-        """The images of a `tftensor`: of DT_STRING they are encoded."""
+        """Read the images of a `tftensor`; images of DT_STRING are encoded."""
         if tensor.dtype == tf.DT_STRING:
             self._capacity.check_count(len(tensor.string_val))
             return strings(tensor)
@@ -106,7 +106,7 @@ class Graph:
         return _images(tensors.from_numbers("tftensor", datatype, shape, getattr(tensor, field)))
 
     def _extents(self, shape: Sequence[int]) -> list[int]:
-        """The shape of pixels, checked before they are looked at."""
+        """Check the shape of pixels, before the pixels are read."""
         extents = list(shape[: tensors.MOST_DIMENSIONS + 1])
         if len(extents) != 4 or extents[3] != 3 or min(extents) < 1:
             raise InvalidParameter(f"pixels have the shape [N,H,W,3], red, green and blue; got {extents}")

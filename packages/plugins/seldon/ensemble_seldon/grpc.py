@@ -19,7 +19,7 @@ SELDON = pb.DESCRIPTOR.services_by_name["Seldon"]
 
 
 def calls(service: Service) -> Calls:
-    """The one method; a list's elements are fields, and count as the elements of JSON do."""
+    """Serve the one method; a list's elements are fields, and count as the elements of JSON do."""
     graph = Graph(service)
 
     async def predict(request: pb.SeldonMessage, call: Call) -> pb.SeldonMessage:
@@ -43,7 +43,7 @@ def calls(service: Service) -> Calls:
 
 
 def lists(values: ListValue) -> list[Any]:
-    """The numbers, texts and lists of a list; None for what is neither. It is as long as its message's fields allow."""
+    """Read a list's numbers, texts and lists; None for another value. The limit on fields bounds the list's length."""
     found: list[Any] = []
     for value in values.values:
         kind = value.WhichOneof("kind")
@@ -55,7 +55,7 @@ def lists(values: ListValue) -> list[Any]:
 
 
 def _message(predicted: Predicted, form: str) -> pb.SeldonMessage:
-    """The answer in the form of the request; to an encoded image a tensor, as Seldon answers."""
+    """Write the answer in the form of the request; to an encoded image a tensor, as Seldon answers."""
     rows = predicted.probabilities
     message = pb.SeldonMessage(meta={"puid": predicted.puid}, data={"names": predicted.names})
     for name, text in predicted.tags.items():

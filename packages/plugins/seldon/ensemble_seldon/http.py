@@ -107,7 +107,7 @@ AS_STATUS = ErrorStyle(
 
 
 def routes(service: Service) -> Routes:
-    """The one path."""
+    """Serve the one path."""
     ingress, graph = service.ingress, Graph(service)
 
     async def predict(request: Request, call: Call) -> Response:
@@ -162,7 +162,7 @@ def _proto(tensor: TfTensor) -> tf.TensorProto:
 
 
 def _answer(predicted: Predicted, asked: DefaultData | None) -> SeldonMessage:
-    """The answer in the form of the request; to an encoded image a tensor, as Seldon answers."""
+    """Write the answer in the form of the request; to an encoded image a tensor, as Seldon answers."""
     rows, data = predicted.probabilities, DefaultData(list(predicted.names))
     if asked is None or asked.tensor is not None:
         data.tensor = SeldonTensor(list(rows.shape), rows.ravel().tolist())

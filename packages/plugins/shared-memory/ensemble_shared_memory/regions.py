@@ -101,7 +101,7 @@ class Regions(TensorStore):
             path.unlink(missing_ok=True)
 
     def listed(self, name: str = "") -> list[Region]:
-        """A region, or all of them; raises NotFound if there is none of that name, or if shared memory is off."""
+        """List a region, or all regions; raise NotFound for an unknown name, or if shared memory is off."""
         folder = self._checked_folder()
         if name:
             return [self._find(folder, name)]
@@ -154,7 +154,7 @@ class Regions(TensorStore):
 
     @contextmanager
     def _part(self, place: Place, flags: int) -> Iterator[tuple[int, int]]:
-        """The opened object of a region, and where in it this part begins."""
+        """Open the object of a region; yield it and the position of this part in it."""
         name, size, offset = place
         region = self._find(self._checked_folder(), name)
         if not (offset >= 0 and size >= 1 and offset + size <= region.byte_size):
@@ -168,7 +168,7 @@ class Regions(TensorStore):
 
     @contextmanager
     def _opened(self, key: str, flags: int) -> Iterator[tuple[int, int]]:
-        """The object that a key names, and its size. It is a file of /dev/shm itself, and no link to another."""
+        """Open the object that a key names, a file of /dev/shm itself and no link; yield it and its size."""
         found, prefix = KEY.fullmatch(key), (self._prefix() or "").lstrip("/")
         if found is None or not prefix or not found[1].startswith(prefix):
             raise InvalidParameter(f"the key {key[:80]!r} is no name of an object that begins with {prefix!r}")

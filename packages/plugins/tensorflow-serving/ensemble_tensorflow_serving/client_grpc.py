@@ -78,7 +78,7 @@ class TensorFlowGrpc(GrpcClient):
 
 
 def signature_metadata(signatures: pb.SignatureDefMap, name: str, version: str) -> ModelMetadata:
-    """The tensors of one of a model's signatures; raises IncompatibleModel if the model does not have it."""
+    """Read the tensors of a model's signature; raise IncompatibleModel if the model does not have it."""
     if name not in signatures.signature_def:
         raise IncompatibleModel(f"the model has no signature {name!r} but {sorted(signatures.signature_def)[:8]}")
     signature = signatures.signature_def[name]

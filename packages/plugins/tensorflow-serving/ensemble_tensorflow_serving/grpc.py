@@ -32,7 +32,7 @@ class TensorFlowServingGrpc:
         self._signatures = json_format.ParseDict(self._servable.signatures(), pb.SignatureDefMap())
 
     def calls(self) -> Calls:
-        """Its methods."""
+        """Return the API's methods."""
         return {
             f"{PREDICTION.full_name}/Predict": Rpc(self._predict, observed=True),
             f"{PREDICTION.full_name}/Classify": Rpc(self._classify, observed=True),
@@ -84,7 +84,7 @@ class TensorFlowServingGrpc:
         return json_format.ParseDict(self._servable.status(), pb.GetModelStatusResponse())
 
     def _spec(self, request: Any) -> pb.ModelSpec:
-        """The specification of what answers; raises as `Servable.check`."""
+        """Return the specification of the model that answers; raise as `Servable.check`."""
         asked = request.model_spec
         if asked.version_label:
             raise InvalidParameter(f"the version has no label; ask for version {VERSION}, or for none")
@@ -95,7 +95,7 @@ class TensorFlowServingGrpc:
 
 
 def _image(example: pb.Example) -> bytes | None:
-    """The image of an example or of a context; None if it has no features."""
+    """Return the image of an example or of a context; None if it has no features."""
     feature = example.features.feature
     if not feature:
         return None

@@ -77,7 +77,7 @@ class TensorFlowServingHttp:
         self._servable = Servable(service)
 
     def routes(self) -> Routes:
-        """Its paths; the only version that there is may be named."""
+        """Return the API's routes; a path may name the only version."""
         routes = self._of(PATH)
         for version in (LATEST, VERSION):
             routes |= unlisted(self._of(f"{PATH}/versions/{version}"))
@@ -134,7 +134,7 @@ class TensorFlowServingHttp:
         return plain({"results": await self._servable.classify(images, asked, call, began)})
 
     async def _body(self, request: Request, call: Call) -> tuple[dict[str, Any], float]:
-        """The request's fields, and when it began to arrive."""
+        """Read the request's fields, and the time at which it began to arrive."""
         image = bodies.of_image(self._ingress.settings, self._max_image_bytes)
         body, began = await bodies.document(request, self._ingress.capacity, call.caller, image=image)
         fields = bodies.parsed(body, dict[str, Any])
@@ -175,7 +175,7 @@ def _is_value(row: Any) -> bool:
 
 
 def _only(inputs: Any) -> Any:
-    """The one input of an object."""
+    """Return the one input of an object."""
     if not isinstance(inputs, dict):
         raise InvalidParameter(f'an image is {{"b64": ...}}, or an object with it as {INPUT!r}')
     check_input(list(inputs))
@@ -183,7 +183,7 @@ def _only(inputs: Any) -> Any:
 
 
 def _decoded(value: Any) -> bytes:
-    """The bytes of a value: base64 in an object. A string would be its own bytes, which no image is."""
+    """Decode a value, which is base64 in an object. A string would be its own bytes, which no image is."""
     encoded = value.get("b64") if isinstance(value, dict) and set(value) == {"b64"} else None
     if not isinstance(encoded, str):
         raise InvalidParameter('an image is {"b64": ...}, its bytes in base64')
@@ -194,5 +194,5 @@ def _decoded(value: Any) -> bytes:
 
 
 def _rows(tensor: Tensor) -> list[Any]:
-    """A row of the tensor for each image."""
+    """Return a row of the tensor for each image."""
     return to_list(tensor) if tensor.datatype == "BYTES" else tensor.data.tolist()

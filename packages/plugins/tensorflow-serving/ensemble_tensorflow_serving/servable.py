@@ -54,14 +54,14 @@ class Servable:
     async def predict(
         self, images: Sequence[bytes], names: Sequence[str], asked: Options, call: Call, began: float | None = None
     ) -> Inferred:
-        """The named outputs for encoded images; see `Ensemble.infer`."""
+        """Predict the named outputs for encoded images; see `Ensemble.infer`."""
         tensor = Tensor(INPUT, "BYTES", [len(images)], images)
         return await self._model.infer(tensor, names, asked, call, began)
 
     async def classify(
         self, images: Sequence[bytes], asked: Options, call: Call, began: float | None = None
     ) -> list[list[tuple[str, float]]]:
-        """For each image every class and its probability, descending.
+        """Return every class and its probability, descending, for each image.
 
         An image that several examples have from their context, which is one object, is classified once.
         """
@@ -76,13 +76,13 @@ class Servable:
         return [answers[id(image)] for image in images]
 
     def named(self, names: Sequence[str]) -> list[str]:
-        """The outputs to answer: those asked for, or all; raises InvalidParameter for an unknown one."""
+        """Return the outputs to answer: those that a request names, or all; raise InvalidParameter for an unknown."""
         if unknown := sorted(set(names) - set(self.outputs)):
             raise InvalidParameter(f"there is no output {unknown[0][:40]!r}; the outputs are {list(self.outputs)}")
         return list(dict.fromkeys(names)) or list(self.outputs)
 
     def signatures(self) -> dict[str, Any]:
-        """The `SignatureDefMap` as JSON has it."""
+        """Return the `SignatureDefMap` as JSON has it."""
         metadata = self._model.metadata
         signature = {
             "inputs": {tensor.name: _info(tensor) for tensor in metadata.inputs},
@@ -92,14 +92,14 @@ class Servable:
         return {"signature_def": {SIGNATURE: signature}}
 
     def status(self) -> dict[str, Any]:
-        """The `GetModelStatusResponse` as JSON has it."""
+        """Return the `GetModelStatusResponse` as JSON has it."""
         state = "AVAILABLE" if self._service.is_ready() else "LOADING"
         known = {"version": str(VERSION), "state": state, "status": {"error_code": 0, "error_message": ""}}
         return {"model_version_status": [known]}
 
 
 def not_found(name: str, version: int | str | None) -> NotFound:
-    """The error of a servable that there isn't."""
+    """Make the error of a servable that does not exist."""
     is_latest = version is None or str(version) == str(LATEST)
     wanted = f"Latest({name[:80]})" if is_latest else f"Specific({name[:80]}, {version})"
     return NotFound(f"Servable not found for request: {wanted}")
@@ -112,7 +112,7 @@ def check_input(names: Sequence[str]) -> None:
 
 
 def strings(tensor: tf.TensorProto) -> list[bytes]:
-    """The elements of a tensor of encoded images; raises InvalidParameter if it is another."""
+    """Return the elements of a tensor of encoded images; raise InvalidParameter for another tensor."""
     extents = [dim.size for dim in tensor.tensor_shape.dim]
     elements = list(tensor.string_val)
     if tensor.dtype != tf.DT_STRING or tensor.tensor_content:
