@@ -46,7 +46,7 @@ class Unanimous:
         self._ensemble = ensemble
 
     async def __call__(self, batch: Batch[PixelSets]) -> Batch[Probabilities]:
-        """Pixels by preprocessing to the ensemble's probabilities, float32 [N,C]; other images fail."""
+        """Predict probabilities, float32 [N,C], from pixels by preprocessing; fail images that members disagree on."""
         answer = await self._ensemble(batch)
         named = {
             position: {each.index for each in answer.items[position].predictions.values()} for position in answer.live
@@ -61,13 +61,13 @@ class Unanimous:
 
 
 def compose(pixels: Mapping[str, str], nodes: Nodes, _: Sequence[Feature]) -> Graph:
-    """Transformer, unanimous members, labeler; no feature changes how these are joined."""
+    """Join transformer, unanimous members and labeler; features change nothing here."""
     members = {name: Member(nodes[name], key) for name, key in pixels.items()}
     return Pipeline(nodes[TRANSFORMER], Unanimous(Ensemble(members, nodes[COMBINER])), nodes[LABELER])
 
 
 def build(args: dict[str, Any]) -> Application:
-    """`import_path: examples.own_build:build`."""
+    """Build the application of `import_path: examples.own_build:build`."""
     config = parse(args)
     agreed = resolve_signatures(config)
     return application(config, agreed, partial(compose, agreed.pixels))

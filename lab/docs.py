@@ -40,12 +40,12 @@ FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
 def pages() -> set[str]:
-    """Every page, by its path in the repository."""
+    """Find every page, by its path in the repository."""
     return {str(page.relative_to(CHECKOUT)) for pattern in PAGES for page in CHECKOUT.glob(pattern)}
 
 
 def listed(nav: Iterable[Any]) -> Iterator[str]:
-    """The pages of a `nav` of zensical.toml, in order."""
+    """Yield the pages of a `nav` of zensical.toml, in order."""
     for entry in nav:
         if isinstance(entry, str):
             yield entry
@@ -65,7 +65,7 @@ def check_sections(written: set[str], in_sections: list[str]) -> None:
 
 
 def linked(page: Path) -> Iterator[Path]:
-    """The files of the repository that a page links to.
+    """Yield the files of the repository that a page links to.
 
     Raises:
         ScriptError: a link leads to no file.
@@ -87,7 +87,7 @@ def check_blocks(page: Path) -> None:
 
 
 def _problem(token: Token, lines: list[str], is_of_this_code: bool) -> str:
-    """What is wrong with a block of a page; empty if nothing is. Arguments of other code can't be checked."""
+    """Describe the fault of a block of a page; empty if it has none. Arguments of other code can't be checked."""
     if token.type == "paragraph_open" and lines[0].lstrip().startswith("|"):
         return "a table needs a line of `|---|` below its first line, and an empty line before that"
     if token.type == "table_open" and len({len(BAR.findall(line)) for line in lines}) > 1:

@@ -26,7 +26,7 @@ GREY = 128.0
 
 
 def harder(pixels: Pixels, contrast: float, blur: float, noise: float, draw: np.random.Generator) -> Pixels:
-    """An image, uint8 [height,width,3], made harder.
+    """Make an image, uint8 [height,width,3], harder.
 
     Args:
         pixels: the image.

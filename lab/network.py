@@ -21,12 +21,12 @@ _numbers = itertools.count(1)
 
 
 def can_make() -> bool:
-    """Whether this process may make network namespaces, and has the command for it."""
+    """Tell whether this process may make network namespaces, and has the command for it."""
     return os.geteuid() == 0 and shutil.which("ip") is not None
 
 
 def run(*command: str | Path) -> str:
-    """The output of a command that must succeed."""
+    """Run a command that must succeed, and return its output."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
 
 
@@ -45,11 +45,11 @@ class Machine:
         self._namespace = namespace
 
     def start(self, *command: object, **options: Any) -> subprocess.Popen[Any]:
-        """A process in it."""
+        """Start a process in the namespace."""
         return subprocess.Popen([*self.inside, *map(str, command)], **options)  # noqa: S603
 
     def run(self, *command: object, **options: Any) -> subprocess.CompletedProcess[str]:
-        """A command in it that has ended."""
+        """Run a command in the namespace until it has ended."""
         return subprocess.run([*self.inside, *map(str, command)], capture_output=True, text=True, **options)  # noqa: S603
 
     def kill(self) -> None:
@@ -65,14 +65,14 @@ class Machine:
         run(*self.inside, "ip", "link", "set", "eth0", state)
 
     def traffic(self) -> tuple[int, int]:
-        """Bytes that its interface has received and sent so far, with all headers."""
+        """Count the bytes that the interface has received and sent so far, with all headers."""
         [link] = json.loads(run("ip", "-netns", self._namespace, "-json", "-statistics", "link", "show", "eth0"))
         return link["stats64"]["rx"]["bytes"], link["stats64"]["tx"]["bytes"]
 
 
 @contextmanager
 def network(count: int) -> Iterator[list[Machine]]:
-    """So many machines that reach each other; nothing is left of them in the end.
+    """Make `count` machines that reach each other; leave nothing of them in the end.
 
     Raises:
         ScriptError: this process may not make network namespaces.

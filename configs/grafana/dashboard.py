@@ -33,19 +33,19 @@ class Panel(NamedTuple):
 
 
 def rate(metric: str, by: str, select: str = "") -> str:
-    """How fast a counter grows, a second, by labels."""
+    """Return the query for the growth of a counter, per second, by labels."""
     return f"sum by ({by}) (rate(ray_ensemble_{metric}{{{select}}}[$__rate_interval]))"
 
 
 def quantile(share: float, metric: str, by: str = "") -> str:
-    """A quantile of a histogram, by labels."""
+    """Return the query for a quantile of a histogram, by labels."""
     labels = f"le, {by}" if by else "le"
     buckets = f"sum by ({labels}) (rate(ray_ensemble_{metric}_bucket[$__rate_interval]))"
     return f"histogram_quantile({share}, {buckets})"
 
 
 def or_none(query: str) -> str:
-    """The query, or nothing at all as a zero: what is counted only where it happens has no series before."""
+    """Let a query give zero where it finds no series: a counter has no series before its first count."""
     return f"{query} or on() vector(0)"
 
 
@@ -165,7 +165,7 @@ ROWS: dict[str, list[Panel]] = {
 
 
 def build() -> str:
-    """The dashboard as Grafana's JSON."""
+    """Build the dashboard as Grafana's JSON."""
     board = dashboard.Dashboard("Ensemble").uid("ensemble").tags(["ensemble"]).readonly()
     board.refresh("10s").time("now-30m", "now")
     for title, panels in ROWS.items():

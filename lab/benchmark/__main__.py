@@ -77,7 +77,7 @@ class Limit:
         self.checks: list[dict[str, Any]] = []
 
     def measure(self) -> dict[int, dict[str, float]]:
-        """Measurements by the number of clients.
+        """Measure the limit; return the measurements by the number of clients.
 
         Raises:
             ScriptError: it could not be measured, or not in its time.

@@ -55,7 +55,7 @@ class Setting:
 
 
 def settings(clients: int) -> list[Setting]:
-    """The settings worth trying on this machine with so many images in flight: in one batch, in two, and singly."""
+    """List the settings worth trying with `clients` images in flight: in one batch, in two, and singly."""
     cpus = available_cpus()
     compiled = dict.fromkeys([(cpus, cpus), (cpus, 1), (max(1, cpus // 2), 1)])
     batches = dict.fromkeys(max(1, min(size, MOST_AT_ONCE)) for size in (1, clients // 4, clients // 2, clients))
@@ -63,7 +63,7 @@ def settings(clients: int) -> list[Setting]:
 
 
 def compile_models(paths: list[Path], compiled: tuple[int, int], precision: str | None) -> list[ov.CompiledModel]:
-    """The models on the CPU with threads and streams, and an inference precision such as `f32` if one is given."""
+    """Compile the models for the CPU with threads, streams, and an inference precision such as `f32` if given."""
     threads, streams = compiled
     options: dict[str, Any] = {
         "INFERENCE_NUM_THREADS": threads,
@@ -134,7 +134,7 @@ class Run:
 
 
 def alone(model: ov.CompiledModel, seconds: float) -> float:
-    """Inferences a second of one model by itself, as `benchmark_app` measures them."""
+    """Measure one model's inferences per second by itself, as `benchmark_app` does."""
     queue = ov.AsyncInferQueue(model)
     shape = [1, *list(model.input(0).partial_shape)[1:]]
     pixels: NDArray[np.uint8] = np.zeros([int(str(edge)) for edge in shape], np.uint8)
@@ -151,7 +151,7 @@ def alone(model: ov.CompiledModel, seconds: float) -> float:
 
 
 def benchmark_app(path: Path, size: tuple[int, int], setting: Setting, precision: str | None, seconds: float) -> float:
-    """Inferences a second by OpenVINO's own tool."""
+    """Measure inferences per second by OpenVINO's own tool."""
     command = [
         str(Path(sys.executable).with_name("benchmark_app")),
         *("-m", str(path), "-d", "CPU", "-api", "async", "-hint", "none", "-t", str(max(1, round(seconds)))),

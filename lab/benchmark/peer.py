@@ -25,7 +25,7 @@ AS_IT_IS = Classify()
 
 
 def form(declared: Mapping[str, Any]) -> Classify:
-    """What an HTTP server wants of a request, by the `[tool.benchmark]` table of its head: an image as it is, or else.
+    """Make an HTTP server's form of a request, by its head's `[tool.benchmark]` table; by default the image itself.
 
     Its fields are `path`, `headers`, and `body`, a text with `BASE64` for the image.
     """
@@ -36,13 +36,13 @@ def form(declared: Mapping[str, Any]) -> Classify:
 
 
 def grpc_form(shape: Sequence[int] = (1,)) -> OpenInference:
-    """What a server of the Open Inference Protocol wants of a gRPC request; its input `image` has that shape."""
+    """Make the gRPC request form of a server of the Open Inference Protocol, whose input `image` has this shape."""
     image = Input("image", "BYTES", (-1, *shape[1:]))
     return OpenInference("ensemble", is_grpc=True, shapes={}, inputs=(image,))
 
 
 def head(file: Path) -> dict[str, Any]:
-    """What a script's head declares (PEP 723); empty if it has none."""
+    """Read what a script's head declares (PEP 723); empty if it has none."""
     lines = file.read_text(encoding="utf-8").splitlines()
     if "# /// script" not in lines:
         return {}
@@ -51,7 +51,7 @@ def head(file: Path) -> dict[str, Any]:
 
 
 def python_of(file: Path) -> str:
-    """The Python of a peer: one with the dependencies that its head declares (PEP 723), else this one.
+    """Return the Python of a peer: one with the dependencies that its head declares (PEP 723), else this one.
 
     Raises:
         ScriptError: they can't be installed.

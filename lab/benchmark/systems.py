@@ -84,7 +84,7 @@ VARIANTS = {
 
 
 def named(names: list[str]) -> list[System]:
-    """The systems of these names, in order; `ours` is two.
+    """Return the systems of these names, in order; `ours` is two.
 
     Raises:
         ScriptError: there is no such system.
@@ -105,12 +105,12 @@ def named(names: list[str]) -> list[System]:
 
 
 def peers() -> dict[str, System]:
-    """The servers to compare with, by name."""
+    """Return the servers to compare with, by name."""
     return {system.name: system for file in sorted(PEERS.glob("*.py")) for system in forms_of(file)}
 
 
 def forms_of(file: Path) -> Iterator[System]:
-    """A peer's server, and its variants, named `<file>-<variant>`, by the `[tool.benchmark]` table of the file's head.
+    """Yield a peer's server, and its variants, named `<file>-<variant>`, by its head's `[tool.benchmark]` table.
 
     Besides the fields of `form`: `grpc`, whether the server answers the Open Inference Protocol over gRPC, too, on
     `--grpc-port`; `shape`, of the input of a gRPC request; `sizes`, whether `--size` may have a height and width for
@@ -138,31 +138,31 @@ class Running:
         self._log = log
 
     def processes(self) -> list[psutil.Process]:
-        """Every process of the server."""
+        """Return every process of the server."""
         return [self._process, *self._process.children(recursive=True)]
 
     def told(self, name: str) -> str:
-        """The value of a variable in the file that our server names for other shells."""
+        """Read the value of a variable in the file that our server names for other shells."""
         words = self._log.read_text(encoding="utf-8").split()
         variables = Path(words[words.index("source") + 1]).read_text(encoding="utf-8").split()
         return next(word.partition("=")[2] for word in variables if word.startswith(f"{name}="))
 
     def cpu_s(self) -> float:
-        """CPU seconds of its processes so far, user and system; of those that have ended as well."""
+        """Return the CPU seconds of the server's processes so far, user and system; ended processes count as well."""
         return sum(self._usage.cpu_s().values())
 
     def resident_mb(self) -> float:
-        """Its processes' resident memory together, megabytes; a page that several share counts once."""
+        """Return the processes' resident memory together, megabytes; a page that several share counts once."""
         return sum(self._usage.memory_mb().values())
 
     def replicas(self, deployment: str) -> list[psutil.Process]:
-        """The processes that run a deployment's replicas."""
+        """Return the processes that run a deployment's replicas."""
         return replicas_among(self.processes(), deployment)
 
     def row(
         self, workload: Workload, protocol: str, mode: Mode, seconds: float, timeout_s: float = Target.timeout_s
     ) -> Row:
-        """What a load measures; requests may have failed, also by the time-out."""
+        """Measure a load; requests may have failed, also by the time-out."""
         target = Target(
             f"{protocol}://127.0.0.1:{HTTP_PORT if protocol == 'http' else GRPC_PORT}",
             self._system.form if protocol == "http" else self._system.grpc_form,
@@ -173,7 +173,7 @@ class Running:
         return measure(target, mode, Duration(WARM_UP_S, seconds))
 
     def load(self, workload: Workload, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
-        """What a closed loop of clients measures, and what the server used meanwhile.
+        """Measure a closed loop of clients, and the server's use of the machine meanwhile.
 
         Raises:
             ScriptError: a request failed.
@@ -196,7 +196,7 @@ class Running:
 
 
 def replicas_among(processes: Iterable[psutil.Process], deployment: str) -> list[psutil.Process]:
-    """Those of the processes that run a deployment's replicas."""
+    """Return the processes that run a deployment's replicas."""
     return [p for p in processes if f"ServeReplica:ensemble:{deployment}" in " ".join(_command(p))]
 
 
@@ -238,7 +238,7 @@ def running(
 
 
 def _inherited(system: System) -> dict[str, str]:
-    """The environment of a server: this process' own, and of a peer without this application's switches."""
+    """Return a server's environment: this process' own; for a peer, without this application's switches."""
     ours = switches() if system.placement is None else {}
     return {name: value for name, value in os.environ.items() if name not in ours}
 
@@ -280,7 +280,7 @@ def _ours(
 
 
 def can_serve(system: System, workload: Workload) -> bool:
-    """Whether a system can serve the models of a workload."""
+    """Tell whether a system can serve the models of a workload."""
     return system.placement is not None or system.takes_sizes or len(set(workload.sizes)) == 1
 
 

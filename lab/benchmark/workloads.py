@@ -214,7 +214,7 @@ def photographs(kind: Literal["small", "large", "12mp"]) -> tuple[Path, ...]:
 
 
 def originals() -> list[Any]:
-    """Photographs of their own sizes, uint8 [H,W,3] BGR, from `ENSEMBLE_DATA` or else from scikit-image.
+    """Read photographs of their own sizes, uint8 [H,W,3] BGR, from `ENSEMBLE_DATA` or else from scikit-image.
 
     Raises:
         ScriptError: there are none.
@@ -236,16 +236,16 @@ def originals() -> list[Any]:
 
 
 def square(image: Any, edge: int) -> Any:
-    """The centre of an image, of so many pixels a side."""
+    """Cut out the centre of an image and resize it to `edge` pixels a side."""
     side = min(image.shape[:2])
     top, left = (image.shape[0] - side) // 2, (image.shape[1] - side) // 2
     return cv2.resize(image[top : top + side, left : left + side], (edge, edge), interpolation=cv2.INTER_AREA)
 
 
 def trivial(root: Path, size: tuple[int, int]) -> Path:
-    """Two models in a folder that answer the same whatever they see: what is left is the cost of serving.
+    """Make two models in a folder that answer the same to every image: what is left is the cost of serving.
 
-    They take images of a height and width in pixels. Gives the folder.
+    The models take images of this height and width in pixels. The folder is returned.
     """
     for index, name in enumerate(MEMBERS):
         folder = root / name / "1"
@@ -263,7 +263,7 @@ def trivial(root: Path, size: tuple[int, int]) -> Path:
 
 
 def imagenet_models() -> Path:
-    """ResNet-50 v1.5, DenseNet-169 and Inception v3 with random weights, float16 and int8; need PyTorch and NNCF once.
+    """Make ResNet-50 v1.5, DenseNet-169, Inception v3 of random weights, float16 and int8, by PyTorch and NNCF once.
 
     Raises:
         ScriptError: they can't be made.

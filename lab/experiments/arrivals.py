@@ -37,7 +37,7 @@ def of_system(system: System, load: Workload, seconds: float) -> Iterator[dict[s
 
 
 def parts(seconds: float) -> Sequence[Part]:
-    """Each system is a part."""
+    """Make each system a part."""
     load, others = workload("embedded", "int8"), peers()
     systems = (OURS["colocated"], *(others[name] for name in PEERS))
     return [Part(each.name, partial(of_system, each, load, seconds), {"system": each.name}) for each in systems]

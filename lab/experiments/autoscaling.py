@@ -128,7 +128,7 @@ def summary(found: Records, counts: Sequence[int], seconds: float) -> Row:
 
 
 def parts(seconds: float) -> Sequence[Part]:
-    """Each trace with each policy is a part."""
+    """Make each trace with each policy a part."""
     return [
         Part(f"{trace}, {policy}", partial(sent, options, rate, seconds), {"trace": trace, "policy": policy})
         for trace, rate in TRACES.items()

@@ -40,7 +40,7 @@ class Shared(OpenInference):
 
 
 def parts(seconds: float) -> Sequence[Part]:
-    """One server for all ways, whose turns alternate; and the same without a server."""
+    """Make one part of all ways on one server, in turns, and one without a server."""
     load = workload("embedded", "int8")
     return [Part("served", partial(served, load, seconds)), Part("alone", partial(alone, load, seconds))]
 

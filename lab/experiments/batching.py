@@ -41,7 +41,7 @@ class Setting:
 
 
 def parts(seconds: float) -> Sequence[Part]:
-    """Each setting is a part; a batch of one image waits for nothing."""
+    """Make each setting a part; a batch of one image waits for nothing."""
     settings = [Setting(*each) for each in product(SIZES, WAITS_MS) if each[0] > 1 or not each[1]]
     return [Part(str(each), partial(each.load, seconds), vars(each)) for each in settings]
 

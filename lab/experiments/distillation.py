@@ -134,7 +134,7 @@ def students() -> list[Student]:
 
 
 def parts(seconds: float) -> Sequence[Part]:
-    """Each student is a part."""
+    """Make each student a part."""
     school = School(data())
     taught = [Part(str(each), partial(school.train, each), vars(each)) for each in students()]
     return [Part(TEACHERS, school.teachers, {"way": TEACHERS, "size": 32}), *taught]

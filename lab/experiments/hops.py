@@ -70,7 +70,7 @@ def configured(way: str, elsewhere: str | None = None) -> dict[str, Any]:
 
 
 def parts(seconds: float) -> Sequence[Part]:
-    """All in one, because the spans are written when the servers have ended."""
+    """Make all ways one part, because the spans are written when the servers have ended."""
     return [Part("all", partial(every_way, seconds))]
 
 

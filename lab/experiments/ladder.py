@@ -166,7 +166,7 @@ class Images:
 
 
 def parts(steps: Sequence[Step], seconds: float) -> Sequence[Part]:
-    """Each step is a part."""
+    """Make each step a part."""
     images = Images(labelled())
     return [Part(step.name, partial(step.measured, images, seconds), {"step": step.name}) for step in steps]
 

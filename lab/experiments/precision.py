@@ -33,7 +33,7 @@ def check() -> None:
 
 
 def parts(seconds: float) -> Sequence[Part]:
-    """What the served models answer, and each network by each engine."""
+    """Make parts of the served models' answers, and of each network by each engine."""
     data = labelled()
     # Their servers come first: what the engines below hold in memory is not theirs.
     made = [Part(f"served in {each}", partial(served, each, data)) for each in PRECISIONS]

@@ -34,20 +34,20 @@ class Sleeping:
         self._ensemble, self._turn = ensemble, asyncio.Lock()
 
     async def __call__(self, batch: Batch[PixelSets]) -> Batch[Any]:
-        """Pixels to probabilities, one batch after the other."""
+        """Predict from pixels, one batch after the other."""
         async with self._turn:
             await asyncio.sleep(SLEEP_S * len(batch.items))
         return await self._ensemble(batch)
 
 
 def compose(pixels: Mapping[str, str], nodes: Nodes, _: Sequence[Feature]) -> Graph:
-    """Transformer, the sleeping ensemble, labeler."""
+    """Join transformer, the sleeping ensemble and labeler."""
     members = {name: Member(nodes[name], key) for name, key in pixels.items()}
     return Pipeline(nodes[TRANSFORMER], Sleeping(Ensemble(members, nodes[COMBINER])), nodes[LABELER])
 
 
 def build(args: dict[str, Any]) -> Application:
-    """`import_path: lab.experiments.sleeping:build`."""
+    """Build the application of `import_path: lab.experiments.sleeping:build`."""
     config = parse(args)
     agreed = resolve_signatures(config)
     return application(config, agreed, partial(compose, agreed.pixels))

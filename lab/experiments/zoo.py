@@ -82,7 +82,7 @@ def setups() -> list[Setup]:
 
 
 def parts(seconds: float) -> Sequence[Part]:
-    """Each setup has its turn in each of the rounds."""
+    """Give each setup its turn in each of the rounds."""
     images = Images(labelled())
     return [
         Part(

@@ -46,7 +46,7 @@ Result = tuple[Scenario, Sight]
 
 
 def measure(scenario: Scenario, clients: int) -> Sight:
-    """What clients see of a scenario.
+    """Measure what clients see of a scenario.
 
     Raises:
         ScriptError: the server did not start, or was not whole again in time.
@@ -60,14 +60,14 @@ def measure(scenario: Scenario, clients: int) -> Sight:
 
 
 def cells(result: Result) -> list[str]:
-    """A line of the table."""
+    """Format a result as a line of the table."""
     scenario, seen = result
     numbers = [f"{n:,}" for n in (seen.requests, seen.failed, seen.degraded)]
     return [scenario.what, *numbers, f"{seen.kept:.2f}", f"{seen.dark_s:.1f}", f"{seen.p99_ms:,.0f}"]
 
 
 def table(results: Sequence[Result]) -> Table:
-    """The results, a line each."""
+    """Make a table of the results, a line each."""
     return Table(HEADINGS, [cells(result) for result in results])
 
 

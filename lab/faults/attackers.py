@@ -34,7 +34,7 @@ def attack(by: Callable[[], None]) -> None:
 
 
 def send_slow_bodies(beginning: int = 0) -> None:
-    """So many connections, each of which sends ten bytes a second of a body; one that is ended begins anew.
+    """Send bodies over many connections, at ten bytes per second each; replace a connection that is ended.
 
     Args:
         beginning: bytes of the body that are sent at once.
@@ -54,7 +54,7 @@ def send_slow_bodies(beginning: int = 0) -> None:
 
 
 def send_stalled_bodies() -> None:
-    """The same, but that each sends as much at once as lets it pass HAProxy."""
+    """Send slow bodies that begin with as many bytes as let them pass HAProxy."""
     send_slow_bodies(BEGINNING_BYTES + 100)
 
 
@@ -72,7 +72,7 @@ def _trickle(connection: socket.socket) -> bool:
 
 
 def send_brackets() -> None:
-    """A few clients, each of which sends 31 MB of JSON brackets again and again."""
+    """Let a few clients send 31 MB of JSON brackets again and again."""
     body = b'{"inputs": [' + b"[]," * 10_400_000 + b"[]]}"
     over = threading.Event()
 

@@ -100,20 +100,20 @@ class Served:
         return held
 
     def runs(self) -> bool:
-        """Whether it has not ended."""
+        """Tell whether the server's process has not ended."""
         return self._process.poll() is None
 
     def is_ready(self) -> bool:
-        """Whether it has said that it is, and its service says so too."""
+        """Tell whether the server has said that it is ready, and its service says so too."""
         return "Ready." in self.told() and is_ready(f"http://127.0.0.1:{HTTP_PORT}")
 
     def interrupt(self) -> None:
-        """As Ctrl-C does."""
+        """Interrupt the server as Ctrl-C does."""
         if self.runs():
             self._process.send_signal(signal.SIGINT)
 
     def ends(self) -> bool:
-        """Whether it ends within the time that it has; it is killed if not."""
+        """Tell whether the server ends in time; kill it if not."""
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -123,7 +123,7 @@ class Served:
         return True
 
     def told(self) -> str:
-        """What it printed so far."""
+        """Read what the server printed so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
 
@@ -181,7 +181,7 @@ def _again(config: Path, image: bytes, found: Fate) -> None:
 
 
 def _names(processes: Iterable[psutil.Process]) -> list[str]:
-    """Names of processes, of those that have not ended meanwhile."""
+    """Return the names of the processes that have not ended meanwhile."""
     names = []
     for process in processes:
         with suppress(psutil.Error):
@@ -191,7 +191,7 @@ def _names(processes: Iterable[psutil.Process]) -> list[str]:
 
 @contextmanager
 def bystander(folder: Path) -> Iterator[psutil.Process]:
-    """Another Ray of this user, that nobody marked as ours: its raylet."""
+    """Start another Ray of this user, which nobody marked as ours, and yield its raylet."""
     process = subprocess.Popen(  # noqa: S603
         [sys.executable, "-c", BYSTANDER],
         stdin=subprocess.PIPE,
@@ -209,7 +209,7 @@ def bystander(folder: Path) -> Iterator[psutil.Process]:
 
 
 def rows(fates: Sequence[tuple[str, str, Fate]]) -> list[list[str]]:
-    """The table's lines, without its headings."""
+    """Return the table's lines, without its headings."""
     groups: dict[tuple[str, str], list[Fate]] = defaultdict(list)
     for part, moment, found in fates:
         groups[part, moment].append(found)

@@ -46,13 +46,13 @@ class Stop:
     growth: float | None = None
 
     def cells(self) -> list[str]:
-        """A line of the table."""
+        """Format the stop as a line of the table."""
         growth = "" if self.growth is None else f"{self.growth:+.2%}"
         return [self.placement, self.after, f"{self.requests:,}", f"{self.memory_mb:,.0f}", growth]
 
 
 def measure(placement: Placement, requests: int) -> list[Stop]:
-    """The memory after the warming up, after so many requests, and after as many again.
+    """Measure the memory after the warming up, after `requests` requests, and after as many again.
 
     Raises:
         ScriptError: the server did not start, or a request failed.

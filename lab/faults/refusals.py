@@ -95,14 +95,14 @@ class Result:
     growth_mb: float
 
     def cells(self) -> list[str]:
-        """A line of the table."""
+        """Format the result as a line of the table."""
         retried = "" if np.isnan(self.at_first_retry) else f"{self.at_first_retry:.1%}"
         numbers = [f"{self.rate:,.0f}", f"{self.share:.2f}", f"{self.refused:,}", f"{self.failed:,}"]
         return [self.what, *numbers, f"{self.p99_ms:,.0f}", retried, f"{self.growth_mb:+,.0f} MB"]
 
 
 def sent(images: Sequence[bytes], mode: Mode, seconds: float) -> tuple[Records, float]:
-    """What became of the requests of a load that lasts so long, and how many were answered per second until its end."""
+    """Send a load; return what became of its requests, and the answers per second until its end."""
     target = Target(f"http://127.0.0.1:{HTTP_PORT}", Classify(), tuple(images))
     with Generator(target, mode) as generator:
         generator.run(seconds)
@@ -112,7 +112,7 @@ def sent(images: Sequence[bytes], mode: Mode, seconds: float) -> tuple[Records, 
 
 
 def measure(load: Load, seconds: float) -> Result:
-    """What becomes of a load; raises ScriptError if the server does not start."""
+    """Measure what becomes of a load; raise ScriptError if the server does not start."""
     served = workload("imagenet", "int8")
     images = [path.read_bytes() for path in served.images]
 
@@ -129,7 +129,7 @@ def measure(load: Load, seconds: float) -> Result:
 
 
 def result(what: str, found: Records, rate: float, best: float, growth_mb: float) -> Result:
-    """What a load came to.
+    """Summarize a load.
 
     Args:
         what: the load.

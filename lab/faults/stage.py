@@ -31,12 +31,12 @@ PAUSE_S = 0.1
 
 
 def watch(url: str, images: Sequence[bytes], clients: int) -> Generator:
-    """Clients that each send one request after the other, at one attempt each, for as long as they are entered."""
+    """Make clients that each send one request after the other, one attempt each, for as long as they are entered."""
     return Generator(Target(url, Classify(), tuple(images)), Closed(clients, pause_s=PAUSE_S))
 
 
 def is_whole(found: Records, since: float) -> bool:
-    """Whether the last request, sent after a time, was answered by every member."""
+    """Tell whether every member answered the last request, which was sent after a time."""
     if not len(found):
         return False
     last = found[np.argmax(found["done"])]
@@ -67,7 +67,7 @@ class Sight:
 
 
 def sight(found: Records, watched_from: float, began: float, ended: float, first_failure: str = "") -> Sight:
-    """What clients saw of a fault.
+    """Summarize what clients saw of a fault.
 
     Args:
         found: what became of their requests.
@@ -91,7 +91,7 @@ def sight(found: Records, watched_from: float, began: float, ended: float, first
 
 
 def _rate(ends: Sequence[float], since: float, until: float) -> float:
-    """How many of these came per second after one time, up to another; not a number if there is no time between."""
+    """Return the rate per second of the times between two others; not a number if there is no time between."""
     return sum(since < end <= until for end in ends) / (until - since) if until > since else float("nan")
 
 
@@ -117,7 +117,7 @@ class Stage:
         self.dashboard = server.told("RAY_DASHBOARD_ADDRESS")
 
     def replicas(self, deployment: str) -> list[psutil.Process]:
-        """The processes of a deployment's replicas."""
+        """Return the processes of a deployment's replicas."""
         return self._server.replicas(deployment) + replicas_among(self._on_nodes(), deployment)
 
     def kill_a_node(self) -> None:
@@ -134,7 +134,7 @@ class Stage:
         return found
 
     def processes(self, part: str) -> list[psutil.Process]:
-        """The server's processes whose name, or first argument, has this in it."""
+        """Return the server's processes whose name, or first argument, contains `part`."""
         found = []
         for process in self._server.processes():
             with suppress(psutil.Error):
@@ -174,7 +174,7 @@ class Stage:
 def stage(
     load: Workload, placement: Placement, replicas: Mapping[str, int], clients_at_once: int, nodes: int = 1
 ) -> Iterator[Stage]:
-    """A server with so many replicas of each of these deployments, on so many nodes, under load.
+    """Start a server under load, with `replicas` of each deployment, on `nodes` nodes.
 
     Raises:
         ScriptError: it did not start.
@@ -201,7 +201,7 @@ def stage(
 
 @contextmanager
 def _joined(address: str, count: int) -> Iterator[list[psutil.Process]]:
-    """So many further nodes of a Ray cluster, on this machine."""
+    """Start `count` further nodes of a Ray cluster, on this machine."""
     command = [sys.executable, "-m", "lab.second_node", address]
     nodes: list[subprocess.Popen[bytes]] = []
     try:

@@ -25,7 +25,7 @@ _ARROWS = [
 
 
 def diagrams() -> dict[str, Diagram]:
-    """Every diagram by the name of its file in docs/images."""
+    """Return every diagram by the name of its file in docs/images."""
     return {
         "separate": Diagram(
             "placement: separate",

@@ -26,7 +26,7 @@ SYSTEMS = {
 
 
 def charts() -> dict[str, Chart]:
-    """Every chart by the name of its file in docs/images."""
+    """Return every chart by the name of its file in docs/images."""
     return {
         "embedded": _requests("embedded", f"HTTP, int8, images of 15 KB; {MACHINE}, 2026-11-25"),
         "imagenet": _requests("imagenet", f"HTTP, ResNet-50 and DenseNet-169, 224x224; {MACHINE}, 2026-11-26"),
@@ -36,7 +36,7 @@ def charts() -> dict[str, Chart]:
 
 
 def table(page: str, heading: str) -> list[list[str]]:
-    """The rows of the first table of a page whose head begins with this text, without their formatting."""
+    """Read the rows of a page's first table whose head begins with this text, without their formatting."""
     lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith(f"| {heading} |"))
     rows = []

@@ -18,7 +18,7 @@ NOTE = "<!-- Written by `ensemble reference` from the code; a change here is los
 
 
 def files() -> dict[str, str]:
-    """The text of each file, by its name in the folder."""
+    """Return the text of each file, by its name in the folder."""
     pages = {"configuration": configuration, "commands": commands, "errors": errors, "http": http, "grpc": grpc}
     return {
         **{f"{name}.md": NOTE + made.page() for name, made in pages.items()},

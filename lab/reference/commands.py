@@ -29,7 +29,7 @@ group, the table has its commands, each with the module whose `main` is called, 
 
 
 def page() -> str:
-    """The page: the commands by group."""
+    """Write the page: the commands by group."""
     parts = [INTRODUCTION]
     for title, group in groups().items():
         parts.append(f"## {title}\n")
@@ -39,7 +39,7 @@ def page() -> str:
 
 
 def help_of(name: str, command: Command) -> str:
-    """What a command prints for `--help`, without this machine's folders."""
+    """Return the text that a command prints for `--help`, without this machine's folders."""
     out = io.StringIO()
     module = importlib.import_module(command.module)
     with (

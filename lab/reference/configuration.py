@@ -38,7 +38,7 @@ the first line is:
 
 
 def page() -> str:
-    """The page: the fields of `args`, and then those of each section, in the order in which they are named."""
+    """Write the page: the fields of `args`, and then each section's, in the order in which the fields name them."""
     schema = arguments()
     definitions = schema[DEFINITIONS]
     parts = [INTRODUCTION, "## args\n", _fields(schema, definitions)]
@@ -61,7 +61,7 @@ def _fields(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 
 
 def _sections(schema: Mapping[str, Any], definitions: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """The schemas that fields refer to, each once, and the path of the field in `args`."""
+    """Yield the schemas that fields refer to, each once, and the path of the field in `args`."""
     for name, path in dict(_below(schema, definitions, above)).items():
         yield name, path
         if not path.startswith("members[]"):
@@ -83,7 +83,7 @@ def _path(field: str, name: str, definitions: Mapping[str, Any]) -> str:
 
 
 def _referred(field: Mapping[str, Any]) -> list[str]:
-    """The names of the schemas that a field's type names."""
+    """Return the names of the schemas that a field's type names."""
     inner = [field, *field.get("anyOf", ()), *field.get("items", {}).get("oneOf", ())]
     return [each["$ref"].rpartition("/")[2] for each in inner if "$ref" in each]
 
@@ -99,7 +99,7 @@ def _unit(name: str) -> str:
 
 
 def _kind(field: Mapping[str, Any]) -> str:
-    """A field's type in words, with its bounds."""
+    """Describe a field's type in words, with its bounds."""
     if len(_referred(field)) > 1:
         return "list of sections, by kind"
     if "anyOf" in field:
@@ -138,7 +138,7 @@ def _number(value: float) -> str:
 
 
 def arguments() -> dict[str, Any]:
-    """The schema of `args`, with its definitions in `$defs`."""
+    """Return the schema of `args`, with its definitions in `$defs`."""
     schema = EnsembleConfig.model_json_schema()
     # Not this machine's folder.
     repository = schema["properties"]["model_repository"]
@@ -152,7 +152,7 @@ def arguments() -> dict[str, Any]:
 
 
 def document() -> dict[str, Any]:
-    """The schema of a Serve config file: Serve's own, and the arguments where an application is this project's."""
+    """Make the schema of a Serve config file: Serve's own, with the arguments of this project's applications."""
     ours, serve = arguments(), ServeDeploySchema.model_json_schema()
     definitions = {**serve.pop(DEFINITIONS), **ours.pop(DEFINITIONS), "Arguments": ours}
     application = definitions["ServeApplicationSchema"]
@@ -162,7 +162,7 @@ def document() -> dict[str, Any]:
 
 
 def schema() -> str:
-    """The schema of the file as JSON, a line for each definition, so that a change is seen where it is."""
+    """Write the schema of the file as JSON, a line for each definition, so that a change is seen in its place."""
     whole = document()
     lines = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in sorted(whole.pop(DEFINITIONS).items())]
     return f'{json.dumps(whole)[:-1]}, "{DEFINITIONS}": {{\n' + ",\n".join(lines) + "\n}}\n"

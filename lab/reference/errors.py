@@ -20,7 +20,7 @@ text `<code>: <message>`.
 
 
 def page() -> str:
-    """The page: a row for each code, by status."""
+    """Write the page: a row for each code, by status."""
     ours = ((name, error) for name, error in errors_by_code().items() if error.__module__ == EnsembleError.__module__)
     known = sorted(ours, key=lambda each: (each[1].http_status, each[0]))
     return "\n".join([INTRODUCTION, table(HEAD, [_row(name, error) for name, error in known]) + OUTRO])

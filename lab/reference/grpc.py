@@ -24,7 +24,7 @@ needs no proto.
 
 
 def page() -> str:
-    """The page: services, and then messages by proto."""
+    """Write the page: services, and then messages by proto."""
     served = services(None)
     parts = [INTRODUCTION, *map(_service, served)]
     for file in dict.fromkeys(service.file for service in served):

@@ -33,7 +33,7 @@ and [error codes](errors.md) lists every error.
 
 
 def page() -> str:
-    """The page: a row for each path, and then the paths with a query, a body or errors of their own."""
+    """Write the page: a row for each path, and then the paths with a query, a body or errors of their own."""
     paths = _document()["paths"]
     listed = [(path, method.upper(), operation) for path, each in paths.items() for method, operation in each.items()]
     rows = [(method, code(path), operation["summary"]) for path, method, operation in listed]
@@ -42,7 +42,7 @@ def page() -> str:
 
 
 def _document() -> dict[str, Any]:
-    """The OpenAPI document, of routes that are asked for nothing."""
+    """Make the OpenAPI document of routes that receive no requests."""
 
     async def graph(batch: Batch[Any]) -> Batch[Any]:
         return batch
@@ -62,7 +62,7 @@ class _Features(Extension):
 
 
 async def _nobody(*_: Any) -> None:
-    """Takes no label."""
+    """Take no label."""
 
 
 def _operation(path: str, method: str, operation: Mapping[str, Any]) -> str:
@@ -90,7 +90,7 @@ def _errors(responses: Mapping[str, Any]) -> str:
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """A schema in words; a named one by its name in the document."""
+    """Describe a schema in words; a named one by its name in the document."""
     if "$ref" in schema:
         return code(schema["$ref"].rpartition("/")[2])
     for several in ("oneOf", "anyOf"):

@@ -8,22 +8,22 @@ from scripts.results import Table
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; its cells may hold any text of a line."""
+    """Write a table; its cells may hold any text of a line."""
     escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     return Table(head, escaped, words=range(len(head))).markdown()
 
 
 def prose(text: str) -> str:
-    """Text in which `<` is no tag, besides where it is code."""
+    """Escape text in which `<` is no tag, besides where it is code."""
     parts = text.split("`")
     return "`".join(part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(parts))
 
 
 def code(text: object) -> str:
-    """Text as code; nothing for no text."""
+    """Format text as code; nothing for no text."""
     return f"`{text}`" if str(text) else ""
 
 
 def first_paragraph(text: str | None) -> str:
-    """The first paragraph of a docstring, in a line."""
+    """Return the first paragraph of a docstring, in a line."""
     return " ".join((text or "").strip().split("\n\n")[0].split())

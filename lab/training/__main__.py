@@ -36,7 +36,7 @@ def keep_freed_memory() -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Make the parser of the command line."""
     result = described(__doc__)
     add = result.add_argument
     add("architecture", choices=get_args(Architecture))

@@ -43,7 +43,7 @@ class ResidualBlock(nn.Module):
         self.body = nn.Sequential(ConvBlock(channels, channels), ConvBlock(channels, channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N,C,H,W] to [N,C,H,W]."""
+        """Map [N,C,H,W] to [N,C,H,W]."""
         return x + self.body(x)
 
 
@@ -55,7 +55,7 @@ class DenseBlock(nn.Module):
         self.layers = nn.ModuleList(ConvBlock(channels + i * growth, growth) for i in range(depth))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N,C,H,W] to [N,C+depth*growth,H,W]."""
+        """Map [N,C,H,W] to [N,C+depth*growth,H,W]."""
         for layer in self.layers:
             x = torch.cat([x, layer(x)], dim=1)
         return x
@@ -72,7 +72,7 @@ class Head(nn.Module):
         nn.init.normal_(self.linear.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N,C,H,W] to [N,classes]."""
+        """Map [N,C,H,W] to [N,classes]."""
         return self.linear(self.pool(x).flatten(1)) * self.scale
 
 
@@ -88,20 +88,20 @@ class Mirrored(nn.Module):
         self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N,C,H,W] to [N,classes]."""
+        """Map [N,C,H,W] to [N,classes]."""
         logits = self.model(torch.cat([x, x.flip(3)]))
         return logits.view(2, -1, logits.shape[1]).mean(0)
 
 
 def stem() -> list[nn.Module]:
-    """The whitening convolution, which `whiten` sets for good, and its activation: [N,3,H,W] to [N,24,H-1,W-1]."""
+    """Make the whitening convolution, which `whiten` sets for good, and its activation: [N,3,H,W] to [N,24,H-1,W-1]."""
     whitening = nn.Conv2d(3, STEM_CHANNELS, 2)
     whitening.weight.requires_grad_(False)
     return [whitening, nn.SiLU()]
 
 
 def residual(classes: int, stages: Sequence[tuple[int, int]]) -> nn.Sequential:
-    """Stages of so many channels and residual blocks, each at half of the resolution of the one before."""
+    """Build stages of these channels and residual blocks, each at half of the resolution of the stage before."""
     layers, channels = stem(), STEM_CHANNELS
     for width, depth in stages:
         layers += [ConvBlock(channels, width, pool=True), *(ResidualBlock(width) for _ in range(depth))]
@@ -110,17 +110,17 @@ def residual(classes: int, stages: Sequence[tuple[int, int]]) -> nn.Sequential:
 
 
 def resnet(classes: int) -> nn.Sequential:
-    """Three stages of one residual block each: 120 MMAC at 32x32, 2.5 million parameters."""
+    """Build three stages of one residual block each: 120 MMAC at 32x32, 2.5 million parameters."""
     return residual(classes, ((64, 1), (192, 1), (256, 1)))
 
 
 def resnet13(classes: int) -> nn.Sequential:
-    """Three stages of one, two and one residual blocks: 125 MMAC at 32x32, 2.7 million parameters."""
+    """Build three stages of one, two and one residual blocks: 125 MMAC at 32x32, 2.7 million parameters."""
     return residual(classes, ((64, 1), (160, 2), (256, 1)))
 
 
 def densenet(classes: int) -> nn.Sequential:
-    """Three dense blocks of three layers with 1x1 transitions between: 94 MMAC at 32x32, 2 million parameters."""
+    """Build three dense blocks of three layers, 1x1 transitions between: 94 MMAC at 32x32, 2 million parameters."""
     layers = [*stem(), ConvBlock(STEM_CHANNELS, 64, pool=True)]
     channels = 64
     for growth, transition in ((48, 128), (96, 192), (128, None)):
@@ -133,7 +133,7 @@ def densenet(classes: int) -> nn.Sequential:
 
 
 def student(classes: int, width: float = 1.0) -> nn.Sequential:
-    """Four convolutions one after the other, mostly at 7x7 pixels: 15 MMAC at 32x32, 0.5 million parameters.
+    """Build four convolutions in a row, mostly at 7x7 pixels: 15 MMAC at 32x32, 0.5 million parameters.
 
     Args:
         classes: how many.
@@ -157,14 +157,14 @@ ARCHITECTURES: dict[str, Callable[[int], nn.Sequential]] = {
 
 
 def network(recipe: Mapping[str, Any], classes: int) -> nn.Sequential:
-    """An untrained network by a recipe as a checkpoint has it; of older ones it has no width."""
+    """Build an untrained network by a checkpoint's recipe; older checkpoints have no width."""
     if (width := recipe.get("width", 1.0)) != 1.0:
         return student(classes, width)
     return ARCHITECTURES[recipe["architecture"]](classes)
 
 
 def multiplications(model: nn.Module, size: int) -> float:
-    """Those of the convolutions and linear layers for an image of size x size pixels, in millions."""
+    """Count the millions of multiplications of convolutions and linear layers for an image of size x size pixels."""
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model.eval()(torch.zeros(1, 3, size, size))
     # It counts an addition for each of them.

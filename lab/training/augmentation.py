@@ -21,7 +21,7 @@ def warp(images: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def box(images: Tensor, size: Tensor) -> Tensor:
-    """A square about a pixel chosen at random in each image, cut off at the borders: bool [N,1,H,W].
+    """Mark a square about a pixel chosen at random in each image, cut off at the borders: bool [N,1,H,W].
 
     Args:
         images: [N,C,H,W].
@@ -41,7 +41,7 @@ def cutout(images: Tensor, size: int) -> Tensor:
 
 
 def augment(images: Tensor, recipe: Recipe) -> Tensor:
-    """Translation and cutout; with `zoom` also zoom, contrast and brightness."""
+    """Shift images and cut squares out; with `zoom` also change zoom, contrast and brightness."""
     n = len(images)
     shift = torch.randint(-recipe.translate_px, recipe.translate_px + 1, (n, 2), device=images.device).float()
     if recipe.augmentation == "shift":

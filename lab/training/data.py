@@ -51,12 +51,12 @@ def load_images(dataset: Dataset, size: int, classes: Sequence[str]) -> tuple[Te
 
 
 def as_they_are(images: Tensor, labels: Tensor, classes: int) -> Draw:
-    """Draws from normalized images, float [N,3,H,W], of classes int64 [N]."""
+    """Draw from normalized images, float [N,3,H,W], of classes int64 [N]."""
     return lambda rows: (images[rows], F.one_hot(labels[rows], classes).float(), None)
 
 
 def batches(draw: Draw, count: int, recipe: Recipe, epoch: int) -> Iterator[Lesson]:
-    """Each of `count` images once; each is mirrored in every other epoch (Jordan 2024, arXiv:2404.00498)."""
+    """Yield each of `count` images once, mirrored in every other epoch (Jordan 2024, arXiv:2404.00498)."""
     mirrored = (torch.arange(count) * 2654435761 % 97 % 2 + epoch) % 2 == 1
     size = min(recipe.batch_size, count)
     for rows in torch.randperm(count).split(size):
@@ -80,13 +80,13 @@ class Normalization:
         self._columns = self.mean.view(1, 3, 1, 1).to(device), self.std.view(1, 3, 1, 1).to(device)
 
     def __call__(self, raw: Tensor) -> Tensor:
-        """Images, uint8 [N,3,H,W], to float [N,3,H,W] on the device."""
+        """Normalize images, uint8 [N,3,H,W], to float [N,3,H,W] on the device."""
         mean, std = self._columns
         normal = (raw.to(self._device).float() - mean) / std
         return normal.contiguous(memory_format=torch.channels_last)
 
     def undo(self, images: Tensor) -> Tensor:
-        """Back to pixels from 0 to 255, float."""
+        """Convert normalized images back to pixels from 0 to 255, float."""
         mean, std = self._columns
         return images * std + mean
 
@@ -178,12 +178,12 @@ class TrainingData:
         self._loaded = True
 
     def _mixed(self, mixtures: Mixtures, rows: Tensor) -> Lesson:
-        """Mixed images, normalized on the device."""
+        """Draw mixed images, normalized on the device."""
         pixels, targets, taught = mixtures.draw(rows)
         taught = None if taught is None else taught.to(self.device)
         return self.normalize(pixels), targets.to(self.device), taught
 
 
 def judging_images(recipe: Recipe, data: Path, validation: Path | None) -> Dataset | None:
-    """The images that a run is judged by: those of `validation`, else those that it leaves out, if any."""
+    """Return the images that judge a run: `validation`, else the images that the run holds out, if any."""
     return Dataset.open(data).hold_out(recipe.hold_out)[1] if validation is None else Dataset.open(validation)

@@ -21,7 +21,7 @@ CROP_RATIO = 1.0
 
 
 def to_openvino(checkpoint: dict[str, Any], *, mirror: bool) -> ov.Model:
-    """A checkpoint of `ensemble train` as a network with the ensemble's signature; `mirror` adds the mirrored view.
+    """Convert a checkpoint of `ensemble train` to the ensemble's signature; `mirror` adds the mirrored view.
 
     Raises:
         ModelError: the weights don't fit the architecture of the checkpoint's recipe.

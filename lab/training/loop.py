@@ -52,18 +52,18 @@ def sum_gradients(
 
 
 def smaller(images: Tensor, size: int) -> Tensor:
-    """Float [N,3,H,W] to [N,3,size,size]; small images first: Tan and Le 2021 (arXiv:2104.00298)."""
+    """Resize float [N,3,H,W] to [N,3,size,size]; small images first: Tan and Le 2021 (arXiv:2104.00298)."""
     return F.interpolate(images, (size, size), mode="bilinear", antialias=True)
 
 
 def decay(progress: float) -> float:
-    """The learning rates' factor, linear from 1 to 0; `progress` runs from 0 to 1 over the whole training."""
+    """Return the learning rates' factor, linear from 1 to 0; `progress` runs from 0 to 1 over the whole training."""
     return 1 - progress
 
 
 @torch.no_grad()
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Top-1 on normalized images, a fraction."""
+    """Compute top-1 on normalized images, a fraction."""
     model.eval()
     hits = sum(
         int((model(batch).argmax(1) == truth).sum())
@@ -73,7 +73,7 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
 
 
 def load(checkpoint: Path) -> dict[str, Any]:
-    """What a run saved, on the CPU.
+    """Load a run's checkpoint on the CPU.
 
     Raises:
         ScriptError: the file is no checkpoint.
@@ -90,7 +90,7 @@ def load(checkpoint: Path) -> dict[str, Any]:
 
 
 def resume(checkpoint: Path, begun: dict[str, Any]) -> dict[str, Any] | None:
-    """What an earlier run saved; None if there is none.
+    """Load an earlier run's checkpoint; None if there is none.
 
     Args:
         checkpoint: where it would be.
@@ -112,7 +112,7 @@ def resume(checkpoint: Path, begun: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def origin(initial: Path, begun: dict[str, Any]) -> dict[str, Any]:
-    """What a finished run saved, to begin another with its weights.
+    """Load a finished run's checkpoint, to begin another run with its weights.
 
     Raises:
         ScriptError: it is not at its end, or of other classes or another size than this one.
@@ -143,7 +143,7 @@ def save(checkpoint: Path, content: dict[str, Any]) -> None:
 
 
 def random_state() -> list[Tensor]:
-    """The state of every random generator of PyTorch's."""
+    """Return the state of every random generator of PyTorch's."""
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
 
 

@@ -59,7 +59,7 @@ class Mixtures:
             self._images = torch.stack([resized(images, size) for images in self._images])
 
     def draw(self, rows: Tensor) -> Lesson:
-        """Some images, each as it is or mixed in one of the ways.
+        """Draw images, each as it is or mixed in one of the ways.
 
         Args:
             rows: which, int64 [n].
@@ -84,7 +84,7 @@ def _mixed(raw: Tensor, targets: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor
 
 
 def resized(images: Tensor, size: int) -> Tensor:
-    """Images, uint8 [N,3,H,W], as the server resizes them to size x size."""
+    """Resize images, uint8 [N,3,H,W], to size x size as the server does."""
     if images.shape[2:] == (size, size):
         return images
     wanted = Preprocessing((size, size))
@@ -93,7 +93,7 @@ def resized(images: Tensor, size: int) -> Tensor:
 
 
 def answers(images: Tensor, teachers: Teachers, file: Path | None) -> Tensor:
-    """The teachers' answers to images, uint8 [K,N,3,H,W]: float [K,N,classes].
+    """Return the teachers' answers to images, uint8 [K,N,3,H,W]: float [K,N,classes].
 
     Args:
         images: the mixtures.

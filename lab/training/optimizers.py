@@ -34,7 +34,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update of every weight that has a gradient."""
+        """Update every weight that has a gradient once."""
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is None:
@@ -49,7 +49,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """A matrix with the same singular vectors and singular values near 1, by Newton-Schulz iteration."""
+    """Give a matrix singular values near 1, with the same singular vectors, by Newton-Schulz iteration."""
     x = matrix.to(arithmetic(matrix.device))
     x = x / (x.norm() + 1e-7)
     tall = x.shape[0] > x.shape[1]
@@ -63,7 +63,7 @@ def orthogonal(matrix: Tensor) -> Tensor:
 
 
 def optimizers(model: nn.Sequential, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Muon for the convolutions, SGD for biases and the head; the loss is a sum over the batch, which scales SGD's."""
+    """Make Muon for the convolutions, SGD for biases and the head; the loss sums over the batch, which scales SGD's."""
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
     decay = recipe.weight_decay * recipe.batch_size
     groups = [

@@ -74,5 +74,5 @@ class Recipe:
     teacher_weight: float = flag(0.9, "the teachers' share in the loss; the labels have the rest", type=fraction)
 
     def to_json(self) -> dict[str, Any]:
-        """The recipe as it is recorded, and comes back from JSON."""
+        """Return the recipe as it is recorded, and comes back from JSON."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}

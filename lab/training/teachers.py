@@ -62,7 +62,7 @@ class Teachers:
         return [model.provenance() for model in self._models]
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """The mean of the teachers' probabilities, float [N,classes].
+        """Return the mean of the teachers' probabilities, float [N,classes].
 
         Args:
             pixels: BGR from 0 to 255, float [N,3,H,W], as the student sees them before they are normalized.
@@ -76,7 +76,7 @@ class Teachers:
 
 
 def distillation(logits: Tensor, probabilities: Tensor, temperature: float) -> Tensor:
-    """The cross-entropy of the student's softened answers against the teachers', summed over the images.
+    """Compute the cross-entropy of the student's softened answers against the teachers', summed over the images.
 
     Args:
         logits: the student's, float [N,classes].
@@ -89,7 +89,7 @@ def distillation(logits: Tensor, probabilities: Tensor, temperature: float) -> T
 
 
 def relations(logits: Tensor, probabilities: Tensor, temperature: float) -> Tensor:
-    """DIST: how badly the student's softened answers correlate with the teachers', times the number of images.
+    """Compute DIST: how badly the student's softened answers correlate with the teachers', times the number of images.
 
     Pearson's correlation between the classes of each image, and between the images for each class; a student is free in
     the scale of its answers. With a teacher weight of 0.5 the shares are the paper's. Arguments as `distillation`.
@@ -104,7 +104,7 @@ def _softened(probabilities: Tensor, temperature: float) -> Tensor:
 
 
 def _correlation(left: Tensor, right: Tensor) -> Tensor:
-    """Pearson's, of each pair of rows."""
+    """Compute Pearson's correlation of each pair of rows."""
     return F.cosine_similarity(left - left.mean(1, keepdim=True), right - right.mean(1, keepdim=True))
 
 
