@@ -94,7 +94,7 @@ def share(cpus: Collection[int], index: int, parts: int, system: Path = SYSTEM) 
 
 
 def pin(cpus: Collection[int]) -> None:
-    """Let this process run on these CPUs alone: the threads that it has, and those that it will have.
+    """Restrict this process to these CPUs: its threads of now and of later.
 
     Raises:
         OSError: one of them is not there, or may not be used.
@@ -127,7 +127,7 @@ class Pinning:
     taken: frozenset[int] = frozenset()
 
     def pin(self, rank: int, replicas: int) -> tuple[int, ...]:
-        """Pin this process, one of so many replicas on this machine; raises ConfigurationError if it can't be."""
+        """Pin this process, one of `replicas` on this machine; raises ConfigurationError if it can't be pinned."""
         given = usable()
         if self.cpus == "auto":
             free = [cpu for cpu in given if cpu not in self.taken] or given

@@ -61,7 +61,7 @@ class Machine:
             time.sleep(0.01)
 
     def cable(self, state: str) -> None:
-        """Put its cable in (`up`) or pull it out (`down`)."""
+        """Put the cable in (`up`) or pull it out (`down`)."""
         run(*self.inside, "ip", "link", "set", "eth0", state)
 
     def traffic(self) -> tuple[int, int]:

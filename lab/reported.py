@@ -95,7 +95,7 @@ class Reported:
 
 
 def of(experiment: str) -> list[Reported]:
-    """Give the figures that an experiment measures."""
+    """List the figures that an experiment measures."""
     return [each for each in REPORTED if each.experiment == experiment]
 
 

@@ -45,7 +45,7 @@ class AnswersFile:
 
     @contextmanager
     def open(self) -> Iterator[Self]:
-        """Have it open for `note`."""
+        """Open the file for `note`."""
         with self._path.open("a", newline="", encoding="utf-8", errors="surrogateescape") as self._stream:
             self._rows = csv.DictWriter(self._stream, COLUMNS)
             if self._stream.tell() == 0:
@@ -68,7 +68,7 @@ class AnswersFile:
             self._stream.flush()
 
     def report(self, images: int) -> Iterator[str]:
-        """Report the outcome of so many images in words."""
+        """Report the outcome of `images` images in words."""
         before = images - self.classified - self.failed.total()
         earlier = f"; {before} were finished before" if before else ""
         yield f"{self.classified} images classified, {self.failed.total()} failed{earlier}"

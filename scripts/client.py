@@ -83,7 +83,7 @@ def no_answer(url: str, err: Exception) -> ScriptError:
 async def for_each(
     items: Iterable[T], work: Callable[[T], Awaitable[None]], at_a_time: int, total: int, unit: str = "image"
 ) -> None:
-    """Work on so many items at a time, with a progress bar; the first error ends all.
+    """Work on `at_a_time` items at a time, with a progress bar; the first error ends all.
 
     The items are taken one by one, so that a large dataset is never in memory as a whole.
     """

@@ -82,7 +82,7 @@ def _is_list_of_mappings(given: Any) -> bool:
 
 
 def log_json(config: dict[str, Any]) -> None:
-    """Have what a Serve config deploys log lines of JSON; its other logging options stay."""
+    """Set a Serve config's log format to JSON; keep its other logging options."""
     for section in (config, *(each for each in config.get("applications") or [] if each.get("logging_config"))):
         section["logging_config"] = {**(section.get("logging_config") or {}), "encoding": "JSON"}
 

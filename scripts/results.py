@@ -43,7 +43,7 @@ class Table:
     notes: Sequence[str] = ()
 
     def show(self) -> None:
-        """Print it."""
+        """Print the table."""
         drawn = rich.table.Table(title=self.title)
         for position, heading in enumerate(self.headings):
             drawn.add_column(heading, justify="left" if position in self.words else "right")

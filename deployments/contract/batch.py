@@ -81,7 +81,7 @@ class Batch(Generic[P]):
         return Batch(take(self.payload, kept), items)
 
     def unexpired(self) -> Batch[P]:
-        """Return the batch in which the images whose deadline has passed have failed by it."""
+        """Fail the images whose deadline has passed, and return the batch."""
         now = time.time()
         late = [i for i, item in enumerate(self.items) if item.deadline is not None and item.deadline <= now]
         return self.fail({position: DeadlineExceeded(DEADLINE_HINT) for position in late}) if late else self

@@ -54,7 +54,7 @@ class Meter:
         return piece
 
     def leave(self, piece: Span, threads: int) -> None:
-        """Note that the event loop leaves a span, for which so many more threads compute; 0 if it only waits."""
+        """Note that the event loop leaves a span, for which `threads` more threads compute; 0 if it only waits."""
         self.look()
         piece.threads += threads
         if piece.threads:

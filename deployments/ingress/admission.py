@@ -54,7 +54,7 @@ class AdmissionController:
         return (options.timeout_ms or self.settings.timeout_ms) / 1000
 
     def check_count(self, images: int) -> None:
-        """Raise InvalidParameter if a request can't hold so many images."""
+        """Raise InvalidParameter if a request can't hold `images` images."""
         # More than may be in flight would never be admitted, however often the client tries again.
         most = min(self.settings.max_parts, self.settings.max_in_flight)
         if not 1 <= images <= most:
@@ -106,7 +106,7 @@ class AdmissionController:
             self.size -= arrival.size
 
     def _end_oldest(self, newer: str) -> bool:
-        """End the oldest arrival in favour of one of this sender, or if another sender has more, that one's oldest.
+        """End the oldest upload of this sender; if another sender has more, end that sender's oldest.
 
         False if nobody has more, and even the oldest arrival has only just begun.
         """
@@ -249,7 +249,7 @@ class Upload:
         return asyncio.get_running_loop().time() < self._start + YOUNG_S
 
     def preempt(self) -> None:
-        """End, in favour of a newer one."""
+        """End this upload, in favour of a newer one."""
         # Its own time may be over in this very turn of the loop.
         if not self.limit.expired():
             reason = "too many requests are arriving, of which this one is the oldest"

@@ -40,7 +40,7 @@ class Batching:
         self._skip = self._skipped = 0
 
     def arrived(self, waiting: int) -> None:
-        """Note that an image arrived, and is one of so many that wait."""
+        """Note that an image arrived; `waiting` images wait now."""
         now = self._clock()
         if waiting == 1:
             self._since = now
@@ -61,7 +61,7 @@ class Batching:
         return max(now, due, self._until if self._missing else now)
 
     def left(self, images: int) -> float:
-        """Note that a batch of so many images leaves; when that is, by the clock."""
+        """Note that a batch leaves, and return the time, by the clock."""
         now = self._clock()
         self.in_flight += 1
         self._images += images
@@ -79,7 +79,7 @@ class Batching:
         self._missing, self._until = 0, self._ended
 
     def ended(self, images: int, left: float) -> None:
-        """Note that a batch of so many images ended, and when it had left."""
+        """Note that a batch ended, and when the batch had left."""
         self.in_flight -= 1
         self._images -= images
         now = self._clock()

@@ -133,7 +133,7 @@ class Ingress:
     def __init__(
         self, capacity: AdmissionController, execution: Execution, queue: Queue, class_count: int, observer: Observer
     ) -> None:
-        """Compose it; `of_images` and `of_pixels` do."""
+        """Compose an ingress, for `of_images` and `of_pixels`."""
         self.capacity, self.execution, self.observer = capacity, execution, observer
         self.queue, self._class_count = queue, class_count
         self.demand = AutoscalingStats()
@@ -246,7 +246,7 @@ class Ingress:
 
 
 def _expire(futures: Sequence[asyncio.Future[AnswerOrError]]) -> None:
-    """Let images whose time is over have that as their outcome, and leave their batch if they still wait."""
+    """Give DeadlineExceeded to images whose time is over, which then leave their batch if they still wait."""
     for future in futures:
         if not future.done():
             future.set_result(DeadlineExceeded(DEADLINE_HINT))

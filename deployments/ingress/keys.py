@@ -132,7 +132,7 @@ class KeyFile:
     """The keys of a file, as it is now."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        """Read it; `clock` is in seconds, and keys end by the time of day.
+        """Read the file; `clock` is in seconds, and keys end by the time of day.
 
         Raises:
             ConfigurationError: as `read` does.

@@ -89,7 +89,7 @@ class Batcher(Generic[T, R]):
         return future
 
     def _set_timer(self) -> None:
-        """Have the next batch leave when it is time; even without a wait, not before this turn of the loop is over."""
+        """Set the timer for the next batch; even without a wait, it leaves after this turn of the event loop."""
         leaves_at = self.batching.leaves_at(len(self._pending))
         if self._timer is not None:
             if leaves_at is not None and leaves_at >= self._leaves_at:

@@ -18,7 +18,7 @@ class Duration(msgspec.Struct):
     ns: int = 0
 
     def add(self, ns: int, times: int = 1) -> None:
-        """Count it `times` more, with `ns` nanoseconds each."""
+        """Add `times` events of `ns` nanoseconds each."""
         self.count += times
         self.ns += max(0, ns) * times
 

@@ -70,7 +70,7 @@ class Version:
         self._retired = False
 
     async def __call__(self, batch: Batch[Pixels]) -> Batch[Probabilities]:
-        """Have the version predict."""
+        """Predict by this version."""
         self._in_flight += 1
         try:
             return await self.loaded(batch)

@@ -103,7 +103,7 @@ class Reporting(SpanExporter):
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Have the exporter export the spans that it has buffered."""
+        """Flush the exporter's buffered spans."""
         return self._exporter.force_flush(timeout_millis)
 
 

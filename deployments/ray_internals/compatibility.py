@@ -27,7 +27,7 @@ class Internal:
     names: tuple[str, ...]
 
     def problem(self) -> str | None:
-        """Say what the installed Ray does not have, and what happens instead; None if it has everything."""
+        """Name the part that the installed Ray lacks, and the consequence; None if Ray has everything."""
         for name in self.names:
             try:
                 pkgutil.resolve_name(name)

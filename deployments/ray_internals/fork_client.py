@@ -45,7 +45,7 @@ def script_of(arguments: list[str]) -> list[str] | None:
 
 
 def ask(path: str, arguments: list[str]) -> _socket.socket:
-    """Have the fork server run a script; the connection lasts as long as the process. Raises OSError if it can't."""
+    """Ask the fork server to run a script; the connection lasts as long as the process. Raises OSError on failure."""
     pairs = [name + b"=" + value for name, value in os.environb.items()]
     body = b"\0".join([os.getcwdb(), str(len(arguments)).encode(), *map(os.fsencode, arguments), *pairs])
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)

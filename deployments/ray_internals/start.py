@@ -35,7 +35,7 @@ WITHOUT_CLIENT = "deployments.ray_internals.start.without_ray_client"
 
 
 def without_ray_client(parameters: Any, _head: bool) -> None:
-    """Have `ray start` start no server for Ray Client, for which it has no option."""
+    """Make `ray start` start no server for Ray Client, for which it has no option."""
     parameters.ray_client_server_port = None
 
 

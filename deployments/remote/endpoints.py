@@ -55,7 +55,7 @@ class Endpoint:
         self._probing: asyncio.Task[None] | None = None
 
     def probe(self) -> None:
-        """Ask it to describe its model, until it does."""
+        """Ask the endpoint to describe its model, until it does."""
         if not self._is_closed and (self._probing is None or self._probing.done()):
             self._probing = asyncio.get_running_loop().create_task(self._probe())
 
@@ -109,7 +109,7 @@ class Endpoint:
             self.probe()
 
     async def close(self) -> None:
-        """Probe it no more, let its calls end, and close the connections."""
+        """Stop probing, let the endpoint's calls end, and close the connections."""
         self._is_closed = True
         if self._probing is not None:
             self._probing.cancel()

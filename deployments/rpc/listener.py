@@ -90,7 +90,7 @@ class Listener:
             await self.open()
 
     async def close(self) -> None:
-        """Take no more batches, and finish those that have arrived."""
+        """Refuse new batches, and finish the batches that have arrived."""
         self.closing = True
         self._path.unlink(missing_ok=True)
         if tasks := [caller.task for caller in self.callers if caller.task is not None]:

@@ -127,7 +127,7 @@ def _merged(item: Item, position: int, outcomes: Mapping[str, MemberOutcome], qu
 
 
 def _merged_notes(item: Item, copies: Sequence[Item]) -> dict[str, Any]:
-    """Make one note of those of each class that an image's copies have."""
+    """Merge the notes of an image's copies: one note of each class."""
     notes = dict(item.notes)
     for name, note in item.notes.items():
         if isinstance(note, ItemNote):
@@ -137,7 +137,7 @@ def _merged_notes(item: Item, copies: Sequence[Item]) -> dict[str, Any]:
 
 
 def _rows(answer: Batch[Probabilities], live: Sequence[int]) -> Probabilities | None:
-    """Take a member's answers to these images; None if it has none."""
+    """Take a member's answers to these images; None if the member has none."""
     if len(answer.payload) == len(live) == len(answer.items):
         return answer.payload
     row_of = {position: row for row, position in enumerate(answer.live)}

@@ -98,7 +98,7 @@ class Members:
         return client.ask(batch, self.has_quorum if self.can_miss else None)
 
     def patience_s(self, batch: Batch[PixelSets], turns: int = 1) -> float | None:
-        """Return how long a member may take, seconds, of so many asked in turn; None for as long as the batch."""
+        """Return the patience with one of `turns` members asked in turn, seconds; None for as long as the batch has."""
         return patience_s(batch, self._patience_ms, turns) if self.can_miss else None
 
     def deadlines(self, batch: Batch[PixelSets]) -> list[tuple[float | None, list[int]]]:
@@ -151,7 +151,7 @@ class MemberClient:
         self._slow = self.breaker.reason
 
     def ask(self, batch: Batch[PixelSets], is_spared: Callable[[], bool] | None = None) -> Call:
-        """Send it the batch.
+        """Send the batch to the member.
 
         If `is_spared` is given, the call raises NoReplica instead of waiting for a replica, if that says that the batch
         goes on without a member that counts as late.

@@ -37,7 +37,7 @@ class Load:
 
 
 def waiting_longer(load: Load, servers: int, wait_s: float) -> float:
-    """Return the share of calls that wait longer than a time before one of so many servers is free.
+    """Return the share of calls that wait longer than a time for a free one of `servers` servers.
 
     Whether a call waits is Erlang's C formula, which takes durations to be exponential. Those of a model vary less, and
     then a queue is gone sooner: the tail falls faster, by the factor of Allen and Cunneen's approximation (Allen,

@@ -137,7 +137,7 @@ class Workload:
 def thresholds(
     models: Sequence[Model], weights: Mapping[str, float], photographs: Dataset, shares: Sequence[float]
 ) -> list[float]:
-    """Return the largest probabilities that so many photographs reach; each lies between two of them.
+    """Return the largest probabilities that these shares of photographs reach; each lies between two photographs'.
 
     Args:
         models: in the order in which the cascade asks them.

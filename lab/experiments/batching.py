@@ -30,7 +30,7 @@ class Setting:
         config["applications"][0]["args"].setdefault("ingress", {}).update(ingress)
 
     def load(self, seconds: float) -> Iterator[Row]:
-        """Serve it; send each rate, and as much as a closed loop reaches."""
+        """Serve this setting; send each rate, and as much as a closed loop reaches."""
         load = workload("embedded", "int8")
         with running(OURS["colocated"], load, self.edit) as server:
             modes = {f"{rate}/s": Arrivals(rate) for rate in RATES} | {FULL: Closed(CLIENTS)}

@@ -49,7 +49,7 @@ class Student:
     seed: int
 
     def recipe(self, images: int) -> Recipe:
-        """Say how it is trained with so many labelled images; rates and augmentation are those of docs/training.md."""
+        """Make the recipe for training on labelled images; docs/training.md has its rates and augmentation."""
         alone = self.way == LABELS
         taught: dict[str, Any] = {"mix": "either", "mix_probability": 0.5, "mixtures": MIXTURES, "teachers": MEMBERS}
         return Recipe(
@@ -129,7 +129,7 @@ def check() -> None:
 
 
 def students() -> list[Student]:
-    """Give all of them; the students of a size are together, because they share its images."""
+    """List the students; students of a size are together, because they share its images."""
     return [Student(size, width, way, seed) for size, seed, width, way in product(SIZES, SEEDS, WIDTHS, WAYS)]
 
 

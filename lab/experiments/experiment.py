@@ -262,7 +262,7 @@ def medians(rows: Rows, figures: Sequence[str]) -> Rows:
 
 
 def measured(rows: Rows) -> Rows:
-    """Leave out the rows of what failed."""
+    """Leave out the rows of failures."""
     return [row for row in rows if "error" not in row]
 
 

@@ -144,7 +144,7 @@ def shared(file: Path, region: str) -> Form:
 
 
 def shared_jpegs(file: Path, region: str) -> Callable[[Sequence[bytes], str], Request]:
-    """Leave JPEGs there for the ensemble, each behind its length."""
+    """Leave JPEGs in shared memory for the ensemble, each behind its length."""
     return lambda images, member: _placed(file, region, _raw(images), _jpegs(images), member)
 
 

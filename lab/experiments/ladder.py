@@ -99,7 +99,7 @@ class Step:
 
 
 def ladder() -> list[Step]:
-    """Give the steps, from the foot."""
+    """List the steps, from the foot."""
     nodes = Step(
         "this application's nodes, one image at a time",
         front="serve",
@@ -124,7 +124,7 @@ def ladder() -> list[Step]:
 
 
 def tuned() -> list[Step]:
-    """Give the chain, what tunes it, and this application."""
+    """List the chain, its tunings, and this application."""
     return [
         Step("plain Ray Serve as it comes", "chain-untuned", precision="int8"),
         Step("one thread per model", "chain", precision="int8"),
@@ -155,7 +155,7 @@ class Images:
 
     @cache  # noqa: B019
     def load(self, precision: Precision) -> tuple[Workload, Members]:
-        """Give what is served and sent in a precision, and the members' predictions.
+        """Return the workload in a precision, and the members' predictions.
 
         Raises:
             ScriptError: an image or a model can't be read.

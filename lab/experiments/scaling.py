@@ -51,7 +51,7 @@ class Size:
         ingress.update(num_replicas=self.replicas, ray_actor_options={"num_cpus": 0.1})
 
     def load(self, seconds: float) -> Iterator[Row]:
-        """Serve it, and load it by more and more clients: here, or in a network namespace of their own."""
+        """Serve the workload, and load it by more and more clients: here, or in a network namespace of their own."""
         load = workload("embedded", "int8")
         image = sum(path.stat().st_size for path in load.images) / len(load.images) * 8 / 1e6
         ask = _here if self.machines == 1 else _apart

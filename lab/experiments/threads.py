@@ -76,7 +76,7 @@ class Setting:
 
 
 def grid() -> list[Setting]:
-    """Give workers and threads up to the cores, pinned and not, and unpinned in a quota."""
+    """List workers and threads up to the cores, pinned and not, and unpinned in a quota."""
     counts = sorted({1, available_cpus()})
     kinds: list[tuple[bool, float | None]] = [(False, None), (True, None), (False, QUOTA)]
     return [

@@ -60,7 +60,7 @@ def _node(span: Span) -> str:
 
 
 async def ask(transport: Transport, image: bytes) -> Asked:
-    """Have an image classified; give the client's span, and the latency by a clock of its own, milliseconds."""
+    """Classify an image; return the client's span, and the latency by its own clock, milliseconds."""
     trace, own = secrets.token_hex(16), secrets.token_hex(8)
     request = Classify().request([image])
     request = replace(request, headers=(*request.headers, ("traceparent", f"00-{trace}-{own}-01")))
@@ -76,7 +76,7 @@ async def ask(transport: Transport, image: bytes) -> Asked:
 
 
 async def send(url: str, images: Sequence[bytes], rate: float, seconds: float) -> list[Asked]:
-    """Ask at Poisson's times, for so many seconds after the warm-up, whose requests do not count."""
+    """Ask at Poisson's times for a number of seconds after the warm-up, whose requests do not count."""
     transport, begin, tasks = connect(url), time.perf_counter(), []
     due = takewhile(lambda offset: offset < WARM_UP_S + seconds, Arrivals(rate).offsets())
     try:

@@ -75,7 +75,7 @@ class Served:
     """A server in a process of its own."""
 
     def __init__(self, config: Path, log: Path) -> None:
-        """Start it."""
+        """Start the server."""
         self.log = log
         with log.open("wb") as stream:
             command = [sys.executable, "-P", "-m", "scripts.serve", str(config)]

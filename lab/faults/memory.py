@@ -74,7 +74,7 @@ def measure(placement: Placement, requests: int) -> list[Stop]:
 
 
 def _send(server: Running, load: Workload, count: int, progress: Any) -> int:
-    """Send so many requests, or a few more; how many."""
+    """Send `count` requests, or a few more; return their number."""
     sent, protocols = 0, itertools.cycle(("http", "grpc"))
     while sent < count:
         answered = round(float(server.load(load, next(protocols), CLIENTS, TURN_S)["requests_per_s"]) * TURN_S)

@@ -56,7 +56,7 @@ class _Features(Extension):
     """The paths of every feature."""
 
     def routes(self, service: Service) -> Routes:
-        """Return them; nobody calls them."""
+        """Return the routes; nobody calls them."""
         control = ModelControl.__new__(ModelControl)
         return feedback.routes(service.ingress, _nobody) | loading.routes(service.ingress, control)
 

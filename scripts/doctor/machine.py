@@ -69,7 +69,7 @@ def cores(needed: float) -> Finding:
 
 
 def threads(config: EnsembleConfig, replicas: Mapping[str, int]) -> Finding:
-    """Compare the threads of members that compute at the same time, with so many replicas by name, with the cores."""
+    """Compare the threads of members that compute at the same time, with their replicas by name, with the cores."""
     here, each, is_chosen = available_cpus(), {}, False
     for member in config.members:
         if isinstance(member, LocalMember):

@@ -73,7 +73,7 @@ class Answers:
 
 
 def ask(url: str, dataset: Dataset, connections: int) -> Answers:
-    """Send every image to a server, so many at a time, and count the right answers.
+    """Send every image to a server, over several connections, and count the right answers.
 
     Raises:
         ScriptError: the server can't be reached, refuses an image, changes a model meanwhile, or answers only labels

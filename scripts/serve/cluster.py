@@ -45,7 +45,7 @@ class Cluster:
     """
 
     def __init__(self, folder: Path, whole_dashboard: bool, python: Path) -> None:
-        """Start it, on loopback or, in a cluster of several machines, on this machine's address.
+        """Start the head, on loopback or, in a cluster of several machines, on this machine's address.
 
         Its files are in a private folder. `python` is the program that runs its Python processes.
 
@@ -105,7 +105,7 @@ class Cluster:
 
 
 def start_ray(folder: Path, python: Path, *arguments: str) -> dict[str, Any]:
-    """Start Ray below this process, with its files in a private folder; what is printed of it.
+    """Start Ray below this process, with its files in a private folder; return its printed report.
 
     `python` is the program that runs its Python processes.
 
@@ -137,7 +137,7 @@ def start_ray(folder: Path, python: Path, *arguments: str) -> dict[str, Any]:
 
 @contextmanager
 def fork_server(folder: Path) -> Iterator[Path]:
-    """Start it in a private folder, and end it; the program that runs a script as Python would, by a fork if it can."""
+    """Run a fork server in a private folder; yield the program that runs scripts as Python would, forked if it can."""
     process = fork_server_started(folder / SOCKET)
     try:
         yield python(folder)
@@ -225,7 +225,7 @@ def is_there(marked: str) -> bool:
 
 
 def clear_leftovers() -> None:
-    """End what earlier servers left behind that were killed, and print it."""
+    """End the processes that killed servers left behind, and print that."""
     if found := list(leftovers()):
         names = sorted({_name(process) for process in found} - {""})
         with suppress(OSError):

@@ -183,7 +183,7 @@ class HAProxy:
     """HAProxy, from its start to its end; started again whenever it ends by itself."""
 
     def __init__(self, folder: Path, listening: Listening) -> None:
-        """Start it, with its files in a folder that only this user can enter.
+        """Start HAProxy, with its files in a folder that only this user can enter.
 
         Raises:
             ScriptError: it does not start.
@@ -297,14 +297,14 @@ class HAProxy:
                         os.kill(still, signal.SIGKILL)
 
     def finish(self) -> None:
-        """Accept no more connections, have those requests answered that have come, for some seconds, and end it."""
+        """Accept no more connections, let waiting requests be answered for some seconds, and end HAProxy."""
         self._ending.set()
         self._process.send_signal(signal.SIGUSR1)
         self._watch.join(FINISH_S)
         self.end()
 
     def end(self) -> None:
-        """End it."""
+        """End HAProxy."""
         self._ending.set()
         self._process.terminate()
         self._watch.join()

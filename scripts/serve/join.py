@@ -83,7 +83,7 @@ def require_token() -> None:
 
 @contextmanager
 def joined(folder: Path, address: str, haproxy: HAProxy | None) -> Iterator[Path]:
-    """Have a node of Ray that belongs to the cluster whose head has this address, with its files in a private folder.
+    """Run a node of Ray in the cluster whose head has this address, with its files in a private folder.
 
     In the end requests that have come are answered, and every process ends.
 

@@ -65,7 +65,7 @@ def enter(address: str | None, port: int | None = None) -> None:
 
 
 def listen_on_own_address(config: dict[str, Any]) -> None:
-    """Have a Serve config listen on this machine's address in its cluster, or on every one if it says that."""
+    """Let a Serve config listen on this machine's address in its cluster, or on every address if the config says so."""
     if is_in_cluster() and config["http_options"]["host"] not in EVERY_ADDRESS:
         config["http_options"]["host"] = os.environ[HOST_ADDRESS]
 

@@ -45,7 +45,7 @@ def _named(setting: str, default: int) -> Any:
 
 
 def move(config: dict[str, Any], first: int) -> None:
-    """Have a Serve config take four ports in a row, from the first on, whatever it names.
+    """Set a Serve config's ports to four in a row, from the first on, whatever ports it names.
 
     Raises:
         ScriptError: there are no such ports.

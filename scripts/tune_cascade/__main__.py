@@ -105,7 +105,7 @@ def report(
 
 
 def resolution(choosing: int, judging: int, most_lost: float) -> str:
-    """Say how small a loss, points, so many images can show, and how many images would show the allowed one."""
+    """State how small a loss, points, the images can show, and how many images would show the allowed loss."""
     shown = 100 * RULE_OF_THREE / judging
     sentence = (
         f"{choosing:,} images choose, {judging:,} others judge, and can show a loss of {shown:.2g} points or more"

@@ -99,13 +99,13 @@ def lost(hits: NDArray[np.bool_], full: NDArray[np.bool_]) -> float:
 
 
 def check_count(members: int) -> None:
-    """Raise ScriptError if a cascade can't be chosen for so many members."""
+    """Raise ScriptError if a cascade can't be chosen for `members` members."""
     if not 2 <= members <= MOST_MEMBERS:
         raise ScriptError(f"a cascade is chosen for 2 to {MOST_MEMBERS} members; name them by --members")
 
 
 def check_enough(images: int, most_lost: float, what: str = CHOOSING) -> None:
-    """Raise ScriptError if one image is more than a loss, points, so that so many images can't show it.
+    """Raise ScriptError if one image is more than a loss, points, so that these images can't show it.
 
     A loss of 0 is let through, because no number of images is enough to show it.
     """

@@ -58,7 +58,7 @@ def check_origin(headers: Mapping[str, str], hosts: Collection[str] | None) -> N
 # Bounded, since clients choose the names; the same few come again and again.
 @lru_cache(maxsize=64)
 def _is_own(name: str) -> bool:
-    """Tell whether a name, as an address or localhost, can stand for no server of somebody else."""
+    """Tell whether nobody else can let a name stand for this server: an IP address, or localhost."""
     return is_address(name) or name == "localhost" or name.endswith(".localhost")
 
 

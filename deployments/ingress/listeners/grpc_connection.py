@@ -54,7 +54,7 @@ class GrpcConnection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """End it when all is written."""
+        """Close the connection when everything is written."""
         if self._transport is not None:
             self._transport.close()
 

@@ -124,7 +124,7 @@ class Protocol(HttpToolsProtocol):
         self._close_after(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """Stop the timer of the lost connection."""
         self._close_after(None)
         super().connection_lost(exc)
 

@@ -36,11 +36,11 @@ class Slot:
         return path(self._folder, protocol, self.number)
 
     def open(self) -> None:
-        """Have HAProxy send requests, at once."""
+        """Make HAProxy send requests, at once."""
         command(self._folder, *opening(self.number))
 
     def drain(self) -> None:
-        """Have HAProxy send no more requests; those that it has begun to send still come."""
+        """Make HAProxy send no more requests; requests that it has begun to send still come."""
         command(self._folder, *(f"set server {each} state drain" for each in servers(self.number)))
 
     def release(self) -> None:

@@ -67,7 +67,7 @@ class ModelControl:
             raise Forbidden(f"the key {name!r} may not load and unload members; access.operators lists those that may")
 
     async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Have every replica of a member serve the version that the request's parameters name, or the highest.
+        """Make every replica of a member serve the version that the request's parameters name, or the highest.
 
         It returns when the member has answered by that version.
 
@@ -93,7 +93,7 @@ class ModelControl:
         await self._until(name, answers, f"member {name!r} has not answered by version {loaded}")
 
     async def unload(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Have no replica ask a member any longer; it returns when this replica does not.
+        """Stop every replica from asking a member; return when this replica has stopped.
 
         Raises:
             NotFound: there is no such member.

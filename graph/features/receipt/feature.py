@@ -36,7 +36,7 @@ class ReceiptInterceptor(Interceptor):
         return METER.is_on or any([item.options.receipt for item in batch.items])
 
     def on_request(self, batch: InFlight) -> None:
-        """Have the nodes meter the images of which a receipt is asked for."""
+        """Let the nodes meter the images of which a receipt is asked for."""
         asked = [position for position, item in enumerate(batch.items) if item.options.receipt]
         for position in asked:
             batch.items[position] = replace(batch.items[position], metered=True)

@@ -35,13 +35,13 @@ class Bystander:
         self._process = context.Process(target=_run, args=(theirs, host, port, image, key), name="bystander")
 
     def __enter__(self) -> Bystander:
-        """Begin to ask; the first answer is taken as the right one."""
+        """Begin to ask; take the first answer as the right one."""
         self._process.start()
         self.report()
         return self
 
     def __exit__(self, *_: Any) -> None:
-        """End."""
+        """End the bystander."""
         self._pipe.send(None)
         self._process.join()
 
@@ -127,6 +127,6 @@ class Memory(threading.Thread):
             self.peak = max(self.peak, sum(map(private_bytes, self._known)))
 
     def stop(self) -> None:
-        """End."""
+        """End the watch."""
         self._over.set()
         self.join()

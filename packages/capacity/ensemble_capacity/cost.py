@@ -33,7 +33,7 @@ class Instance:
     requests_per_s: float | None = None
 
     def cost(self, traffic: float, full: float, machines: int | None = None) -> Cost:
-        """Compute what real traffic, in requests/s, costs on so many machines, or on as many as it needs."""
+        """Compute the cost of real traffic, in requests/s, on `machines` machines, or on as many as it needs."""
         capacity = self.requests_per_s
         needed = 1 if capacity is None else max(1, math.ceil(traffic / (capacity * full)))
         count = machines or needed
@@ -63,7 +63,7 @@ class Cost:
         return [given.name, f"{given.dollars_per_hour:g}", *rates, idle, *dollars]
 
     def beside(self, dollars: float) -> str:
-        """Tell from how many calls on the machines cost less than so many dollars per million calls."""
+        """Tell the number of calls from which the machines cost less than `dollars` per million calls."""
         calls, rate = self.per_month / dollars, self.instance.requests_per_s
         per_s = calls * MILLION / HOURS_A_MONTH / SECONDS_AN_HOUR
         if rate is not None and per_s > rate * self.machines:

@@ -30,7 +30,7 @@ class EnsembleError(Exception):
     headers: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls, **attributes: str | int | Mapping[str, str]) -> None:
-        """Set the class's own attributes; the others are those of its base."""
+        """Set the class's own attributes; inherit the others from its base."""
         super().__init_subclass__()
         for name, value in attributes.items():
             assert hasattr(cls, name), name

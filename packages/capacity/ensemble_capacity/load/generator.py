@@ -80,7 +80,7 @@ class Generator:
             pipe.close()
 
     def stop(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         for pipe in self._pipes:
             with suppress(OSError):
                 pipe.send("stop")
@@ -154,7 +154,7 @@ class Generator:
         return (last[1] - first[1]) * (end - begin) / max(last[0] - first[0], 1e-9)
 
     def run(self, seconds: float, tick: Callable[[], object] = lambda: None) -> None:
-        """Let it run until so many seconds after the begin, or until nothing more is sent."""
+        """Wait until `seconds` after the begin, or until nothing more is sent."""
         while (left := self.began + seconds - time.perf_counter()) > 0 and not self.ended:
             time.sleep(min(left, 0.1))
             tick()

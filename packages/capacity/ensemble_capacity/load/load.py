@@ -114,7 +114,7 @@ class Target:
         return self.url.startswith("grpc")
 
     def connect(self, concurrency: int | None = None) -> Transport:
-        """Make a transport to the server, for so many requests at a time, or for any number."""
+        """Make a transport to the server, for `concurrency` requests at a time, or for any number."""
         channels = MOST_CHANNELS if concurrency is None else min(MOST_CHANNELS, -(-concurrency // CALLS_A_CONNECTION))
         most = self.connections or (channels if self.is_grpc else MOST_CONNECTIONS)
         headers = (("authorization", f"Bearer {self.key}"),) if self.key else ()

@@ -234,7 +234,7 @@ def measure(
     server: Server | None = None,
     tick: Callable[[Generator], object] = lambda _: None,
 ) -> Row:
-    """Load a server by so many processes, and watch it meanwhile; `tick` is called about ten times per second.
+    """Load a server by several processes, and watch it meanwhile; `tick` is called about ten times per second.
 
     Raises:
         ScriptError: the load generator did not start.

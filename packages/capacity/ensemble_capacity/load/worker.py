@@ -94,7 +94,7 @@ class Alarm:
         self._ring()
 
     def close(self) -> None:
-        """Never ring again."""
+        """Remove the timer."""
         asyncio.get_running_loop().remove_reader(self._fd)
         os.close(self._fd)
 
@@ -230,7 +230,7 @@ def open_loop(sender: Worker, arrivals: Arrivals, turns: Turns, begin: float, pa
 
 
 def closed_loop(sender: Worker, mode: Closed, turns: Turns, begin: float, clients: int) -> None:
-    """Let so many clients begin, each of which sends its next request when it has the response to its last."""
+    """Start clients, each of which sends its next request when it has the response to its last."""
     loop = asyncio.get_running_loop()
     for _ in range(clients):
         # asyncio's clock and ours are the same one.

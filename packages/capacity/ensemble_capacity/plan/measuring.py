@@ -83,7 +83,7 @@ async def timed(nodes: Sequence[Node[Any, Any]], batch: Batch[Any]) -> Timed:
 
 
 def images(payload: Any, count: int) -> Batch[Any]:
-    """Make a batch of so many images."""
+    """Make a batch of images."""
     return Batch(payload, tuple(Item() for _ in range(count)))
 
 

@@ -143,7 +143,7 @@ class Model:
         return self._decode.at(images)[1] + members + _of(self.costs.ingress, images) + calls * call
 
     def bounds(self, images: float) -> dict[str, float]:
-        """Calculate the highest rate that each resource allows in batches of so many images, requests per second."""
+        """Calculate each resource's highest rate in batches of `images` images, requests per second."""
         scenario, costs = self._scenario, self.costs
         loop, call = _of(costs.ingress, images) / images, _of(costs.node, images) / images
         in_flight = scenario.ingress.max_concurrent_batches * self._replicas
@@ -163,7 +163,7 @@ class Model:
         return found
 
     def bound(self, images: float) -> tuple[float, str]:
-        """Find the highest rate in batches of so many images, and the resource that allows no more."""
+        """Find the highest rate in batches of `images` images, and the resource that limits it."""
         name, rate = min(self.bounds(images).items(), key=lambda each: each[1])
         return rate, name
 

@@ -135,7 +135,7 @@ class Profile(msgspec.Struct, frozen=True):
     is_complete: bool = False
 
     def curve(self, node: str, threads: int, streams: int | None = None) -> Curve:
-        """Find a node's curve with so many threads, or with the most that were measured and are not more.
+        """Find a node's curve with `threads` threads, or with the most measured threads below that number.
 
         Args:
             node: the member's name, or the transformer's.
@@ -153,7 +153,7 @@ class Profile(msgspec.Struct, frozen=True):
         return next((curve for curve in same if curve.streams == streams), same[0])
 
     def streams(self, node: str, threads: int) -> list[int]:
-        """List the numbers of streams that were measured of a node with so many threads, but for the fastest."""
+        """List the measured numbers of streams of a node with `threads` threads, but for the fastest."""
         return [curve.streams for curve in self.nodes[node] if curve.threads == threads][1:]
 
     def noise(self) -> str:

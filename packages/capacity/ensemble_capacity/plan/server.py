@@ -67,7 +67,7 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def confined(cores: int | None) -> Iterator[None]:
-    """Have processes that are started meanwhile run on so many cores; None for all."""
+    """Run processes that are started meanwhile on a number of cores; None for all."""
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, usable()[:cores])

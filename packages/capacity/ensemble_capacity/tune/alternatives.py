@@ -141,7 +141,7 @@ class Alternatives:
         return replace(other, exits=exits_of(walk.stops)), (walk.answers == members.labels).astype(np.float64)
 
     def _with_thresholds(self, members: Members, other: Alternative, reference: Any) -> Iterator[Alternative]:
-        """Yield it with the cheapest thresholds, which half of the images choose and the others judge."""
+        """Yield the alternative with its cheapest thresholds, which half of the images choose and the others judge."""
         if (cascade := self.config.ensemble.cascade) is None or self.most_lost is None:
             return
         choosing = halves(self.dataset)

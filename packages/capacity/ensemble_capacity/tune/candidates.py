@@ -122,7 +122,7 @@ class Tried:
 
 
 def candidates(cores: int, fixed: Mapping[str, Any], members: int = 2, *, is_cascade: bool = False) -> list[Candidate]:
-    """Make the grid: every placement, batch, number of replicas and of threads that suits so many cores.
+    """Make the grid: every placement, batch, number of replicas and of threads that suits `cores` cores.
 
     Args:
         cores: of the machine.

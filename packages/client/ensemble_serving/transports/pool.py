@@ -34,12 +34,12 @@ class Exchange(asyncio.Future[Response]):
         return super().cancel(msg)
 
     def respond(self, status: int, body: bytes, headers: Headers) -> None:
-        """Have the response, whose last byte has just come."""
+        """Set the response, whose last byte has just come."""
         if not self.done():
             self.set_result(Response(status, body, headers, self.sent, time.perf_counter()))
 
     def fail(self, error: NoResponse) -> None:
-        """Have none."""
+        """Set the error that there is no response."""
         if not self.done():
             self.set_exception(error)
 
@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol, ABC):
         self._transport = cast(asyncio.Transport, transport)
 
     def abort(self) -> None:
-        """End at once; every request under way fails."""
+        """Close the connection at once; every request under way fails."""
         self._transport.abort()
 
 

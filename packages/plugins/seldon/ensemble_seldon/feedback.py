@@ -46,7 +46,7 @@ class Feedback(msgspec.Struct):
 
 
 def routes(ingress: Ingress, take: TakesLabel, classes: int, is_on: bool = True) -> Routes:
-    """Return the one path; the ingress admits the requests, and `take` takes the labels, of so many classes."""
+    """Return the one path; the ingress admits the requests, and `take` takes the labels, of `classes` classes."""
 
     async def handler(request: Request, call: Call) -> Response:
         # A client sends its request and the answer along.
@@ -68,7 +68,7 @@ def routes(ingress: Ingress, take: TakesLabel, classes: int, is_on: bool = True)
 
 
 def calls(take: TakesLabel, classes: int) -> Calls:
-    """Make the method; `take` takes the labels, of so many classes."""
+    """Make the method; `take` takes the labels, of `classes` classes."""
 
     async def handler(request: pb.Feedback, call: Call) -> Message:
         data, truth = request.truth.data, request.truth
