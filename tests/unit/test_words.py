@@ -19,7 +19,6 @@ FAULTS_LEFT = {
     "docs/models.md": 11,
     "docs/performance.md": 7,
     "docs/planning.md": 2,
-    "docs/security.md": 8,
     "CHANGELOG.md": 1,
 }
 
