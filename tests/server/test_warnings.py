@@ -33,7 +33,7 @@ PROMISED = {
     "docs/cache.md": "Redis does not answer",
     "docs/configuration.md": "member 'latest': version 2 is refused",
     "docs/operations.md": "a decoding process had ended by",
-    "docs/own-models.md": "user_config refused",
+    "docs/configuration.md, changes": "user_config refused",
 }
 # Of a server whose settings and surroundings change.
 PROMISED_OF_CHANGES = {

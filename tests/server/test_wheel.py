@@ -152,14 +152,14 @@ def test_what_a_package_brings_that_is_not_installed_names_it(python, tmp_path):
 
 
 def test_two_onnx_files_are_three_commands_from_an_answer(python, tmp_path):
-    """Those of docs/own-models.md."""
+    """The commands of docs/models.md."""
     noise = np.random.default_rng(5)
     for name, layout, order in (("one", "NCHW", "RGB"), ("two", "NHWC", "BGR")):
         onnx.save(Drawn(0, layout, order, "imagenet", noise).model, tmp_path / f"{name}.onnx")
     for name, encoded in drawn_images(1, 20):
         (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "images" / name).write_bytes(encoded)
-    text = (ROOT / "docs" / "own-models.md").read_text()
+    text = (ROOT / "docs" / "models.md").read_text()
     init, serve, curl = re.findall(r"^(ensemble init|ensemble serve|curl) ([^#\n]*?) *(?:#.*)?$", text, re.M)[:3]
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
