@@ -60,7 +60,7 @@ async def as_a_member(kind, url, model):
     assert (told.as_sent, told.classes) == (model == "ensemble", 10)
     labels = OpenVino(name="resnet").signature(DEFAULT_ROOT).labels
     wanted = AsSent() if told.as_sent else Preprocessing((32, 32))
-    images = [CAT] if told.as_sent else decode("cat", CAT, wanted)[None]
+    images = [CAT] if told.as_sent else decode("cat", CAT, [wanted])[0][None]
     answer = await member.make(DEFAULT_ROOT, MemberInterface(wanted, labels), 8)(batch(images))
     return labels[answer.payload[0].argmax()], float(answer.payload.max()), answer.items[0].versions["m"]
 

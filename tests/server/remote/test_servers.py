@@ -31,7 +31,7 @@ LABELS = OpenVino(name="resnet", kind="openvino").signature(DEFAULT_ROOT).labels
 
 @pytest.fixture(scope="module")
 def pixels():
-    return np.stack([decode(str(i), image, WANTED) for i, image in enumerate(IMAGES)])
+    return np.stack([decode(str(i), image, [WANTED])[0] for i, image in enumerate(IMAGES)])
 
 
 @pytest.fixture(scope="module", params=["mlserver", "kserve", "triton"])
