@@ -29,6 +29,8 @@ from scripts.shipped import CHECKOUT
 
 CONFIG = CHECKOUT / "zensical.toml"
 PAGES = ("*.md", "docs/**/*.md")
+# The map of the pages that language models look for; its links are checked, and it is at the site's root.
+MAP = CHECKOUT / "llms.txt"
 # Links of Markdown to files of the repository, without their anchors.
 LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[^)\s]*)?\)")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -124,7 +126,7 @@ def build(folder: Path) -> Path:
     for page in sorted(written):
         check_blocks(CHECKOUT / page)
     shutil.rmtree(folder, ignore_errors=True)
-    sources = {CHECKOUT / page for page in written}
+    sources = {MAP, *(CHECKOUT / page for page in written)}
     for source in sorted(sources | {file for page in sources for file in linked(page)}):
         copy = folder / "source" / source.relative_to(CHECKOUT)
         copy.parent.mkdir(parents=True, exist_ok=True)

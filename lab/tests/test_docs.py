@@ -9,7 +9,8 @@ def test_the_site_is_built_and_its_links_lead_somewhere(tmp_path):
     site = docs.build(tmp_path)
     assert "ensemble-serving" in (site / "index.html").read_text()
     assert (site / "docs" / "api" / "index.html").is_file()
-    assert (site / "serve_config.yaml").read_bytes() == (ROOT / "serve_config.yaml").read_bytes()
+    for name in ("serve_config.yaml", "llms.txt"):
+        assert (site / name).read_bytes() == (ROOT / name).read_bytes()
 
 
 def test_the_site_asks_no_other_site_for_anything(tmp_path):
