@@ -50,7 +50,7 @@ def compare(rows: Rows) -> Mapping[str, Here]:
         own = most.setdefault(row["system"], {})
         own[row["protocol"]] = max(own.get(row["protocol"], 0.0), row["requests_per_s"])
     told = [f"{name}: gRPC {own['grpc']:.0f}/s, HTTP {own['http']:.0f}/s" for name, own in most.items() if len(own) > 1]
-    return {"which protocol delivers more load": Here(None, "; ".join(told))} if told else {}
+    return {"protocol that delivers more load": Here(None, "; ".join(told))} if told else {}
 
 
 ARRIVALS = Experiment(

@@ -46,11 +46,13 @@ def compare(rows: Rows) -> Mapping[str, Here]:
     by_machine = zip(MACHINES, (cpu, small, gpu), strict=True)
     return {
         **{name: Here(cost, f"${cost:,.0f} per million calls at that traffic") for name, cost in by_machine},
-        **{subject: Here(told[subject], "taken as it is") for subject in TAKEN},
+        **{subject: Here(told[subject], "the reported figure") for subject in TAKEN},
         "traffic of each machine": Here(TRAFFIC, f"{TRAFFIC:.2f} requests/s: each idles for 97 to 99 % of the time"),
-        "how much faster than the CPU machine that is": Here(28.0, "taken, so the CPU machine takes 76 ms"),
-        "how much cheaper than the CPU machine that is": Here(small / cpu, f"{100 * (1 - small / cpu):.0f} %"),
-        "price of the GPU against the accelerator's": Here(gpu / small, f"{gpu / small:.1f} times"),
+        "speed gain of the accelerator over the CPU machine": Here(
+            28.0, "the reported figure, so the CPU machine takes 76 ms"
+        ),
+        "saving of the accelerator against the CPU machine": Here(small / cpu, f"{100 * (1 - small / cpu):.0f} %"),
+        "price of the GPU machine, in prices of the accelerator machine": Here(gpu / small, f"{gpu / small:.1f} times"),
         LAMBDA: Here(per_call, f"so a call of Lambda would cost as much as ${per_call:.2f} per million"),
         "saved in a year, about": Here(year, f"${year:,.0f} = 1.306 x 24 x 365 x 15 x 2"),
     }
@@ -67,7 +69,7 @@ COST = Experiment(
     picture=Bars("per_million", "{name}", "${per_million:,.2f}", "{where}", lambda row: "here" in row["where"]),
     seconds=0.0,
     compare=compare,
-    differs="all is arithmetic; there is no GPU and no accelerator here; Lambda is held against the machine with an "
-    "accelerator of the example, because the text does not name the one that it was held against",
+    differs="every figure is arithmetic; the test machine has no GPU and no accelerator; Lambda is compared with the "
+    "example's accelerator machine, because the text names no other machine",
     ascending=True,
 )

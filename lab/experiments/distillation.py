@@ -197,7 +197,7 @@ DISTILLATION = Experiment(
     seconds=0.0,
     shown=shown,
     compare=compare,
-    differs="CIFAR-10's classes instead of a regression on photographs; the students' architecture stays",
+    differs="CIFAR-10's classes instead of a regression on photographs; one architecture of students",
     ascending=True,
     takes_hours=True,
 )

@@ -106,27 +106,27 @@ def compare(rows: Rows) -> Mapping[str, Here]:
     """Compare the extremes of a hop, of what the client adds and of a proxy; and each model's time."""
     middle = {row["way"]: row for row in rows if row["rate"] == MIDDLE}
     extremes = {
-        "of a hop between two nodes": [ms for row in rows if row["way"] in EDGES for ms in hops(row).values()],
-        "that the client adds": [row["client"] for row in rows],
-        "that a proxy to a model server adds": [
+        "hop between two nodes": [ms for row in rows if row["way"] in EDGES for ms in hops(row).values()],
+        "latency added by the client": [row["client"] for row in rows],
+        "latency added by a proxy to a model server": [
             row["proxy"] * row["requests"] / row["elsewhere"] for row in rows if row["elsewhere"]
         ],
     }
     found = {
         f"{name} {what}": Here(extreme(values), f"{extreme(values):.2f} ms")
         for what, values in extremes.items()
-        for name, extreme in (("least", min), ("most", max))
+        for name, extreme in (("smallest", min), ("largest", max))
         if values
     }
     if direct := middle.get("direct"):
         call = sum(ms for name, ms in hops(direct).items() if "member" in name)
-        found["call of a model beyond its inference"] = Here(call, f"{call:.2f} ms by a direct edge")
+        found["call of a model, without its inference"] = Here(call, f"{call:.2f} ms by a direct edge")
         overhead = {way: sum(hops(middle[way]).values()) + middle[way]["client"] for way in ("inline", "direct")}
         told = ", ".join(f"{ms:.2f} ms {way}" for way, ms in overhead.items())
         found["network and serialization in all"] = Here(overhead["direct"], told)
     for name, what in (("resnet", "ResNet"), ("densenet", "DenseNet")):
         if ms := middle.get("inline", {}).get("members_ms", {}).get(name):
-            found[f"inference of the {what}"] = Here(ms, f"{ms:.2f} ms, both at a time")
+            found[f"inference of the {what}"] = Here(ms, f"{ms:.2f} ms, with both models at once")
     return found
 
 

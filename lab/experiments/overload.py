@@ -115,7 +115,7 @@ def shown(rows: Rows) -> Rows:
 
 OVERLOAD = Experiment(
     name="overload",
-    title=f"Refused images at {TIMES:g} times what both members can answer, %; less is better",
+    title=f"Refused images at {TIMES:g} times the capacity of both members, %; less is better",
     setting=f"CIFAR-10's test images, 32x32, int8, one process, batches of up to {LARGEST_BATCH}",
     check=labelled,
     parts=lambda seconds: [Part("all", lambda: every_setup(seconds))],

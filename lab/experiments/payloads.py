@@ -184,7 +184,7 @@ def compare(rows: Rows) -> Mapping[str, Here]:
         "overhead of Tensor, a vector of doubles, over gRPC": doubles,
         "Tensor's deserialization": Here(server, f"{server:.1f} ms of CPU of the whole server"),
         "overhead of Tensor, read by numpy.frombuffer": Here(
-            doubles.value, f"{doubles.text}, the same: the server never reads numbers one by one"
+            doubles.value, f"{doubles.text} as above: the server never reads numbers one by one"
         ),
         "ListValue against Tensor": Here(None, f"{latency(forms.LIST_VALUE).text}, and {doubles.text} as Tensor"),
         "bytes of the image for each byte of its JPEG": Here(times, f"{times:.0f} times"),

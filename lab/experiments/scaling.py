@@ -127,7 +127,7 @@ def compare(rows: Rows) -> Mapping[str, Here]:
         cores, rate = max(most.items())
         share = 100 * rate / cores / most[1]
         told = f"with {cores} cores, {share:.0f} % of {cores} times one core's; no machine was added"
-        found["rate up to which added machines add throughput linearly"] = Here(rate, f"{rate:.0f} requests/s {told}")
+        found["highest rate of linear scaling by added machines"] = Here(rate, f"{rate:.0f} requests/s {told}")
         found["predictions at that rate"] = Here(2 * rate, f"{2 * rate:.0f} predictions/s, two per request")
     if wired := [row for row in own if "wire_there" in row]:
         bits = max(wired, key=lambda row: row["requests_per_s"])
@@ -141,7 +141,7 @@ def compare(rows: Rows) -> Mapping[str, Here]:
         enough = next(row for row in alike if row["requests_per_s"] >= REACHED * best["requests_per_s"])
         each = enough["clients"] / enough["replicas"]
         told = f"{each:g} per replica reach {REACHED:.0%} of the highest rate"
-        found["clients per pod, beyond which throughput hardly grows"] = Here(each, told)
+        found["clients per pod at which throughput levels off"] = Here(each, told)
     return found
 
 

@@ -131,7 +131,7 @@ def compare(rows: Rows) -> Mapping[str, Here]:
         "the base": (1, cores, False),
         "before threads are matched to cores": (cores, cores, False),
         "threads matched to cores": (cores, 1, False),
-        "pinned to physical cores as well": (cores, 1, True),
+        "threads matched, and pinned to physical cores": (cores, 1, True),
         "a purely neural model, before pinning": (cores, 1, False),
         "a purely neural model, pinned": (cores, 1, True),
     }
@@ -162,6 +162,6 @@ THREADS = Experiment(
     shown=shown,
     notes=notes,
     compare=compare,
-    differs="two int8 models of 32x32 by OpenVINO instead of one by PyTorch, which gains most from it; two virtual "
-    "CPUs instead of 8 of 24 cores with hyper-threads; 32 clients",
+    differs="two int8 models of 32x32 by OpenVINO instead of one PyTorch model; two virtual CPUs instead of 8 of 24 "
+    "cores with hyper-threads; 32 clients",
 )

@@ -34,8 +34,9 @@ def faults(text: str) -> list[str]:
 
 
 def pages() -> dict[str, str]:
-    """Read the pages that are written by hand, and the newest section of the changelog."""
-    names = ["README.md", *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("*.md")))]
+    """Read the pages outside the reference, and the newest section of the changelog."""
+    found = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "experiments").glob("*.md")]
+    names = ["README.md", "CONTRIBUTING.md", *(path.relative_to(ROOT).as_posix() for path in sorted(found))]
     changes = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1]
     return {name: (ROOT / name).read_text() for name in names} | {"CHANGELOG.md": changes}
 

@@ -84,7 +84,7 @@ def test_every_reported_figure_is_found(row):
     rows[0] = {**rows[0], "members_ms": {"resnet": 1.0, "densenet": 2.0}}
     found = hops.compare(hops.with_parts(rows))
     assert set(found) == {each.subject for each in reported.of("hops")}
-    assert found["most of a hop between two nodes"].value == pytest.approx(5)
+    assert found["largest hop between two nodes"].value == pytest.approx(5)
 
 
 def test_what_a_proxy_adds_is_told_of_the_requests_that_waited_for_it(row):
@@ -95,7 +95,7 @@ def test_what_a_proxy_adds_is_told_of_the_requests_that_waited_for_it(row):
     both = divided([(CLIENT, 100.0), (here, 50.0)], {TRACE: SPANS, here.trace_id: spans})
     assert (both["requests"], both["elsewhere"]) == (2, 1)
     found = hops.compare(hops.with_parts([row | both | {"way": way} for way in hops.WAYS]))
-    assert found["least that a proxy to a model server adds"].value == pytest.approx(16)
+    assert found["smallest latency added by a proxy to a model server"].value == pytest.approx(16)
 
 
 def test_each_member_has_its_own_time(row):

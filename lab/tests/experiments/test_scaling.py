@@ -66,11 +66,11 @@ def rows(tmp_path, monkeypatch):
 def test_what_cores_add_is_compared(rows):
     found = compare(rows)
     assert set(found) == {each.subject for each in reported.of("scaling")}
-    assert found["rate up to which added machines add throughput linearly"].text.startswith(
+    assert found["highest rate of linear scaling by added machines"].text.startswith(
         "400 requests/s with 2 cores, 100 % of 2 times one core's"
     )
     assert found["traffic of about 900 images per second"].value == pytest.approx(99.0)
-    assert found["clients per pod, beyond which throughput hardly grows"].value == 4.0
+    assert found["clients per pod at which throughput levels off"].value == 4.0
 
 
 def test_the_table_has_what_was_measured(rows):

@@ -71,7 +71,7 @@ def test_what_could_not_be_measured_has_its_row_and_the_default_is_compared_with
     found = threads.compare(shown)
     # The pinned ones could not be measured.
     assert {each.subject for each in reported.of("threads")} - set(found) == {
-        "pinned to physical cores as well",
+        "threads matched, and pinned to physical cores",
         "a purely neural model, pinned",
     }
     assert found["before threads are matched to cores"].value == 200.0
