@@ -236,8 +236,8 @@ class Experiment:
             found = here[each.subject].text if each.subject in here else "not measured"
             stated = each.model or "not stated", each.hardware or "not stated"
             lines.append([f"{each.document.name}, {each.place}", each.subject, *stated, each.text, found])
-        heads = ("reported by", "what", "model", "hardware", "reported", "here")
-        return [Table(heads, lines, words=range(6)).markdown(), f"What differs here: {self.differs}.\n"]
+        heads = ("reported by", "figure", "model", "hardware", "reported", "here")
+        return [Table(heads, lines, words=range(6)).markdown(), f"Differences here: {self.differs}.\n"]
 
 
 def _filled(template: str, row: Row) -> str:
