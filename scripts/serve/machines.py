@@ -10,25 +10,28 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import ensemble_serving
+from deployments.doors import COMBINERS, FEATURES, MEMBERS, PROTOCOLS
 from deployments.ray_internals.address import CLUSTER_PORT, DEFAULT_CLUSTER_PORT, HOST_ADDRESS, is_in_cluster
+from deployments.repository.sources.source import REPOSITORIES
 from scripts.configuration import ours
 from scripts.errors import ScriptError
 from scripts.serve.cluster import marked
 from scripts.serve.ports import LAST_PORT
-from scripts.shipped import CHECKOUT
 
 # A host of `http_options` that is every address of a machine, and so right for each machine.
 EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104
 ASK_S = 30.0
-# The packages that decide what is answered, and how machines talk to each other; the client's is added.
-SERVING = ("graph", "deployments")
+# The packages that decide what is answered, and how machines talk to each other.
+OURS, SERVING, CODE = "ensemble-serving", ("graph", "deployments", "ensemble_serving"), {".py", ".binpb"}
+# The entry points of what distributions bring to a server.
+GROUPS = (MEMBERS, COMBINERS, FEATURES, PROTOCOLS, REPOSITORIES)
 
 OTHERS = "On every further machine: ensemble join {address} --host-address ITS_ADDRESS (docs/cluster.md)"
 
@@ -82,7 +85,7 @@ def common(config: Mapping[str, Any]) -> dict[str, str]:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         models = pool.submit(_models, config).result()
     versions = {name: metadata.version(name) for name in ("ray", "openvino")}
-    return {"Python": platform.python_version(), **versions, "this project's code": _code(), **models}
+    return {"Python": platform.python_version(), **versions, **_code(), **models}
 
 
 def publish(address: str, config: Mapping[str, Any]) -> None:
@@ -102,9 +105,9 @@ def published(address: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 def differences(theirs: Mapping[str, str], mine: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence for each difference between this machine and the head of its cluster."""
-    for name, value in theirs.items():
-        if mine.get(name) != value:
-            yield f"{name} differs: {value} on the head, {mine.get(name, 'nothing')} here"
+    for name in {**theirs, **mine}:
+        if theirs.get(name) != mine.get(name):
+            yield f"{name} differs: {theirs.get(name, 'nothing')} on the head, {mine.get(name, 'nothing')} here"
 
 
 def _noticeboard(action: str, address: str, document: str = "") -> str:
@@ -121,12 +124,22 @@ def _noticeboard(action: str, address: str, document: str = "") -> str:
     return done.stdout
 
 
-def _code() -> str:
-    """Digest the Python files that serve."""
+def _code() -> dict[str, str]:
+    """Digest the files that serve, for this project and for each other distribution that brings something."""
+    packages = {OURS: {*SERVING}}
+    for entry in (entry for group in GROUPS for entry in metadata.entry_points(group=group)):
+        packages.setdefault(entry.dist.name if entry.dist else entry.name, set()).add(entry.module.partition(".")[0])
+    names = {OURS: "this project's code"}
+    return {names.get(name, f"the code of {name}"): _digest(sorted(found)) for name, found in packages.items()}
+
+
+def _digest(packages: Iterable[str]) -> str:
     digest = hashlib.sha256()
-    for folder in (*(CHECKOUT / package for package in SERVING), Path(ensemble_serving.__file__).parent):
-        for file in sorted(folder.rglob("*.py")):
-            digest.update(f"{file.relative_to(folder.parent)}\0".encode() + file.read_bytes())
+    for spec in filter(None, map(find_spec, packages)):
+        for place in map(Path, spec.submodule_search_locations or [spec.origin or ""]):
+            files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if file.suffix in CODE)
+            for file in files:
+                digest.update(f"{file.relative_to(place.parent)}\0".encode() + file.read_bytes())
     return digest.hexdigest()[:12]
 
 

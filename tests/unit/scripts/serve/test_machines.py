@@ -110,6 +110,21 @@ def test_models_that_differ_are_named(tmp_path):
     assert {"Python", "ray", "openvino", "this project's code", "the model of one"} < set(found["head"])
 
 
+def test_code_of_another_distribution_that_differs_or_is_absent_is_named(tmp_path, monkeypatch):
+    found = [machines.common({})]
+    monkeypatch.syspath_prepend(tmp_path)
+    for code in ("LEVEL = 1", "LEVEL = 2"):
+        (tmp_path / "of_theirs.py").write_text(code)
+        (info := tmp_path / "of_theirs-1.dist-info").mkdir(exist_ok=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: of-theirs\nVersion: 1\n")
+        (info / "entry_points.txt").write_text("[ensemble_serving.combiners]\nlevel = of_theirs:LEVEL\n")
+        found.append(machines.common({}))
+    without, one, two = found
+    for head, here in ((one, two), (one, without), (without, one)):
+        [difference] = machines.differences(head, here)
+        assert difference.startswith("the code of of-theirs differs")
+
+
 def test_the_metrics_have_the_port_that_the_environment_names():
     assert metrics_port() > 0
     os.environ["RAY_METRICS_PORT"] = "9102"
