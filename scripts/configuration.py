@@ -35,10 +35,13 @@ REPOSITORY = "model_repository"
 def read(file: Path) -> dict[str, Any]:
     """Read a Serve config; make a relative `model_repository`, which is relative to the file's folder, absolute.
 
+    From here on, this process imports what the config names as `module:name` as Ray's workers do.
+
     Raises:
         ScriptError: the file is no Serve config.
         OSError: it can't be read.
     """
+    append_working_directory()
     try:
         config = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as err:

@@ -19,6 +19,7 @@ from typing import Any
 
 from deployments.doors import COMBINERS, FEATURES, MEMBERS, PROTOCOLS
 from deployments.ray_internals.address import CLUSTER_PORT, DEFAULT_CLUSTER_PORT, HOST_ADDRESS, is_in_cluster
+from deployments.ray_internals.import_path import append_working_directory
 from deployments.repository.sources.source import REPOSITORIES
 from scripts.configuration import ours
 from scripts.errors import ScriptError
@@ -96,9 +97,12 @@ def publish(address: str, config: Mapping[str, Any]) -> None:
 def published(address: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Read what the head of a cluster publishes: its Serve config, and everything that machines must have alike.
 
+    As with a config that is read, this process then imports what it names as Ray's workers do.
+
     Raises:
         ScriptError: nothing is there, or it does not take this machine's token.
     """
+    append_working_directory()
     document = json.loads(_noticeboard("read", address))
     return document["config"], document["common"]
 

@@ -1,8 +1,10 @@
+import sys
 from pathlib import Path
 
 import pytest
 
-from scripts.configuration import IMPORT_PATH
+from deployments.ingress.protocol import resolve
+from scripts.configuration import IMPORT_PATH, read
 from scripts.errors import ScriptError
 from scripts.serve.front import FEW, few, in_front, why_serve
 from scripts.serve.ports import Port
@@ -44,3 +46,14 @@ def test_where_serves_proxy_does_it_is_said(content, why, capsys):
 def test_the_first_ingress_gets_a_few_requests_alone_unless_a_member_needs_its_cores(placements, expected):
     members = [{"name": "m", **({"placement": placement} if placement else {})} for placement in placements]
     assert few(config(members=members)) == expected
+
+
+def test_the_process_that_starts_haproxy_finds_a_protocol_in_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "spoken_here.py").write_text(
+        "from deployments.ingress.protocol import Protocol\n\nclass Words(Protocol):\n    prefix = '/words'\n"
+    )
+    (tmp_path / "config.yaml").write_text("applications: []")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    read(Path("config.yaml"))
+    assert "/words" in [each.prefix for each in resolve(["spoken_here:Words"])]
