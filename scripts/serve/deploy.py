@@ -92,7 +92,16 @@ def kept(config: Mapping[str, Any]) -> dict[str, Any]:
     }
     by_serve = configuration.why_serve(config)
     found = {**DEFAULTS, **options, "front": "HAProxy" if by_serve is None else "Serve's proxy"}
-    return found if by_serve else {**found, "applications.0.name": config["applications"][0].get("name", "default")}
+    if by_serve is not None:
+        return found
+    [application] = config["applications"]
+    # HAProxy's rules are made of them.
+    protocols = (application.get("args") or {}).get("protocols") or None
+    return {
+        **found,
+        "applications.0.name": application.get("name", "default"),
+        "applications.0.args.protocols": protocols,
+    }
 
 
 def keeps(written: Mapping[str, Any], served: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -48,6 +48,10 @@ def application(**more):
         (application(route_prefix="/x"), "HAProxy takes requests until .* route_prefix is not /"),
         ({"applications": [APPLICATION, {**APPLICATION, "name": "b"}]}, "there are 2 applications"),
         (application(name="other"), "applications.0.name is 'other', and the server keeps 'ensemble'"),
+        (
+            application(args={"protocols": ["mine:Words"]}),
+            "applications.0.args.protocols is .'mine:Words'., and .* None",
+        ),
         ({"applications": []}, "would end the one that is served"),
     ],
 )
@@ -55,7 +59,7 @@ def test_what_a_server_keeps_is_not_deployed(change, told):
     keeps = module.keeps(module.kept(STARTED), module.kept({**STARTED, "http_options": {"port": 24000}}))
     module.check_kept(STARTED, keeps)
     # The file may leave out what is the default, and may name what the flags have changed.
-    module.check_kept(application(args={"cache": {}}), keeps)
+    module.check_kept(application(args={"cache": {}, "protocols": []}), keeps)
     module.check_kept({**STARTED, "http_options": {"port": 24000}}, keeps)
     with pytest.raises(ScriptError, match=told):
         module.check_kept({**STARTED, **change}, keeps)
