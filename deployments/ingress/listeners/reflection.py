@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
-from google.protobuf.descriptor import ServiceDescriptor
-from grpc_health.v1 import health_pb2
+from google.protobuf.descriptor import FileDescriptor, ServiceDescriptor
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from ensemble_serving.protocol.pool import POOL
@@ -20,15 +20,16 @@ class ReflectionListener:
 
     def __init__(self, services: Sequence[ServiceDescriptor]) -> None:
         """Set the services to describe."""
-        self._names = sorted(service.full_name for service in services)
+        self._services = services
         self._server: grpc.aio.Server | None = None
 
     async def open(self, path: Path) -> None:
         """Listen on a socket."""
         self._server = grpc.aio.server()
-        for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
-            POOL.AddSerializedFile(file.serialized_pb)
-        reflection.enable_server_reflection([*self._names, reflection.SERVICE_NAME], self._server, POOL)
+        for file in (reflection_pb2.DESCRIPTOR, *(service.file for service in self._services)):
+            _add(file)
+        names = sorted(service.full_name for service in self._services)
+        reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], self._server, POOL)
         self._server.add_insecure_port(f"unix:{path}")
         await self._server.start()
 
@@ -36,3 +37,12 @@ class ReflectionListener:
         """End the streams, and stop listening."""
         if self._server is not None:
             await self._server.stop(None)
+
+
+def _add(file: FileDescriptor) -> None:
+    """Add a file to the pool that is described, and before it those that it imports; a protocol may have its own."""
+    for imported in file.dependencies:
+        _add(imported)
+    # Where the pool has another file of the name, that one is described.
+    with suppress(TypeError):
+        POOL.AddSerializedFile(file.serialized_pb)

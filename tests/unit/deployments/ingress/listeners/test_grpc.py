@@ -6,6 +6,8 @@ from importlib import import_module
 
 import grpc
 import pytest
+from google.protobuf import empty_pb2
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
@@ -228,6 +230,22 @@ async def test_what_the_list_leaves_out_is_neither_served_nor_described(tmp_path
     finally:
         await reflection.close()
     assert set(found) == {"grpc.reflection.v1alpha.ServerReflection", "grpc.health.v1.Health"}
+
+
+async def test_a_protocol_of_ones_own_is_described_whatever_pool_it_is_in(tmp_path):
+    file = FileDescriptorProto(name="own/words.proto", package="own", dependency=[empty_pb2.DESCRIPTOR.name])
+    empty = ".google.protobuf.Empty"
+    file.service.add(name="Words").method.add(name="Say", input_type=empty, output_type=empty)
+    pool = DescriptorPool()
+    pool.AddSerializedFile(empty_pb2.DESCRIPTOR.serialized_pb)
+    pool.AddSerializedFile(file.SerializeToString())
+    listener = ReflectionListener([pool.FindServiceByName("own.Words")])
+    await listener.open(tmp_path / "grpc.sock")
+    try:
+        found = await asyncio.to_thread(described, tmp_path / "grpc.sock")
+    finally:
+        await listener.close()
+    assert found["own.Words"] == {"Say"}
 
 
 def test_without_a_list_every_service_is_served_and_an_empty_one_has_none():
