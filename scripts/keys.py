@@ -52,13 +52,16 @@ def rotate(file: Path, name: str, hours: float) -> str:
 
     Raises:
         ConfigurationError: the file is malformed.
-        ScriptError: it has no such key.
+        ScriptError: it has no such key, or there is no such end.
     """
     present = [key for key in read(file) if key.name == name and key.until is None]
     others = _without(file, name)
     if not present:
         raise ScriptError(f"the key {name!r} has an end already; remove it, and add it again")
-    end = datetime.now(UTC) + timedelta(hours=hours)
+    try:
+        end = datetime.now(UTC) + timedelta(hours=hours)
+    except OverflowError as err:
+        raise ScriptError(f"--hours {hours:g} leads beyond every date; name fewer") from err
     line = f"{_line(present[0])} {UNTIL}{end.isoformat(timespec='seconds')}\n"
     return _append(file, others + ("" if others.endswith("\n") or not others else "\n") + line, name, present[0].rate)
 
