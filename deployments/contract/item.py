@@ -102,8 +102,8 @@ class ItemNote(msgspec.Struct, frozen=True):
 N = TypeVar("N", bound=ItemNote)
 
 
-def name_of(kind: type[ItemNote]) -> str:
-    """Return the name under which an image has notes of a class."""
+def name_of(kind: type) -> str:
+    """Return the name of a class that no other class has; an image has a note under the name of its class."""
     return f"{kind.__module__}:{kind.__qualname__}"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ray.serve.metrics import Counter
 
-from deployments.contract.item import Item
+from deployments.contract.item import Item, name_of
 from deployments.contract.nodes import Node
 from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
 from graph.features.cache.flow import Cache
@@ -24,7 +24,7 @@ FORM = 2
 
 def identity(config: EnsembleConfig, agreed: EnsembleSignature) -> bytes:
     """Digest the members' models, their pixels, and what features change predictions by."""
-    features = {each.feature.__qualname__: each.feature.decides(config) for each in wanted(config)}
+    features = {name_of(each.feature): each.feature.decides(config) for each in wanted(config)}
     decides = {
         "form": FORM,
         "members": agreed.identities,

@@ -1,7 +1,11 @@
+import sys
+from types import ModuleType
+
 import pytest
 
 from graph.config import parse
 from graph.features.cache.feature import identity
+from graph.features.feature import Feature
 from graph.signature import resolve_signatures
 from tests.networks import brightness, constant, one_hot, store
 
@@ -72,3 +76,18 @@ def test_a_canary_decides_scores_by_its_version_and_not_by_its_share(root):
 def test_a_shadow_decides_nothing(root):
     shadow = {"name": "s", "model": "a", "role": "shadow", "share": 0.1}
     assert digest(root, members=[{"name": "a"}, {"name": "b"}, shadow]) == digest(root)
+
+
+def test_two_features_of_one_name_decide_both(root, monkeypatch):
+    names = []
+    for place in ("left_of_theirs", "right_of_theirs"):
+        decides = classmethod(lambda cls, _: cls.decided)
+        module = ModuleType(place)
+        module.Odd = type("Odd", (Feature,), {"__module__": place, "decided": 1, "decides": decides})
+        monkeypatch.setitem(sys.modules, place, module)
+        names.append(f"{place}:Odd")
+    found = {digest(root, features={name: {} for name in names})}
+    for place in ("left_of_theirs", "right_of_theirs"):
+        monkeypatch.setattr(sys.modules[place].Odd, "decided", 2)
+        found.add(digest(root, features={name: {} for name in names}))
+    assert len(found) == 3
