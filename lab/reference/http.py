@@ -1,4 +1,4 @@
-"""The page on HTTP, made of the OpenAPI document of a server with every capability."""
+"""The page on HTTP, made of the OpenAPI document of a server with every feature."""
 
 from __future__ import annotations
 
