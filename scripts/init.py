@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -59,7 +60,7 @@ def write(file: Path, repository: Path, members: list[str]) -> None:
     text = TEXT.format(
         file=file,
         import_path=configuration.IMPORT_PATH,
-        repository=os.path.relpath(folder, target) if folder.is_relative_to(target) else folder,
+        repository=_in_yaml(os.path.relpath(folder, target) if folder.is_relative_to(target) else str(folder)),
         ensemble=QUORUM if len(members) > 1 else "",
         members="\n".join(f"        - {{name: {_in_yaml(name)}, placement: inline}}" for name in members),
     )
@@ -74,9 +75,12 @@ def write(file: Path, repository: Path, members: list[str]) -> None:
     print(f"wrote {file}, with {len(agreed.labels)} classes; serve it: ensemble serve {file}")
 
 
-def _in_yaml(name: str) -> str:
-    """Write a name in YAML: in quotes only where YAML would read something else, as a number."""
-    return name if yaml.safe_load(name) == name else json.dumps(name)
+def _in_yaml(text: str) -> str:
+    """Write a name or a path in YAML: in quotes only where YAML would read something else, as a number."""
+    with suppress(yaml.YAMLError):
+        if yaml.safe_load(text) == text:
+            return text
+    return json.dumps(text, ensure_ascii=False)
 
 
 def prepared(member: str, repository: Path, data: Path | None) -> str:

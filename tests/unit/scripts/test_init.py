@@ -57,6 +57,14 @@ def test_the_models_may_be_elsewhere(tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.parametrize("folder", ["models: mine", "models #1", "[models", "1", "mod\u00e8les \U0001f408"])
+def test_a_folder_may_have_any_name(tmp_path, monkeypatch, folder):
+    store(tmp_path / folder, "one", brightness())
+    monkeypatch.chdir(tmp_path)
+    run(monkeypatch, "my.yaml", "--members", "one", "--repository", folder)
+    assert yaml.safe_load((tmp_path / "my.yaml").read_text())["applications"][0]["args"]["model_repository"] == folder
+
+
 def test_files_are_prepared_or_refused(tmp_path, monkeypatch, capsys):
     ov.save_model(constant([0.2, 0.3, 0.5]), tmp_path / "net.xml")
     monkeypatch.chdir(tmp_path)
