@@ -15,7 +15,7 @@ from starlette.responses import Response
 from deployments.contract.answer import Classification
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import EnsembleError, RemoteUnavailable, Unloaded
-from deployments.contract.hosts import is_loopback
+from deployments.contract.hosts import LOOPBACK, is_loopback
 from deployments.contract.names import INGRESS
 from deployments.contract.nodes import HealthChecked
 from deployments.ingress.access import Access
@@ -98,7 +98,8 @@ class IngressReplica:
             application=application,
             extensions=self._features,
             versions=versions,
-            is_local=is_loopback(http_host()),
+            # An unknown address counts as loopback: the names of other hosts are refused then, and not trusted.
+            is_local=is_loopback(http_host() or LOOPBACK),
             weights=spec.weights,
             grpc_services=[each.full_name for each in served],
             max_image_bytes=spec.max_image_bytes,

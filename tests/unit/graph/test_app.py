@@ -30,7 +30,7 @@ def test_keys_and_edges_hold_for_a_graph_of_any_shape(repository, tmp_path, make
     assert (str(spec.access.keys), spec.edges) == (str(keys), "handle")
 
 
-def test_of_a_graph_of_another_shape_the_capabilities_hold_that_depend_on_none(repository):
+def test_of_a_graph_of_another_shape_the_features_hold_that_depend_on_none(repository):
     members = {"cache": {}, "ensemble": {"cascade": {"order": ["one", "six"], "exit_at": [0.5]}}}
     made = own_build.build(args(repository, "one", "six", feedback={}, **members))
     [spec, *_] = made._bound_deployment.init_args
