@@ -1,6 +1,7 @@
 """Metrics, by Ray Serve's API.
 
-Ray exports them to Prometheus with the prefix `ray_`, each tagged with the application and the deployment; gauges have the replica, too.
+Ray exports them to Prometheus with the prefix `ray_`, each tagged with the application and the deployment; gauges have
+the replica, too.
 Names and units: https://prometheus.io/docs/practices/naming/. Ray adds `_total` to a counter's name.
 """
 
