@@ -69,10 +69,12 @@ def test_plain_serve_run_names_what_it_takes_for_ours(beside):
         return [line for log in logs.glob("controller_*") for line in log.read_text().splitlines() if ERROR in line]
 
     with subprocess.Popen(command, cwd=beside, env=environment, stdout=subprocess.DEVNULL) as run:
-        assert eventually(told, 120)
-        [first, *_] = told()
-        run.send_signal(signal.SIGINT)
-        run.wait(60)
+        try:
+            assert eventually(told, 120)
+            [first, *_] = told()
+        finally:
+            run.send_signal(signal.SIGINT)
+            run.wait(60)
     shutil.rmtree(temporary, ignore_errors=True)
     assert f"{beside / 'deployments' / '__init__.py'} hides the package 'deployments' of ensemble-serving" in first
     assert "use `ensemble serve`" in first
