@@ -54,8 +54,8 @@ def test_a_canary_that_was_rolled_back_stays_so_until_its_own_settings_change():
     settings = LiveSettings({"canaries.a": trial, "Labeler": Labeler(LabelerSettings(), ("x", "y"))})
     settings.apply({"canaries.a": {"share": 2}})
     assert (settings.refused, trial.share) == (1, 0.5)
-    for number in range(9):
-        trial.note("canary", [Item(f"00-{number:032x}")], [True], 0.1)
+    for number in range(1, 10):
+        trial.note("canary", [Item(queued_ns=number)], [True], 0.1)
     settings.apply({"Labeler": {"top_k": 2}})
     assert trial.share == 0.0
     settings.apply({"canaries.a": {"share": 0.1}})

@@ -79,7 +79,7 @@ def test_replicas_of_this_machine_share_the_threads_that_are_left_open(monkeypat
 def test_a_replica_is_pinned_to_its_own_part(cpus, name, rank, replicas, expected, monkeypatch):
     got = []
     monkeypatch.setattr(cpus_of_machine, "usable", lambda: tuple(range(8)))
-    monkeypatch.setattr(cpus_of_machine, "by_core", lambda cpus, _: [(cpu,) for cpu in sorted(cpus)])
+    monkeypatch.setattr(cpus_of_machine, "group_by_core", lambda cpus, _: [(cpu,) for cpu in sorted(cpus)])
     monkeypatch.setattr(cpus_of_machine, "pin", got.append)
     assert placement.pinning(pinned(cpus), name).pin(rank, replicas) == expected
     assert got == [expected]
