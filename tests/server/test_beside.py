@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -73,8 +72,11 @@ def test_plain_serve_run_names_what_it_takes_for_ours(beside):
             assert eventually(told, 120)
             [first, *_] = told()
         finally:
-            run.send_signal(signal.SIGINT)
-            run.wait(60)
+            run.terminate()
+            try:
+                run.wait(60)
+            except subprocess.TimeoutExpired:
+                run.kill()
     shutil.rmtree(temporary, ignore_errors=True)
     assert f"{beside / 'deployments' / '__init__.py'} hides the package 'deployments' of ensemble-serving" in first
     assert "use `ensemble serve`" in first

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -50,6 +49,10 @@ def test_the_shipped_configuration_answers_over_http_and_grpc(tmp_path):
                 response = call(request, timeout=60, metadata=(("application", "ensemble"),))
             assert b"cat" in response.raw_output_contents[0]
         finally:
-            run.send_signal(signal.SIGINT)
-            run.wait(60)
+            # Not SIGINT, which a shell's background jobs ignore, and so do their children.
+            run.terminate()
+            try:
+                run.wait(60)
+            except subprocess.TimeoutExpired:
+                run.kill()
     shutil.rmtree(temporary, ignore_errors=True)
