@@ -143,6 +143,23 @@ def folder_name(label: str) -> str:
     return label.replace("/", "_")
 
 
+def index_of_folders(labels: Sequence[str]) -> dict[str, int]:
+    """Map the folder of each class to the class' position; raise ScriptError if two classes have one folder."""
+    index: dict[str, int] = {}
+    for position, each in enumerate(labels):
+        other = index.setdefault(folder_name(each), position)
+        if other != position:
+            raise ScriptError(same_folder(labels[other], each))
+    return index
+
+
+def same_folder(first: str, second: str) -> str:
+    """Say that two classes have one folder."""
+    return (
+        f"the classes {first!r} and {second!r} have one folder, {folder_name(first)!r}; `ensemble labels` renames one"
+    )
+
+
 def check_image(name: str, encoded: bytes) -> None:
     """Raise ScriptError, with its name, for what the server would not take for an image."""
     try:

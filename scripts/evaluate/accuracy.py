@@ -19,7 +19,7 @@ from deployments.contract.item import Item
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.preprocessing import AsSent, Preprocessing
 from deployments.repository.repository import Model
-from scripts.dataset import Dataset, decode, folder_name, label
+from scripts.dataset import Dataset, decode, index_of_folders, label
 from scripts.errors import ScriptError
 from scripts.evaluate.candidates import Candidate, of_models
 
@@ -84,9 +84,9 @@ def indices(dataset: Dataset, labels: Sequence[str], whose: str) -> Truth:
     """Find the class index of every image, int64 [N], by the labels of what is named; see `folder_name`.
 
     Raises:
-        ScriptError: the dataset has classes that are none of the labels.
+        ScriptError: the dataset has classes that are none of the labels, or two labels have one folder.
     """
-    index = {folder_name(label): position for position, label in enumerate(labels)}
+    index = index_of_folders(labels)
     if unknown := [each for each in dataset.classes if each not in index]:
         raise ScriptError(
             f"{dataset.path} has the class {unknown[0]!r}, which is none of the {len(index)} classes of {whose} "

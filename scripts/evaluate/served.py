@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from deployments.contract.payload import Probabilities
 from scripts.client import Client, for_each
-from scripts.dataset import Dataset, folder_name
+from scripts.dataset import Dataset, folder_name, same_folder
 from scripts.errors import ScriptError
 
 
@@ -24,19 +24,20 @@ class Answers:
         votes: how probable each answer was, and whether it was right, by member name, and the ensemble's under None; in
             a cascade a member does not answer every image.
         versions: the version of each member that answered.
-        labels: every label that was an answer.
+        labels: every label that was an answer, by the folder of its images.
     """
 
     images: int = 0
     votes: dict[str | None, list[tuple[float, bool]]] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
-    labels: set[str] = field(default_factory=set)
+    labels: dict[str, str] = field(default_factory=dict)
 
     def count(self, answer: dict[str, Any], label: str) -> None:
         """Count the answer to an image of that label.
 
         Raises:
-            ScriptError: it is an error, lacks a member, or comes from other versions than those before.
+            ScriptError: it is an error, lacks a member, comes from other versions than those before, or names a class
+                that has the folder of another one.
         """
         if "error" in answer:
             raise ScriptError(f"the server refused an image: {answer['error'].get('message')}")
@@ -60,7 +61,8 @@ class Answers:
         for name, vote in {None: answer, **members}.items():
             answered = folder_name(vote["label"])
             self.votes.setdefault(name, []).append((vote["probability"], answered == label))
-            self.labels.add(answered)
+            if (other := self.labels.setdefault(answered, vote["label"])) != vote["label"]:
+                raise ScriptError(same_folder(other, vote["label"]))
 
     def asked(self, name: str | None) -> int:
         """Count the images that a member answered, or the ensemble."""
@@ -90,7 +92,7 @@ def ask(url: str, dataset: Dataset, connections: int) -> Answers:
             await for_each(dataset.read(), one, connections, len(dataset))
 
     asyncio.run(send())
-    if not answers.labels & set(dataset.classes):
+    if not answers.labels.keys() & set(dataset.classes):
         raise ScriptError(
             f"no answer is a class of {dataset.path}: the server answers {sorted(answers.labels)[:3]}, the classes are "
             f"{list(dataset.classes[:3])}, ...; evaluate it on images of its own classes"

@@ -23,6 +23,7 @@ from scripts.evaluate.findings import confusions
 from scripts.evaluate.measure import repository as evaluate
 from scripts.evaluate.measure import running, served
 from scripts.evaluate.report import Score
+from scripts.evaluate.served import Answers
 from tests.unit.scripts.tiny import Draw, add, constant
 
 COUNTS = {"bird": 2, "cat": 5, "dog": 3}
@@ -175,6 +176,17 @@ def test_a_name_of_two_classes_is_an_error(tmp_path: Path, draw: Draw) -> None:
         ScriptError, match=r"has the class 'crane', which is none of .* \(crane \(0\), cat, crane \(2\)"
     ):
         evaluate(tmp_path / "repository", [], Dataset.open(draw({"cat": 1, "crane": 1})))
+
+
+def test_two_classes_of_one_folder_are_an_error(tmp_path: Path, draw: Draw) -> None:
+    add(tmp_path / "repository", "m", constant(BIRDS), "FP16", labels=["cat/kätzchen", "cat_kätzchen"])
+    message = r"'cat/kätzchen' and 'cat_kätzchen' have one folder, 'cat_kätzchen'"
+    with pytest.raises(ScriptError, match=message):
+        evaluate(tmp_path / "repository", [], Dataset.open(draw({"cat_kätzchen": 1})))
+    counted, votes = Answers(), [{"label": label, "probability": 1.0} for label in ("cat/kätzchen", "cat_kätzchen")]
+    counted.count({**votes[0], "members": {}, "model_versions": {}}, "cat_kätzchen")
+    with pytest.raises(ScriptError, match=message):
+        counted.count({**votes[1], "members": {}, "model_versions": {}}, "cat_kätzchen")
 
 
 def test_a_damaged_image_is_named(repository: Path, tmp_path: Path) -> None:
