@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections import Counter as Tally
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -17,7 +16,7 @@ from graph.features.canary.comparison import Comparison
 from graph.features.canary.flow import Canary
 from graph.features.canary.trial import CanaryStats, LabelledPairs, Trial, VersionStats
 from graph.features.feature import Feature, Site
-from graph.features.proportion import Counts, proportion
+from graph.features.proportion import Counts, count_by_rightness, proportion
 from graph.pipeline.copies import PixelTap, ShadowInterceptor
 from graph.pipeline.pipeline import Answered, InFlight, Pipeline
 from graph.pipeline.record import Trials
@@ -49,8 +48,8 @@ class CanaryMetrics:
             "Canaries that were rolled back, by the reason: failures, latency or answers.",
             *("member", "reason"),
         )
-        self.compared: Tally[tuple[str, bool]] = Tally()
-        self.labelled: Tally[tuple[str, bool, bool]] = Tally()
+        self.compared: Counter[tuple[str, bool]] = Counter()
+        self.labelled: Counter[tuple[str, bool, bool]] = Counter()
         self._duration = TaggedHistogram(
             "ensemble_canary_duration_seconds",
             "Time that a version of a member took for its images of a batch.",
@@ -71,8 +70,7 @@ class CanaryMetrics:
         name = trial.name
         canary, stable = (self._version(name, role, seconds) for role, seconds in trial.seconds.items())
         agreed, differed = (self.compared[name, outcome] for outcome in (True, False))
-        outcomes = (True, True), (True, False), (False, True), (False, False)
-        pairs = LabelledPairs(*(self.labelled[name, *right] for right in outcomes))
+        pairs = LabelledPairs(*count_by_rightness(self.labelled, name))
         both = proportion(agreed, agreed + differed)
         return CanaryStats(trial.share, trial.rolled_back, trial.found, canary, stable, both, pairs)
 

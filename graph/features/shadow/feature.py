@@ -10,7 +10,7 @@ from deployments.contract.rollout import ShadowSettings
 from deployments.ingress.extension import Report
 from deployments.observe.metrics import TaggedCounter
 from graph.features.feature import Feature, Site
-from graph.features.proportion import Counts, proportion
+from graph.features.proportion import Counts, count_by_rightness, proportion
 from graph.features.shadow.flow import Pairs, Shadow, ShadowStats
 from graph.pipeline.copies import PixelTap, ShadowInterceptor
 from graph.pipeline.member_client import Member
@@ -45,13 +45,12 @@ class ShadowMetrics:
         others = dict.fromkeys(str(other) for shadow, other, _ in agreed if shadow == name)
         agrees = {other: (agreed[name, other, True], agreed[name, other, False]) for other in others}
         pairs = dict.fromkeys(other for shadow, other, _, _ in self.labelled if shadow == name)
-        outcomes = (True, True), (True, False), (False, True), (False, False)
         return ShadowStats(
             replaces,
             self.images.counts[name, "failed"],
             self.images.counts[name, "dropped"],
             {other: proportion(yes, yes + no) for other, (yes, no) in agrees.items()},
-            {other: Pairs(*(self.labelled[name, other, *right] for right in outcomes)) for other in pairs},
+            {other: Pairs(*count_by_rightness(self.labelled, name, other)) for other in pairs},
         )
 
 
