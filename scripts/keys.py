@@ -62,8 +62,8 @@ def rotate(file: Path, name: str, hours: float) -> str:
         end = datetime.now(UTC) + timedelta(hours=hours)
     except OverflowError as err:
         raise ScriptError(f"--hours {hours:g} leads beyond every date; name fewer") from err
-    line = f"{_line(present[0])} {UNTIL}{end.isoformat(timespec='seconds')}\n"
-    return _append(file, others + ("" if others.endswith("\n") or not others else "\n") + line, name, present[0].rate)
+    previous = _with_line(others, f"{_line(present[0])} {UNTIL}{end.isoformat(timespec='seconds')}")
+    return _append(file, previous, name, present[0].rate)
 
 
 def remove(file: Path, name: str) -> None:
@@ -95,12 +95,16 @@ def _line(key: Key) -> str:
     return f"{key.name} {key.digest.hex()}" + ("" if key.rate is None else f" {key.rate:g}")
 
 
+def _with_line(text: str, line: str) -> str:
+    return text + ("" if text.endswith("\n") or not text else "\n") + line + "\n"
+
+
 def _append(file: Path, text: str, name: str, rate: float | None) -> str:
     """Write a text and the line of a new key; returns the key."""
     key = PREFIX + secrets.token_urlsafe(BYTES)
     line = _line(Key(name, digest(key), rate))
     parse(line)
-    changed = text + ("" if text.endswith("\n") or not text else "\n") + line + "\n"
+    changed = _with_line(text, line)
     parse(changed)
     _write(file, changed)
     return key
