@@ -135,7 +135,7 @@ class Work(Generic[P]):
         self.start_ns = time.time_ns()
         self._metered = any([item.metered for item in batch.items])
         # While nobody wants to know what work takes, nothing of the meter runs.
-        self._piece = METER.begin(self._metered) if self._metered or METER.is_on else None
+        self._span = METER.begin(self._metered) if self._metered or METER.is_on else None
         self._before = batch
         self.batch = batch.unexpired()
         self.payload = self.batch.payload
@@ -143,18 +143,18 @@ class Work(Generic[P]):
     @contextmanager
     def elsewhere(self, threads: int = 0) -> Iterator[None]:
         """Meter `threads` other threads for this work during the block, while the event loop works for others."""
-        piece = self._piece
-        if piece is None:
+        span = self._span
+        if span is None:
             METER.unmetered += threads
         else:
-            METER.leave(piece, threads)
+            METER.leave(span, threads)
         try:
             yield
         finally:
-            if piece is None:
+            if span is None:
                 METER.unmetered -= threads
             else:
-                METER.come_back(piece, threads)
+                METER.come_back(span, threads)
 
     def done(
         self,
@@ -179,8 +179,8 @@ class Work(Generic[P]):
             cpu_ns: what other processes have taken for it, nanoseconds of CPU time.
         """
         attributes = {**attributes, "ensemble.batch.size": len(self._before.live)}
-        if self._piece is not None:
-            attributes |= self._taken(self._piece.end(), payload, cpu_ns)
+        if self._span is not None:
+            attributes |= self._taken(self._span.end(), payload, cpu_ns)
         note = Note(self._node, self.start_ns, end_ns or time.time_ns(), attributes, PROCESS, span)
         step = Step(note)
         items, row, kept = list(self._before.items), 0, 0

@@ -1,15 +1,15 @@
-"""A process' CPU meter, shared out over the pieces of work that are under way in it.
+"""A process' CPU meter, shared out over the spans of work that are under way in it.
 
-Threads serve several pieces at a time, so no thread's clock is a piece's. The meter therefore looks at the clock of the
-whole process whenever a piece begins, ends, or changes what computes for it. What the process has used since the last
+Threads serve several spans at a time, so no thread's clock is a span's. The meter therefore looks at the clock of the
+whole process whenever a span begins, ends, or changes what computes for it. What the process has used since the last
 look is shared out:
 
-- what the event loop's thread has used belongs to the piece that the loop works for;
-- what all other threads have used belongs to the pieces that they compute for, by the number of threads of each;
-- what belongs to no piece is the rest: reading and writing messages, and the work of Ray's threads.
+- what the event loop's thread has used belongs to the span that the loop works for;
+- what all other threads have used belongs to the spans that they compute for, by the number of threads of each;
+- what belongs to no span is the rest: reading and writing messages, and the work of Ray's threads.
 
-So the pieces and the rest sum to the process' own meter. It is read only while a piece is metered, and for `PAUSE_S`
-afterwards: what a process uses in longer pauses belongs to no piece.
+So the spans and the rest sum to the process' own meter. It is read only while a span is metered, and for `PAUSE_S`
+afterwards: what a process uses in longer pauses belongs to no span.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Meter:
 
     Attributes:
         is_on: whether the clocks are read.
-        keeps_rest: whether the rest is taken by `take_rest`; otherwise each piece that ends takes it.
+        keeps_rest: whether the rest is taken by `take_rest`; otherwise each span that ends takes it.
         unmetered: the threads that compute for work which began while the meter was off; nothing has what they use.
     """
 
@@ -33,7 +33,7 @@ class Meter:
         self.is_on = self.keeps_rest = False
         self.unmetered = 0
         self._rest_ns = 0.0
-        # The piece that the event loop works for, and those that other threads compute for.
+        # The span that the event loop works for, and those that other threads compute for.
         self._at_loop: ref[Span] | None = None
         self._elsewhere: set[Span] = set()
         self._metered, self._until = 0, 0.0
@@ -49,42 +49,42 @@ class Meter:
                 self._process_ns, self._loop_ns = time.process_time_ns(), time.thread_time_ns()
         elif not self.is_on:
             return None
-        piece = Span(self, metered)
-        self._at_loop = ref(piece) if at_loop else None
-        return piece
+        span = Span(self, metered)
+        self._at_loop = ref(span) if at_loop else None
+        return span
 
-    def leave(self, piece: Span, threads: int) -> None:
+    def leave(self, span: Span, threads: int) -> None:
         """Note that the event loop leaves a span, for which `threads` more threads compute; 0 if it only waits."""
         self.look()
-        piece.threads += threads
-        if piece.threads:
-            self._elsewhere.add(piece)
-        self._leave_loop(piece)
+        span.threads += threads
+        if span.threads:
+            self._elsewhere.add(span)
+        self._leave_loop(span)
 
-    def come_back(self, piece: Span, threads: int) -> None:
-        """Subtract finished threads from a piece; after the last one, the event loop works for the piece again."""
+    def come_back(self, span: Span, threads: int) -> None:
+        """Subtract finished threads from a span; after the last one, the event loop works for the span again."""
         self.look()
-        piece.threads -= threads
-        if not piece.threads:
-            self._elsewhere.discard(piece)
-            self._at_loop = ref(piece)
+        span.threads -= threads
+        if not span.threads:
+            self._elsewhere.discard(span)
+            self._at_loop = ref(span)
 
-    def end(self, piece: Span) -> None:
+    def end(self, span: Span) -> None:
         """End a span."""
         self.look()
-        self._elsewhere.discard(piece)
-        self._leave_loop(piece)
-        self._forget(piece)
+        self._elsewhere.discard(span)
+        self._leave_loop(span)
+        self._forget(span)
         if not self.keeps_rest:
-            piece.cpu_ns += self._taken()
+            span.cpu_ns += self._taken()
 
-    def drop(self, piece: Span) -> None:
+    def drop(self, span: Span) -> None:
         """Add the CPU time of a span that came to nothing to the rest; from any thread."""
-        self._rest_ns += piece.cpu_ns
-        self._forget(piece)
+        self._rest_ns += span.cpu_ns
+        self._forget(span)
 
-    def _forget(self, piece: Span) -> None:
-        if piece.metered:
+    def _forget(self, span: Span) -> None:
+        if span.metered:
             self._metered -= 1
             self._until = time.monotonic() + PAUSE_S
 
@@ -93,8 +93,8 @@ class Meter:
         self.look()
         return self._taken()
 
-    def _leave_loop(self, piece: Span) -> None:
-        if self._at_loop is not None and self._at_loop() is piece:
+    def _leave_loop(self, span: Span) -> None:
+        if self._at_loop is not None and self._at_loop() is span:
             self._at_loop = None
 
     def _taken(self) -> float:
@@ -116,16 +116,16 @@ class Meter:
             self._rest_ns += loop
         else:
             at_loop.cpu_ns += loop
-        threads = self.unmetered + sum(piece.threads for piece in self._elsewhere)
+        threads = self.unmetered + sum(span.threads for span in self._elsewhere)
         if threads:
-            for piece in self._elsewhere:
-                piece.cpu_ns += (used - loop) * piece.threads / threads
+            for span in self._elsewhere:
+                span.cpu_ns += (used - loop) * span.threads / threads
         else:
             self._rest_ns += used - loop
 
 
 class Span:
-    """A piece of work.
+    """A span of work.
 
     Attributes:
         metered: whether somebody wants to know what it takes.

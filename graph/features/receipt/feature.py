@@ -40,8 +40,8 @@ class ReceiptInterceptor(Interceptor):
         asked = [position for position, item in enumerate(batch.items) if item.options.receipt]
         for position in asked:
             batch.items[position] = replace(batch.items[position], metered=True)
-        if asked and (piece := METER.begin(True, at_loop=False)) is not None:
-            self._metered[batch] = piece
+        if asked and (span := METER.begin(True, at_loop=False)) is not None:
+            self._metered[batch] = span
 
     def on_part(self, batch: InFlight, positions: Sequence[int], part: Answered) -> Answered:
         """Add receipts; every image that is done takes its share of the ingress' work, whoever asked."""
@@ -62,8 +62,8 @@ class ReceiptInterceptor(Interceptor):
 
     def on_end(self, batch: InFlight) -> None:
         """Let the meter rest."""
-        if (piece := self._metered.pop(batch, None)) is not None:
-            piece.end()
+        if (span := self._metered.pop(batch, None)) is not None:
+            span.end()
 
 
 def costs(item: Item) -> list[NodeCost]:
