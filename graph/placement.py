@@ -35,7 +35,9 @@ def pinning(config: EnsembleConfig, name: str) -> Pinning | None:
 
 
 def sharing(config: EnsembleConfig, member: MemberConfig) -> int:
-    """Count the members that compute on the same cores as a member."""
+    """Count the members that compute at the same time on the same cores as a member; those of a cascade run in turn."""
+    if config.ensemble.cascade is not None:
+        return 1
     computing = [each for each in config.members if isinstance(each, LocalMember)]
     if getattr(member, "cpus", None) is not None:
         return 1

@@ -53,6 +53,12 @@ def test_members_with_cpus_of_their_own_share_them_with_nobody():
     assert [placement.sharing(inline, member) for member in inline.members] == [1, 2]
 
 
+def test_members_of_a_cascade_take_turns_so_each_has_all_cores():
+    cascade = {"order": ["resnet", "densenet"], "exit_at": [0.9]}
+    found = config("inline", "inline", ensemble={"cascade": cascade})
+    assert [placement.sharing(found, member) for member in found.members] == [1, 1]
+
+
 def test_replicas_of_this_machine_share_the_threads_that_are_left_open(monkeypatch):
     made = []
     monkeypatch.setattr(placement, "available_cpus", lambda: 16)
