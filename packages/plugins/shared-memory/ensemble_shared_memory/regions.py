@@ -21,7 +21,7 @@ import msgspec
 
 from deployments.contract.errors import ImageTooLarge, InvalidParameter, NotFound
 from deployments.ingress.protocol import TensorStore
-from deployments.private import make_private
+from deployments.private import is_private, make_private
 
 OBJECTS = Path("/dev/shm")  # noqa: S108
 KEY = re.compile(r"/?([A-Za-z0-9_][A-Za-z0-9_.-]{0,199})")
@@ -187,6 +187,10 @@ class Regions(TensorStore):
     def _checked_folder(self) -> Path:
         if self._prefix() is None or (folder := self._folder()) is None:
             raise NotFound(OFF)
+        for level in (folder.parent, folder):
+            # What another user has put there is not read.
+            if os.path.lexists(level) and not is_private(level):
+                raise NotFound(f"system shared memory is off: {level} is not a folder of the server's user alone")
         return folder
 
     def _find(self, folder: Path, name: str) -> Region:

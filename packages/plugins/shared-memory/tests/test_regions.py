@@ -107,3 +107,15 @@ def test_an_output_that_can_not_be_written_whole_is_no_success(tmp_path, key, mo
     with pytest.raises(InvalidParameter, match="13 of 20 bytes can't be written into the region 'a': No space left"):
         here.write(Place("a", 20, 0), bytes(20))
     assert calls == [0, 7]
+
+
+@pytest.mark.parametrize("level", ["a", "a/r"])
+def test_a_folder_that_others_can_enter_is_not_used(tmp_path, key, level):
+    """In /tmp another user may have made it first."""
+    (tmp_path / "a" / "r").mkdir(parents=True)
+    for each in ("a", "a/r"):
+        (tmp_path / each).chmod(0o755 if each == level else 0o700)
+    here = regions(tmp_path / "a" / "r")
+    for ask in (lambda: here.register(Region("a", key, 0, 50)), here.listed, here.unregister):
+        with pytest.raises(NotFound, match="not a folder of the server's user alone"):
+            ask()
