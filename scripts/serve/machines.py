@@ -29,6 +29,12 @@ from scripts.serve.ports import LAST_PORT
 # A host of `http_options` that is every address of a machine, and so right for each machine.
 EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104
 ASK_S = 30.0
+# What machines may differ in: a few images in a thousand then have another label on one of them.
+ARITHMETIC = "arithmetic of the CPU"
+SAME_LABELS = (
+    "for the same labels set ONEDNN_MAX_CPU_ISA=AVX2 on each machine and `inference_precision: f32` for each member, "
+    "which costs speed, or use one kind of CPU"
+)
 # The packages that decide what is answered, and how machines talk to each other.
 OURS, SERVING, CODE = "ensemble-serving", ("graph", "deployments", "ensemble_serving"), {".py", ".binpb"}
 # The entry points of what distributions bring to a server.
@@ -107,11 +113,11 @@ def published(address: str) -> tuple[dict[str, Any], dict[str, str]]:
     return document["config"], document["common"]
 
 
-def differences(theirs: Mapping[str, str], mine: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for each difference between this machine and the head of its cluster."""
+def differences(theirs: Mapping[str, str], mine: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each difference between this machine and the head of its cluster, and a sentence about it."""
     for name in {**theirs, **mine}:
         if theirs.get(name) != mine.get(name):
-            yield f"{name} differs: {theirs.get(name, 'nothing')} on the head, {mine.get(name, 'nothing')} here"
+            yield name, f"{name} differs: {theirs.get(name, 'nothing')} on the head, {mine.get(name, 'nothing')} here"
 
 
 def _noticeboard(action: str, address: str, document: str = "") -> str:
@@ -148,10 +154,11 @@ def _digest(packages: Iterable[str]) -> str:
 
 
 def _models(config: Mapping[str, Any]) -> dict[str, str]:
+    from deployments.members.arithmetic import arithmetic
     from deployments.members.local import LocalMember
     from graph.config import parse
 
-    found = {}
+    found = {ARITHMETIC: arithmetic()}
     for application in ours(config):
         parsed = parse(application.get("args") or {})
         for member in parsed.nodes:

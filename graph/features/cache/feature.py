@@ -10,6 +10,7 @@ from ray.serve.metrics import Counter
 
 from deployments.contract.item import Item, name_of
 from deployments.contract.nodes import Node
+from deployments.members.arithmetic import arithmetic
 from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
 from graph.features.cache.flow import Cache
 from graph.features.cache.stores import Store, open_store
@@ -23,14 +24,17 @@ FORM = 2
 
 
 def identity(config: EnsembleConfig, agreed: EnsembleSignature) -> bytes:
-    """Digest the members' models, their pixels, and what features change predictions by."""
+    """Digest the members' models, their pixels, what features change predictions by, and the CPU where others read."""
     features = {name_of(each.feature): each.feature.decides(config) for each in wanted(config)}
-    decides = {
+    decides: dict[str, Any] = {
         "form": FORM,
         "members": agreed.identities,
         "pixels": {name: agreed.preprocessing[name].key for name in agreed.identities},
         "features": {name: decided for name, decided in features.items() if decided is not None},
     }
+    if config.cache is not None and config.cache.redis is not None:
+        # Other machines share the entries.
+        decides["arithmetic"] = arithmetic()
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).digest()
 
 

@@ -9,6 +9,7 @@ import scripts.keys
 from deployments.ray_internals.address import CLUSTER_PORT
 from scripts.doctor import cluster
 from scripts.doctor.__main__ import examine_machine, main
+from scripts.serve import machines
 from scripts.serve.environment import TOKEN_PATH
 from tests.server.server import config
 
@@ -107,6 +108,17 @@ def test_a_head_that_is_not_there_is_named(entered, tmp_path, monkeypatch):
     monkeypatch.setattr(cluster.machines, "ASK_S", 0.5)
     found = list(cluster.joining("127.0.0.1:9"))
     assert [finding.verdict for finding in found] == ["ok", "wrong"]
+
+
+def test_another_generation_of_cpu_is_named_and_no_error(entered, monkeypatch):
+    monkeypatch.setitem(os.environ, "RAY_AUTH_TOKEN", "0" * 64)
+    common = {"Python": "3", machines.ARITHMETIC: "exact int8, bf16"}
+    monkeypatch.setattr(machines, "published", lambda _: ({"http_options": {"host": "127.0.0.1"}}, common))
+    monkeypatch.setattr(machines, "common", lambda _: {**common, machines.ARITHMETIC: "saturating int8, f32"})
+    *_, unlike, alike, _ = cluster.joining("10.0.0.1")
+    assert (unlike.verdict, alike.verdict) == ("look", "ok")
+    assert "exact int8, bf16 on the head, saturating int8, f32 here" in unlike.what
+    assert "ONEDNN_MAX_CPU_ISA=AVX2" in unlike.remedy
 
 
 def test_a_token_in_the_environment_is_one(tmp_path, monkeypatch):

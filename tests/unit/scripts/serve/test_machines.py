@@ -105,9 +105,11 @@ def test_models_that_differ_are_named(tmp_path):
         for machine in ("head", "same", "other")
     }
     assert list(machines.differences(found["head"], found["same"])) == []
-    [difference] = machines.differences(found["head"], found["other"])
+    [(name, difference)] = machines.differences(found["head"], found["other"])
+    assert name == "the model of two"
     assert difference.startswith("the model of two differs")
-    assert {"Python", "ray", "openvino", "this project's code", "the model of one"} < set(found["head"])
+    others = {machines.ARITHMETIC, "Python", "ray", "openvino", "this project's code", "the model of one"}
+    assert others < set(found["head"])
 
 
 def test_code_of_another_distribution_that_differs_or_is_absent_is_named(tmp_path, monkeypatch):
@@ -121,7 +123,7 @@ def test_code_of_another_distribution_that_differs_or_is_absent_is_named(tmp_pat
         found.append(machines.common({}))
     without, one, two = found
     for head, here in ((one, two), (one, without), (without, one)):
-        [difference] = machines.differences(head, here)
+        [(_, difference)] = machines.differences(head, here)
         assert difference.startswith("the code of of-theirs differs")
 
 

@@ -4,6 +4,7 @@ from types import ModuleType
 import pytest
 
 from graph.config import parse
+from graph.features.cache import feature
 from graph.features.cache.feature import identity
 from graph.features.feature import Feature
 from graph.signature import resolve_signatures
@@ -91,3 +92,13 @@ def test_two_features_of_one_name_decide_both(root, monkeypatch):
         monkeypatch.setattr(sys.modules[place].Odd, "decided", 2)
         found.add(digest(root, features={name: {} for name in names}))
     assert len(found) == 3
+
+
+def test_the_cpu_decides_where_other_machines_share_the_entries(root, monkeypatch):
+    def digests(arithmetic):
+        monkeypatch.setattr(feature, "arithmetic", lambda: arithmetic)
+        return digest(root), digest(root, cache={"redis": "redis://a"})
+
+    (alone, shared), (also_alone, not_shared) = digests("exact int8, bf16"), digests("saturating int8, f32")
+    assert alone == also_alone
+    assert shared != not_shared

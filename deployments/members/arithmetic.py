@@ -1,0 +1,33 @@
+"""How this machine's CPU computes: a model may label an image differently on another generation of CPUs.
+
+Without VNNI, products of eight bits are added up in sixteen, and larger sums are cut off. OpenVINO's properties do not
+tell such CPUs apart, so a model of one convolution does: https://github.com/openvinotoolkit/openvino/issues/25342.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
+
+# Enough channels for a convolution in int8.
+SHAPE = (64, 64, 1, 1)
+
+
+@cache
+def arithmetic() -> str:
+    """Describe the sums of int8 models and the precision of float models, such as `exact int8, bf16`."""
+    core, pixels = ov.Core(), ops.parameter([1, *SHAPE[1:]], np.float32)
+    products = [_quantized(pixels, 0, 256), _quantized(ops.constant(np.ones(SHAPE, np.float32)), -1, 255)]
+    sums = ops.convolution(*products, [1, 1], [0, 0], [0, 0], [1, 1])
+    compiled = core.compile_model(ov.Model([ops.relu(sums)], [pixels]), "CPU", {"INFERENCE_NUM_THREADS": 1})
+    [found] = compiled(np.ones((1, *SHAPE[1:]), np.float32)).values()
+    precision = core.get_property("CPU", "INFERENCE_PRECISION_HINT").get_type_name()
+    return f"{'exact' if np.all(found == SHAPE[1]) else 'saturating'} int8, {precision}"
+
+
+def _quantized(values: ov.Output | ov.Node, low: int, levels: int) -> ov.Node:
+    bounds = [np.float32(low), np.float32(1)]
+    return ops.fake_quantize(values, *bounds, *bounds, levels)
