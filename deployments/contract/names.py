@@ -9,3 +9,5 @@ REFUSED = "user_config refused"
 COMPRESSED = "messages must not be compressed; set no compression, images are compressed already"
 # The environment variable that says of a process which `ensemble serve` has started it.
 MARK = "ENSEMBLE_SERVED_BY"
+# So many values of a metric's tag have series of their own, the first ones that come; the rest have one together.
+MOST_VALUES, OTHER = 100, "other"

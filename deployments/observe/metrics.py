@@ -20,6 +20,7 @@ from ray.serve.metrics import Counter, Gauge, Histogram
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
+from deployments.contract.names import MOST_VALUES, OTHER
 from deployments.contract.nodes import Remote, Versioned
 
 logger = logging.getLogger("ray.serve")
@@ -27,8 +28,6 @@ logger = logging.getLogger("ray.serve")
 SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
 SIZES = [1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 STATE_INTERVAL_S = 5.0
-# So many values of a tag have series of their own, the first ones that come; the rest have one together.
-MOST_VALUES, OTHER = 100, "other"
 # What Ray takes as it is: printable ASCII, but for the sign that begins a byte of anything else.
 PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 

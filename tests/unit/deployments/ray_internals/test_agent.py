@@ -8,13 +8,14 @@ from ray._private import services
 from ray._private.telemetry.open_telemetry_metric_recorder import OpenTelemetryMetricRecorder
 from ray.dashboard.modules.reporter import reporter_agent
 
+from deployments.contract.names import MOST_VALUES, OTHER
 from deployments.ray_internals import agent, fork_client
 
 
-def exported(name):
-    """The samples of Ray's metric, by the values of its tags."""
+def exported(name, *tags):
+    """The samples of Ray's metric, by the values of these tags, or of its process."""
     samples = [each for family in REGISTRY.collect() for each in family.samples if each.name == name]
-    tags = ("deployment", "WorkerId", "replica")
+    tags = tags or ("deployment", "WorkerId", "replica")
     return {tuple(each.labels[tag] for tag in tags if tag in each.labels): each.value for each in samples}
 
 
@@ -43,7 +44,21 @@ def test_a_gauge_is_of_its_process(recorder):
     recorder.register_gauge_metric("test_agent_gauge", "")
     for worker in ("a", "b"):
         recorder.set_metric_value("test_agent_gauge", tags(worker), 3.0)
-    assert exported("ray_test_agent_gauge") == {("Ingress", "a", "a"): 3, ("Ingress", "b", "b"): 3}
+    # A second scrape right after the first is as complete.
+    for _ in range(2):
+        assert exported("ray_test_agent_gauge") == {("Ingress", "a", "a"): 3, ("Ingress", "b", "b"): 3}
+
+
+def test_many_values_of_a_tag_stay_few_whichever_process_reports_them(recorder):
+    """Twenty replicas, one after the other, of a model with a thousand classes: each reports a hundred of its own."""
+    recorder.register_counter_metric("ensemble_test_predictions", "")
+    for replica in range(20):
+        for label in range(50 * replica, 50 * replica + 100):
+            recorder.set_metric_value("ensemble_test_predictions", {**tags(str(replica)), "label": str(label)}, 1.0)
+    counts = exported("ray_ensemble_test_predictions_total", "label")
+    assert len(counts) == MOST_VALUES + 1
+    assert sum(counts.values()) == 2000
+    assert (counts["99",], counts[OTHER,]) == (2, 2000 - 150)
 
 
 def test_rays_agent_is_where_it_is_replaced():
