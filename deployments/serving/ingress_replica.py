@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from ray import serve
@@ -43,6 +44,8 @@ from deployments.serving.spec import IngressSpec
 logger = logging.getLogger("ray.serve")
 
 WARM_UP_RETRY_S = 1.0
+# The longest time that a new replica waits for its members before it takes requests, which a quorum may answer.
+MEMBERS_S = 10.0
 
 
 class IngressReplica:
@@ -79,13 +82,13 @@ class IngressReplica:
         sections = {section: nodes for each in built.features for section, nodes in each.live.items()}
         self._sections = {"nodes": inline, **sections}
         self._settings = LiveSettings({INGRESS: self._ingress, **self._sections})
-        self._ready = False
+        self._ready, self._is_new = asyncio.Event(), True
         self._unready = ""
         served = services(spec.protocols)
         self._service = service = Service(
             self._ingress,
             labels,
-            lambda: self._ready,
+            self._ready.is_set,
             access=None if keys is None else Access(keys),
             missing=self._missing,
             page=spec.page,
@@ -112,7 +115,7 @@ class IngressReplica:
         if (sockets_of_front := folder(application)) is not None:
             listeners = (
                 HttpListener(self._http),
-                GrpcListener(grpc, lambda: self._ingress.settings.max_request_bytes, served),
+                GrpcListener(grpc, lambda: self._ingress.settings.max_request_bytes, served, spec.max_image_bytes),
             )
             self._front = Front(sockets_of_front, *listeners)
         report_state(self._nodes, {name: each for name, each in edges.items() if isinstance(each, DirectEdge)})
@@ -128,10 +131,11 @@ class IngressReplica:
     async def _warm_up_until_ready(self) -> None:
         """Send images until every member has answered, and again whenever a remote one has been missed."""
         while True:
-            if not self._ready or RemoteUnavailable.code in self._ingress.execution.missing.values():
+            if not self._ready.is_set() or RemoteUnavailable.code in self._ingress.execution.missing.values():
                 try:
                     await self._ingress.warm_up()
-                    self._ready, self._unready = True, ""
+                    self._ready.set()
+                    self._unready = ""
                 except EnsembleError as err:
                     self._note_unready(err.message)
                 except Exception:
@@ -140,7 +144,7 @@ class IngressReplica:
 
     def _note_unready(self, why: str) -> None:
         """Log why it is not ready, once."""
-        if not self._ready and why != self._unready:
+        if not self._ready.is_set() and why != self._unready:
             logger.warning("not every member has answered yet: %s; asking again every %s s", why, WARM_UP_RETRY_S)
             self._unready = why
 
@@ -158,7 +162,11 @@ class IngressReplica:
 
     async def check_health(self) -> None:
         """Raise if an inline node or a feature can't work any more."""
-        # Serve asks for the first time when the replica is complete, its `user_config` applied.
+        # Serve asks for the first time when the replica is complete, its `user_config` applied. No request comes yet.
+        if self._is_new:
+            self._is_new = False
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ready.wait(), MEMBERS_S)
         if self._front is not None:
             await self._front.keep_open()
         for feature in self._features:
