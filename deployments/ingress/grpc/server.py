@@ -44,6 +44,7 @@ class GrpcServer:
     def __init__(self, service: Service) -> None:
         """Set what is served."""
         self._ingress, self._access, self._headers = service.ingress, service.access, service.headers
+        self._max_image_bytes = service.max_image_bytes
         calls = merged(part.calls(service) for part in service.parts)
         self._methods = {
             path: Method(calls.get(path), GetMessageClass(each.input_type), GetMessageClass(each.output_type))
@@ -99,7 +100,8 @@ class GrpcServer:
             await self._ingress.capacity.admit(call.caller)
         elif rpc.observed:
             self._ingress.capacity.check(by=call.caller)
-        return await rpc.handler(decoded(body, request, settings.max_request_bytes, rpc.fields(settings)), call)
+        limits = (settings.max_request_bytes, rpc.fields(settings), self._max_image_bytes)
+        return await rpc.handler(decoded(body, request, *limits), call)
 
 
 def methods(protocols: Iterable[Protocol]) -> list[tuple[str, MethodDescriptor]]:

@@ -26,13 +26,16 @@ MOST_VARINT_BYTES = 2 * 1024 * 1024
 MOST_DEPTH, MOST_VARINT = 100, 10
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 FIXED_BYTES = {FIXED64: 8, FIXED32: 4}
-KEPT = {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES}
+KEPT, PACKED = {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES}, 0
 FIXED = {
     FieldDescriptor.TYPE_DOUBLE,
     FieldDescriptor.TYPE_FLOAT,
     *(FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_FIXED64),
     *(FieldDescriptor.TYPE_SFIXED32, FieldDescriptor.TYPE_SFIXED64),
 }
+# Fields of bytes that hold a tensor; each other one holds an image. A raw tensor may be one image after its length.
+RAW, NUMBERS = "raw_input_contents", "tensor_content"
+LENGTH_BYTES = 4
 
 
 def max_fields(parts: int) -> int:
@@ -40,30 +43,36 @@ def max_fields(parts: int) -> int:
     return FIELDS_PER_PART * parts + FIELDS_BESIDES
 
 
-def decoded(body: bytes, message: type[M], max_bytes: int, fields: int) -> M:
-    """Decode a message of a type from its bytes, within limits on its bytes and its fields.
+def decoded(body: bytes, message: type[M], max_bytes: int, fields: int, max_image_bytes: int) -> M:
+    """Decode a message of a type from its bytes, within limits on its bytes, its fields and each image.
 
     Nested fields count, too; an element of a list that is not packed is one.
 
     Raises:
-        ImageTooLarge: it has more bytes.
+        ImageTooLarge: it has more bytes, or an image has.
         InvalidParameter: it has more fields or packed numbers, or is no message of the type.
     """
     if len(body) > max_bytes:
         raise ImageTooLarge(f"the request has {len(body)} bytes; at most {max_bytes} are accepted")
     try:
-        _check(body, message.DESCRIPTOR, fields)
+        check(body, len(body), message.DESCRIPTOR, fields, max_image_bytes)
         return message.FromString(body)
     except (DecodeError, IndexError) as err:
         raise InvalidParameter(f"the request is no {message.DESCRIPTOR.full_name}") from err
 
 
-def _check(body: bytes, descriptor: Any, fields: int) -> None:
-    """Raise InvalidParameter where decoding costs too much, DecodeError or IndexError where it is bound to fail."""
-    open_messages = [(0, len(body), _nested(descriptor))]
+def check(body: bytes | memoryview, size: int, descriptor: Any, fields: int, max_image_bytes: int) -> None:
+    """Check a message of a size, or what has come of it, before it is decoded.
+
+    Raises:
+        ImageTooLarge: an image has more bytes.
+        InvalidParameter: it would cost too much.
+        DecodeError, IndexError: it is no message of the type, or its end has not come.
+    """
+    open_messages = [(0, size, _kinds(descriptor))]
     count = varint_bytes = 0
     while open_messages:
-        at, end, nested = open_messages.pop()
+        at, end, kinds = open_messages.pop()
         while at < end:
             count += 1
             if count > fields:
@@ -77,15 +86,17 @@ def _check(body: bytes, descriptor: Any, fields: int) -> None:
             elif kind == LENGTH:
                 length, at = _varint(body, at)
                 start, at = at, at + length
-                inner = nested.get(tag >> 3)
-                if at <= end and inner is not None:
+                inner = kinds.get(tag >> 3)
+                if isinstance(inner, str):
+                    _check_image(body, start, length, inner, max_image_bytes)
+                elif inner == PACKED:
+                    varint_bytes += length
+                elif inner is not None and at <= end:
                     # What follows is read when the message inside has been.
-                    open_messages.append((at, end, nested))
-                    at, end, nested = start, at, _nested(inner)
+                    open_messages.append((at, end, kinds))
+                    at, end, kinds = start, at, _kinds(inner)
                     if len(open_messages) > MOST_DEPTH:
                         raise DecodeError("too deep")
-                elif tag >> 3 in nested:
-                    varint_bytes += length
             else:
                 raise DecodeError("a group")
             if at > end:
@@ -98,12 +109,26 @@ def _check(body: bytes, descriptor: Any, fields: int) -> None:
 
 
 @cache
-def _nested(descriptor: Any) -> dict[int, Any]:
-    """Map the numbers of a message's fields to their message types, and of packed integers to None."""
-    return {field.number: field.message_type for field in descriptor.fields if field.type not in KEPT | FIXED}
+def _kinds(descriptor: Any) -> dict[int, Any]:
+    """Map the numbers of a message's fields: to their type, `PACKED` for integers, of bytes to their names."""
+    nested = (field for field in descriptor.fields if field.type not in KEPT | FIXED)
+    found = {field.number: field.message_type or PACKED for field in nested}
+    images = (field for field in descriptor.fields if field.type == field.TYPE_BYTES and field.name != NUMBERS)
+    return found | {field.number: field.name for field in images}
 
 
-def _varint(body: bytes, at: int) -> tuple[int, int]:
+def _check_image(body: bytes | memoryview, start: int, length: int, name: str, most: int) -> None:
+    """Raise ImageTooLarge if a field of bytes is an image with more than `most` bytes."""
+    if name == RAW:
+        # Of pixels the first four bytes are not the number of those that follow.
+        length -= LENGTH_BYTES
+        if int.from_bytes(body[start : start + LENGTH_BYTES], "little") != length:
+            return
+    if length > most:
+        raise ImageTooLarge(f"an image has {length} bytes; at most {most} are accepted (transformer.max_image_bytes)")
+
+
+def _varint(body: bytes | memoryview, at: int) -> tuple[int, int]:
     """Read a number; return it and the position behind it."""
     if (value := body[at]) < 128:
         return value, at + 1

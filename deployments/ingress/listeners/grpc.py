@@ -7,6 +7,7 @@ third of the time in which the interpreter computes.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -37,11 +38,23 @@ class GrpcListener:
     """
 
     def __init__(
-        self, server: GrpcServer, most_bytes: Callable[[], int], services: Sequence[ServiceDescriptor]
+        self,
+        server: GrpcServer,
+        most_bytes: Callable[[], int],
+        services: Sequence[ServiceDescriptor],
+        max_image_bytes: int = sys.maxsize,
     ) -> None:
-        """Set what answers calls, the most bytes of a request's images, which may change, and what is served."""
+        """Create a listener.
+
+        Args:
+            server: answers calls.
+            most_bytes: returns the most bytes of a request's images, which may change.
+            services: those that are served.
+            max_image_bytes: the most bytes of an image.
+        """
         self._server, self._most_bytes, self.services = server, lambda: most_bytes() + BESIDES, services
         self._methods = {f"/{service.full_name}/{each.name}": each for service in services for each in service.methods}
+        self._max_image_bytes = max_image_bytes
         self._listening: asyncio.Server | None = None
         self._connections: set[GrpcConnection] = set()
 
@@ -49,6 +62,10 @@ class GrpcListener:
     def in_flight(self) -> int:
         """The number of calls that are not answered yet."""
         return sum(each.call is not None for each in self._connections)
+
+    def _check(self, call: GrpcCall) -> None:
+        if (method := self._methods.get(call.path)) is not None:
+            call.check_beginning(method.input_type, self._max_image_bytes)
 
     async def _answer(self, call: GrpcCall) -> Message | None:
         """Answer a call; None where the call's status names the error."""
@@ -71,7 +88,9 @@ class GrpcListener:
         """Listen on a socket."""
         loop = asyncio.get_running_loop()
         self._listening = await loop.create_unix_server(
-            lambda: GrpcConnection(self._answer, self._most_bytes, self._connections), path, backlog=BACKLOG
+            lambda: GrpcConnection(self._answer, self._most_bytes, self._check, self._connections),
+            path,
+            backlog=BACKLOG,
         )
 
     async def close(self) -> None:

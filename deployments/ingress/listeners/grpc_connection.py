@@ -16,6 +16,8 @@ from deployments.ingress.listeners.grpc_call import GrpcCall, Metadata
 logger = logging.getLogger("ray.serve")
 
 Answer = Callable[[GrpcCall], Awaitable[Message | None]]
+# Bytes of a message at which it is checked before its end has come, and again at twice as many.
+CHECKED_FROM = 8192
 
 
 class GrpcConnection(asyncio.Protocol):
@@ -25,9 +27,23 @@ class GrpcConnection(asyncio.Protocol):
         call: the one that is under way; None for none.
     """
 
-    def __init__(self, answer: Answer, most_bytes: Callable[[], int], connections: set[GrpcConnection]) -> None:
-        """Set what answers a call, the most bytes of a message, and the set that it is in while it lasts."""
-        self._answer, self._most_bytes, self._connections = answer, most_bytes, connections
+    def __init__(
+        self,
+        answer: Answer,
+        most_bytes: Callable[[], int],
+        check: Callable[[GrpcCall], None],
+        connections: set[GrpcConnection],
+    ) -> None:
+        """Create a connection.
+
+        Args:
+            answer: answers a call.
+            most_bytes: returns the most bytes of a message.
+            check: sets the status of a call whose message is to be refused by what has come of it.
+            connections: the set that it is in while it lasts.
+        """
+        self._answer, self._most_bytes, self._check, self._connections = answer, most_bytes, check, connections
+        self._checks_at = CHECKED_FROM
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
@@ -73,6 +89,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Start the time of the call."""
+        self._checks_at = CHECKED_FROM
         self.call = call = GrpcCall(self._path.decode("latin-1"), self._metadata, self._most_bytes())
         self._deadline = asyncio.get_running_loop().call_later(call.timeout_s, self._expire, call)
 
@@ -83,6 +100,10 @@ class GrpcConnection(asyncio.Protocol):
         call.body += data
         if call.is_too_much:
             call.check()
+        elif len(call.body) >= self._checks_at:
+            self._checks_at = 2 * len(call.body)
+            self._check(call)
+        if call.code is not grpc.StatusCode.OK:
             self._write(call, None)
             self.close()
 

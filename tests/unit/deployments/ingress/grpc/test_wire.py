@@ -8,14 +8,17 @@ from google.protobuf.message import DecodeError
 from deployments.contract.errors import ImageTooLarge, InvalidParameter
 from deployments.ingress.grpc import wire
 from deployments.protocol import feedback_pb2
+from ensemble_seldon import seldon_pb2
 from ensemble_serving.protocol import inference_pb2
 from ensemble_tensorflow_serving import tensorflow_serving_pb2
 from graph.features.feedback.labels import MAX_LABELS
 
-INFER, CLASSIFY, LABEL = (
+INFER, CLASSIFY, PREDICT, LABEL, SELDON = (
     inference_pb2.ModelInferRequest,
     tensorflow_serving_pb2.ClassificationRequest,
+    tensorflow_serving_pb2.PredictRequest,
     feedback_pb2.LabelRequest,
+    seldon_pb2.SeldonMessage,
 )
 FIELDS = wire.max_fields(64)
 
@@ -30,8 +33,8 @@ def field(number, payload):
     return varint(number << 3 | wire.LENGTH) + varint(len(payload)) + payload
 
 
-def decoded(body, message=INFER, max_bytes=2**25, fields=FIELDS):
-    return wire.decoded(body, message, max_bytes, fields)
+def decoded(body, message=INFER, max_bytes=2**25, fields=FIELDS, max_image_bytes=2**20):
+    return wire.decoded(body, message, max_bytes, fields, max_image_bytes)
 
 
 def contents(number, payload):
@@ -77,6 +80,36 @@ def test_what_costs_more_than_its_bytes_is_refused_before_it_is_decoded(body):
 def test_more_bytes_than_a_request_may_have_are_not_looked_at():
     with pytest.raises(ImageTooLarge, match="1025 bytes; at most 1024"):
         decoded(bytes(1025), Undecoded, max_bytes=1024)
+
+
+def single(image):
+    """A raw tensor of one element."""
+    return len(image).to_bytes(4, "little") + image
+
+
+@pytest.mark.parametrize(
+    ("message", "body"),
+    [
+        pytest.param(INFER, contents(8, bytes(1025)), id="typed"),
+        pytest.param(INFER, field(7, single(bytes(1025))), id="raw"),
+        pytest.param(PREDICT, field(2, field(2, field(8, bytes(1025)))), id="a tensor's text"),
+        pytest.param(SELDON, field(4, bytes(1025)), id="binary data"),
+    ],
+)
+def test_an_image_with_more_bytes_than_it_may_have_is_refused_before_it_is_decoded(message, body):
+    class Never:
+        DESCRIPTOR, FromString = message.DESCRIPTOR, Undecoded.FromString
+
+    with pytest.raises(ImageTooLarge, match="1025 bytes; at most 1024"):
+        decoded(body, Never, max_image_bytes=1024)
+    assert decoded(body, message, max_image_bytes=1025) == message.FromString(body)
+
+
+def test_a_tensor_of_pixels_is_no_image():
+    request = INFER(raw_input_contents=[bytes(4096)])
+    assert decoded(request.SerializeToString(), max_image_bytes=1024) == request
+    several = INFER(raw_input_contents=[single(bytes(1000)) * 4])
+    assert decoded(several.SerializeToString(), max_image_bytes=1024) == several
 
 
 def test_requests_as_large_as_they_may_be_are_decoded():
