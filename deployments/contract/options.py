@@ -12,7 +12,9 @@ MAX_CLASSES = 100_000
 # The options that add to an answer what it shows besides the most probable class.
 SHOWN = frozenset({"top_k", "members", "timings", "receipt"})
 # The options that do not change predictions. All others enter the key of a cache.
-PRESENTATION = SHOWN | {"timeout_ms", "cache"}
+PRESENTATION = SHOWN | {"timeout_ms", "cache", "priority"}
+# The priority of the lower class, and the greatest number that Triton takes.
+LOWER, MAX_PRIORITY = 2, 2**32 - 1
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,6 +41,19 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ) = None
     timings: Annotated[bool, Meta(description="list where the image's time went")] = False
     receipt: Annotated[bool, Meta(description="list CPU time and bytes of each node")] = False
+    priority: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_PRIORITY,
+            description="0 and 1 for the usual class; from 2 on the lower class, which overload refuses first",
+        ),
+    ] = 0
+
+    @property
+    def is_lower(self) -> bool:
+        """Whether the request is of the lower class, as Triton numbers priorities: 1 is the highest, 0 the default."""
+        return self.priority >= LOWER
 
 
 ENCODER = msgspec.msgpack.Encoder(order="deterministic")

@@ -30,6 +30,9 @@ from deployments.ingress.throughput import ThroughputEstimator
 GRACE_S, YOUNG_S = 5.0, 0.25
 # For how long a client that was refused is taken to want a place, seconds.
 WANTS_S = 2.0
+# The part of the places that all requests may fill before the lower class is refused; that class may fill the least
+# part of them at any time, so that it does not starve.
+MOST_WITH_LOWER, LEAST_OF_LOWER = 2, 16
 
 
 class AdmissionController:
@@ -38,13 +41,14 @@ class AdmissionController:
     Attributes:
         settings: the limits in force.
         images: in flight.
+        lower: those of them that are of the lower class.
         size: their bytes, and those of bodies that are still arriving.
         pixels: what those of them count that are decoded in processes of their own.
     """
 
     def __init__(self, settings: IngressSettings) -> None:
         self.settings = settings
-        self.images = self.size = self.pixels = 0
+        self.images = self.lower = self.size = self.pixels = 0
         self._drain, self._shares, self._refusals = ThroughputEstimator(), Shares(), RejectionPacer()
         # A dictionary keeps their order.
         self._arriving: dict[Upload, None] = {}
@@ -60,21 +64,21 @@ class AdmissionController:
         if not 1 <= images <= most:
             raise InvalidParameter(f"a request holds 1 to {most} images; this one has {images}")
 
-    async def admit(self, by: Caller = ANYONE) -> None:
+    async def admit(self, by: Caller = ANYONE, is_lower: bool = False) -> None:
         """Raise unless one more image would be admitted; called as a request comes, and nothing is counted yet.
 
         Where many are refused, a refusal waits for its turn; if a place becomes free until then, there is none.
 
         Raises:
-            Overloaded: no more is admitted.
+            Overloaded: no more is admitted, or no more of the lower class.
             OverShare: most places are taken, and the caller has its share of them.
         """
         try:
-            self.check(by=by)
+            self.check(by=by, is_lower=is_lower)
         except (Overloaded, OverShare) as err:
             if not await self._refusals.hold(self._drain.pace, err.retry_after_s or 0.0):
                 raise
-            self.check(by=by)
+            self.check(by=by, is_lower=is_lower)
 
     @asynccontextmanager
     async def arriving(self, options: Options = DEFAULT, by: Caller = ANYONE) -> AsyncIterator[Upload]:
@@ -88,7 +92,7 @@ class AdmissionController:
             DeadlineExceeded: it did not arrive in its time.
             SlowBody: it came at less than the least rate.
         """
-        await self.admit(by)
+        await self.admit(by, options.is_lower)
         # A caller may wait long for its answer, but not take long to send the request.
         timeout_s = min(self.timeout_s(options), self.timeout_s(DEFAULT))
         arrival = Upload(self, by, timeout_s, self.settings.min_body_rate)
@@ -131,10 +135,16 @@ class AdmissionController:
         # An image that declares more than the limit by itself is refused by its size, and takes no time.
         most = self.settings.max_in_flight_pixels
         pixels = sum(each.isolated_pixels for each in images if each.isolated_pixels <= most)
-        return self.held(count, size, by, pixels, left_s)
+        return self.held(count, size, by, pixels, left_s, images[0].item.options.is_lower)
 
     def check(
-        self, images: int = 1, size: int = 0, by: Caller = ANYONE, pixels: int = 0, left_s: float = math.inf
+        self,
+        images: int = 1,
+        size: int = 0,
+        by: Caller = ANYONE,
+        pixels: int = 0,
+        left_s: float = math.inf,
+        is_lower: bool = False,
     ) -> None:
         """Raise unless these images and bytes are admitted; nothing is counted yet.
 
@@ -144,6 +154,7 @@ class AdmissionController:
             by: whose they are.
             pixels: see `ImageProbe.isolated_pixels`, of all together.
             left_s: the time in which they are to be answered, seconds.
+            is_lower: whether they are of the lower class, for which fewer places are.
 
         Raises:
             Overloaded: they exceed what is admitted, or what is in flight takes longer than they have left.
@@ -153,6 +164,8 @@ class AdmissionController:
         total = self.images + images
         if total > limits.max_in_flight:
             raise self.refusal(f"{counted}; at most {limits.max_in_flight} are admitted", by)
+        if is_lower:
+            self._check_lower(images, by)
         self.check_size(size, by)
         if 2 * total > limits.max_in_flight and by.client:
             self._check_share(images, by, limits.max_in_flight)
@@ -162,13 +175,23 @@ class AdmissionController:
                 f"images of {self.pixels} pixels wait to be decoded; at most {limits.max_in_flight_pixels} are "
                 f"admitted, not counting JPEGs of up to {PLAIN_PIXELS}"
             )
-        if (pace := self._drain.proven_pace) and 0 < left_s < self.images / pace:
+        # The usual class does not wait for the lower one.
+        ahead = self.images if is_lower else self.images - self.lower
+        if (pace := self._drain.proven_pace) and 0 < left_s < ahead / pace:
             raise self.refusal(f"{counted}, at {pace:.3g} a second; this request has {left_s:.3f} s left")
 
     def check_size(self, size: int, by: Caller = ANYONE) -> None:
         """Raise Overloaded if these bytes more exceed what is admitted, whatever images they are of."""
         if self.size + size > (most := self.settings.max_in_flight_bytes):
             raise self.refusal(f"{self.size} bytes are in flight; at most {most} are admitted", by)
+
+    def _check_lower(self, images: int, by: Caller) -> None:
+        """Raise Overloaded if most places are taken, by whomever, and the lower class has its least part of them."""
+        places = self.settings.max_in_flight
+        is_full = self.images and MOST_WITH_LOWER * (self.images + images) > places
+        if is_full and self.lower + images > max(1, places // LEAST_OF_LOWER):
+            most = places // MOST_WITH_LOWER
+            raise self.refusal(f"{self.images} images are in flight; the lower class is refused beyond {most}", by)
 
     def _check_share(self, images: int, by: Caller, places: int) -> None:
         if self._shares.exceeds(by.client, images, places):
@@ -190,15 +213,21 @@ class AdmissionController:
 
     @contextmanager
     def held(
-        self, images: int, size: int, by: Caller = ANYONE, pixels: int = 0, left_s: float = math.inf
+        self,
+        images: int,
+        size: int,
+        by: Caller = ANYONE,
+        pixels: int = 0,
+        left_s: float = math.inf,
+        is_lower: bool = False,
     ) -> Iterator[None]:
         """Admit images, or raise as `check` does, and count them for as long as the block takes."""
-        self.check(images, size, by, pixels, left_s)
-        self._count(images, size, by, pixels)
+        self.check(images, size, by, pixels, left_s, is_lower)
+        self._count(images, size, by, pixels, is_lower)
         try:
             yield
         finally:
-            self._count(-images, -size, by, -pixels)
+            self._count(-images, -size, by, -pixels, is_lower)
 
     def answered(self, images: int) -> None:
         """Count images in flight that are answered now, for the rate that the wait of others is predicted by."""
@@ -207,9 +236,10 @@ class AdmissionController:
         # All batches may end at about the same time.
         self._drain.left(images, self.images >= max(2, passing // 4))
 
-    def _count(self, images: int, size: int, by: Caller, pixels: int) -> None:
+    def _count(self, images: int, size: int, by: Caller, pixels: int, is_lower: bool) -> None:
         self._shares.add(by.client, images)
         self.images += images
+        self.lower += images if is_lower else 0
         self.size += size
         self.pixels += pixels
 

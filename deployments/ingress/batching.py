@@ -49,8 +49,10 @@ class Batching:
 
     def leaves_at(self, waiting: int) -> float | None:
         """Return the time at which a batch leaves if nothing else happens, by the clock; None if no batch leaves."""
+        if not waiting:
+            return None
         settings = self._settings()
-        if not waiting or self.in_flight >= settings.max_concurrent_batches:
+        if self.in_flight >= settings.max_concurrent_batches:
             return None
         now = self._clock()
         if waiting >= settings.max_batch_size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
@@ -10,12 +11,15 @@ import msgspec
 from msgspec.structs import replace
 
 from deployments.contract.errors import InvalidParameter
-from deployments.contract.options import Options
+from deployments.contract.options import LOWER, Options
 
 NAMES = frozenset(Options.__struct_fields__)
 HEADER = "ensemble-options"
-# Triton's names for parameters of a request.
-TIMEOUT, PRIORITY = "timeout", "priority"
+# Triton's name for the parameter of a request's deadline.
+TIMEOUT = "timeout"
+# Of the header `Priority`: work in the background. Browsers set the urgencies above it by themselves.
+# https://www.rfc-editor.org/rfc/rfc9218#section-4.1
+BACKGROUND = re.compile(r"(?:^|,)\s*u=7\s*(?:[,;]|$)")
 # Characters of a value of the caller's that an error quotes.
 MOST_QUOTED = 40
 
@@ -36,7 +40,7 @@ def from_query(query: Mapping[str, str]) -> Options:
 def from_parameters(parameters: Mapping[str, Any]) -> Options:
     """Read the options among the parameters of the Open Inference Protocol; ignore others, such as a client's own.
 
-    Of Triton's own, `timeout` is the deadline in microseconds, and `priority` may only be the default, 0.
+    Of Triton's own, `timeout` is the deadline in microseconds, and `priority` has the same meaning as there.
 
     Raises:
         InvalidParameter: one is of the wrong type or out of bounds.
@@ -46,8 +50,6 @@ def from_parameters(parameters: Mapping[str, Any]) -> Options:
         if type(timeout) is not int:
             raise InvalidParameter(f"{TIMEOUT} is a number of microseconds; timeout_ms has milliseconds")
         known.setdefault("timeout_ms", -(-timeout // 1000))
-    if parameters.get(PRIORITY):
-        raise InvalidParameter(f"every request has the same priority here; leave {PRIORITY} out, or send 0")
     return _convert(known)
 
 
@@ -66,7 +68,8 @@ def with_headers(options: Options, headers: Mapping[str, str]) -> Options:
     """Add the options of a request's headers.
 
     `Ensemble-Options` has options as a query has them, `top_k=3&members=true`, for clients that can't change the path;
-    and `Cache-Control` what is asked of a cache, `no-store` or `no-cache`.
+    `Cache-Control` what is asked of a cache, `no-store` or `no-cache`; and `Priority: u=7` is the lower class for a
+    request that has no priority otherwise.
 
     Raises:
         InvalidParameter: one is unknown, of the wrong type or out of bounds.
@@ -74,6 +77,8 @@ def with_headers(options: Options, headers: Mapping[str, str]) -> Options:
     if (given := headers.get(HEADER)) is not None:
         named = from_query(dict(parse_qsl(given, keep_blank_values=True)))
         options = replace(options, **{n: v for n in NAMES if (v := getattr(named, n)) != getattr(DEFAULT, n)})
+    if not options.priority and BACKGROUND.search(headers.get("priority", "")):
+        options = replace(options, priority=LOWER)
     control = headers.get("cache-control")
     if control is None:
         return options

@@ -36,6 +36,9 @@ Deliver = Callable[[Sequence[int], Sequence[R]], None]
 # A request may hold 64 images, and one that comes a moment later shall not wait for all of them. So the images beyond
 # its first batch take their turns as if they came one batch after the other.
 BATCHES_APART_NS = 200_000_000
+# While the usual class sends, an image of the lower class leaves alone: when no image of the usual class is there, or
+# when so many have come since the last one. A client that has sent is expected to send again for so many seconds.
+USUAL_PER_LOWER, SENDS_S = 16, 1.0
 AnswerOrError = Answer | EnsembleError
 
 
@@ -69,6 +72,8 @@ class Batcher(Generic[T, R]):
         self._outcomes: deque[tuple[asyncio.Future[R], Callable[[asyncio.Future[R]], None]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._leaves_at = 0.0
+        # Called when no more batches leave for now.
+        self.then: Callable[[], None] = lambda: None
 
     @property
     def waiting(self) -> int:
@@ -83,7 +88,7 @@ class Batcher(Generic[T, R]):
         future.add_done_callback(lambda done: self._pending.pop(done, None))
         self.batching.arrived(len(self._pending))
         if len(self._pending) >= self._settings().max_batch_size:
-            self._dispatch()
+            self.dispatch()
         else:
             self._set_timer()
         return future
@@ -99,9 +104,10 @@ class Batcher(Generic[T, R]):
         if leaves_at is not None:
             self._leaves_at = leaves_at
             delay = leaves_at - time.monotonic()
-            self._timer = asyncio.get_running_loop().call_later(delay if delay > TICK_S else 0, self._dispatch)
+            self._timer = asyncio.get_running_loop().call_later(delay if delay > TICK_S else 0, self.dispatch)
 
-    def _dispatch(self) -> None:
+    def dispatch(self) -> None:
+        """Let the batches leave that may leave now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -114,11 +120,12 @@ class Batcher(Generic[T, R]):
             task = asyncio.get_running_loop().create_task(self._process(batch), context=Context())
             self._running.add(task)
             task.add_done_callback(partial(self._finished, len(batch), self.batching.left(len(batch))))
+        self.then()
 
     def _finished(self, images: int, left: float, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         self.batching.ended(images, left)
-        self._dispatch()
+        self.dispatch()
 
     def _cut(self) -> dict[asyncio.Future[R], T]:
         batch: dict[asyncio.Future[R], T] = {}
@@ -206,12 +213,15 @@ class Queue:
             probe: reads what an image declares.
             knows: returns whether an image is answered from memory; None where nothing is remembered.
         """
-        self._settings, self._probe, self._knows = settings, probe, knows
+        self._execute, self._settings, self._probe, self._knows = execute, settings, probe, knows
         # Large images that are decoded apart go alone, by their size: the others of a batch would wait for the last.
-        self._batchers = self._plain, self._isolated, self._known = tuple(
-            Batcher[Queued, AnswerOrError](execute, attrgetter("size"), settings, attrgetter("turn_ns"))
-            for _ in range(3)
+        self._batchers = self._plain, self._isolated, self._known, self._lower = tuple(
+            Batcher[Queued, AnswerOrError](run, attrgetter("size"), limits, attrgetter("turn_ns"))
+            for run, limits in (*[(execute, settings)] * 3, (self._execute_lower, self._lower_limits))
         )
+        self._plain.then = self._isolated.then = self._lower.dispatch
+        # When an image of the usual class came last, seconds, and how many since an image of the lower class left.
+        self._came, self._since_lower = float("-inf"), 0
 
     @property
     def waiting(self) -> int:
@@ -241,5 +251,22 @@ class Queue:
         """Add an image; the future is its outcome. Cancelling it takes an image that waits out of its batch."""
         if self._knows is not None and self._knows(queued.image, queued.item):
             return self._known.submit(queued)
+        if queued.item.options.is_lower:
+            return self._lower.submit(queued)
+        self._came, self._since_lower = time.monotonic(), self._since_lower + 1
         is_plain = queued.item.probe is not None and queued.item.probe.is_plain
         return (self._plain if is_plain else self._isolated).submit(queued)
+
+    def _lower_limits(self) -> IngressSettings:
+        """Return the limits of the lower class, which takes what the usual class leaves, and a small share at least."""
+        settings = self._settings()
+        if time.monotonic() >= self._came + SENDS_S:
+            return settings
+        usual = (self._plain, self._isolated)
+        is_idle = not any(each.waiting or each.batching.in_flight for each in usual)
+        slots = 1 if is_idle or self._since_lower >= USUAL_PER_LOWER else 0
+        return settings.model_copy(update={"max_batch_size": 1, "max_concurrent_batches": slots})
+
+    async def _execute_lower(self, batch: Sequence[Queued], deliver: Deliver[AnswerOrError]) -> None:
+        self._since_lower = 0
+        await self._execute(batch, deliver)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -31,7 +31,7 @@ class IngressSettings(Schema):
     )
     max_concurrent_batches: int = Field(2, ge=1, le=1024, description="batches in the graph at a time")
     max_in_flight: int = Field(
-        256, ge=1, le=100_000, description="images admitted and not answered; one more is refused with 503"
+        256, ge=1, le=100_000, description="images admitted and not answered; one more is refused"
     )
     max_in_flight_bytes: int = Field(
         256 * MIB, ge=1024, le=1024 * 1024 * MIB, description="size of these images and of arriving bodies, bytes"
@@ -46,6 +46,10 @@ class IngressSettings(Schema):
         512, ge=1, le=100_000, description="requests whose bodies are arriving; at the limit the oldest is refused"
     )
     min_body_rate: int = Field(1024, ge=1, le=MIB, description="lowest rate of a body after 5 s, bytes per second")
+    overload_status: Literal[503, 429] = Field(
+        503,
+        description="HTTP status of a refusal at these limits; some load balancers exclude a server after several 503s",
+    )
     retry_after_s: int = Field(1, ge=1, le=3600, description="shortest Retry-After of a refusal, seconds")
     fair_by: FairBy = Field(
         "key", description="what shares the in-flight limit when most of it is used: API keys, addresses or nobody"

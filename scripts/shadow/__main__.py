@@ -33,7 +33,7 @@ from scripts.flags import described
 from scripts.results import add_files, check_files, write_files
 from scripts.shadow.verdict import verdict
 
-NOT_FOUND, OVERLOADED = 404, 503
+NOT_FOUND, OVERLOADED = 404, (429, 503)
 # Requests in flight.
 AT_ONCE = 4
 # Labels in a request, and how long a shadow may take for the images that it has.
@@ -168,7 +168,7 @@ async def send(server: Transport, dataset: Dataset, connections: int) -> None:
         response = await server.send(Request("/classify", image[0], (("x-request-id", request),)))
         if response.ok:
             labels.append({"request_id": request, "label": image[1]})
-        elif response.status == OVERLOADED:
+        elif response.status in OVERLOADED:
             refused += 1
         else:
             raise ScriptError(f"the server answered an image with {response.status}: {response.body[:200]!r}")
@@ -178,7 +178,7 @@ async def send(server: Transport, dataset: Dataset, connections: int) -> None:
     await for_each(dataset.read(), one, connections, len(dataset))
     await send_labels(server, labels)
     if refused:
-        print(f"{refused:,} of {len(dataset):,} images were refused ({OVERLOADED}) and left out; lower --connections")
+        print(f"{refused:,} of {len(dataset):,} images were refused and left out; lower --connections")
     give_up = time.monotonic() + SETTLED_S
     before, now = None, await stats(server)
     while now != before and time.monotonic() < give_up:

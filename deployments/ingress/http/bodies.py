@@ -13,8 +13,10 @@ from starlette.requests import Request
 
 from deployments.contract.caller import Caller
 from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidParameter, UnsupportedMediaType
+from deployments.contract.options import Options
 from deployments.ingress.admission import AdmissionController, Upload
 from deployments.ingress.http.encodings import decoded
+from deployments.ingress.options import DEFAULT
 from deployments.ingress.settings import IngressSettings
 
 # Many clients send "application/octet-stream" for a file of unknown type, and curl declares every body a form.
@@ -141,6 +143,7 @@ async def document(
     limit: Limit | None = None,
     is_json: bool = True,
     image: Limit | None = None,
+    asked: Options = DEFAULT,
 ) -> tuple[bytes, float]:
     """Admit a request, and read its whole body, a JSON document; also when it began to arrive, as `Upload` has it.
 
@@ -154,6 +157,7 @@ async def document(
         limit: its limit; default: that of any body.
         is_json: whether elements are counted.
         image: the limit of each image, if the JSON has images in base64.
+        asked: the options of the request's headers, which are known before its body.
 
     Raises:
         EnsembleError: as `AdmissionController.arriving` and `body`.
@@ -162,7 +166,7 @@ async def document(
     """
     settings, chunks, elements, text = capacity.settings, [], 0, 0
     limit = limit or of_request(settings)
-    async with capacity.arriving(by=by) as arrival:
+    async with capacity.arriving(asked, by) as arrival:
         _check_declared_length(request, limit)
         async for chunk in bounded(request, limit, arrival):
             if is_json:
@@ -193,8 +197,8 @@ def check_elements(chunk: bytes, most: int, before: int = 0) -> int:
 
 
 def check_text(chunk: bytes, image: Limit, before: int = 0) -> int:
-    """Count the bytes since a JSON document's last quotation mark; raises ImageTooLarge if no image is as long."""
-    text = len(chunk) - 1 - end if (end := chunk.rfind(b'"')) >= 0 else before + len(chunk)
+    """Count the bytes since a JSON document's last text or element; raise ImageTooLarge if no image is as long."""
+    text = len(chunk) - 1 - end if (end := max(map(chunk.rfind, (b'"', b",")))) >= 0 else before + len(chunk)
     if text > image.most * 4 // 3 + 4:
         raise image.error("an image has more bytes")
     return text

@@ -12,7 +12,14 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 
 from deployments.contract.caller import caller, check_once
-from deployments.contract.errors import INTERNAL_HINT, EnsembleError, MethodNotAllowed, NotFound
+from deployments.contract.errors import (
+    INTERNAL_HINT,
+    EnsembleError,
+    MethodNotAllowed,
+    NotFound,
+    Overloaded,
+    TooManyRequests,
+)
 from deployments.contract.hosts import HOST_SETTING, LOOPBACK, RAY_METRICS_SETTING
 from deployments.doors import absent_at
 from deployments.ingress.error_style import ErrorStyle
@@ -139,6 +146,8 @@ class HttpServer:
 
     def _error(self, error: EnsembleError, style: ErrorStyle) -> Response:
         """Make the answer to a failed request."""
+        if isinstance(error, Overloaded) and self._ingress.settings.overload_status == TooManyRequests.http_status:
+            error = TooManyRequests(error.message, retry_after_s=error.retry_after_s)
         response = plain(style.tell(error), style.status(error))
         response.headers.update(error.headers)
         if error.retry:

@@ -126,7 +126,8 @@ class OpenInferenceHttp:
         image = bodies.of_image(settings, self._service.max_image_bytes) if tensors.has_images(model) else None
         limit = image if tensors.is_whole(header) else None
         # Of binary tensors only the JSON before them has elements.
-        body, began = await bodies.document(request, self._ingress.capacity, call.caller, limit, header is None, image)
+        by_headers, capacity = options.with_headers(options.DEFAULT, request.headers), self._ingress.capacity
+        body, began = await bodies.document(request, capacity, call.caller, limit, header is None, image, by_headers)
         asked = tensors.read(model, body, header, settings, store)
         inferred = await model.infer(
             asked.tensor,

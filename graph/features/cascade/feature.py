@@ -55,10 +55,10 @@ class AuditMetrics:
         report_periodically(report, "audit metrics")
 
 
-def follow_load(load: LoadState) -> None:
-    """Report whether the thresholds for load are in force."""
+def follow_load(loads: Sequence[LoadState]) -> None:
+    """Report whether the thresholds for load are in force, for a class at least."""
     gauge = TaggedGauge("ensemble_cascade_under_load", "1 while the thresholds for load are in force, else 0.")
-    report_periodically(lambda: gauge.set(float(load.is_on)), "load metrics")
+    report_periodically(lambda: gauge.set(float(any(load.is_on for load in loads))), "load metrics")
 
 
 class ExitStats(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -125,8 +125,8 @@ class Cascading(Feature):
 
     def asker(self, members: Mapping[str, Member], combiner: Node[Any, Any], combined: bool) -> Node[Any, Any]:
         """Make the cascade."""
-        load = self._load_state()
-        return Cascade(members, combiner, self._asking, self._settings, self._audit, load, combined=combined)
+        loads = self._load_states()
+        return Cascade(members, combiner, self._asking, self._settings, self._audit, loads, combined=combined)
 
     def _audited(self) -> Audit | None:
         audited = self._settings.audit
@@ -138,9 +138,9 @@ class Cascading(Feature):
         metrics.follow(audit)
         return audit
 
-    def _load_state(self) -> LoadState | None:
+    def _load_states(self) -> Sequence[LoadState]:
         if self._asking.under_load is None:
-            return None
-        state = LoadState(self._asking.under_load)
-        follow_load(state)
-        return state
+            return ()
+        states = LoadState(self._asking.under_load), LoadState(self._asking.under_load)
+        follow_load(states)
+        return states

@@ -147,14 +147,17 @@ class Cascade(Flow):
         asking: QuorumSettings,
         settings: CascadeSettings,
         audit: Audit | None = None,
-        load: LoadState | None = None,
+        loads: Sequence[LoadState] = (),
         *,
         combined: bool = True,
     ) -> None:
-        """Set what is asked and how, and whether combined predictions are returned or those of each member."""
+        """Set what is asked and how, and whether combined predictions are returned or those of each member.
+
+        `loads` has the load of the usual class and of the lower one, if there are thresholds for load.
+        """
         self._members = Members({name: members[name] for name in settings.order}, asking)
         self._exit_at: Sequence[float] = settings.exit_at if audit is None else audit.exit_at
-        self._audit, self._audits, self._load = audit, Background(), load
+        self._audit, self._audits, self._loads = audit, Background(), loads
         self._combiner, self._returns_combined = combiner, combined
         self._audit_s = (asking.patience_ms or PATIENCE_MS) / 1000
 
@@ -193,12 +196,14 @@ class Cascade(Flow):
 
     def _thresholds(self, batch: Batch[PixelSets]) -> tuple[Sequence[float], list[bool]]:
         """Return the thresholds in force, and which images every member is to be asked about."""
-        if self._load is None:
+        if not self._loads:
             return self._exit_at, [item.options.quality == "full" for item in batch.items]
-        self._load.see(batch)
+        # The queue mixes the classes only where images are cached, and those wait for nothing.
+        load = self._loads[all(item.options.is_lower for item in batch.items)]
+        load.see(batch)
         # Read anew for each batch: an audit may raise the usual ones.
-        exit_at = self._load.exit_at if self._load.is_on else self._exit_at
-        return exit_at, [self._load.grants(item) for item in batch.items]
+        exit_at = load.exit_at if load.is_on else self._exit_at
+        return exit_at, [load.grants(item) for item in batch.items]
 
     async def _ask(self, member: MemberClient, batch: Batch[PixelSets], turns: int) -> tuple[bool, MemberOutcome]:
         """Ask a member, unless it is late; tell whether it was asked, and return its answer."""
@@ -237,7 +242,7 @@ class Cascade(Flow):
         drawn = audit.draw(list(exits))
         if not drawn:
             return
-        is_loaded = self._load is not None and self._load.is_on
+        is_loaded = any(load.is_on for load in self._loads)
         if self._audits.is_busy or is_loaded or any(member.breaker.is_open for member in self._members.clients):
             audit.drop(number, len(drawn))
             return

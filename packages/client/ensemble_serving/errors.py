@@ -142,6 +142,10 @@ class Overloaded(EnsembleError, code="overloaded", http_status=503, grpc_status=
     """The limit of images or pixels in flight, or of arriving requests, is reached."""
 
 
+class TooManyRequests(Overloaded, http_status=429):
+    """As `Overloaded`, with the status that no load balancer takes for a failing server."""
+
+
 class NotReady(EnsembleError, code="not_ready", http_status=503, grpc_status="UNAVAILABLE", retry=True):
     """A member has not answered since the start, or the application is not running."""
 

@@ -111,10 +111,11 @@ def routes(service: Service) -> Routes:
     ingress, graph = service.ingress, Graph(service)
 
     async def predict(request: Request, call: Call) -> Response:
-        body, began = await bodies.document(request, ingress.capacity, call.caller)
+        asked = options.with_headers(options.DEFAULT, request.headers)
+        image = bodies.of_image(ingress.settings, service.max_image_bytes)
+        body, began = await bodies.document(request, ingress.capacity, call.caller, image=image, asked=asked)
         message = bodies.parsed(body, SeldonMessage)
         images = _images(graph, message)
-        asked = options.with_headers(options.DEFAULT, request.headers)
         predicted = await graph.predict(images, message.meta.puid, asked, call, began)
         return plain(msgspec.to_builtins(_answer(predicted, message.data)))
 

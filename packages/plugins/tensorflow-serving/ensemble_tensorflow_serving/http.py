@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from deployments.contract.errors import InvalidParameter, NotFound
+from deployments.contract.options import Options
 from deployments.ingress import options
 from deployments.ingress.error_style import ErrorStyle, ProtocolError
 from deployments.ingress.http import bodies
@@ -104,7 +105,8 @@ class TensorFlowServingHttp:
         return plain({"model_spec": spec, "metadata": {"signature_def": self._servable.signatures()}})
 
     async def _predict(self, request: Request, call: Call) -> Response:
-        fields, began = await self._body(request, call)
+        asked = options.with_headers(options.DEFAULT, request.headers)
+        fields, began = await self._body(request, call, asked)
         by_row = "instances" in fields
         if by_row == ("inputs" in fields):
             raise InvalidParameter("the request needs either 'instances', images by row, or 'inputs', by column")
@@ -114,7 +116,6 @@ class TensorFlowServingHttp:
             if isinstance(fields["inputs"], dict):
                 fields["inputs"] = _only(fields["inputs"])
             images = [_decoded(value) for value in self._listed(fields, "inputs")]
-        asked = options.with_headers(options.DEFAULT, request.headers)
         inferred = await self._servable.predict(images, self._servable.outputs, asked, call, began)
         columns = {tensor.name: _rows(tensor) for tensor in inferred.outputs}
         if not by_row:
@@ -123,20 +124,21 @@ class TensorFlowServingHttp:
         return aged(plain({"predictions": predictions}), inferred.answers)
 
     async def _classify(self, request: Request, call: Call) -> Response:
-        fields, began = await self._body(request, call)
+        asked = options.with_headers(options.DEFAULT, request.headers)
+        fields, began = await self._body(request, call, asked)
         context, examples = fields.get("context", {}), self._listed(fields, "examples")
         if not all(isinstance(example, dict) for example in (context, *examples)):
             raise InvalidParameter(f"'context' and each of 'examples' must be an object with the feature {INPUT!r}")
         # The context's image is decoded once, and is one object in every example that has none of its own.
         shared = _decoded(_only(context)) if context else None
         images = [_decoded(_only(example)) if example or shared is None else shared for example in examples]
-        asked = options.with_headers(options.DEFAULT, request.headers)
         return plain({"results": await self._servable.classify(images, asked, call, began)})
 
-    async def _body(self, request: Request, call: Call) -> tuple[dict[str, Any], float]:
+    async def _body(self, request: Request, call: Call, asked: Options) -> tuple[dict[str, Any], float]:
         """Read the request's fields, and the time at which it began to arrive."""
         image = bodies.of_image(self._ingress.settings, self._max_image_bytes)
-        body, began = await bodies.document(request, self._ingress.capacity, call.caller, image=image)
+        capacity = self._ingress.capacity
+        body, began = await bodies.document(request, capacity, call.caller, image=image, asked=asked)
         fields = bodies.parsed(body, dict[str, Any])
         signature = fields.get("signature_name", "")
         if not isinstance(signature, str):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.contract.errors import InvalidParameter
-from deployments.contract.options import Options
+from deployments.contract.options import Options, prediction_options
 from deployments.ingress.options import NAMES, from_keywords, from_parameters, from_query, with_headers
 
 
@@ -27,7 +27,7 @@ def test_text_becomes_what_it_says():
         ({"timeout_ms": "100000000"}, "timeout_ms: expected `int` <= 3600000"),
         (
             {"topk": "1"},
-            r"no parameter 'topk'; there are \['cache', 'members', 'quality', 'receipt', 'timeout_ms', 'timings', 'top",
+            r"no parameter 'topk'; there are \['cache', 'members', 'priority', 'quality', 'receipt', 'timeout_ms', 'ti",
         ),
     ],
 )
@@ -87,10 +87,19 @@ def test_a_header_has_the_options_of_a_query():
             with_headers(given, {"ensemble-options": wrong})
 
 
-def test_of_tritons_parameters_a_timeout_is_a_deadline_and_a_priority_is_refused():
+def test_a_timeout_and_a_priority_are_as_tritons():
     assert from_parameters({"timeout": 1500, "priority": 0}) == Options(timeout_ms=2)
     assert from_parameters({"timeout": 1500, "timeout_ms": 70}) == Options(timeout_ms=70)
     assert from_parameters({"timeout": 0}) == Options()
-    for wrong in ({"timeout": "1500"}, {"timeout": True}, {"timeout": -1}, {"priority": 1}):
+    assert [from_parameters({"priority": each}).is_lower for each in (0, 1, 2, 9)] == [False, False, True, True]
+    for wrong in ({"timeout": "1500"}, {"timeout": True}, {"timeout": -1}, {"priority": -1}, {"priority": 2**70}):
         with pytest.raises(InvalidParameter):
             from_parameters(wrong)
+
+
+@pytest.mark.parametrize(("value", "is_lower"), [("u=7", True), ("i, u=7", True), ("u=4, i", False), ("u=77", False)])
+def test_a_header_names_work_in_the_background(value, is_lower):
+    assert with_headers(Options(), {"priority": value}).is_lower == is_lower
+    assert not with_headers(Options(priority=1), {"priority": value}).is_lower
+    # What changes no prediction is no part of a cache's key.
+    assert not prediction_options(with_headers(Options(), {"priority": value}))

@@ -8,7 +8,7 @@ import pytest
 from deployments.combiner import Combiner, CombinerSettings
 from deployments.contract.batch import Work
 from deployments.contract.errors import InferenceFailed, InvalidImage
-from deployments.contract.item import Item
+from deployments.contract.item import Item, Note, Step
 from deployments.contract.options import Options
 from graph.features.cascade.audit import Audit
 from graph.features.cascade.feature import AuditMetrics
@@ -271,7 +271,10 @@ async def test_under_load_lower_thresholds_hold_and_what_they_shortened_says_so(
     load = LoadState(UnderLoadSettings(exit_at=(0.58,)))
     settings = EnsembleSettings(cascade={"order": ["a", "b"], "exit_at": [0.9]})
     combiner = Combiner(CombinerSettings(), {"a": 1.0, "b": 1.0})
-    flow = Cascade({"a": Member(a, "small"), "b": Member(b, "small")}, combiner, settings, settings.cascade, load=load)
+    loads = load, LoadState(UnderLoadSettings(exit_at=(0.58,)))
+    flow = Cascade(
+        {"a": Member(a, "small"), "b": Member(b, "small")}, combiner, settings, settings.cascade, loads=loads
+    )
     assert [item.note(CascadeNote).load_shed for item in (await flow(pixels(1, 2, 3))).items] == [False] * 3
     load.is_on = True
     answer = await flow(pixels(1, 2, 3))
@@ -280,10 +283,24 @@ async def test_under_load_lower_thresholds_hold_and_what_they_shortened_says_so(
     np.testing.assert_allclose(answer.payload[1], UNSURE)
 
 
+async def test_the_lower_class_gets_the_lower_thresholds_first():
+    settings = EnsembleSettings(
+        cascade={"order": ["a", "b"], "exit_at": [0.9]}, under_load={"exit_at": [0.5], "from_queue_ms": 100}
+    )
+    members = {"a": Member(Says("a", {1: UNSURE}), "small"), "b": Member(Says("b", {1: OTHER}), "small")}
+    loads = [LoadState(settings.under_load) for _ in range(2)]
+    flow = Cascade(members, Combiner(CombinerSettings(), {"a": 1.0, "b": 1.0}), settings, settings.cascade, loads=loads)
+    # The lower class has waited for 200 ms, and the usual one for nothing.
+    for priority, waited_ns, expected in ((0, 0, ("a", "b")), (2, 2 * 10**8, ("a",)), (0, 0, ("a", "b"))):
+        step = Step(Note("decode", 10**9 + waited_ns, 0, {}, ("", 0)))
+        item = Item(options=Options(priority=priority), queued_ns=10**9, steps=(step,))
+        assert asked(await flow(pixels(1, items=[item]))) == [expected]
+
+
 async def test_under_load_a_refused_wish_for_every_member_is_called_eased():
     load = LoadState(UnderLoadSettings(exit_at=(0.58,), full_share=0.0))
     flow, _ = audited(Says("a", {1: SURE}), Says("b", {1: SURE}))
-    flow._load, load.is_on = load, True
+    flow._loads, load.is_on = (load, load), True
     full = Item(options=Options(quality="full"))
     answer = await flow(pixels(1, 1, items=[full, Item()]))
     assert asked(answer) == [("a",), ("a",)]
@@ -293,7 +310,7 @@ async def test_under_load_a_refused_wish_for_every_member_is_called_eased():
 async def test_under_load_nothing_is_audited():
     load = LoadState(UnderLoadSettings(exit_at=(0.5,)))
     flow, results = audited(Says("a", {1: SURE}), Says("b", {1: SURE}))
-    flow._load, load.is_on = load, True
+    flow._loads, load.is_on = (load, load), True
     await flow(pixels(1))
     assert results == {("a", "dropped"): 1}
 
