@@ -12,9 +12,12 @@ import yaml
 from pydantic import BaseModel
 from ray.serve.schema import HTTPOptionsSchema, gRPCOptionsSchema
 
-from deployments.contract.errors import ConfigurationError
+from deployments.contract.batch import Batch
+from deployments.contract.caller import ANYONE, Caller
+from deployments.contract.errors import ConfigurationError, Overloaded
 from deployments.contract.item import Item
 from deployments.contract.member import MemberConfig
+from deployments.contract.options import Options
 from deployments.contract.rollout import ShadowSettings
 from deployments.doors import MEMBERS, find_class, names
 from deployments.ingress.listeners.slot import APPLICATION, FUNCTIONS
@@ -24,6 +27,8 @@ from graph import rules
 from graph.app import build
 from graph.config import EnsembleConfig, parse
 from graph.features.cache.stores import open_store
+from graph.features.cascade.flow import LoadState
+from graph.pipeline.member_client import Member, Members
 from graph.placement import pinning
 from graph.sections import LoadingSettings
 from graph.signature import resolve_signatures
@@ -36,6 +41,7 @@ from tests import pictures
 from tests.conftest import ROOT
 from tests.networks import brightness, constant, one_hot, store
 from tests.replica import served
+from tests.unit.graph.features.cascade.test_load import waited
 from tests.unit.graph.test_config import CONFIGS
 
 INLINE = {name: {"placement": "inline"} for name in ("transformer", "combiner", "labeler")}
@@ -94,6 +100,51 @@ async def form(client):
         await asyncio.sleep(0)
         [counted] = (await client.get("/v2/models/ensemble/stats")).json()["model_stats"]
     return response.status_code, counted.get("execution_count")
+
+
+def crowded(image=JPEG, by=ANYONE, headers=None, **taken):
+    """Send an image while others have these places: the status, and when to come again."""
+
+    async def see(client):
+        capacity = client.replica._ingress.capacity
+        with capacity.held(**{"images": 1, "size": 0, **taken}, by=by):
+            capacity.refusal("another client was refused", Caller("another"))
+            response = await client.post("/classify", content=image, headers=headers)
+        return response.status_code, response.headers.get("retry-after")
+
+    return see
+
+
+async def uploaded(client):
+    """The seconds that a body of a megabyte has."""
+    async with client.replica._ingress.capacity.arriving() as upload:
+        upload.grow(2**20)
+        return round(upload.limit.when() - asyncio.get_running_loop().time())
+
+
+async def beside_another(client):
+    """What becomes of a request while the body of another one arrives."""
+    try:
+        async with client.replica._ingress.capacity.arriving():
+            return (await client.post("/classify", content=JPEG)).status_code
+    except Overloaded:
+        return "the other one has given way"
+
+
+def leaves_in(*, ahead=0, after=0):
+    """The seconds after which a lone image leaves the queue, with batches ahead of it, or after one of ten seconds."""
+
+    async def see(client):
+        batching = client.replica._ingress.queue._plain.batching
+        for _ in range(ahead):
+            batching.left(1)
+        if after:
+            batching.ended(after, batching.left(after) - 10)
+        batching.arrived(1)
+        leaves_at = batching.leaves_at(1)
+        return leaves_at and round(leaves_at - time.monotonic())
+
+    return see
 
 
 async def labels(client):
@@ -220,6 +271,24 @@ SERVED = {
             asks("/v2/systemsharedmemory/region/a/register", "POST", json={"key": "mine", "offset": 0, "byte_size": 8}),
         ),
         "hosts": ({"ingress": {"hosts": ["a.example"]}}, asks("/v2", headers={"host": "a.example"})),
+        "max_in_flight_bytes": (
+            {"ingress": {"max_in_flight_bytes": 2**16}},
+            crowded(size=2**16),
+            {"ingress": {"max_request_bytes": 2**16}},
+        ),
+        "max_in_flight_pixels": ({"ingress": {"max_in_flight_pixels": 200_000}}, crowded(LARGE, pixels=100_000)),
+        "retry_after_s": ({"ingress": {"retry_after_s": 1000}}, crowded(images=256)),
+        "overload_status": ({"ingress": {"overload_status": 429}}, crowded(images=256)),
+        "fair_by": (
+            {"ingress": {"fair_by": "address"}},
+            crowded(images=200, by=Caller("10.0.0.1"), headers={"x-forwarded-for": "10.0.0.1"}),
+        ),
+        "timeout_ms": ({"ingress": {"timeout_ms": 1000}}, uploaded),
+        "min_body_rate": ({"ingress": {"min_body_rate": 2**20}}, uploaded),
+        "max_arriving": ({"ingress": {"max_arriving": 1}}, beside_another),
+        "batch_wait_ms": ({"ingress": {"batch_wait_ms": 5000}}, leaves_in()),
+        "refill_share": ({"ingress": {"refill_share": 1}}, leaves_in(after=4)),
+        "max_concurrent_batches": ({"ingress": {"max_concurrent_batches": 1}}, leaves_in(ahead=1)),
     },
     "AccessConfig": {
         "keys": (keyed, sends()),
@@ -314,7 +383,52 @@ def stored(args):
     return options["socket_timeout"], options["password"]
 
 
+def shed(args):
+    """When the thresholds for load hold as images wait longer and shorter, and what they let through."""
+    load, seen = LoadState(parse(args).ensemble.under_load), []
+    for ms in (10, 30, 60, 150, 60, 30, 10):
+        load.see(waited(ms))
+        seen.append(load.is_on)
+    load.see(waited(*[1000] * 20))
+    return seen, load.exit_at, sum(load.grants(Item(options=Options(quality="full"))) for _ in range(20))
+
+
+def under_load(**more):
+    cascade = {"order": ["one", "six"], "exit_at": [0.5]}
+    return two(ensemble={"cascade": cascade, "under_load": {"exit_at": [0.1], **more}})
+
+
+def patience(args):
+    """How long two members may take for an image without a deadline."""
+    members = Members(dict.fromkeys(("one", "six"), Member(None, "")), parse(args).ensemble)
+    return members.deadlines(Batch({}, (Item(),)))
+
+
+def credentials(args):
+    """What a remote member shows its server, and trusts."""
+    [member] = parse(args).members
+    return member.authorization(), member.certificates()
+
+
+def secret(**files):
+    """A remote member with files of secrets, each with its own content."""
+
+    def made(root):
+        for name in files.values():
+            (root / name).write_text(name)
+        return far(url="grpcs://127.0.0.1:9", **{field: str(root / name) for field, name in files.items()})
+
+    return made
+
+
 MADE = {
+    "QuorumSettings": {
+        "patience_ms": ({"ensemble": {"quorum": 1, "patience_ms": 60_000}}, patience, {"ensemble": {"quorum": 1}})
+    },
+    "UnderLoadSettings": {
+        name: (under_load(**{name: value}), shed, under_load())
+        for name, value in {"exit_at": [0.2], "from_queue_ms": 50, "until_queue_ms": 40, "full_share": 0.5}.items()
+    },
     "EnsembleConfig": {
         "cpus": ({"cpus": [0]}, pinned),
         "edges": ({"edges": "handle"}, placed, one(placement="separate")),
@@ -342,6 +456,7 @@ MADE = {
         "datatype": (far(kind="tensorflow_serving", datatype="FP32"), undescribed, far(kind="tensorflow_serving")),
     },
     "CacheSettings": {
+        "redis": ({"cache": {"redis": "redis://a"}}, lambda args: type(open_store(parse(args).cache)), {"cache": {}}),
         "redis_timeout_ms": ({"cache": {"redis_timeout_ms": 9}}, stored, {"cache": {"redis": "redis://a"}}),
         "redis_password_file": (
             {"cache": {"redis_password_file": __file__}},
@@ -357,6 +472,10 @@ MADE = {
         },
     },
     "RemoteConfig": {
+        "token_file": (secret(token_file="token"), credentials, far()),
+        "ca_file": (secret(ca_file="ca"), credentials, far()),
+        "cert_file": (secret(cert_file="new", key_file="key"), credentials, secret(cert_file="old", key_file="key")),
+        "key_file": (secret(cert_file="cert", key_file="new"), credentials, secret(cert_file="cert", key_file="old")),
         "url": (far(url="grpc://127.0.0.1:9"), connects, far()),
         "model": (far(model="other"), connects, far()),
         "labels": (far(labels=["a", "c"]), signature, far()),
@@ -369,32 +488,17 @@ MADE = {
     },
 }
 
-# Where time, a server elsewhere or several clients show it: the tests that do.
+# Where time, a server elsewhere or several processes show it: the tests that do.
 TESTED = {
     "deployments/transformer": {
         "TransformerConfig": ["isolate"],
         "TransformerSettings": ["decode_timeout_ms"],
     },
-    "deployments/ingress": {
-        "IngressSettings": [
-            *("batch_wait_ms", "refill_share", "max_concurrent_batches", "max_in_flight_bytes", "max_in_flight_pixels"),
-            *("max_arriving", "min_body_rate", "retry_after_s", "fair_by", "timeout_ms"),
-        ]
-    },
     "deployments/members": {"TensorSettings": ["scores"]},
-    "deployments/remote": {
-        "RemoteConfig": [
-            *("version", "timeout_ms", "max_batch_size", "retries", "break_after"),
-            *("token_file", "ca_file", "cert_file", "key_file"),
-        ],
-    },
+    "deployments/remote": {"RemoteConfig": ["version", "timeout_ms", "max_batch_size", "retries", "break_after"]},
     "packages/plugins/tensorflow-serving": {"TensorFlowServing": ["signature_name"]},
-    "graph/pipeline": {"QuorumSettings": ["patience_ms"]},
-    "graph/features/cascade": {
-        "AuditSettings": ["share", "at_most", "tighten"],
-        "UnderLoadSettings": ["exit_at", "from_queue_ms", "until_queue_ms", "full_share"],
-    },
-    "graph/features/cache": {"CacheSettings": ["redis", "per_key"]},
+    "graph/features/cascade": {"AuditSettings": ["share", "at_most", "tighten"]},
+    "graph/features/cache": {"CacheSettings": ["per_key"]},
     "graph/features/canary": {
         "CanarySettings": ["max_failures", "max_slowdown", "window", "least"],
         "CanaryConfig": ["key"],
