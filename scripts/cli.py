@@ -42,9 +42,13 @@ class Command(NamedTuple):
 ENTRY_POINTS = "ensemble_serving.commands"
 # What this project's other distributions bring, and the folders that are installed in a checkout.
 ELSEWHERE = {
-    "ensemble-capacity": (("packages/capacity",), ("load", "plan", "tune")),
+    "ensemble-models": (
+        ("packages/models",),
+        ("init", "prepare", "quantize", "labels", "calibrate", "check", "tune-cascade", "shadow", "manifest"),
+    ),
+    "ensemble-capacity": (("packages/models", "packages/capacity"), ("load", "plan", "tune", "cost")),
     "ensemble-lab": (
-        ("packages/capacity", "lab"),
+        ("packages/models", "packages/capacity", "lab"),
         ("train", "benchmark", "limit", "experiments", "faults", "harder", "pictures", "reference", "docs"),
     ),
 }
@@ -102,10 +106,10 @@ def absent(name: str) -> str:
             if (CHECKOUT / folders[-1]).is_dir():
                 options = " ".join(f"-e {CHECKOUT / folder}" for folder in folders)
                 remedy = f"{sys.executable} -m pip install {options}"
-            elif len(folders) == 1:
-                remedy = "install its wheel, which is built as the one of ensemble-serving is"
-            else:
+            elif distribution == "ensemble-lab":
                 remedy = "a checkout of the project has it"
+            else:
+                remedy = f"install its wheel, `pip install {distribution}`"
             return f"ensemble {name} is part of {distribution}, which is not installed here: {remedy}"
     return f"ensemble: there is no command {name!r}\n\n{usage()}"
 

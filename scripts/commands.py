@@ -9,16 +9,5 @@ COMMANDS = {
         "doctor": ("scripts.doctor.__main__", "Checks this machine and a configuration."),
         "keys": ("scripts.keys", "Makes, lists, replaces and removes API keys."),
         "trace": ("scripts.trace.__main__", "Draws a trace from a file or from Jaeger."),
-        "shadow": ("scripts.shadow.__main__", "Recommends whether to promote a running server's shadows."),
-    },
-    "Models": {
-        "init": ("scripts.init", "Writes the configuration that serves models of your own."),
-        "prepare": ("scripts.prepare.__main__", "Brings a model of any framework into the repository."),
-        "quantize": ("scripts.prepare.quantize", "Quantizes a model of the repository to int8."),
-        "labels": ("scripts.prepare.labels", "Prints or renames the classes of a model."),
-        "calibrate": ("scripts.prepare.calibrate", "Fits a temperature that makes probabilities right."),
-        "check": ("scripts.evaluate.__main__", "Measures a configuration, models or a server."),
-        "tune-cascade": ("scripts.tune_cascade.__main__", "Chooses a cascade's order and thresholds."),
-        "manifest": ("scripts.manifest", "Writes the manifest of a repository that a website serves."),
     },
 }

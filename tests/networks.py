@@ -4,7 +4,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as op
 
-from deployments.repository.writing import write_metadata
+from ensemble_models.writing import write_metadata
 
 CLASSES = tuple(f"level{index}" for index in range(8))
 

@@ -15,10 +15,6 @@ from deployments.repository.layout import layout_of
 from deployments.repository.repository import Model
 
 PRECISIONS = ("FP32", "FP16", "INT8")
-# The smallest probability whose logarithm a temperature divides.
-SMALLEST = 1e-30
-# The name of the operation that takes the probabilities which a temperature changes.
-TEMPERATURE = "temperature"
 
 
 def load(model: Model) -> ov.Model:
@@ -81,31 +77,7 @@ def with_softmax(network: ov.Model) -> ov.Model:
     return network
 
 
-def with_temperature(network: ov.Model, temperature: float) -> ov.Model:
-    """Change a model's probabilities p to softmax(log(p) / temperature), which keeps their order.
-
-    Of a model that ends in a softmax these are the softmax of its logits, divided by the temperature.
-    """
-    answer = opset13.convert(network.get_results()[0].input_value(0), "f32").output(0)
-    probabilities = opset13.maximum(answer, np.float32(SMALLEST), name=TEMPERATURE)
-    logits = opset13.multiply(opset13.log(probabilities), np.float32(1 / temperature))
-    _set_answer(network, opset13.softmax(logits, axis=1).output(0))
-    return network
-
-
-def without_temperature(network: ov.Model) -> ov.Model:
-    """Remove the operations that `with_temperature` added to a model, if any."""
-    node = network.get_results()[0].input_value(0).get_node()
-    for kind in ("Softmax", "Multiply", "Log", "Maximum"):
-        if node.get_type_name() != kind:
-            return network
-        added, node = node, node.input_value(0).get_node()
-    if added.get_friendly_name() == TEMPERATURE:
-        _set_answer(network, added.input_value(0))
-    return network
-
-
-def _set_answer(network: ov.Model, answer: ov.Output) -> None:
+def set_answer(network: ov.Model, answer: ov.Output) -> None:
     """Change what a network answers; its output keeps its names."""
     names = network.output(0).get_names()
     network.get_results()[0].input(0).replace_source_output(answer)
@@ -127,13 +99,27 @@ def squeeze_scores(network: ov.Model) -> None:
     shape = result.get_output_partial_shape(0)
     if shape.rank.is_dynamic or len(shape) <= 2 or any(extent != 1 for extent in list(shape)[2:]):
         return
-    _set_answer(network, opset13.squeeze(result.input_value(0), np.arange(2, len(shape))).output(0))
+    set_answer(network, opset13.squeeze(result.input_value(0), np.arange(2, len(shape))).output(0))
 
 
 def input_size(network: ov.Model) -> tuple[int, int] | None:
     """Return height and width that a loaded model takes; None if it takes any."""
     _, height, width, _ = network.input(0).get_partial_shape()
     return None if height.is_dynamic or width.is_dynamic else (height.get_length(), width.get_length())
+
+
+def image_size(model: Model) -> tuple[int, int]:
+    """Return height and width of a model's images: the size that the network fixes, or else the metadata name.
+
+    Raises:
+        ModelError: neither names a size, or the model is damaged.
+    """
+    if (size := input_size(load(model))) is not None:
+        return size
+    height, width = model.input.get("height"), model.input.get("width")
+    if not isinstance(height, int) or not isinstance(width, int):
+        raise ModelError(f"model {model.name!r} fixes no input size; prepare it with --size")
+    return height, width
 
 
 def class_count(network: ov.Model) -> int:

@@ -29,11 +29,11 @@ from typing import Any
 
 from tqdm import tqdm
 
+from ensemble_models.results import Table, add_files, check_files, write_files
 from lab.benchmark.systems import System, can_serve, named, peers, running
 from lab.benchmark.workloads import WORKLOADS, Placement, Workload, workload
 from scripts.errors import ScriptError, errors_in_one_line, fraction
 from scripts.flags import described
-from scripts.results import Table, add_files, check_files, write_files
 
 NONE = "-"
 LIMIT_PATIENCE_S, LIMIT_TRIES_S = 120.0, 30.0

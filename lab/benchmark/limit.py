@@ -31,7 +31,7 @@ from deployments.cpus import available_cpus
 from deployments.repository.repository import read
 from deployments.transformer.decoding import decode, read_header
 from deployments.transformer.transformer import TransformerSettings
-from scripts.evaluate.candidates import preprocessing
+from ensemble_models.prediction import preprocessing
 from scripts.flags import described
 
 TRY_S = 1.0

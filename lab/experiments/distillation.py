@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from deployments.repository.repository import DEFAULT_ROOT, Model, find
+from ensemble_models.dataset import Dataset, default_data, truth_of
+from ensemble_models.prediction import predict
+from ensemble_models.statistics import top1
 from lab.benchmark.workloads import MEMBERS
 from lab.experiments.experiment import Bars, Experiment, Here, Part, Row, Rows
 from lab.training.recipe import Recipe
-from scripts.dataset import Dataset, default_data
+from scripts.doctor import costs as cost
 from scripts.errors import ScriptError
-from scripts.evaluate import cost
-from scripts.evaluate.accuracy import predict, top1
-from scripts.evaluate.measure import truth_of
 
 LEARNT, JUDGED, EPOCHS, SEEDS, WIDTHS, SIZES, MIXTURES = 20_000, 10_000, 12, (1, 2, 3), (0.25, 0.5), (32, 20), 2
 LABELS, MIXED, HINTON, DIST, TEACHERS = "labels", "labels, mixed images", "Hinton", "DIST", "both teachers alone"

@@ -15,12 +15,12 @@ from typing import Any
 from tqdm import tqdm
 
 from deployments.cpus import available_cpus
+from ensemble_models.dataset import Dataset, default_data
+from ensemble_models.results import Table
 from lab import reported
 from lab.benchmark.workloads import photographs
 from lab.pictures.chart import Bar, Chart
-from scripts.dataset import Dataset, default_data
 from scripts.errors import ScriptError
-from scripts.results import Table
 from scripts.shipped import CHECKOUT
 
 FOLDER, IMAGES = CHECKOUT / "docs" / "experiments", CHECKOUT / "docs" / "images"

@@ -16,14 +16,13 @@ from typing import Any
 from deployments.cpus import available_cpus
 from deployments.repository.repository import DEFAULT_ROOT, find
 from ensemble_capacity.load.load import Closed
+from ensemble_models.dataset import Dataset, sample
+from ensemble_models.ensembles import Members
+from ensemble_models.tune_cascade import members_of
 from lab.benchmark.systems import OURS, named, running
 from lab.benchmark.workloads import MEMBERS, Placement, Precision, Workload, workload
 from lab.experiments.experiment import Bars, Experiment, Here, Part, Row, Rows, labelled
-from scripts.dataset import Dataset
 from scripts.errors import ScriptError
-from scripts.evaluate.accuracy import sample
-from scripts.evaluate.ensembles import Members
-from scripts.tune_cascade.__main__ import members_of
 
 CLIENTS = 32
 # So many of the labelled images are sent.

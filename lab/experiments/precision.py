@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 
+from ensemble_models.check.served import ask
+from ensemble_models.dataset import Dataset
 from lab import reported
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running
 from lab.benchmark.workloads import Precision, photographs, workload
 from lab.experiments.engines import CLIENTS, NETWORKS, Engine, capped, figures
 from lab.experiments.experiment import Experiment, Groups, Here, Part, Row, Rows, labelled, measured
 from lab.pictures.chart import Bar
-from scripts.dataset import Dataset
 from scripts.errors import ScriptError
-from scripts.evaluate.served import ask
 
 URLS = {"HTTP": f"http://127.0.0.1:{HTTP_PORT}", "gRPC": f"grpc://127.0.0.1:{GRPC_PORT}"}
 BOTH = "both bundled models"

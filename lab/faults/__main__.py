@@ -23,6 +23,7 @@ from dataclasses import asdict
 
 from tqdm import tqdm
 
+from ensemble_models.results import Table, add_files, check_files, write_files
 from lab.benchmark.workloads import workload
 from lab.faults import kills, memory, refusals
 from lab.faults.fuzz import command as fuzz
@@ -30,7 +31,6 @@ from lab.faults.scenarios import SCENARIOS, Scenario
 from lab.faults.stage import CALM_S, Sight, sight, stage
 from scripts.errors import errors_in_one_line, positive
 from scripts.flags import described
-from scripts.results import Table, add_files, check_files, write_files
 from scripts.serve.environment import set_up
 
 # What has options of its own.

@@ -28,12 +28,12 @@ import psutil
 import yaml
 from tqdm import tqdm
 
+from ensemble_models.results import Table, add_files, check_files, write_files
 from ensemble_serving.transports import NoResponse, Request, is_ready, once
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT
 from lab.benchmark.workloads import ROOT, workload
 from scripts.errors import ScriptError, at_least_zero, errors_in_one_line, positive
 from scripts.flags import described
-from scripts.results import Table, add_files, check_files, write_files
 from scripts.serve.cluster import leftovers
 from scripts.serve.environment import set_up
 

@@ -16,11 +16,11 @@ from typing import Any
 
 from tqdm import tqdm
 
+from ensemble_models.results import Table, add_files, check_files, write_files
 from lab.benchmark.systems import OURS, Running, running
 from lab.benchmark.workloads import Placement, Workload, workload
 from scripts.errors import errors_in_one_line, positive
 from scripts.flags import described
-from scripts.results import Table, add_files, check_files, write_files
 from scripts.serve.environment import set_up
 
 HEADINGS = ("placement", "after", "requests", "memory, MB", "growth")

@@ -22,11 +22,11 @@ from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import RETRY, Records, between, latency_ms, ok, outcomes, quantile
+from ensemble_models.results import Table, add_files, check_files, write_files
 from lab.benchmark.systems import HTTP_PORT, OURS, running
 from lab.benchmark.workloads import workload
 from scripts.errors import errors_in_one_line, positive
 from scripts.flags import described
-from scripts.results import Table, add_files, check_files, write_files
 from scripts.serve.environment import set_up
 
 HEADINGS = ("load", "answers/s", "of the best", "refused", "otherwise failed", "p99, ms", "at first retry", "memory")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from scripts.results import Table
+from ensemble_models.results import Table
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -4,8 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
+from ensemble_models.dataset import Dataset
 from lab.harder import harder, main
-from scripts.dataset import Dataset
 
 
 def test_nothing_asked_leaves_an_image_as_it_is():

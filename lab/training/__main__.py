@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import get_args
 
 from deployments.repository.repository import DEFAULT_ROOT
-from deployments.repository.writing import check_free, check_name, check_replaceable, describe
+from ensemble_models.writing import check_free, check_name, check_replaceable, describe
 from lab.training.recipe import Architecture, Recipe
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.flags import add_flags, described, from_flags

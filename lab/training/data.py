@@ -15,11 +15,11 @@ from tqdm import tqdm
 
 from deployments.contract.preprocessing import Preprocessing
 from deployments.repository.repository import DEFAULT_ROOT
+from ensemble_models.dataset import Dataset, decode
 from lab.training.augmentation import augment, mix
 from lab.training.mixtures import Lesson, Mixtures
 from lab.training.recipe import Recipe
 from lab.training.teachers import Teachers
-from scripts.dataset import Dataset, decode
 from scripts.errors import ScriptError
 
 # From numbers of images, int64 [n], to the images.

@@ -8,13 +8,14 @@ from typing import Any
 import openvino as ov
 import torch
 
-from deployments.repository.baking import bake
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import Model
-from deployments.repository.writing import input_metadata, write_version
+from ensemble_models.baking import bake
+from ensemble_models.dataset import Dataset, provenance, truth
+from ensemble_models.prediction import computed_in, predict
+from ensemble_models.statistics import top1
+from ensemble_models.writing import input_metadata, write_version
 from lab.training.architectures import Mirrored, network
-from scripts.dataset import Dataset
-from scripts.evaluate.accuracy import computed_in, predict, provenance, top1, truth
 
 # The checkpoint's images are as large as the model's input: nothing is cut away.
 CROP_RATIO = 1.0

@@ -13,13 +13,17 @@ import json
 import sys
 from pathlib import Path
 
+from rich.console import Console
+
 from deployments.observe.exporters import FOLDER
 from scripts.errors import ScriptError, errors_in_one_line, positive
 from scripts.flags import described
-from scripts.results import console
 from scripts.trace import jaeger
 from scripts.trace.spans import Trace, read_traces
 from scripts.trace.waterfall import draw, svg
+
+# Where there is no terminal whose width is known.
+WIDTH = 150
 
 
 def choose(traces: list[Trace], beginning: str | None, slowest: bool, last: int) -> list[Trace]:
@@ -63,7 +67,7 @@ def main() -> None:
             json.dump([trace.to_dict() for trace in traces], sys.stdout)
             print()
             return
-        out = console()
+        out = Console(width=None if sys.stdout.isatty() else WIDTH)
         for trace in traces:
             draw(trace, out)
             out.print()

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from PIL import Image
 
-from scripts.prepare.normalization import Normalization
+from ensemble_models.prepare.source import Normalization
 from tests.server.server import Server, eventually, post
 
 ENSEMBLE = Path(sys.executable).with_name("ensemble")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deployments.repository.sources import manifest
+from ensemble_models import manifest
 from tests.networks import constant, one_hot, store
 from tests.server.load import Load
 from tests.server.server import Server, config, eventually, post, scrape

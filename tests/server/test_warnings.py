@@ -12,7 +12,7 @@ import httpx
 import pytest
 import yaml
 
-from deployments.repository.sources import manifest
+from ensemble_models import manifest
 from scripts import keys
 from scripts.configuration import check
 from scripts.serve.exposure import CERTIFICATE, CERTIFICATE_KEY

@@ -30,7 +30,8 @@ PLUGINS = {
     for path in ROOT.glob("packages/plugins/*/")
 }
 FOLDERS = {
-    **{"ensemble_serving": ".", "ensemble_client": "packages/client", "ensemble_capacity": "packages/capacity"},
+    "ensemble_serving": ".",
+    **{f"ensemble_{name}": f"packages/{name}" for name in ("client", "models", "capacity")},
     **PLUGINS,
 }
 
@@ -65,7 +66,7 @@ def environment(folder, *wheels):
 
 @pytest.fixture(scope="module")
 def python(wheels, tmp_path_factory):
-    """The Python of an environment with the server's and the client's wheel; it shares other projects' packages."""
+    """The Python of an environment with the server's wheel and those it needs; it shares other projects' packages."""
     folder = tmp_path_factory.mktemp("wheel")
     python, packages = environment(folder / "venv", wheels["ensemble_serving"], wheels["ensemble_client"])
     for found in Path(sysconfig.get_path("purelib")).iterdir():
@@ -82,6 +83,7 @@ def test_each_package_is_in_one_wheel_and_no_test_is_in_any(wheels):
     assert own == {
         "ensemble_serving": {"graph", "deployments", "models", "scripts"},
         "ensemble_client": {"ensemble_serving"},
+        "ensemble_models": {"ensemble_models"},
         "ensemble_capacity": {"ensemble_capacity"},
         **{name: {name} for name in PLUGINS},
     }
@@ -151,8 +153,12 @@ def test_what_a_package_brings_that_is_not_installed_names_it(python, tmp_path):
     assert told in done.stdout + done.stderr
 
 
-def test_two_onnx_files_are_three_commands_from_an_answer(python, tmp_path):
-    """The commands of docs/models.md."""
+def test_two_onnx_files_are_three_commands_from_an_answer(python, wheels, tmp_path):
+    """The commands of docs/models.md, with the wheel of the commands for models beside the server's."""
+    beside = tmp_path / "beside"
+    subprocess.run(
+        [python, "-m", "pip", "install", "-q", "--no-deps", "--target", beside, wheels["ensemble_models"]], check=True
+    )
     noise = np.random.default_rng(5)
     for name, layout, order in (("one", "NCHW", "RGB"), ("two", "NHWC", "BGR")):
         onnx.save(Drawn(0, layout, order, "imagenet", noise).model, tmp_path / f"{name}.onnx")
@@ -162,9 +168,8 @@ def test_two_onnx_files_are_three_commands_from_an_answer(python, tmp_path):
     text = (ROOT / "docs" / "models.md").read_text()
     init, serve, curl = re.findall(r"^(ensemble init|ensemble serve|curl) ([^#\n]*?) *(?:#.*)?$", text, re.M)[:3]
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        " ".join(init), shell=True, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
-    )
+    variables = {**os.environ, "PATH": path, "PYTHONPATH": str(beside)}
+    done = subprocess.run(" ".join(init), shell=True, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert serve == ("ensemble serve", "my.yaml")
     content = yaml.safe_load((tmp_path / "my.yaml").read_text())
@@ -178,7 +183,9 @@ def test_two_onnx_files_are_three_commands_from_an_answer(python, tmp_path):
     assert json.loads(answer.stdout)["model_versions"] == {"one": 1, "two": 1}
 
 
-@pytest.mark.parametrize(("name", "distribution"), [("train", "ensemble-lab"), ("load", "ensemble-capacity")])
+@pytest.mark.parametrize(
+    ("name", "distribution"), [("train", "ensemble-lab"), ("load", "ensemble-capacity"), ("init", "ensemble-models")]
+)
 def test_a_command_of_another_distribution_says_which(name, distribution, python, tmp_path):
     done = subprocess.run([python.with_name("ensemble"), name], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1

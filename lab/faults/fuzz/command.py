@@ -27,6 +27,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from ensemble_models.results import add_files, check_files, write_files
 from lab.benchmark.systems import HTTP_PORT
 from lab.faults.fuzz.corpus import Corpus
 from lab.faults.fuzz.http import MOST_BYTES
@@ -35,7 +36,6 @@ from lab.faults.fuzz.inputs import Input
 from lab.faults.fuzz.runner import HOST, Cost, Runner, document, families, fuzzed, worst
 from scripts.errors import at_least_zero, errors_in_one_line, positive
 from scripts.flags import described
-from scripts.results import add_files, check_files, write_files
 from scripts.serve.environment import set_up
 
 MINUTES, SEED = 10, 1

@@ -16,6 +16,7 @@ import psutil
 
 from deployments.ingress.protocol import EVERY
 from deployments.repository.repository import DEFAULT_ROOT
+from ensemble_models.results import Table
 from ensemble_serving.transports import Request, once
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
 from lab.benchmark.workloads import CIFAR_SIZE, Placement, Workload
@@ -23,7 +24,6 @@ from lab.faults.fuzz.inputs import Input
 from lab.faults.fuzz.sending import Sender
 from lab.faults.fuzz.watching import Bystander, Memory
 from scripts.keys import add
-from scripts.results import Table
 from scripts.shipped import shipped
 
 HOST = "127.0.0.1"

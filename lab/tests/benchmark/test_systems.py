@@ -8,14 +8,14 @@ import pytest
 
 from deployments.repository.repository import DEFAULT_ROOT, find
 from ensemble_capacity.load.protocols import Classify
+from ensemble_models.dataset import Dataset
+from ensemble_models.prediction import predict
 from lab.benchmark import peer as peer_file
 from lab.benchmark import systems, workloads
 from lab.benchmark.peer import grpc_form, head
 from lab.benchmark.systems import PEERS, System, named
 from lab.benchmark.workloads import Workload, thresholds
-from scripts.dataset import Dataset
 from scripts.errors import ScriptError
-from scripts.evaluate.accuracy import predict
 from tests.conftest import ROOT
 from tests.networks import brightness, store
 

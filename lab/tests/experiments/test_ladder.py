@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
+from ensemble_models.ensembles import Members
 from graph.config import parse
 from lab import reported
 from lab.benchmark.systems import named
@@ -13,7 +14,6 @@ from lab.benchmark.workloads import Workload
 from lab.experiments import ladder
 from lab.experiments.ladder import LADDER, tuned, with_ratios
 from scripts.errors import ScriptError
-from scripts.evaluate.ensembles import Members
 from scripts.shipped import shipped
 
 ROW = SimpleNamespace(

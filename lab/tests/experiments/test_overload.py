@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from ensemble_models.dataset import Dataset
 from graph.config import parse
 from lab.experiments import overload
 from lab.experiments.overload import SETUPS, summary
 from packages.capacity.tests.load.loads import made
-from scripts.dataset import Dataset
 from scripts.shipped import shipped
 from tests.local_servers import HttpServer, Reply
 

@@ -4,12 +4,12 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from ensemble_models.check.served import Answers
+from ensemble_models.dataset import Dataset
 from lab import reported
 from lab.experiments import engines, precision
 from lab.experiments.engines import Network, timed
-from scripts.dataset import Dataset
 from scripts.errors import ScriptError
-from scripts.evaluate.served import Answers
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import yaml
 
+from ensemble_models.ensembles import Members
 from graph.config import parse
 from lab.benchmark.workloads import MEMBERS
 from lab.experiments.zoo import Setup, setups
-from scripts.evaluate.ensembles import Members
 from scripts.shipped import shipped
 
 PREDICTED = Members(

@@ -13,8 +13,8 @@ from lab.training.loop import Run  # noqa: E402
 from lab.training.mixtures import Mixtures  # noqa: E402
 from lab.training.recipe import Recipe  # noqa: E402
 from lab.training.teachers import Teachers  # noqa: E402
+from packages.models.tests.tiny import add, constant  # noqa: E402
 from scripts.errors import ScriptError  # noqa: E402
-from tests.unit.scripts.tiny import add, constant  # noqa: E402
 
 COUNT, CLASSES = 1200, 3
 # Every pixel tells its image's class: of the class 1 all are 100, of the class 2 all are 200.

@@ -13,6 +13,8 @@ torch = pytest.importorskip("torch")
 
 from deployments.repository.errors import ModelError  # noqa: E402
 from deployments.repository.repository import find, versions  # noqa: E402
+from ensemble_models.dataset import Dataset  # noqa: E402
+from ensemble_models.prediction import predict  # noqa: E402
 from lab.training import __main__ as command  # noqa: E402
 from lab.training import augmentation, loop  # noqa: E402
 from lab.training import recipe as recipes  # noqa: E402
@@ -22,10 +24,8 @@ from lab.training.export import export  # noqa: E402
 from lab.training.loop import Run  # noqa: E402
 from lab.training.recipe import Architecture, Recipe  # noqa: E402
 from lab.training.teachers import relations  # noqa: E402
-from scripts.dataset import Dataset  # noqa: E402
+from packages.models.tests.tiny import Draw, add, constant  # noqa: E402
 from scripts.errors import ScriptError  # noqa: E402
-from scripts.evaluate.accuracy import predict  # noqa: E402
-from tests.unit.scripts.tiny import Draw, add, constant  # noqa: E402
 
 # PyTorch calls its own tracer deprecated; OpenVINO's converter uses it.
 pytestmark = [

@@ -16,9 +16,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from ensemble_models.results import Table, add_files, check_files, write_files
 from scripts.errors import number, positive
 from scripts.flags import described
-from scripts.results import Table, add_files, check_files, write_files
 
 HOURS_A_MONTH, HOURS_A_YEAR, SECONDS_AN_HOUR, MILLION = 730, 8760, 3600, 1_000_000
 HEADINGS = ("instance", "$/hour", "answers, 1/s", "machines", "idle, %", "$ per million calls", "$/month", "$/year")

@@ -1,4 +1,4 @@
 """Fixtures and settings of every test, for a folder outside tests/."""
 
+from packages.models.tests.conftest import draw  # noqa: F401
 from tests.conftest import repository  # noqa: F401
-from tests.unit.scripts.conftest import draw  # noqa: F401

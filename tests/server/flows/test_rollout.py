@@ -110,7 +110,7 @@ def test_a_canary_whose_answers_are_wrong_is_rolled_back_and_a_command_says_why(
     assert "the other members agree with the stable version alone on 14 of 14 images" in told["found"]
     assert eventually(lambda: ("one", "answers") in counted(server, "canary_rollbacks_total", "member", "reason"))
     said = subprocess.run(
-        [sys.executable, "-m", "scripts.shadow", server.url], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "ensemble_models.shadow", server.url], capture_output=True, text=True, check=True
     ).stdout
     assert "canary of one: agrees with the stable version on 0.00%" in said
     assert "rolled back for its answers: the other members agree" in said
@@ -148,7 +148,7 @@ def test_a_shadow_is_compared_and_labels_tell_who_was_right(server, picture):
     assert (stats["feedback"]["ensemble"]["count"], stats["feedback"]["ensemble"]["total"]) == (0, 1)
     assert stats["feedback"]["versions"]["one"] == {"1": stats["feedback"]["members"]["one"]}
     assert list(stats["feedback"]["exits"]) == ["one"]
-    command = [sys.executable, "-m", "scripts.shadow", server.url]
+    command = [sys.executable, "-m", "ensemble_models.shadow", server.url]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "candidate and one: agree on 0.00%" in said
     assert "it alone on 1, the other alone on 0" in said

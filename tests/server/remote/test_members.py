@@ -11,8 +11,8 @@ from deployments.contract.preprocessing import AsSent, Preprocessing
 from deployments.members.open_inference import OpenInference
 from deployments.members.openvino import OpenVino
 from deployments.repository.repository import DEFAULT_ROOT
+from ensemble_models.dataset import decode
 from ensemble_tensorflow_serving.member import TensorFlowServing
-from scripts.dataset import decode
 from tests.batches import batch
 from tests.conftest import ROOT
 from tests.server.load import Load

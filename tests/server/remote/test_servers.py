@@ -15,8 +15,8 @@ from deployments.repository.repository import DEFAULT_ROOT
 from ensemble_capacity.load import __main__ as load
 from ensemble_capacity.load.load import Closed
 from ensemble_capacity.load.measure import Duration, measure
+from ensemble_models.dataset import decode
 from ensemble_tensorflow_serving.member import TensorFlowServing
-from scripts.dataset import decode
 from tests import pictures
 from tests.batches import batch, errors, notes
 from tests.conftest import ROOT

@@ -13,7 +13,12 @@ from tests.conftest import ROOT
 # Modules that are run, but by no name of a command.
 PROGRAMS = {"scripts.cli", "scripts.serve.guardian", "lab.experiments.engines", "lab.second_node"}
 # Where each distribution's packages are.
-SOURCES = {"scripts": ROOT, "lab": ROOT, "ensemble_capacity": ROOT / "packages" / "capacity"}
+SOURCES = {
+    "scripts": ROOT,
+    "lab": ROOT,
+    "ensemble_models": ROOT / "packages" / "models",
+    "ensemble_capacity": ROOT / "packages" / "capacity",
+}
 
 
 def runnable() -> set[str]:
@@ -41,7 +46,7 @@ def test_help_imports_no_command():
     script = "import sys; from scripts import cli; cli.main(['--help']); print(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = set(done.stderr.split())
-    assert {"scripts.commands", "ensemble_capacity.commands", "lab.commands"} <= loaded
+    assert {"scripts.commands", "ensemble_models.commands", "ensemble_capacity.commands", "lab.commands"} <= loaded
     assert not loaded & {"ray", "openvino", "numpy", *(each.module for each in cli.by_name(cli.groups()).values())}
 
 
@@ -68,9 +73,9 @@ def test_other_code_of_our_names_is_found(tmp_path, monkeypatch):
 
 def test_a_command_is_called_by_its_name(capsys):
     with pytest.raises(SystemExit) as end:
-        cli.main(["tune-cascade", "--help"])
+        cli.main(["doctor", "--help"])
     assert end.value.code == 0
-    assert capsys.readouterr().out.startswith("usage: ensemble tune-cascade ")
+    assert capsys.readouterr().out.startswith("usage: ensemble doctor ")
 
 
 @pytest.mark.parametrize(("old", "new"), [("overload", "load"), ("evaluate", "check")])
@@ -109,9 +114,10 @@ OWN = ("ensemble-serving", "scripts.commands:COMMANDS")
 @pytest.mark.parametrize(
     ("name", "where", "remedy"),
     [
-        ("load", ROOT, rf"ensemble-capacity, which .*: \S+ -m pip install -e {ROOT}/packages/capacity$"),
-        ("train", ROOT, rf"ensemble-lab, which .*: \S+ -m pip install -e {ROOT}/packages/capacity -e {ROOT}/lab$"),
-        ("overload", ROOT / "docs", "ensemble-capacity, which .*: install its wheel, "),
+        ("init", ROOT, rf"ensemble-models, which .*: \S+ -m pip install -e {ROOT}/packages/models$"),
+        ("train", ROOT, rf"ensemble-lab, which .*: \S+ -m pip install -e \S+/models -e \S+/capacity -e {ROOT}/lab$"),
+        ("evaluate", ROOT / "docs", "ensemble-models, which .*: install its wheel, `pip install ensemble-models`$"),
+        ("overload", ROOT / "docs", "ensemble-capacity, which .*: install its wheel, `pip install ensemble-capacity`$"),
         ("limit", ROOT / "docs", "ensemble-lab, which .*: a checkout of the project has it$"),
     ],
 )
@@ -124,7 +130,7 @@ def test_a_command_that_is_not_installed_says_what_brings_it(name, where, remedy
 
 def test_help_lists_what_is_not_installed(monkeypatch):
     only(monkeypatch, OWN)
-    assert "\nNot installed: ensemble-capacity, with load, plan, tune.\n" in cli.usage()
+    assert "\nNot installed: ensemble-capacity, with load, plan, tune, cost.\n" in cli.usage()
 
 
 def test_other_distributions_add_commands_and_neither_break_nor_replace_ours(monkeypatch, tmp_path, capsys):

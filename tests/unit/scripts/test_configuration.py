@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from deployments.contract.errors import ConfigurationError
+from packages.models.tests.tiny import add
 from scripts.configuration import (
     check,
     check_arguments,
@@ -19,7 +20,6 @@ from scripts.configuration import (
 from scripts.errors import ScriptError
 from tests.networks import brightness, store
 from tests.server.server import config
-from tests.unit.scripts.tiny import add
 
 
 def test_a_relative_repository_is_the_folders_of_the_file(tmp_path, repository):

@@ -24,11 +24,11 @@ from ensemble_capacity.load.protocols import NAMES, Classify, chosen
 from ensemble_capacity.load.report import Report, page
 from ensemble_capacity.load.search import Objective, search
 from ensemble_capacity.load.server import Server
-from ensemble_capacity.options import FILE, POSITIVE, SHARE, Command, Number, OutputFile, option
+from ensemble_models.dataset import SUFFIXES, Dataset
+from ensemble_models.options import FILE, POSITIVE, SHARE, Command, Number, OutputFile, option
 from ensemble_serving.transports import NoResponse, Response, ResponseTimeout
 from ensemble_serving.url import parsed
 from scripts.client import KEY
-from scripts.dataset import SUFFIXES, Dataset
 from scripts.errors import DatasetError, ScriptError
 from scripts.shipped import shipped
 

@@ -18,7 +18,7 @@ import msgspec
 
 from ensemble_capacity.load.measure import Row
 from ensemble_capacity.load.server import PARTS
-from scripts.results import Table
+from ensemble_models.results import Table
 
 HEADINGS = (
     *("load", "requests/s", "images/s", "p50, ms", "p90, ms", "p99, ms"),

@@ -14,15 +14,15 @@ import msgspec
 
 from ensemble_capacity.load.__main__ import image_files
 from ensemble_capacity.load.load import Arrivals, Closed
-from ensemble_capacity.options import FILE, POSITIVE, SHARE, Command, Number, option
 from ensemble_capacity.plan import profile as profiles
 from ensemble_capacity.plan.model import HEADINGS, Prediction, predict
 from ensemble_capacity.plan.profile import FIGURES, Profile
 from ensemble_capacity.plan.scenario import every_member, scenario
+from ensemble_models.dataset import check_image
+from ensemble_models.options import FILE, POSITIVE, SHARE, Command, Number, option
+from ensemble_models.results import Table
 from scripts import configuration
-from scripts.dataset import check_image
 from scripts.errors import ScriptError
-from scripts.results import Table
 from scripts.shipped import shipped
 
 # Images that are decoded and sent; of more, so many in equal distances.

@@ -15,7 +15,7 @@ from ensemble_capacity.plan.placements import asking_all, placed, tuned
 from ensemble_capacity.plan.profile import FIGURES, Placement, Profile
 from ensemble_capacity.plan.scenario import every_member
 from ensemble_capacity.plan.server import loaded, serving
-from scripts.results import Table
+from ensemble_models.results import Table
 
 SIZES, WAITS_MS, IN_FLIGHT, THREADS = (1, 2, 4, 8, 16, 32), (0.0, 0.0, 2.0, 5.0), (1, 1, 2, 3), (1, 1, 2)
 CLIENTS, SHARES = (1, 2, 4, 8, 16, 32), (0.3, 0.5, 0.7, 0.85)

@@ -19,9 +19,9 @@ from ensemble_capacity.load.load import Mode, Target
 from ensemble_capacity.load.measure import Duration, Row, measure
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.server import Server
+from ensemble_capacity.process import says_ready, started
 from scripts import configuration
 from scripts.errors import ScriptError
-from scripts.process import says_ready, started
 from scripts.serve.exposure import CERTIFICATE, CERTIFICATE_KEY
 from scripts.serve.ports import Port, check_ports
 

@@ -18,17 +18,16 @@ import yaml
 from deployments.contract.names import TRANSFORMER
 from deployments.cpus import available_cpus
 from deployments.ingress.settings import IngressSettings
-from ensemble_capacity.options import FILE, Command, Number, OutputFile, option
 from ensemble_capacity.plan.__main__ import only_application, photographs, profile_of, profile_options
 from ensemble_capacity.plan.profile import Placement, Profile
 from ensemble_capacity.tune.alternatives import AS_CONFIGURED, BATCH, Alternative, Alternatives, Versions
 from ensemble_capacity.tune.candidates import HELD, Goal, Predictions, Tried
 from ensemble_capacity.tune.journal import read
 from ensemble_capacity.tune.measuring import TAKES_S, Measuring
+from ensemble_models.dataset import Dataset, sample
+from ensemble_models.options import FILE, Command, Number, OutputFile, option
+from ensemble_models.results import Table
 from scripts import configuration
-from scripts.dataset import Dataset
-from scripts.evaluate.accuracy import sample
-from scripts.results import Table
 
 SHOWN = 15
 # Images of `--data` that are sent.

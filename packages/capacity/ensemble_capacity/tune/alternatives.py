@@ -9,18 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from ensemble_models.check.measure import Together, selections
+from ensemble_models.dataset import Dataset, indices
+from ensemble_models.ensembles import Members
+from ensemble_models.prediction import Candidate, of_configuration, predictions
+from ensemble_models.statistics import Interval, paired
+from ensemble_models.tune_cascade import bound, check_enough, choose, halves
 from graph.config import EnsembleConfig
 from graph.signature import EnsembleSignature
 from scripts import configuration
-from scripts.dataset import Dataset
 from scripts.errors import ScriptError
-from scripts.evaluate.accuracy import indices, predictions
-from scripts.evaluate.candidates import Candidate, of_configuration
-from scripts.evaluate.ensembles import Members
-from scripts.evaluate.measure import Together, selections
-from scripts.evaluate.report import paired
-from scripts.interval import Interval
-from scripts.tune_cascade.search import bound, check_enough, choose, halves
 
 # The size of the batches whose CPU time is a member's cost.
 BATCH = 8

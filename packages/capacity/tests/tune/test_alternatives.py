@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from ensemble_capacity.tune.alternatives import AS_CONFIGURED, Alternative, Alternatives, exits_of
+from ensemble_models.dataset import Dataset
+from packages.models.tests.tiny import LABELS, add, constant
 from scripts.configuration import check_arguments
-from scripts.dataset import Dataset
 from scripts.errors import ScriptError
 from tests.conftest import ROOT
-from tests.unit.scripts.tiny import LABELS, add, constant
 
 SURE, UNSURE, WRONG = [0.05, 0.9, 0.05], [0.25, 0.5, 0.25], [0.9, 0.05, 0.05]
 

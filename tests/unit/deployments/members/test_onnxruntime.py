@@ -14,8 +14,8 @@ from deployments.members import local
 from deployments.members.onnxruntime import OnnxRuntime
 from deployments.members.openvino import OpenVino
 from deployments.members.versioned import VersionSettings
-from deployments.repository.writing import write_metadata
 from deployments.tensors import TensorSettings
+from ensemble_models.writing import write_metadata
 from tests.batches import batch, errors, notes
 from tests.networks import brightness, store
 from tests.onnx_models import CLASSES, MEAN, SCALE, SIZE, classifier

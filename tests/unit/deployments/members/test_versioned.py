@@ -13,7 +13,7 @@ from deployments.members.openvino import OpenVino
 from deployments.members.versioned import VersionSettings
 from deployments.repository.errors import Unreachable
 from deployments.repository.repository import Folder
-from deployments.repository.writing import write_metadata
+from ensemble_models.writing import write_metadata
 from tests import batches
 from tests.batches import errors
 from tests.networks import CLASSES, constant, one_hot, store

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from scripts.doctor.versions import compare, versions
+
 from deployments.repository.repository import find
 from graph.config import parse
-from scripts.doctor.versions import compare, versions
-from scripts.evaluate.cost import Cost
-from tests.unit.scripts.tiny import add, constant
+from packages.models.tests.tiny import add, constant
+from scripts.doctor.costs import Cost
 
 
 def test_the_versions_of_a_member_are_measured_on_this_machine(tmp_path: Path) -> None:

@@ -5,11 +5,10 @@ import msgspec
 import pytest
 
 from deployments.repository.errors import ModelError, SourceError, Unreachable
-from deployments.repository.sources import manifest
 from deployments.repository.sources.mirror import Mirror
 from deployments.repository.sources.source import Location
 from deployments.repository.sources.website import Website
-from scripts import manifest as command
+from ensemble_models import manifest
 from tests.unit.deployments.repository.sources.conftest import write
 
 
@@ -55,10 +54,10 @@ def test_it_is_not_written_of_what_can_not_be_verified(root, tmp_path):
 
 
 def test_the_command_says_how_it_is_served(root):
-    done = subprocess.run([sys.executable, "-m", command.__name__, root], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", manifest.__name__, root], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert f"https://...#sha256={manifest.write(root)}" in done.stdout
-    done = subprocess.run([sys.executable, "-m", command.__name__, root / "m"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", manifest.__name__, root / "m"], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
 

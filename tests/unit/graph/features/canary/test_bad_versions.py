@@ -20,14 +20,14 @@ from deployments.contract.caller import Caller
 from deployments.contract.item import Item
 from deployments.repository.network import load
 from deployments.repository.repository import find
-from deployments.repository.writing import write_metadata
+from ensemble_models.dataset import Dataset, default_data
+from ensemble_models.writing import write_metadata
 from graph.composition import build_graph, ensemble
 from graph.config import parse
 from graph.features.canary.feature import Canaries
 from graph.features.listed import Wanted
 from graph.placement import node_specs
 from graph.signature import resolve_signatures
-from scripts.dataset import Dataset, default_data
 from tests.conftest import ROOT
 from tests.pictures import encode
 

@@ -1,0 +1,1 @@
+"""The commands for models: `ensemble init`, `prepare`, `quantize`, `calibrate`, `check` and others."""

@@ -1,0 +1,103 @@
+"""The command `ensemble check`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+
+import click
+
+from ensemble_models.check import measure, served
+from ensemble_models.check.report import plot, table
+from ensemble_models.dataset import Dataset, sample
+from ensemble_models.ensembles import MethodName
+from ensemble_models.options import FILE, POSITIVE, VARIABLE, Command, data_option, default_repository, option
+from ensemble_models.results import file_options, write_files
+from scripts import configuration
+from scripts.errors import ScriptError
+from scripts.shipped import shipped
+
+# Requests in flight.
+AT_ONCE = 16
+
+
+def results(args: SimpleNamespace) -> measure.Results:
+    """Measure what the command line asks for."""
+    dataset = Dataset.open(args.data).held_out(args.hold_out)
+    if args.limit:
+        dataset = sample(dataset, args.limit)
+    repository = args.repository or default_repository()
+    if args.members or (args.repository and not args.url):
+        return measure.repository(repository, args.members, dataset, args.method or "mean", args.fit_weights)
+    file = args.config or shipped("serve_config.yaml")
+    found = list(configuration.ours(configuration.read(file)))
+    if len(found) != 1:
+        raise ScriptError(f"{file} has {len(found)} applications of {configuration.IMPORT_PATH}; one is measured")
+    if args.url:
+        # Its models may be there alone.
+        config = configuration.check_arguments(found[0])
+        if args.repository:
+            config = config.model_copy(update={"model_repository": args.repository})
+        return served.running(args.url, config, dataset, args.connections or AT_ONCE)
+    config, agreed = configuration.check(found[0])
+    scores, sentences = measure.served(config, agreed, dataset, args.method, args.fit_weights)
+    return scores, [*configuration.doubts(config, agreed), *sentences]
+
+
+def refuse_contradictions(args: SimpleNamespace) -> None:
+    """Raise UsageError for options that are not for each other."""
+    if args.url and (args.members or args.method or args.fit_weights):
+        raise click.UsageError("--members, --method and --fit-weights are the server's with --url")
+    if args.connections and not args.url:
+        raise click.UsageError("--connections is for --url")
+    if args.config and (args.members or (args.repository and not args.url)):
+        raise click.UsageError(
+            f"{args.config} names its members and their repository; leave it out, or --members and --repository"
+        )
+
+
+@click.command("check", cls=Command)
+@click.argument("config", type=FILE, required=False)
+@data_option
+@option("--limit", type=POSITIVE, metavar="N", help="Images, drawn at random; default: all.")
+@option("--members", multiple=True, metavar="NAME...", help="Measure these models instead.")
+@option("--hold-out", type=POSITIVE, metavar="N", help="Take the images that training leaves out.")
+@option(
+    "--repository",
+    type=FILE,
+    metavar="FOLDER",
+    help=f"Of --members; default: ${VARIABLE}, else ./models; alone: measure all models in it.",
+)
+@option("--method", type=MethodName(), help="How the ensembles combine.")
+@option("--fit-weights", is_flag=True, help="Fit members' weights to the images, which no member may have learnt.")
+@option("--url", help="Measure this server instead, as http://127.0.0.1:8000.")
+@option("--connections", type=POSITIVE, help=f"Requests in flight, with --url; default: {AT_ONCE}.")
+@file_options("json", "markdown", "plot")
+def main(**given: Any) -> None:
+    """Measure top-1 on labelled images, before anything is served or by a running server.
+
+    ensemble check my.yaml --data images/
+    ensemble check --data test.zip --members resnet densenet --markdown accuracy.md --plot accuracy.svg
+    ensemble check --data test.zip --url http://127.0.0.1:8000
+    ensemble check --data train.zip --hold-out 5000 --members a b
+
+    By default it measures what CONFIG serves, a Serve config file (default: the bundled one): each member, in every
+    version of its model, and the ensemble with the configuration's weights, method and cascade. It prints the sizes of
+    the pixels, frequent confusions, and images on which the members disagree. Models run in this process, with the
+    server's own decoding, prediction and combination.
+
+    With --members it measures models of a repository, and their ensembles with equal weights; with --url what a
+    running server answers. Top-1 is in percent, with its 95 % interval; ECE is the expected calibration error, in
+    percent: how far the probabilities of answers are from the share of them that is right.
+    """
+    args = SimpleNamespace(**given)
+    refuse_contradictions(args)
+    scores, sentences = results(args)
+    shown = table(scores, sentences)
+    shown.show()
+    write_files(args, shown, [asdict(score) for score in scores], lambda file: plot(scores, file))
+
+
+if __name__ == "__main__":
+    main()

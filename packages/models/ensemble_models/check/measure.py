@@ -1,0 +1,181 @@
+"""Measures models and ensembles on labelled images: a repository's, or a configuration's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from deployments.combiner import Method
+from deployments.contract.payload import Probabilities
+from deployments.repository.repository import find, versions
+from ensemble_models.check.findings import confusions, disagreements, fitted, sizes
+from ensemble_models.check.report import ENSEMBLE, Score, gain, joined
+from ensemble_models.dataset import Dataset, check_unseen, indices, truth_of
+from ensemble_models.ensembles import Members
+from ensemble_models.prediction import Candidate, of_configuration, of_models, predictions
+from ensemble_models.statistics import Interval, Truth, hits
+from graph.config import EnsembleConfig
+from graph.sections import CascadeSettings
+from graph.signature import EnsembleSignature
+from scripts.errors import ScriptError
+
+INT8 = "INT8"
+# Each score, and sentences on them.
+Results = tuple[list[Score], list[str]]
+
+
+@dataclass(frozen=True)
+class Together:
+    """How predictions become the ensemble's answers.
+
+    Attributes:
+        labels: the class names, in order of index.
+        weights: of the members that have a say, by name.
+        method: how predictions are combined.
+        cascade: in which order members are asked, and until when; None for all of them.
+        fits_weights: whether weights are fitted to the images, and described.
+    """
+
+    labels: tuple[str, ...]
+    weights: Mapping[str, float]
+    method: Method
+    cascade: CascadeSettings | None = None
+    fits_weights: bool = False
+
+    @classmethod
+    def of(
+        cls, config: EnsembleConfig, agreed: EnsembleSignature, method: Method | None = None, fits: bool = False
+    ) -> Self:
+        """Read how a configuration combines its members, or take another method."""
+        weights = {name: (config.combiner.weights or config.weights).get(name, 0.0) for name in config.weights}
+        return cls(agreed.labels, weights, method or config.combiner.method, config.ensemble.cascade, fits)
+
+
+def repository(
+    root: Path, names: Sequence[str], dataset: Dataset, method: Method = "mean", fits: bool = False
+) -> Results:
+    """Measure every version of models, and an ensemble for float and for int8 if every model has such a version.
+
+    All models of the repository are measured unless some are named; the ensemble combines them with equal weights.
+
+    Returns:
+        The models' scores, then the ensembles', and a sentence on each ensemble.
+
+    Raises:
+        ScriptError: there are no models, classes of the dataset or of two models differ, or no weights can be fitted.
+        ModelError: a model is unknown or damaged.
+    """
+    if not names and not root.is_dir():
+        raise ScriptError(f"there is no folder {root.absolute()}; name the models' by --repository")
+    names = names or sorted(entry.name for entry in root.iterdir() if versions(root, entry.name))
+    # Of a model that isn't there, `find` says which there are.
+    models = [
+        find(root, name, version) for name in names for version in versions(root, name) or [find(root, name).version]
+    ]
+    if not models:
+        raise ScriptError(f"{root} holds no models; make one with ensemble prepare")
+    truth_of(models, dataset)
+    together = Together(models[0].labels or (), dict.fromkeys(names, 1.0), method, fits_weights=fits)
+    return measured(of_models(models), together, dataset)
+
+
+def served(
+    config: EnsembleConfig,
+    agreed: EnsembleSignature,
+    dataset: Dataset,
+    method: Method | None = None,
+    fits: bool = False,
+) -> Results:
+    """Measure what a configuration serves, combined as it says or by another method, and the members' other versions.
+
+    Returns:
+        As `repository`, and sentences on sizes, confusions and disagreements.
+
+    Raises:
+        ScriptError: the dataset has other classes than the members, or no weights can be fitted.
+        ConfigurationError: a member can't run.
+    """
+    together = Together.of(config, agreed, method, fits)
+    scores, sentences = measured(of_configuration(config, agreed), together, dataset)
+    return scores, [*sizes(config, agreed, dataset), *sentences]
+
+
+def measured(candidates: Sequence[Candidate], together: Together, dataset: Dataset) -> Results:
+    """Measure candidates and the ensembles that they make; see `selections`."""
+    labels = indices(dataset, together.labels, "the models")
+    if together.fits_weights:
+        _check_fits(candidates, together, dataset)
+    outputs = predictions(candidates, dataset)
+    scores, ensembles = _scores(candidates, outputs, labels), list[Score]()
+    sentences, findings = list[str](), list[str]()
+    for rows in selections(candidates, list(together.weights)):
+        parts, chosen = [scores[row] for row in rows.values()], {name: outputs[row] for name, row in rows.items()}
+        members = Members(chosen, labels, together.weights, dict.fromkeys(rows, 1.0), together.method)
+        combined = members.combined(list(chosen))
+        answers, sure = combined.argmax(axis=1), combined.max(axis=1)
+        if (cascade := together.cascade) is not None:
+            walk = members.walk(cascade.order, cascade.exit_at)
+            answers, sure = walk.answers, walk.sure
+            alone = f"answers {walk.stops[0]:.1%} of the images by {cascade.order[0]} alone"
+            sentences.append(f"{joined(parts)} ensemble: the cascade {alone}.")
+        if not findings:
+            findings = [
+                *confusions(answers, labels, together.labels),
+                *disagreements(members, answers, together.labels, dataset),
+            ]
+        if len(rows) < 2:
+            continue
+        best = max(rows.values(), key=lambda row: scores[row].top1)
+        ensembles.append(Score.of(ENSEMBLE, joined(parts), sure, answers == labels))
+        difference = Interval.paired((answers == labels) - hits(outputs[best], labels))
+        if all(candidates[row].is_served for row in rows.values()):
+            members_served = ", ".join(f"{score.name} {score.version}" for score in parts)
+            sentences.append(f"The configuration serves the {joined(parts)} ensemble: {members_served}.")
+        sentences.append(gain(ensembles[-1], parts, difference))
+        if together.fits_weights:
+            sentences.append(f"{joined(parts)} ensemble: {fitted(members)}")
+    return [*scores, *ensembles], [*sentences, *findings]
+
+
+def _check_fits(candidates: Sequence[Candidate], together: Together, dataset: Dataset) -> None:
+    """Raise ScriptError if weights can't be fitted to these images."""
+    if together.method != "mean":
+        raise ScriptError(f"weights are fitted for the method mean, not for {together.method}; name it by --method")
+    if together.cascade is not None:
+        raise ScriptError(
+            "the thresholds of a cascade were chosen for the weights that it has; to fit weights, name its members by "
+            "--members, and choose the thresholds again with these weights"
+        )
+    if len(together.weights) < 2:
+        raise ScriptError("weights are fitted to two members or more")
+    for model in {each.name: each.model for each in candidates}.values():
+        if model is not None:
+            check_unseen(model, dataset)
+
+
+def selections(candidates: Sequence[Candidate], names: Sequence[str]) -> list[dict[str, int]]:
+    """Select the versions that make an ensemble, positions by name: the served ones, the float ones, the int8 ones.
+
+    Those of a kind are the highest of each model; where a model has none of it, there is no such ensemble.
+    """
+    kinds: tuple[Callable[[Candidate], bool], ...] = (
+        lambda each: each.is_served,
+        lambda each: each.precision != INT8,
+        lambda each: each.precision == INT8,
+    )
+    found: list[dict[str, int]] = []
+    for fits in kinds:
+        # The versions ascend, so that the highest stays.
+        rows = {each.name: row for row, each in enumerate(candidates) if each.name in names and fits(each)}
+        if len(rows) == len(names) and rows not in found:
+            found.append(rows)
+    return found
+
+
+def _scores(candidates: Sequence[Candidate], outputs: Sequence[Probabilities], labels: Truth) -> list[Score]:
+    return [
+        Score.of(each.name, each.precision, output.max(axis=1), output.argmax(axis=1) == labels, each.version)
+        for each, output in zip(candidates, outputs, strict=True)
+    ]

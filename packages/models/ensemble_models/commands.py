@@ -1,0 +1,15 @@
+"""The commands of this package."""
+
+COMMANDS = {
+    "Models": {
+        "init": ("ensemble_models.init", "Writes the configuration that serves models of your own."),
+        "prepare": ("ensemble_models.prepare.__main__", "Brings a model of any framework into the repository."),
+        "quantize": ("ensemble_models.quantize", "Quantizes a model of the repository to int8."),
+        "labels": ("ensemble_models.labels", "Prints or renames the classes of a model."),
+        "calibrate": ("ensemble_models.calibrate", "Fits a temperature that makes probabilities right."),
+        "check": ("ensemble_models.check.__main__", "Measures a configuration, models or a server."),
+        "tune-cascade": ("ensemble_models.tune_cascade", "Chooses a cascade's order and thresholds."),
+        "shadow": ("ensemble_models.shadow", "Recommends whether to promote a running server's shadows."),
+        "manifest": ("ensemble_models.manifest", "Writes the manifest of a repository that a website serves."),
+    },
+}

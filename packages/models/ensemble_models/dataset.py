@@ -1,0 +1,281 @@
+"""Labelled images in a zip file or a folder, `<class>/<name>.jpg`, decoded by the code that serves them."""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import random
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from deployments.contract.errors import EnsembleError
+from deployments.contract.payload import Pixels
+from deployments.contract.preprocessing import Preprocessing
+from deployments.repository.errors import ModelError
+from deployments.repository.repository import Model, find, sha256
+from deployments.transformer import decoding
+from deployments.transformer.transformer import TransformerSettings
+from ensemble_models.statistics import Truth
+from scripts.errors import DatasetError, ScriptError
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png"})
+LIMITS = TransformerSettings()
+# Fewer images tell too little of how sure a model should be.
+FEWEST = 500
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Labelled images.
+
+    Attributes:
+        path: the zip file or folder.
+        names: of the images, `<class>/<file>`, sorted.
+        part: which of the images in `path` these are.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    part: str = "all"
+
+    @classmethod
+    def open(cls, path: Path) -> Dataset:
+        """List the images of a zip file or a folder.
+
+        Raises:
+            DatasetError: there is no `<class>/*.jpg` (or .jpeg, .png) in `path`, or it is a damaged zip file.
+        """
+        if path.is_dir():
+            entries = [file.relative_to(path).as_posix() for file in path.rglob("*")]
+        elif path.is_file() and zipfile.is_zipfile(path):
+            try:
+                with zipfile.ZipFile(path) as archive:
+                    entries = archive.namelist()
+            except zipfile.BadZipFile as err:
+                raise DatasetError(f"{path}: {err}") from err
+        else:
+            raise DatasetError(f"{path} is neither a folder nor a zip file of <class>/*.jpg")
+        names = sorted(name for name in entries if _is_labelled_image(PurePosixPath(name)))
+        if not names:
+            raise DatasetError(f"{path} holds no <class>/*.jpg")
+        return cls(path, tuple(names))
+
+    def __len__(self) -> int:
+        """Count the images."""
+        return len(self.names)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The class names, sorted."""
+        return tuple(sorted({label(name) for name in self.names}))
+
+    @cached_property
+    def sha256(self) -> str:
+        """The hexadecimal SHA-256 of the zip file; of a folder, that of its images' names and contents.
+
+        Raises:
+            DatasetError: see `read`.
+        """
+        if self.path.is_file():
+            return sha256(self.path)
+        every, digest = Dataset.open(self.path), hashlib.sha256()
+        for name, (encoded, _) in zip(every.names, every.read(), strict=True):
+            digest.update(f"{name}\0{hashlib.sha256(encoded).hexdigest()}\n".encode())
+        return digest.hexdigest()
+
+    def hold_out(self, count: int) -> tuple[Dataset, Dataset | None]:
+        """Split into all images but `count` of them, and those, or None if `count` is 0.
+
+        Those are the same wherever the data are: they are chosen by the SHA-256 of their names.
+
+        Raises:
+            DatasetError: there are no more than `count` images.
+        """
+        if count == 0:
+            return self, None
+        if count >= len(self):
+            raise DatasetError(f"{self.path} has {len(self)} images; {count} can't be held out")
+        held = frozenset(sorted(self.names, key=lambda name: hashlib.sha256(name.encode()).digest())[:count])
+        learnt = tuple(name for name in self.names if name not in held)
+        return (
+            replace(self, names=learnt, part=f"all but the {count} held out"),
+            replace(self, names=tuple(sorted(held)), part=f"the {count} held out"),
+        )
+
+    def held_out(self, count: int | None) -> Dataset:
+        """Select the `count` images that `hold_out` leaves out; all if that is 0 or None."""
+        return self.hold_out(count or 0)[1] or self
+
+    def read(self) -> Iterator[tuple[bytes, str]]:
+        """Yield each image's encoded bytes and its class name, in the order of `names`.
+
+        Raises:
+            DatasetError: an image can't be read, or in a zip file is encrypted, damaged or packed unusually.
+        """
+        if self.path.is_dir():
+            yield from self._each(lambda name: (self.path / name).read_bytes())
+        else:
+            with zipfile.ZipFile(self.path) as archive:
+                yield from self._each(archive.read)
+
+    def _each(self, read: Callable[[str], bytes]) -> Iterator[tuple[bytes, str]]:
+        for name in self.names:
+            try:
+                encoded = read(name)
+            except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as err:
+                raise DatasetError(f"{self.path}: {name}: {err}") from err
+            yield encoded, label(name)
+
+
+def label(name: str) -> str:
+    """Return the class of an image: the name of the folder it is in."""
+    return PurePosixPath(name).parent.name
+
+
+def folder_name(label: str) -> str:
+    """Name the folder of a class: no folder's name has a slash, so an underscore stands for it."""
+    return label.replace("/", "_")
+
+
+def index_of_folders(labels: Sequence[str]) -> dict[str, int]:
+    """Map the folder of each class to the class' position; raise ScriptError if two classes have one folder."""
+    index: dict[str, int] = {}
+    for position, each in enumerate(labels):
+        other = index.setdefault(folder_name(each), position)
+        if other != position:
+            raise ScriptError(same_folder(labels[other], each))
+    return index
+
+
+def same_folder(first: str, second: str) -> str:
+    """Say that two classes have one folder."""
+    return (
+        f"the classes {first!r} and {second!r} have one folder, {folder_name(first)!r}; `ensemble labels` renames one"
+    )
+
+
+def check_image(name: str, encoded: bytes) -> None:
+    """Raise ScriptError, with its name, for what the server would not take for an image."""
+    try:
+        decoding.read_header(encoded, LIMITS)
+    except EnsembleError as err:
+        raise ScriptError(f"{name}: {err}") from err
+
+
+def decode(name: str, encoded: bytes, wanted: Sequence[Preprocessing]) -> list[Pixels]:
+    """Decode an image once, as the server does; raises ScriptError, with its name.
+
+    Returns:
+        For each preprocessing the pixels, uint8 BGR [height,width,3].
+    """
+    try:
+        return list(decoding.decode(encoded, decoding.read_header(encoded, LIMITS), wanted).pixels)
+    except EnsembleError as err:
+        raise ScriptError(f"{name}: {err}") from err
+
+
+def decode_all(names: Sequence[str], encoded: Sequence[bytes], wanted: Preprocessing) -> Pixels:
+    """Decode images to uint8 BGR [N,height,width,3]; see `decode`."""
+    return np.stack([decode(*image, [wanted])[0] for image in zip(names, encoded, strict=True)])
+
+
+def truth(dataset: Dataset, model: Model) -> Truth:
+    """Find the class index of every image, int64 [N], by the model's labels.
+
+    Raises:
+        ScriptError: the model has no labels, or the dataset has classes that are none of them.
+    """
+    if model.labels is None:
+        raise ScriptError(f"model {model.name!r} has no labels; prepare it with --labels")
+    return indices(dataset, model.labels, f"model {model.name!r}")
+
+
+def truth_of(models: Sequence[Model], dataset: Dataset) -> Truth:
+    """Find the class of every image by the labels that all models share; raises ScriptError if they differ."""
+    labels = truth(dataset, models[0])
+    if other := [model.name for model in models if model.labels != models[0].labels]:
+        raise ScriptError(f"models {models[0].name!r} and {other[0]!r} have different labels; name one by --members")
+    return labels
+
+
+def indices(dataset: Dataset, labels: Sequence[str], whose: str) -> Truth:
+    """Find the class index of every image, int64 [N], by the labels of what is named; see `folder_name`.
+
+    Raises:
+        ScriptError: the dataset has classes that are none of the labels, or two labels have one folder.
+    """
+    index = index_of_folders(labels)
+    if unknown := [each for each in dataset.classes if each not in index]:
+        raise ScriptError(
+            f"{dataset.path} has the class {unknown[0]!r}, which is none of the {len(index)} classes of {whose} "
+            f"({', '.join(labels[:3])}, ...); use images of its own classes"
+        )
+    return np.array([index[label(name)] for name in dataset.names], np.int64)
+
+
+def sample(dataset: Dataset, count: int, seed: int = 0) -> Dataset:
+    """Draw at most `count` images at random, the same ones for the same seed."""
+    if count >= len(dataset):
+        return dataset
+    return replace(dataset, names=tuple(sorted(random.Random(seed).sample(dataset.names, count))))
+
+
+def without(dataset: Dataset, other: Dataset) -> Dataset:
+    """Select the images that are not in `other`."""
+    taken = set(other.names)
+    return replace(dataset, names=tuple(name for name in dataset.names if name not in taken))
+
+
+def provenance(dataset: Dataset) -> dict[str, Any]:
+    """Describe the dataset for `metadata.json`: its name, its part, and its SHA-256."""
+    return {"data": dataset.path.name, "part": dataset.part, "sha256": dataset.sha256}
+
+
+def check_unseen(model: Model, images: Dataset) -> None:
+    """Raise ScriptError if a model was trained on some of the images; print a line if that is unknown."""
+    left_out = images_left_out(model, images)
+    if left_out is None:
+        print(
+            f"the metadata of {model.name!r} do not show whether it was trained on these images; it must not have been"
+        )
+        return
+    learnt, _ = Dataset.open(images.path).hold_out(left_out)
+    if not set(learnt.names).isdisjoint(images.names):
+        hint = f"name --hold-out {left_out}" if left_out >= FEWEST else "name other images, or train with --hold-out"
+        raise ScriptError(
+            f"{model.name!r} was trained on {images.path.name} with --hold-out {left_out}, so it has learnt some of "
+            f"these {len(images)} images, of which it is too sure; {hint}"
+        )
+
+
+def images_left_out(model: Model, images: Dataset) -> int | None:
+    """Count the images that all training on these data left out; None if the metadata show no such training."""
+    source = model.source
+    while source.get("tool") == "scripts.quantize":
+        try:
+            source = find(model.folder.parents[1], model.name, source.get("version")).source
+        except ModelError:
+            return None
+    if source.get("tool") != "scripts.train":
+        return None
+    left_out = list[int]()
+    run: dict[str, Any] | None = source
+    while run:
+        # Earlier releases recorded no digest of the data of a run that another began with: it had the same.
+        if run.get("data_sha256", source.get("sha256")) == images.sha256:
+            left_out.append(run["recipe"].get("hold_out", 0))
+        run = run.get("initial")
+    return min(left_out, default=None)
+
+
+def _is_labelled_image(name: PurePosixPath) -> bool:
+    # macOS and Jupyter leave folders and files beside the images that look like them.
+    hidden = any(part.startswith(".") or part == "__MACOSX" for part in name.parts)
+    return name.suffix.lower() in SUFFIXES and bool(label(str(name))) and not hidden

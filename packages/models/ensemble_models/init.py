@@ -1,0 +1,140 @@
+"""The command `ensemble init`: writes the configuration that serves models of one's own."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import click
+import yaml
+
+from deployments.repository.errors import ModelError
+from ensemble_models.options import FILE, Command, OutputFile, option, repository_option
+from ensemble_models.prepare import __main__ as prepare
+from ensemble_models.prepare.preparation import Options
+from scripts import configuration
+from scripts.errors import ScriptError
+
+# In the folder that Keras and TensorFlow export.
+SAVED_MODEL = "saved_model.pb"
+# What several members need to answer without one of them.
+QUORUM = """\
+      # One member is enough: another one that fails, or takes longer than 3 s, is left out, and the answer names it.
+      ensemble: {quorum: 1, patience_ms: 3000}
+"""
+TEXT = """# Served by `ensemble serve {file}`; measured on labelled images by `ensemble check {file} --data FOLDER`.
+applications:
+  - name: ensemble
+    import_path: {import_path}
+    args:
+      model_repository: {repository}  # <name>/<version>/; a relative path is relative to this file's folder
+{ensemble}      transformer: {{placement: inline}}
+      members:
+{members}
+      combiner: {{placement: inline}}
+      labeler: {{placement: inline}}
+    deployments:
+      # A new replica starts before the old one ends, so `ensemble deploy` loses no request.
+      - {{name: Ingress, max_ongoing_requests: 1000, max_surge_percent: 100}}
+"""
+
+
+def write(file: Path, repository: Path, members: list[str]) -> None:
+    """Write a configuration of some models of a repository, if they can be served together.
+
+    Raises:
+        FileExistsError: the file is there.
+        ConfigurationError: a model is missing, or the models don't fit together.
+    """
+    folder, target = repository.resolve(), file.resolve().parent
+    text = TEXT.format(
+        file=file,
+        import_path=configuration.IMPORT_PATH,
+        repository=_in_yaml(os.path.relpath(folder, target) if folder.is_relative_to(target) else str(folder)),
+        ensemble=QUORUM if len(members) > 1 else "",
+        members="\n".join(f"        - {{name: {_in_yaml(name)}, placement: inline}}" for name in members),
+    )
+    application = {"args": {"model_repository": str(folder), "members": [{"name": name} for name in members]}}
+    config, agreed = configuration.check(application)
+    with file.open("x", encoding="utf-8") as stream:
+        stream.write(text)
+    for member in config.members:
+        print(f"{member.name}: version {agreed.versions[member.name]}, {agreed.preprocessing[member.name].key} pixels")
+    for doubt in configuration.doubts(config, agreed):
+        print(f"warning: {doubt}")
+    print(f"wrote {file}, with {len(agreed.labels)} classes; serve it: ensemble serve {file}")
+
+
+def _in_yaml(text: str) -> str:
+    """Write a name or a path in YAML: in quotes only where YAML would read something else, as a number."""
+    with suppress(yaml.YAMLError):
+        if yaml.safe_load(text) == text:
+            return text
+    return json.dumps(text, ensure_ascii=False)
+
+
+def prepared(member: str, repository: Path, data: Path | None) -> str:
+    """Return the name of a model, which is prepared if a file or the folder of a SavedModel is given.
+
+    Raises:
+        ModelError: the file can't become a member.
+        ScriptError: the file does not say how, and there are no images that show it.
+    """
+    if not is_file_of_model(member):
+        return member
+    name = Path(member).stem
+    try:
+        prepare.run(Options(member, repository, name, data=data))
+    except (ScriptError, ModelError) as err:
+        # What no flag would change is reported as it is.
+        if "--" not in str(err):
+            raise
+        raise ScriptError(
+            f"{err}; flags are those of `ensemble prepare {member} --name {name}`: run it with them, then name "
+            f"{name!r} by --members"
+        ) from err
+    return name
+
+
+def is_file_of_model(member: str) -> bool:
+    """Check whether a member is a file, or the folder of a SavedModel, and not a name in the repository."""
+    path = Path(member)
+    return path.is_file() or (path / SAVED_MODEL).is_file()
+
+
+def check(file: Path, members: list[str]) -> None:
+    """Raise ScriptError for what would otherwise be found out after models were prepared."""
+    if file.exists():
+        raise ScriptError(f"{file} is there already; remove it, or name another file")
+    if missing := next((each for each in members if "/" in each and not is_file_of_model(each)), None):
+        raise ScriptError(f"{missing} is neither a file nor the folder of a SavedModel")
+    names = [Path(member).stem if is_file_of_model(member) else member for member in members]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ScriptError(f"two members would have the name {twice!r}; prepare one by `ensemble prepare --name`")
+
+
+@click.command("init", cls=Command)
+@click.argument("file", type=OutputFile(), metavar="FILE.yaml")
+@option("--members", multiple=True, required=True, metavar="MEMBER...", help="Models of the repository, and files.")
+@option("--data", type=FILE, help="Labelled images, <class>/*.jpg, to prepare files by.")
+@repository_option
+def main(file: Path, members: tuple[str, ...], data: Path | None, repository: Path) -> None:
+    """Write the configuration that serves models of your own.
+
+    ensemble init my.yaml --members mine other
+    ensemble init my.yaml --members one.onnx two.onnx --data images/     # prepares them first
+    ensemble serve my.yaml
+
+    A member that is a file, or the folder of a SavedModel, becomes a model of the repository by `ensemble prepare`;
+    its name is the file's, without the suffix. Every node runs in one process, which is the fastest on one machine.
+    docs/configuration.md has every field.
+    """
+    names = list(dict.fromkeys(members))
+    check(file, names)
+    write(file, repository, [prepared(name, repository, data) for name in names])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The class names of models of the repository: prints them, or renames them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from deployments.repository.network import class_count, load
+from deployments.repository.repository import LABELS, Model, find, read_labels, versions
+from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
+from ensemble_models.writing import write_metadata
+from scripts.errors import ScriptError
+
+
+def rename(models: list[Model], file: Path) -> None:
+    """Give the classes of models the names in a file, of all models or of none.
+
+    Raises:
+        ScriptError: there are more or fewer names than classes.
+        ModelError: a model is damaged, or a class has no name.
+    """
+    names = read_labels(file)
+    for model in models:
+        # Loading compares the files with their digests, so that those written below are of intact files.
+        if len(names) != (count := class_count(load(model))):
+            raise ScriptError(
+                f"{file} has {len(names)} names; version {model.version} of {model.name!r} has {count} classes"
+            )
+    for model in models:
+        if model.metadata:
+            write_metadata(model.folder, {**model.metadata, "classes": list(names)})
+        else:
+            (model.folder / LABELS).write_text("\n".join(names) + "\n", encoding="utf-8")
+        print(
+            f"renamed the {len(names)} classes of version {model.version} of {model.name}: {', '.join(names[:3])}, ..."
+        )
+
+
+@click.command("labels", cls=Command)
+@click.argument("name")
+@option("--labels", type=FILE, metavar="FILE", help="The new names, a name on each line.")
+@option("--version", type=POSITIVE, help="Default: all versions; to print, the highest.")
+@repository_option
+def main(name: str, labels: Path | None, version: int | None, repository: Path) -> None:
+    """Print the class names of a model of the repository, or rename them.
+
+    ensemble labels mine > labels.txt
+    ensemble labels mine --labels labels.txt      # once you have edited it: a name on each line, in order of index
+
+    Names that several classes have get the class's index behind them. All versions of the model are renamed, or the
+    one that `--version` names; a server shows the new names once it is started or deployed anew.
+    """
+    latest = find(repository, name, version)
+    if labels is not None:
+        every = versions(repository, name) if version is None else [version]
+        rename([find(repository, name, each) for each in every], labels)
+    elif latest.labels is None:
+        raise ScriptError(f"the classes of {name!r} have no names; --labels FILE names them")
+    else:
+        print("\n".join(latest.labels))
+
+
+if __name__ == "__main__":
+    main()

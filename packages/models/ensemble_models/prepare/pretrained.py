@@ -1,0 +1,194 @@
+"""Models of torchvision and of timm by their names, and files of torch.export, as OpenVINO networks."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+from urllib.parse import urlparse
+
+import openvino as ov
+
+from deployments.contract.preprocessing import Resize
+from deployments.doors import did_you_mean
+from deployments.repository.errors import ModelError
+from deployments.repository.repository import sha256
+from ensemble_models.prepare.source import CROP_RATIO, Normalization, Source
+
+Weights = Literal["default", "random"]
+
+TIMM = "timm/"
+EXPORTED = ".pt2"
+SEED = 0
+# By timm's names.
+RESIZE: dict[str, Resize] = {"center": "crop", "squash": "stretch", "border": "letterbox"}
+
+
+def get(name: str, weights: Weights) -> Source:
+    """Make `resnet50` of torchvision or `timm/resnet50` of timm, with the official weights or random ones.
+
+    Raises:
+        ModelError: PyTorch, torchvision or timm is missing, there is no such model, or its weights can't be had.
+    """
+    try:
+        import torch
+        import torchvision
+    # RuntimeError is what a torchvision built for another PyTorch raises.
+    except (ImportError, RuntimeError) as err:
+        raise ModelError(
+            f"{name} needs PyTorch and a torchvision that fits it: pip install torch torchvision timm ({err})"
+        ) from err
+    torch.manual_seed(SEED)
+    if name.startswith(TIMM):
+        return _timm(name.removeprefix(TIMM), weights)
+    return _torchvision(torchvision, name, weights)
+
+
+def exported(file: Path) -> Source:
+    """Read a file that torch.export.save wrote, which may run code that is in it.
+
+    Raises:
+        ModelError: PyTorch is missing, or it or OpenVINO can't read the file.
+    """
+    try:
+        import torch
+    except ImportError as err:
+        raise ModelError(f"{file} needs PyTorch: pip install 'ensemble-serving[train]' ({err})") from err
+    try:
+        program = torch.export.load(file)
+        network = ov.convert_model(program)
+        inputs = [node.meta["val"] for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
+        # OpenVINO leaves every dimension free.
+        if len(inputs) == len(network.inputs) == 1:
+            network.reshape([side if isinstance(side, int) else -1 for side in inputs[0].shape])
+    # Neither names the errors that it raises.
+    except Exception as err:
+        raise ModelError(f"{file} can't be read by PyTorch {torch.__version__} and OpenVINO: {err}") from err
+    return Source(network, {"file": file.name, "sha256": sha256(file), "torch": torch.__version__})
+
+
+def _torchvision(torchvision: Any, name: str, weights: Weights) -> Source:
+    models = torchvision.models
+    known = models.list_models(module=models)
+    if name not in known:
+        raise ModelError(f"no model {name!r} in torchvision {torchvision.__version__}{did_you_mean(name, known)}")
+    official = models.get_model_weights(name).DEFAULT
+    recipe = official.transforms()
+    (crop,), (resize,) = recipe.crop_size, recipe.resize_size
+    size, normalization = (crop, crop), Normalization("RGB", tuple(recipe.mean), tuple(recipe.std))
+    origin = {"model": name, "torchvision": torchvision.__version__}
+    if weights == "random":
+        network = _network(models.get_model(name, weights=None), size, is_random=True)
+        origin |= {"weights": "random", "seed": SEED}
+        return Source(network, origin, None, size, CROP_RATIO, None, normalization, "NCHW")
+    origin |= {"weights": str(official), "url": official.url, "sha256": _download(official.url)}
+    # torchvision's builder knows the names of old weights, but unpickles what it reads unless PyTorch refuses to.
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+    try:
+        network = _network(models.get_model(name, weights=official), size)
+    except (pickle.UnpicklingError, RuntimeError) as err:
+        raise ModelError(f"the weights {official.url} don't fit this torchvision: {err}") from err
+    labels = tuple(official.meta["categories"])
+    return Source(network, origin, labels, size, crop / resize, None, normalization, "NCHW")
+
+
+def _timm(name: str, weights: Weights) -> Source:
+    try:
+        timm: Any = importlib.import_module("timm")
+        from torchvision.models import ResNet50_Weights
+    except ImportError as err:
+        raise ModelError(f"{TIMM}{name} needs timm: pip install timm") from err
+    if not timm.is_model(name):
+        raise ModelError(f"no model {name!r} in timm {timm.__version__}{did_you_mean(name, timm.list_models())}")
+    file = _from_hub(timm.get_pretrained_cfg(name).hf_hub_id) if weights == "default" else None
+    model = timm.create_model(name, checkpoint_path=str(file or ""))
+    recipe = timm.data.resolve_data_config(model=model)
+    _, height, width = recipe["input_size"]
+    is_imagenet = file is not None and timm.data.infer_imagenet_subset(model) == "imagenet-1k"
+    return Source(
+        _network(model, (height, width), is_random=file is None),
+        {
+            "model": f"{TIMM}{name}",
+            "timm": timm.__version__,
+            "weights": weights,
+            **({"seed": SEED} if file is None else {"sha256": sha256(file)}),
+        },
+        # The names of torchvision's models, so that both may be in one ensemble.
+        tuple(ResNet50_Weights.DEFAULT.meta["categories"]) if is_imagenet else None,
+        (height, width),
+        recipe["crop_pct"],
+        RESIZE[recipe["crop_mode"]],
+        Normalization("RGB", tuple(recipe["mean"]), tuple(recipe["std"])),
+        "NCHW",
+    )
+
+
+def _network(model: Any, size: tuple[int, int], *, is_random: bool = False) -> ov.Model:
+    import torch
+
+    model.eval()
+    if is_random:
+        _spread(model, size)
+    return ov.convert_model(model, example_input=torch.zeros(2, 3, *size))
+
+
+def _spread(model: Any, size: tuple[int, int]) -> None:
+    """Scale the last layer of a model with random weights so that the logits of drawn images have mean 0, variance 1.
+
+    Without trained batch norms the residual sums grow from block to block, and the softmax would answer one class
+    whatever it sees.
+    """
+    import torch
+
+    with torch.no_grad():
+        # Coarse blotches of colour: fine noise has the same features everywhere, images have not.
+        blotches = torch.randn(16, 3, 8, 8) + torch.randn(16, 3, 1, 1)
+        logits = model(torch.nn.functional.interpolate(blotches, size=size, mode="bilinear"))
+        centre = logits.mean(0)
+        spread = (logits - centre).std()
+        for head in [module for module in model.modules() if isinstance(module, torch.nn.Linear)][-1:]:
+            head.weight /= spread
+            head.bias.copy_((head.bias - centre) / spread)
+
+
+def _download(url: str) -> str:
+    """Put a file where torchvision looks for it, unless it is there; returns its SHA-256.
+
+    Raises:
+        ModelError: it can't be had, or its SHA-256 doesn't begin with the digits in its name.
+    """
+    import torch
+
+    name = PurePosixPath(urlparse(url).path).name
+    file = Path(torch.hub.get_dir()) / "checkpoints" / name
+    try:
+        if not file.is_file():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            torch.hub.download_url_to_file(url, str(file))
+        digest = sha256(file)
+    except OSError as err:
+        raise ModelError(f"can't get the weights {url}: {err}; --weights random needs no network") from err
+    expected = re.search(r"-([0-9a-f]{8,})\.", name)
+    if expected is None or not digest.startswith(expected[1]):
+        raise ModelError(f"{file} is damaged: its SHA-256 {digest} doesn't begin as its name says; delete it")
+    return digest
+
+
+def _from_hub(repository: str) -> Path:
+    """Find the weights of a repository of the Hugging Face hub, whose cache names each large file by its SHA-256.
+
+    Raises:
+        ModelError: they can't be had, or don't match.
+    """
+    from huggingface_hub import hf_hub_download
+
+    try:
+        file = Path(hf_hub_download(repository, "model.safetensors"))
+    except (OSError, ValueError) as err:
+        raise ModelError(f"can't get the weights of {repository}: {err}; --weights random needs no network") from err
+    if file.resolve().name != sha256(file):
+        raise ModelError(f"{file} is damaged: its SHA-256 is not what the hub says; delete it")
+    return file

@@ -1,0 +1,129 @@
+"""The source that a model is prepared from: a network, and how it takes images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+
+from deployments.contract.preprocessing import Resize
+from deployments.repository.errors import ModelError
+from deployments.repository.layout import Layout
+from deployments.repository.repository import sha256
+from ensemble_models.baking import Color
+
+WHITE = 255
+# By the name that --normalize has for it: mean and standard deviation of pixels scaled to 0 to 1, red first.
+USUAL: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "unit": ((0.0,) * 3, (1.0,) * 3),
+    "symmetric": ((0.5,) * 3, (0.5,) * 3),
+    "none": ((0.0,) * 3, (1 / WHITE,) * 3),
+}
+ORDERS: tuple[Color, ...] = ("RGB", "BGR")
+READABLE = (".onnx", ".tflite", ".pdmodel", ".xml", ".pb")
+# The share of the shorter side that ImageNet's evaluation keeps: 224 of 256 pixels.
+CROP_RATIO = 0.875
+# What to do about files that OpenVINO can't read, by their suffix.
+ADVICE = {
+    ".json": "if it is PaddlePaddle's, save it with FLAGS_enable_pir_api=0 in the environment, which makes a .pdmodel",
+    **dict.fromkeys((".keras", ".h5"), "save it by Keras' model.export(FOLDER), which makes a SavedModel"),
+    ".pt2": "PyTorch runs code that is in such a file: pass --trusted if you know who made it, or export it as ONNX",
+    **dict.fromkeys(
+        (".pt", ".pth", ".ckpt", ".bin", ".safetensors"),
+        "PyTorch's own files run or evaluate what is in them, or lack the network; export it as ONNX: "
+        "torch.onnx.export(model.eval(), torch.zeros(1, 3, HEIGHT, WIDTH), 'model.onnx')",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """How a model takes its pixels.
+
+    Attributes:
+        order: of the channels.
+        mean: subtracted from pixels scaled to 0 to 1, by channel in that order.
+        std: divided by after that, likewise.
+        name: what --normalize calls mean and std; empty for others.
+    """
+
+    order: Color
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    name: str = ""
+
+    @classmethod
+    def usual(cls, order: Color, name: str) -> Normalization:
+        """Make one of the usual normalizations."""
+        mean, std = USUAL[name]
+        step = 1 if order == "RGB" else -1
+        return cls(order, mean[::step], std[::step], name)
+
+    @property
+    def values(self) -> str:
+        """The flags for mean and std."""
+        if self.name:
+            return f"--normalize {self.name}"
+        mean, std = (" ".join(f"{value:g}" for value in values) for values in (self.mean, self.std))
+        return f"--mean {mean} --std {std}"
+
+    @property
+    def flags(self) -> str:
+        """What stands for it on the command line."""
+        return f"--channel-order {self.order} {self.values}"
+
+
+def usual(order: Color | None = None, name: str | None = None) -> list[Normalization]:
+    """List the usual normalizations, of an order and of a name if these are given."""
+    orders, names = ORDERS if order is None else (order,), USUAL if name is None else (name,)
+    return [Normalization.usual(each, called) for called in names for each in orders]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A network, and what is known about its input; None for what is not known, or only the network says.
+
+    Attributes:
+        network: one image input, one output of class scores.
+        origin: where it is from, for `metadata.json`.
+        labels: the class names.
+        size: height and width, pixels.
+        crop_ratio: the share of the shorter side that the evaluation crop keeps.
+        normalization: that of its training.
+    """
+
+    network: ov.Model
+    origin: dict[str, Any]
+    labels: tuple[str, ...] | None = None
+    size: tuple[int, int] | None = None
+    crop_ratio: float | None = None
+    resize: Resize | None = None
+    normalization: Normalization | None = None
+    layout: Layout | None = None
+
+    @property
+    def takes_bytes(self) -> bool:
+        """Whether it takes pixels from 0 to 255 as whole numbers, so that it seems to normalize by itself."""
+        return bool(self.network.inputs) and self.network.input(0).get_element_type() == ov.Type.u8
+
+
+def read(path: Path) -> Source:
+    """Read the network of a file or folder that OpenVINO reads.
+
+    Raises:
+        ModelError: it can't be read; the message says what to do instead.
+    """
+    if not path.exists():
+        raise ModelError(f"there is no {path}")
+    if path.suffix in ADVICE:
+        raise ModelError(f"{path} is not read: {ADVICE[path.suffix]}")
+    try:
+        network = ov.Core().read_model(path) if path.suffix == ".xml" else ov.convert_model(path)
+    # convert_model raises its own error type, and plain Exception for a format that it doesn't know.
+    except Exception as err:
+        raise ModelError(f"OpenVINO can't read {path}; it reads {', '.join(READABLE)}, SavedModel: {err}") from err
+    digest = {"sha256": sha256(path)} if path.is_file() else {}
+    return Source(network, {"file": path.name, **digest})

@@ -1,0 +1,229 @@
+"""Quantizes models to int8 after training, and writes an int8 version where it is worth it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.metadata import version as metadata_version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+import openvino as ov
+
+from deployments.repository.errors import ModelError
+from deployments.repository.network import load, precision
+from deployments.repository.repository import LABELS, METADATA, Model, find, versions
+from ensemble_models.baking import without_temperature
+from ensemble_models.dataset import Dataset, decode_all, provenance, sample, truth, without
+from ensemble_models.int8 import expected_drop, search
+from ensemble_models.options import FILE, POSITIVE, Command, Function, option, repository_option
+from ensemble_models.prediction import computed_in, predict, preprocessing
+from ensemble_models.statistics import Interval, hits, paired, top1
+from ensemble_models.writing import MODEL, derived_metadata, describe, write_version
+from scripts.doctor.costs import costs
+from scripts.errors import ScriptError
+
+# Int8 weights are 1/2 of float16 and 1/4 of float32; what is more is for scales, biases and layers that stay in float.
+LARGEST_SHARE = {"FP16": 0.55, "FP32": 0.30}
+MOST_HELD_OUT = 5000
+# What a version that is not to be served is called, behind the model's name.
+ASIDE = "-int8"
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """How to quantize.
+
+    Attributes:
+        data: images to calibrate on, a zip file or folder of `<class>/*.jpg`.
+        samples: how many of them.
+        validation: images to measure on; None for others of `data`.
+        max_drop: the most top-1 to lose, points.
+        unmeasured: whether it is written without a measurement of its loss.
+    """
+
+    data: Path
+    samples: int = 500
+    validation: Path | None = None
+    max_drop: float = 0.3
+    unmeasured: bool = False
+
+
+def quantization_options(command: Function) -> Function:
+    """Add options for the fields of `Quantization` but `data` to a command."""
+    options = (
+        option("--samples", type=POSITIVE, default=Quantization.samples, help="Images to calibrate on."),
+        option("--validation", type=FILE, help="Zip file or folder to measure on; default: the rest of --data."),
+        option("--max-drop", type=float, default=Quantization.max_drop, help="Most top-1 to lose, points."),
+        option("--unmeasured", is_flag=True, help="Write it without knowing what it loses."),
+        option("--budget", type=float, hidden=True, expose_value=False, callback=_without_budget),
+    )
+    for each in reversed(options):
+        command = each(command)
+    return command
+
+
+def _without_budget(_context: click.Context, _option: click.Parameter, given: float | None) -> None:
+    if given is not None:
+        print("--budget has no effect: at most four of NNCF's settings are tried")
+
+
+def quantize(repository: Path, name: str, version: int | None, settings: Quantization) -> Path:
+    """Write an int8 version of a model's version, None for the highest that isn't int8; returns its folder.
+
+    Raises:
+        ModelError: NNCF is missing or can't quantize the model, it didn't shrink, or it lost too much top-1.
+        ScriptError: the classes of the validation images are not the model's, or there are none to measure on.
+        DatasetError: a path holds no labelled images.
+    """
+    source = find(repository, name, version or _highest_float(repository, name))
+    if precision(source) == "INT8":
+        raise ModelError(f"version {source.version} of {name!r} is int8 already; name a float one by --version")
+    images = Dataset.open(settings.data)
+    calibration, validation = _split(images, settings)
+    if settings.validation is not None and validation is not None:
+        truth(validation, source)
+    wanted = preprocessing(source)
+    pixels = decode_all(calibration.names, [encoded for encoded, _ in calibration.read()], wanted)
+    found = search(lambda: without_temperature(load(source)), pixels, settings.max_drop)
+    metadata = {
+        **derived_metadata(source, "INT8", wanted),
+        "source": {
+            "tool": "scripts.quantize",
+            "version": source.version,
+            "precision": precision(source),
+            "samples": len(calibration),
+            **asdict(found.recipe),
+            **provenance(images),
+            "nncf": metadata_version("nncf"),
+            "openvino": ov.__version__,
+        },
+    }
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / MODEL
+        ov.save_model(found.network, file, compress_to_fp16=True)
+        quantized = Model(name, source.version, file, metadata)
+        check_shrunk(source, quantized)
+        slower = slower_than(source, quantized)
+        measured, lost = ({}, None) if validation is None else compare(source, quantized, validation)
+    if measured:
+        metadata["accuracy"] = measured
+    write = partial(write_version, found.network, repository, version=None, metadata=metadata, compress_to_fp16=True)
+    if lost is not None and lost.low > settings.max_drop:
+        aside = write(name=f"{name}{ASIDE}")
+        raise ModelError(
+            f"int8 loses {lost.mean:.2f} points of top-1 ({paired(lost)}), more than "
+            f"{settings.max_drop}, so it is not the next version of {name!r}; the best that was found is in {aside}: a "
+            f"member with `model: {name}{ASIDE}` serves it. More --samples, or a larger --max-drop, may help"
+        )
+    if slower:
+        print(f"{slower}, so the float version stays the served one; a member with `model: {name}{ASIDE}` serves int8")
+    return write(name=f"{name}{ASIDE}" if slower else name)
+
+
+def slower_than(source: Model, quantized: Model) -> str:
+    """Measure both versions on this machine; say that int8 takes more CPU time than float, empty if it does not."""
+    before, after = costs([source, quantized])
+    print(f"{precision(source)}, computed in {computed_in()}: {before}; INT8: {after}")
+    return "int8 takes more CPU time on this machine" if after.low > before.high else ""
+
+
+def check_shrunk(source: Model, quantized: Model) -> None:
+    """Raise ModelError unless the int8 weights take at most `LARGEST_SHARE` of the source's."""
+    before, after = weight_bytes(source), weight_bytes(quantized)
+    limit = LARGEST_SHARE[precision(source)]
+    if after > limit * before:
+        raise ModelError(
+            f"the int8 weights take {after / before:.0%} of the {precision(source)} ones, more than {limit:.0%}: most "
+            "layers were not quantized, so nothing was written; convert the model from PyTorch or ONNX instead"
+        )
+
+
+def compare(source: Model, quantized: Model, validation: Dataset) -> tuple[dict[str, Any], Interval]:
+    """Measure and print what the quantized model loses.
+
+    Where the images' classes are the model's, that is top-1. Elsewhere it is the expected loss: see `expected_drop`.
+
+    Returns:
+        The `accuracy` entry for the metadata: `top1` and `source_top1`, in percent; or `agreement`, the percentage of
+        the images to which both answer the same class, and `expected_drop`, in points. And the loss, paired by image.
+    """
+    before, after = predict([source, quantized], validation)
+    try:
+        labels = truth(validation, source)
+    except ScriptError as err:
+        lost, same = Interval.paired(expected_drop(before, after)), before.argmax(axis=1) == after.argmax(axis=1)
+        found = {"agreement": 100 * float(same.mean()), "expected_drop": lost.mean}
+        print(
+            f"{err}; so its answers to {len(validation)} images are compared with the float model's: "
+            f"{found['agreement']:.2f} % are the same, and {lost.mean:.2f} points are lost if its probabilities are "
+            f"right ({paired(lost)})"
+        )
+    else:
+        found = {"top1": top1(after, labels), "source_top1": top1(before, labels)}
+        lost = Interval.paired(hits(before, labels) - hits(after, labels))
+        print(
+            f"top-1 of {len(validation)} images: {precision(source)} {found['source_top1']:.2f} %, INT8 "
+            f"{found['top1']:.2f} %; the loss is {lost.mean:.2f} points ({paired(lost)})"
+        )
+    return {**found, "images": len(validation), "computed_in": computed_in(), **provenance(validation)}, lost
+
+
+def weight_bytes(model: Model) -> int:
+    """Count the bytes of a model's weights: the IR's .bin, else all files of the version but metadata and labels.
+
+    Other formats keep their weights in the model's file or beside it (PaddlePaddle; ONNX with external data).
+    """
+    weights = model.path.with_suffix(".bin")
+    if weights.is_file():
+        return weights.stat().st_size
+    files = (file for file in model.folder.rglob("*") if file.is_file())
+    return sum(file.stat().st_size for file in files if file.name not in (METADATA, LABELS))
+
+
+def _highest_float(repository: Path, name: str) -> int | None:
+    models = [find(repository, name, version) for version in versions(repository, name)]
+    return max((model.version for model in models if precision(model) != "INT8"), default=None)
+
+
+def _split(images: Dataset, settings: Quantization) -> tuple[Dataset, Dataset | None]:
+    """Split the images into those to calibrate on and those to measure on; None if nothing is measured."""
+    if settings.validation is not None or settings.unmeasured:
+        validation = Dataset.open(settings.validation) if settings.validation is not None else None
+        return sample(images, settings.samples), validation
+    calibration = sample(images, min(settings.samples, len(images) // 2))
+    if not len(calibration):
+        raise ScriptError(f"{images.path} has one image; --validation names others, --unmeasured writes without")
+    return calibration, sample(without(images, calibration), MOST_HELD_OUT)
+
+
+@click.command("quantize", cls=Command)
+@click.argument("name")
+@option("--version", type=POSITIVE, help="Version to quantize; default: the highest float one.")
+@option("--data", type=FILE, required=True, help="Zip file or folder of <class>/*.jpg to calibrate on.")
+@repository_option
+@quantization_options
+def main(name: str, version: int | None, repository: Path, **settings: Any) -> None:
+    """Quantize a model of the repository to int8, and write it as the next version if it is worth it.
+
+    ensemble quantize resnet --data train.zip --validation test.zip --repository models
+
+    Needs the `quantize` extra (NNCF). Calibration and validation images are decoded by the server's own code. Both of
+    NNCF's presets are tried on the calibration images, and, while the answers lose more than --max-drop points, the
+    first three layers stay float, and biases are corrected accurately. The version whose probabilities are most like
+    the float model's is measured on the validation images, beside the float model: top-1, and CPU time here.
+
+    Without --validation, images of --data that calibration does not use are held out, at least half of them; where
+    their classes are not the model's, its answers are compared with the float model's. The version becomes a model of
+    its own, `NAME-int8`, which nobody serves unless a configuration names it, if its interval shows a loss above
+    --max-drop, or if it takes more CPU time here than the float version. Nothing is written if the weights did not
+    shrink by half (a tenth of that is allowed for scales and biases): NNCF then found nothing to quantize, and the
+    model would be no faster.
+    """
+    print(f"wrote {describe(quantize(repository, name, version, Quantization(**settings)))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""Chooses a cascade's order and thresholds on one half of labelled images, and judges them on the other."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from deployments.combiner import Method
+from deployments.repository.repository import Model, find
+from ensemble_models.dataset import Dataset, check_unseen, truth_of
+from ensemble_models.ensembles import Members, MethodName, walk
+from ensemble_models.options import POSITIVE, Command, Number, data_option, option, repository_option
+from ensemble_models.prediction import predict
+from ensemble_models.results import file_options, write_files
+from ensemble_models.statistics import Interval
+from scripts.doctor.costs import costs
+from scripts.errors import ScriptError
+
+# Where none of so many images is lost, the loss of all images is at most 3 / images at 95 % (the rule of three).
+RULE_OF_THREE = 3
+# The 95 % quantile of the normal distribution, for a bound on one side.
+ONE_SIDED = 1.645
+# Costs within 5 % of each other count as equal, because they are measured.
+NEARLY = 1.05
+# Thresholds tried for each member but the last, by the number of those: together ten thousand at most.
+TRIED = {1: 201, 2: 81, 3: 21}
+# The log-odds of the lowest and the highest threshold between 0 and 1: the probabilities 0.18 and 0.9991.
+LOG_ODDS = (-1.5, 7.0)
+MOST_MEMBERS = len(TRIED) + 1
+CHOOSING = "images that choose, half of all,"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A cascade: the members in the order in which they are asked, and the thresholds."""
+
+    order: tuple[str, ...]
+    exit_at: tuple[float, ...]
+
+
+def halves(dataset: Dataset) -> NDArray[np.bool_]:
+    """Select the half of the images that chooses, bool [N]: the same ones wherever they lie."""
+    _, chosen = dataset.hold_out(len(dataset) // 2)
+    if chosen is None:
+        raise ScriptError(f"{dataset.path} has one image; half of the images choose and the others judge")
+    return np.isin(dataset.names, chosen.names)
+
+
+def choose(members: Members, most_lost: float, order: Sequence[str] | None = None) -> Choice:
+    """Find the cheapest cascade within a loss; of those that cost nearly the same, the most faithful one.
+
+    What counts is the one-sided 95 % bound on the images that are answered wrongly and would not have been. Images that
+    a cascade happens to answer right instead do not offset them: of many thresholds, the one that looks best on some
+    images has been lucky on them.
+
+    Args:
+        members: their predictions for images that judge nothing else.
+        most_lost: against all members together, points of top-1.
+        order: of the members; None for the best one.
+
+    Raises:
+        ScriptError: there are too many members, or too few images to tell.
+    """
+    check_count(len(members.scores))
+    full, labels = members.full(), members.labels
+    found: list[tuple[float, int, Choice]] = []
+    grid = thresholds(TRIED[len(members.scores) - 1])
+    for names in [tuple(order)] if order else orders(members):
+        answers, sure = members.steps(names)
+        costs = [members.costs[name] for name in names]
+        for exit_at in itertools.product(grid.tolist(), repeat=len(names) - 1):
+            tried = walk(answers, sure, exit_at, costs)
+            if lost(tried.answers == labels, full == labels) <= most_lost:
+                others = int((tried.answers != full).sum())
+                found.append((tried.cost, others, Choice(names, exit_at)))
+    if not found:
+        raise ScriptError(f"no cascade loses at most {most_lost} points; allow more by --loss, or give more images")
+    cheapest = min(cost for cost, _, _ in found)
+    near = [(others, cost, choice) for cost, others, choice in found if cost <= NEARLY * cheapest]
+    return min(near, key=lambda each: each[:2])[2]
+
+
+def thresholds(count: int) -> NDArray[np.float64]:
+    """Choose `count` thresholds: 0, 1, and between them probabilities of four decimals, evenly spaced in log-odds.
+
+    Most answers of calibrated members are surer than 0.95, where even steps of probability leave nothing to choose.
+    """
+    between = 1 / (1 + np.exp(-np.linspace(*LOG_ODDS, count - 2)))
+    return np.concatenate([[0.0], between.round(4), [1.0]])
+
+
+def orders(members: Members) -> Iterator[tuple[str, ...]]:
+    """Yield every order that asks members of weight 0 first."""
+    for order in itertools.permutations(members.scores):
+        gates = [members.weights[name] == 0 for name in order]
+        if gates == sorted(gates, reverse=True):
+            yield order
+
+
+def lost(hits: NDArray[np.bool_], full: NDArray[np.bool_]) -> float:
+    """Bound the top-1 that a cascade loses, points, at 95 %, on images that all members together answer right."""
+    return bound((full & ~hits).astype(float))
+
+
+def check_count(members: int) -> None:
+    """Raise ScriptError if a cascade can't be chosen for `members` members."""
+    if not 2 <= members <= MOST_MEMBERS:
+        raise ScriptError(f"a cascade is chosen for 2 to {MOST_MEMBERS} members; name them by --members")
+
+
+def check_enough(images: int, most_lost: float, what: str = CHOOSING) -> None:
+    """Raise ScriptError if one image is more than a loss, points, so that these images can't show it.
+
+    A loss of 0 is let through, because no number of images is enough to show it.
+    """
+    if 0 < most_lost < 100 / images:
+        raise ScriptError(
+            f"{images:,} {what} can't show a loss of {most_lost:g} points: one of them is {100 / images:.3g} points; "
+            f"give {math.ceil(100 / most_lost):,} of them or more, or allow a larger loss"
+        )
+
+
+def bound(values: NDArray[np.float64]) -> float:
+    """Bound a mean from above, at 95 %, percent."""
+    return float(100 * (values.mean() + ONE_SIDED * values.std() / np.sqrt(len(values))))
+
+
+def members_of(models: Sequence[Model], gates: Sequence[str], dataset: Dataset, method: Method) -> Members:
+    """Collect the models' predictions for a dataset, and print what an inference of each costs.
+
+    Raises:
+        ScriptError: labels differ, a gate is no member, every member is a gate, or there are too few or too many.
+    """
+    labels = truth_of(models, dataset)
+    names = [model.name for model in models]
+    if unknown := sorted(set(gates) - set(names)):
+        raise ScriptError(f"--gates: {unknown[0]!r} is none of the members {names}")
+    if set(gates) == set(names):
+        raise ScriptError("--gates: a member that is no gate is needed to answer")
+    check_count(len(models))
+    measured = dict(zip(names, costs(models), strict=True))
+    for name, cost in measured.items():
+        print(f"{name}: {cost}")
+    scores = dict(zip(names, predict(models, dataset), strict=True))
+    weights = {name: 0.0 if name in gates else 1.0 for name in names}
+    return Members(scores, labels, weights, {name: cost.median for name, cost in measured.items()}, method)
+
+
+def report(
+    members: Members, choosing: NDArray[np.bool_], choice: Choice, versions: Mapping[str, int]
+) -> dict[str, Any]:
+    """Print what a choice does to the images that had no part in it, and what to write into the configuration."""
+    judged = members.part(~choosing)
+    walk, full, labels = judged.walk(choice.order, choice.exit_at), judged.full(), judged.labels
+    hits, full_hits = Interval.share(walk.answers == labels), Interval.share(full == labels)
+    difference = Interval.paired((walk.answers == labels).astype(float) - (full == labels))
+    for name, scores in judged.scores.items():
+        print(f"{name}: top-1 {Interval.share(scores.argmax(axis=1) == labels)}")
+    print(f"all together: top-1 {full_hits}")
+    print(
+        f"the cascade: top-1 {hits}, {difference.mean:+.2f} points "
+        f"({difference.low:+.2f} to {difference.high:+.2f}, paired) at {walk.cost / sum(judged.costs.values()):.2f} "
+        "of the inference"
+    )
+    print(f"so the cascade loses at most {-difference.low:.2f} points")
+    print(f"answered otherwise than by all together: {Interval.share(walk.answers != full)}")
+    shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in zip(choice.order, walk.stops, strict=True))
+    print(f"the last one asked: {shares}")
+    print(f"chosen on {choosing.sum():,} images, judged on {(~choosing).sum():,} others; intervals are of 95 %\n")
+    chosen_with = ", ".join(f"{name}: {versions[name]}" for name in choice.order)
+    print(
+        f"ensemble: {{cascade: {{order: [{', '.join(choice.order)}], exit_at: {list(choice.exit_at)}, "
+        f"versions: {{{chosen_with}}}}}}}"
+    )
+    if not all(members.weights.values()) or members.method != "mean":
+        weights = ", ".join(f"{name}: {weight:g}" for name, weight in members.weights.items())
+        print(f"combiner: {{method: {members.method}, weights: {{{weights}}}}}")
+    return {
+        **asdict(choice),
+        "versions": dict(versions),
+        "top1": asdict(hits),
+        "full_top1": asdict(full_hits),
+        "difference": asdict(difference),
+        "stops": dict(zip(choice.order, walk.stops, strict=True)),
+        "costs_ms": dict(judged.costs),
+        "images": {"chosen_on": int(choosing.sum()), "judged_on": int((~choosing).sum())},
+    }
+
+
+def resolution(choosing: int, judging: int, most_lost: float) -> str:
+    """State how small a loss, points, the images can show, and how many images would show the allowed loss."""
+    shown = 100 * RULE_OF_THREE / judging
+    sentence = (
+        f"{choosing:,} images choose, {judging:,} others judge, and can show a loss of {shown:.2g} points or more"
+    )
+    if not 0 < most_lost < shown:
+        return sentence
+    wanted = 2 * math.ceil(100 * RULE_OF_THREE / most_lost)
+    return f"{sentence}; --loss {most_lost:g} needs {wanted:,} images in all"
+
+
+@click.command("tune-cascade", cls=Command)
+@data_option
+@option("--hold-out", type=POSITIVE, metavar="N", help="Take the images that training leaves out.")
+@option("--members", multiple=True, metavar="NAME...", help="The members; default: resnet densenet.")
+@option("--order", multiple=True, metavar="NAME...", help="The members, to be asked in this order.")
+@option("--gates", multiple=True, metavar="NAME...", help="Members of weight 0, which are called first, not combined.")
+@option("--loss", type=Number(or_zero=True), default=0.1, metavar="POINTS", help="Most points of top-1 to lose.")
+@option("--method", type=MethodName(), default="mean", help="How predictions are combined.")
+@repository_option
+@file_options("json")
+def main(**given: Any) -> None:
+    """Choose a cascade's order and thresholds on one half of labelled images, and judge them on the other.
+
+    ensemble tune-cascade --data images.zip --loss 0.1
+    ensemble tune-cascade --data images.zip --order resnet densenet      # thresholds alone
+    ensemble tune-cascade --data images.zip --members gate resnet densenet --gates gate --json cascade.json
+    ensemble tune-cascade --data train.zip --hold-out 2500     # the images that training left out
+
+    The members' predictions come from the server's own decoding, prediction and combination. The cheapest cascade
+    wins that loses at most `--loss` points of top-1 against all members together; a member costs the CPU time of its
+    inference on this machine. Take images that no member was trained on: 600 labelled images can show a loss of 1
+    point, 1,200 a loss of 0.5 points, and 6,000 a loss of 0.1 points. With fewer images the command chooses as well,
+    and prints the largest loss that they allow. Prints the lines for the configuration, with the versions of the
+    models that the thresholds belong to.
+    """
+    args = SimpleNamespace(**given)
+    if args.members and args.order:
+        raise click.UsageError("--order names the members; leave out --members")
+    dataset = Dataset.open(args.data).held_out(args.hold_out)
+    choosing = halves(dataset)
+    print(resolution(int(choosing.sum()), int((~choosing).sum()), args.loss))
+    names = args.order or args.members or ("resnet", "densenet")
+    models = [find(args.repository, name) for name in dict.fromkeys(names)]
+    for model in models:
+        check_unseen(model, dataset)
+    members = members_of(models, args.gates, dataset, args.method)
+    choice = choose(members.part(choosing), args.loss, args.order)
+    versions = {model.name: model.version for model in models}
+    write_files(args, None, report(members, choosing, choice, versions))
+
+
+if __name__ == "__main__":
+    main()

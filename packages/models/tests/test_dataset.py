@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from ensemble_models.dataset import Dataset
+from scripts.errors import DatasetError
+
+
+def write_folder(root: Path) -> Path:
+    hidden = ("cat/._1.JPG", ".ipynb_checkpoints/2.jpg", "__MACOSX/cat/1.JPG")
+    for name in ("dog/2.jpg", "cat/1.JPG", "cat/0.png", "cat/notes.txt", "stray.jpg", *hidden):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(name.encode())
+    return root
+
+
+def test_a_folder_lists_labelled_images_sorted(tmp_path: Path) -> None:
+    dataset = Dataset.open(write_folder(tmp_path))
+    assert dataset.names == ("cat/0.png", "cat/1.JPG", "dog/2.jpg")
+    assert dataset.classes == ("cat", "dog")
+    assert len(dataset) == 3
+    assert list(dataset.read()) == [(b"cat/0.png", "cat"), (b"cat/1.JPG", "cat"), (b"dog/2.jpg", "dog")]
+
+
+def test_a_zip_file_reads_like_its_folder(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "folder")
+    with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
+        for file in folder.rglob("*.*"):
+            archive.write(file, file.relative_to(folder))
+    assert list(Dataset.open(tmp_path / "images.zip").read()) == list(Dataset.open(folder).read())
+
+
+def test_a_folder_s_digest_is_that_of_all_its_images(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "folder")
+    before = Dataset.open(folder).sha256
+    (folder / "cat" / "notes.txt").write_text("of no image")
+    held = Dataset.open(folder).hold_out(1)[1]
+    assert held is not None
+    assert held.sha256 == Dataset.open(write_folder(tmp_path / "copy")).sha256 == before
+    (folder / "cat" / "0.png").write_bytes(b"another image")
+    changed = Dataset.open(folder).sha256
+    (folder / "cat" / "0.png").rename(folder / "cat" / "2.png")
+    assert len({before, changed, Dataset.open(folder).sha256}) == 3
+
+
+def test_the_class_is_the_innermost_folder(tmp_path: Path) -> None:
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    (tmp_path / "train" / "cat" / "1.jpg").touch()
+    assert Dataset.open(tmp_path).classes == ("cat",)
+
+
+def test_what_holds_no_labelled_images_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "stray.jpg").touch()
+    with pytest.raises(DatasetError, match="holds no"):
+        Dataset.open(tmp_path)
+    with pytest.raises(DatasetError, match="neither a folder nor a zip"):
+        Dataset.open(tmp_path / "stray.jpg")
+    with pytest.raises(DatasetError, match="neither a folder nor a zip"):
+        Dataset.open(tmp_path / "missing.zip")
+
+
+def test_a_damaged_directory_of_a_zip_file_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "images.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("cat/1.jpg", b"picture")
+    path.write_bytes(path.read_bytes().replace(b"PK\1\2", b"none"))
+    with pytest.raises(DatasetError, match=r"images\.zip: Bad magic number"):
+        Dataset.open(path)
+
+
+def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "1.jpg").symlink_to("missing.jpg")
+    with pytest.raises(DatasetError, match=r"cat/1\.jpg: .*No such file"):
+        list(Dataset.open(tmp_path).read())
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "message"),
+    [(8, 1, "encrypted"), (10, 99, "compression"), (16, 7, "CRC")],
+    ids=["encrypted", "packed unusually", "damaged"],
+)
+def test_what_cannot_be_unpacked_is_told(tmp_path: Path, offset: int, value: int, message: str) -> None:
+    path = tmp_path / "images.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("cat/1.jpg", b"picture")
+    content = bytearray(path.read_bytes())
+    # Fields of the archive's directory and, two bytes before those, of the file's own header.
+    content[content.index(b"PK\1\2") + offset] = value
+    content[offset - 2] = value
+    path.write_bytes(content)
+    with pytest.raises(DatasetError, match=f"cat/1.jpg: .*{message}"):
+        list(Dataset.open(path).read())

@@ -1,0 +1,111 @@
+import sys
+
+import openvino as ov
+import pytest
+import yaml
+
+from deployments.cpus import available_cpus
+from ensemble_models import init
+from packages.models.tests.tiny import constant
+from scripts.configuration import check, read
+from scripts.doctor.__main__ import examine
+from tests.conftest import ROOT
+from tests.networks import brightness, store
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["init", *map(str, arguments)])
+    init.main()
+
+
+def test_it_writes_what_can_be_served(tmp_path, monkeypatch, capsys):
+    store(tmp_path / "models", "one", brightness())
+    store(tmp_path / "models", "two", brightness())
+    monkeypatch.chdir(tmp_path)
+    run(monkeypatch, "my.yaml", "--members", "one", "two")
+    assert "wrote my.yaml, with 8 classes; serve it: ensemble serve my.yaml" in capsys.readouterr().out
+    [application] = yaml.safe_load((tmp_path / "my.yaml").read_text())["applications"]
+    assert application["args"]["model_repository"] == "models"
+    assert "- {name: one, placement: inline}" in (tmp_path / "my.yaml").read_text()
+    written, _ = check(read(tmp_path / "my.yaml")["applications"][0])
+    assert [member.name for member in written.members] == ["one", "two"]
+    assert (written.ensemble.quorum, written.ensemble.patience_ms) == (1, 3000)
+    with pytest.raises(SystemExit, match=r"error: my\.yaml is there already"):
+        run(monkeypatch, "my.yaml", "--members", "one")
+
+
+def test_doctor_has_no_complaint_about_what_it_writes(tmp_path, monkeypatch):
+    # More members than this machine has cores: doctor complained of their threads, which nobody had chosen.
+    names = [f"member{number}" for number in range(available_cpus() + 1)]
+    for name in names:
+        store(tmp_path / "models", name, brightness())
+    monkeypatch.chdir(tmp_path)
+    run(monkeypatch, "my.yaml", "--members", *names)
+    told = [found for found in examine(read(tmp_path / "my.yaml")) if found.verdict != "ok"]
+    # What is not about the file is about this machine.
+    machines = ("versions", "instructions", "memory", "token", "port", "folder", "cores")
+    assert [found for found in told if not found.what.startswith(machines)] == []
+
+
+def test_the_models_may_be_elsewhere(tmp_path, monkeypatch):
+    store(tmp_path / "elsewhere", "one", brightness())
+    (tmp_path / "here").mkdir()
+    monkeypatch.setenv("ENSEMBLE_MODELS", str(tmp_path / "elsewhere"))
+    run(monkeypatch, tmp_path / "here" / "my.yaml", "--members", "one")
+    assert read(tmp_path / "here" / "my.yaml")["applications"][0]["args"]["model_repository"] == str(
+        tmp_path / "elsewhere"
+    )
+
+
+@pytest.mark.parametrize("folder", ["models: mine", "models #1", "[models", "1", "mod\u00e8les \U0001f408"])
+def test_a_folder_may_have_any_name(tmp_path, monkeypatch, folder):
+    store(tmp_path / folder, "one", brightness())
+    monkeypatch.chdir(tmp_path)
+    run(monkeypatch, "my.yaml", "--members", "one", "--repository", folder)
+    assert yaml.safe_load((tmp_path / "my.yaml").read_text())["applications"][0]["args"]["model_repository"] == folder
+
+
+def test_files_are_prepared_or_refused(tmp_path, monkeypatch, capsys):
+    ov.save_model(constant([0.2, 0.3, 0.5]), tmp_path / "net.xml")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        SystemExit,
+        match=r"error: net\.xml takes uint8 pixels.*flags are those of `ensemble prepare net.xml --name net`",
+    ):
+        run(monkeypatch, "my.yaml", "--members", "net.xml")
+    (tmp_path / "no.onnx").touch()
+    with pytest.raises(SystemExit, match=r"error: OpenVINO can't read no\.onnx[^;]*;[^;]*$"):
+        run(monkeypatch, "my.yaml", "--members", "no.onnx")
+    with pytest.raises(SystemExit, match=r"error: members: 'gone': there is no folder .*models"):
+        run(monkeypatch, "my.yaml", "--members", "gone")
+    assert not (tmp_path / "my.yaml").exists()
+
+
+def test_what_will_not_do_is_told_before_anything_is_prepared(tmp_path, monkeypatch):
+    monkeypatch.setattr(init, "prepared", None)
+    monkeypatch.chdir(tmp_path)
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "net.onnx").touch()
+    with pytest.raises(SystemExit, match="error: two members would have the name 'net'"):
+        run(monkeypatch, "my.yaml", "--members", "one/net.onnx", "two/net.onnx")
+    with pytest.raises(SystemExit, match="error: one/none is neither a file nor the folder of a SavedModel"):
+        run(monkeypatch, "my.yaml", "--members", "one/none")
+    (tmp_path / "my.yaml").touch()
+    with pytest.raises(SystemExit, match=r"error: my\.yaml is there already"):
+        run(monkeypatch, "my.yaml", "--members", "one/net.onnx")
+
+
+def test_a_name_of_digits_is_a_name(tmp_path, monkeypatch):
+    store(tmp_path / "models", "50", brightness())
+    monkeypatch.chdir(tmp_path)
+    run(monkeypatch, "my.yaml", "--members", "50")
+    written, _ = check(read(tmp_path / "my.yaml")["applications"][0])
+    assert [member.name for member in written.members] == ["50"]
+
+
+@pytest.mark.slow
+def test_the_folder_of_a_saved_model_is_prepared(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=r"error: .*--channel-order"):
+        run(monkeypatch, "my.yaml", "--members", ROOT / "packages" / "models" / "tests" / "formats" / "saved_model")

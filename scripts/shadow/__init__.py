@@ -1,1 +1,0 @@
-"""Says whether a shadow should be promoted."""

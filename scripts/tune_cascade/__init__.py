@@ -1,1 +1,0 @@
-"""Picks a cascade's order and thresholds on labelled images."""
