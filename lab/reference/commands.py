@@ -19,9 +19,9 @@ INTRODUCTION = """# Commands
 `make serve` installs `ensemble` in `.venv/bin`. Every command of the project is a subcommand of it; `ensemble COMMAND
 --help` prints what is on this page. `eval "$(ensemble completion)"` completes commands and options in bash.
 
-The commands of the group "Models" are the package `ensemble-models`, which `make serve` installs, too; elsewhere `pip install
-'ensemble-serving[models]'` does. The commands of the group "Capacity" come with `pip install -e packages/capacity`, the commands of "Training" and
-"Laboratory" with `pip install -e lab`, both in a checkout.
+The commands of the group "Models" are the package `ensemble-models`, which `make serve` installs, too, and elsewhere
+`pip install 'ensemble-serving[models]'`. The commands of the group "Capacity" come with `pip install -e
+packages/capacity`, the commands of "Training" and "Laboratory" with `pip install -e lab`, both in a checkout.
 
 Another distribution adds commands by an entry point of the group `ensemble_serving.commands`. The entry point names a
 table such as `COMMANDS` of [`commands.py`](../../packages/capacity/ensemble_capacity/commands.py). By the title of a

@@ -1,1 +1,18 @@
 """Checks this machine and a configuration: `ensemble doctor`."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Verdict = Literal["ok", "look", "wrong"]
+
+
+class Finding(NamedTuple):
+    """The result of one check: its verdict, what was found, and what to do about it, empty if nothing.
+
+    `look` is for what may be wrong, and `wrong` for what can't be served with.
+    """
+
+    verdict: Verdict
+    what: str
+    remedy: str = ""

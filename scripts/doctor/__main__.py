@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from scripts.doctor.finding import Finding
+from scripts.doctor import Finding
 from scripts.flags import described
 from scripts.shipped import shipped
 

@@ -15,7 +15,7 @@ from deployments.contract.hosts import LOOPBACK
 from deployments.contract.names import INGRESS
 from deployments.ray_internals.address import CLUSTER_PORT, HOST_ADDRESS, cluster_port
 from scripts.configuration import why_serve
-from scripts.doctor.finding import Finding
+from scripts.doctor import Finding
 from scripts.errors import ScriptError
 from scripts.serve import machines
 from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH, set_variables

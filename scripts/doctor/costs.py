@@ -17,7 +17,7 @@ from deployments.repository.errors import ModelError
 from deployments.repository.network import image_size, precision
 from deployments.repository.repository import Folder, Model
 from graph.config import EnsembleConfig
-from scripts.doctor.finding import Finding
+from scripts.doctor import Finding
 from scripts.errors import ScriptError
 
 BATCH, ROUNDS = 8, 15

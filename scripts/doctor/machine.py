@@ -18,7 +18,7 @@ from deployments.ray_internals.address import is_in_cluster
 from graph.config import EnsembleConfig
 from graph.placement import share_of_threads, sharing
 from scripts.configuration import replicas_at_start
-from scripts.doctor.finding import Finding
+from scripts.doctor import Finding
 from scripts.errors import ScriptError
 from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH
 from scripts.serve.folder import SETTING, check_place, parent

@@ -16,8 +16,8 @@ from deployments.contract.batch import Batch
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import Item
 from scripts.configuration import check, check_import_paths, check_names, doubts, ineffective, replicas_of
+from scripts.doctor import Finding
 from scripts.doctor.costs import versions as versions_here
-from scripts.doctor.finding import Finding
 from scripts.doctor.machine import threads
 from scripts.errors import ScriptError
 from scripts.serve import haproxy as front

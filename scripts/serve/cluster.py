@@ -271,3 +271,28 @@ def _reap() -> None:
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             time.sleep(0)
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """End what this process starts meanwhile, even if it is killed."""
+    # The pipe ends with this process, which alone can write to it.
+    # A process that waits for the end of its standard input, and ends what is left.
+    command = [sys.executable, "-P", "-m", "scripts.serve.cluster"]
+    guardian = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603
+    try:
+        yield
+    finally:
+        guardian.kill()
+        guardian.wait()
+
+
+def guard() -> None:
+    """Wait for the end of the server, and end what it has left."""
+    sys.stdin.buffer.read()
+    while any(leftovers()):
+        clear_leftovers()
+
+
+if __name__ == "__main__":
+    guard()

@@ -24,12 +24,11 @@ from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.flags import described
 from scripts.serve import machines
-from scripts.serve.cluster import below, clear_leftovers, end_all_below, ended, python, start_ray
+from scripts.serve.cluster import below, clear_leftovers, end_all_below, ended, guarded, python, start_ray
 from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH, check_propagators, raise_file_limit, set_up
 from scripts.serve.exposure import certificate_named, check_exposure
 from scripts.serve.folder import private_folder
 from scripts.serve.front import in_front, needed_ports
-from scripts.serve.guardian import guarded
 from scripts.serve.haproxy import HAProxy
 from scripts.serve.ports import check_ports, wanted
 from scripts.serve.server import LOOK_EVERY_S, health, say_stopping, stop_signals

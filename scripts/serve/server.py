@@ -23,13 +23,12 @@ from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.serve import deploy, machines
 from scripts.serve.api import ServeApi
-from scripts.serve.cluster import Cluster, clear_leftovers, end_at_once, fork_server, mark
+from scripts.serve.cluster import Cluster, clear_leftovers, end_at_once, fork_server, guarded, mark
 from scripts.serve.deploy import DASHBOARD, HOST, JSON_LOGS, KEPT, SERVER, SESSION, WITHOUT_KEYS
 from scripts.serve.environment import for_clients, raise_file_limit, set_up, set_variables
 from scripts.serve.exposure import certificate_named, check_exposure, has_keys
 from scripts.serve.folder import private_folder
 from scripts.serve.front import in_front, needed_ports
-from scripts.serve.guardian import guarded
 from scripts.serve.haproxy import HAProxy
 from scripts.serve.logs import Logs, Record
 from scripts.serve.ports import check_ports, move, wanted

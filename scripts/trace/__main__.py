@@ -18,8 +18,7 @@ from rich.console import Console
 from deployments.observe.exporters import FOLDER
 from scripts.errors import ScriptError, errors_in_one_line, positive
 from scripts.flags import described
-from scripts.trace import jaeger
-from scripts.trace.spans import Trace, read_traces
+from scripts.trace.spans import Trace, read_jaeger, read_traces
 from scripts.trace.waterfall import draw, svg
 
 # Where there is no terminal whose width is known.
@@ -59,7 +58,7 @@ def main() -> None:
     if args.trace is not None and (args.slowest or args.last):
         parser.error("--slowest and --last choose among all traces; leave out TRACE_ID, or them")
     with errors_in_one_line():
-        found = read_traces(args.folder) if args.jaeger is None else jaeger.read_traces(args.jaeger, args.trace)
+        found = read_traces(args.folder) if args.jaeger is None else read_jaeger(args.jaeger, args.trace)
         traces = choose(found, args.trace, args.slowest, args.last or 1)
         if args.svg is not None:
             args.svg.write_text(svg(traces[0]), encoding="utf-8")

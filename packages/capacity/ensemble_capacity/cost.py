@@ -1,24 +1,17 @@
-"""Computes what calls cost on machines that are paid by the hour, busy or idle.
-
-    ensemble cost                                                # three machines of a document on MXNet
-    ensemble cost --instance mine:0.19:240 --requests-per-s 40   # name, dollars per hour, requests/s that it answers
-    ensemble cost --instance gpu:1.306 --machines 30             # NAVER's 15 GPU machines in each of two countries
-    ensemble cost --per-million-calls 20                         # beside a function that is paid by the call
-
-It starts no server: `ensemble load` and `ensemble plan` tell how many requests/s a machine answers. The machines in use
-are so many that each is busy for at most --full of its rate.
-"""
+"""Computes what calls cost on machines that are paid by the hour, busy or idle."""
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from types import SimpleNamespace
+from typing import Any
 
-from ensemble_models.results import Table, add_files, check_files, write_files
-from scripts.errors import number, positive
-from scripts.flags import described
+import click
+
+from ensemble_models.options import POSITIVE, Command, Number, option
+from ensemble_models.results import Table, file_options, write_files
 
 HOURS_A_MONTH, HOURS_A_YEAR, SECONDS_AN_HOUR, MILLION = 730, 8760, 3600, 1_000_000
 HEADINGS = ("instance", "$/hour", "answers, 1/s", "machines", "idle, %", "$ per million calls", "$/month", "$/year")
@@ -84,16 +77,21 @@ INSTANCES = (
 )
 
 
-def instance(text: str) -> Instance:
-    """Parse `name:dollars per hour[:requests/s]`."""
-    name, _, figures = text.partition(":")
-    try:
-        values = [float(each) for each in figures.split(":")]
-    except ValueError:
-        values = []
-    if not name or len(values) not in {1, 2} or not all(0 < each < math.inf for each in values):
-        raise argparse.ArgumentTypeError("must be NAME:DOLLARS_PER_HOUR or NAME:DOLLARS_PER_HOUR:REQUESTS_PER_S")
-    return Instance(name, *values)
+class InstanceType(click.ParamType):
+    """A machine as `name:dollars per hour[:requests/s]`."""
+
+    name = "instance"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Instance:
+        """See `click.ParamType.convert`."""
+        name, _, figures = value.partition(":")
+        try:
+            values = [float(each) for each in figures.split(":")]
+        except ValueError:
+            values = []
+        if not name or len(values) not in {1, 2} or not all(0 < each < math.inf for each in values):
+            self.fail("must be NAME:DOLLARS_PER_HOUR or NAME:DOLLARS_PER_HOUR:REQUESTS_PER_S", param, ctx)
+        return Instance(name, *values)
 
 
 def table(costs: Sequence[Cost], traffic: float, per_million_calls: float | None) -> Table:
@@ -103,20 +101,28 @@ def table(costs: Sequence[Cost], traffic: float, per_million_calls: float | None
     return Table(HEADINGS, [each.cells() for each in costs], title=title, notes=notes)
 
 
-def main() -> None:
-    """Parse the command line, compute and print."""
-    parser = described(__doc__)
-    add = parser.add_argument
-    add("--instance", type=instance, nargs="+", default=INSTANCES, metavar="NAME:DOLLARS[:RATE]", help="your own")
-    add("--requests-per-s", type=number(0), default=TRAFFIC, help="that really come; default: 26 a minute")
-    add("--machines", type=positive, help="default: as many as the requests need")
-    add("--full", type=number(0, 1), default=0.7, help="of its rate, what a machine is used for; default: %(default)s")
-    add("--per-million-calls", type=number(0), metavar="DOLLARS", help="of a function that is paid by the call")
-    add_files(parser, "json", "markdown")
-    args = parser.parse_args()
-    check_files(parser, args)
-    costs = [each.cost(args.requests_per_s, args.full, args.machines) for each in args.instance]
-    (made := table(costs, args.requests_per_s, args.per_million_calls)).show()
+@click.command("cost", cls=Command)
+@option("--instance", type=InstanceType(), multiple=True, metavar="NAME:DOLLARS[:RATE]...", help="Your own machines.")
+@option("--requests-per-s", type=Number(), help="That really come; default: 26 a minute.")
+@option("--machines", type=POSITIVE, help="Default: as many as the requests need.")
+@option("--full", type=Number(below=1), default=0.7, help="Of its rate, what a machine is used for.")
+@option("--per-million-calls", type=Number(), metavar="DOLLARS", help="Of a function that is paid by the call.")
+@file_options("json", "markdown")
+def main(**given: Any) -> None:
+    """Compute what calls cost on machines that are paid by the hour, busy or idle.
+
+    ensemble cost                                                # three machines of a document on MXNet
+    ensemble cost --instance mine:0.19:240 --requests-per-s 40   # name, dollars per hour, requests/s that it answers
+    ensemble cost --instance gpu:1.306 --machines 30             # NAVER's 15 GPU machines in each of two countries
+    ensemble cost --per-million-calls 20                         # beside a function that is paid by the call
+
+    It starts no server: `ensemble load` and `ensemble plan` tell how many requests/s a machine answers. The machines
+    in use are so many that each is busy for at most --full of its rate.
+    """
+    args = SimpleNamespace(**given)
+    traffic = args.requests_per_s or TRAFFIC
+    costs = [each.cost(traffic, args.full, args.machines) for each in args.instance or INSTANCES]
+    (made := table(costs, traffic, args.per_million_calls)).show()
     write_files(args, made, [asdict(each) for each in costs])
 
 

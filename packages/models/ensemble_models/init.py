@@ -13,7 +13,6 @@ import yaml
 from deployments.repository.errors import ModelError
 from ensemble_models.options import FILE, Command, OutputFile, option, repository_option
 from ensemble_models.prepare import __main__ as prepare
-from ensemble_models.prepare.preparation import Options
 from scripts import configuration
 from scripts.errors import ScriptError
 
@@ -85,8 +84,11 @@ def prepared(member: str, repository: Path, data: Path | None) -> str:
     if not is_file_of_model(member):
         return member
     name = Path(member).stem
+    arguments = [member, "--name", name, "--repository", str(repository)]
+    arguments += [] if data is None else ["--data", str(data)]
     try:
-        prepare.run(Options(member, repository, name, data=data))
+        with prepare.main.make_context("prepare", arguments) as context:
+            prepare.main.invoke(context)
     except (ScriptError, ModelError) as err:
         # What no flag would change is reported as it is.
         if "--" not in str(err):

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from deployments.observe.exporters import FileSpanExporter
-from scripts.trace.jaeger import read_traces
+from scripts.trace.spans import read_jaeger
 from tests.conftest import ROOT
 from tests.server.clients import Grpc, infer_request
 from tests.server.load import Load
@@ -39,7 +39,7 @@ def whole(jaeger, trace_id, names=frozenset(SERVICES)):
     def spans():
         if jaeger.get(f"/api/v3/traces/{trace_id}") is None:
             return {}
-        [trace] = read_traces(jaeger.url, trace_id)
+        [trace] = read_jaeger(jaeger.url, trace_id)
         return {span.name: span for span in trace.spans}
 
     eventually(lambda: set(names) <= set(spans()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import click
@@ -13,14 +14,14 @@ from deployments.repository.network import stored_precision
 from ensemble_models import quantize
 from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
 from ensemble_models.prepare import efficientnet, pretrained
-from ensemble_models.prepare.preparation import Options, Preparation
+from ensemble_models.prepare.preparation import Preparation
 from ensemble_models.prepare.source import ORDERS, READABLE, USUAL, WHITE, Source, read
 from ensemble_models.quantize import Quantization, quantization_options
 from ensemble_models.writing import check_name, describe, write_version
 from scripts.errors import ScriptError
 
 
-def run(args: Options) -> Path:
+def run(args: SimpleNamespace) -> Path:
     """Write a model as the next version, print what was decided and why, and return the version's folder.
 
     Raises:
@@ -49,7 +50,7 @@ def run(args: Options) -> Path:
     return folder
 
 
-def _source(args: Options) -> Source:
+def _source(args: SimpleNamespace) -> Source:
     """Read the file or folder, or the model of a library by its name."""
     published, path = args.source in efficientnet.PUBLISHED, Path(args.source)
     by_name = args.source.startswith(pretrained.TIMM) or (
@@ -71,7 +72,7 @@ def _source(args: Options) -> Source:
     return source
 
 
-def _check_flags(args: Options) -> None:
+def _check_flags(args: SimpleNamespace) -> None:
     mean, std, border = args.mean or (), args.std or (), args.border or ()
     if not all(-1 <= value <= 1 for value in mean) or not all(0 < value <= 1 for value in std):
         raise ScriptError(
@@ -129,7 +130,7 @@ def main(int8: bool, samples: int, validation: Path | None, max_drop: float, unm
     show it: the usual ways are tried, and the best is taken if it is clearly better than the others. Without images
     the flags must say the order and the normalization. What was decided is printed, with the reasons.
     """
-    args = Options(**given)
+    args = SimpleNamespace(**given)
     settings = (samples, validation, max_drop, unmeasured)
     if not int8 and settings != (Quantization.samples, None, Quantization.max_drop, False):
         raise ScriptError("--samples, --validation, --max-drop and --unmeasured are for --int8")

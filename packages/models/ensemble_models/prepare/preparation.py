@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Any
 
 import openvino as ov
 
-from deployments.contract.preprocessing import Interpolation, Preprocessing, Resize, Size
-from deployments.repository.layout import Layout, layout_of
+from deployments.contract.preprocessing import Preprocessing, Size
+from deployments.repository.layout import layout_of
 from deployments.repository.network import class_count
 from deployments.repository.repository import read_labels
 from ensemble_models.baking import Color, bake, check_ends, static_size
@@ -26,50 +26,11 @@ from scripts.errors import ScriptError
 MOST_TRIED = 500
 
 
-@dataclass
-class Options:
-    """The options of `ensemble prepare`; None for what the source or labelled images show.
-
-    Attributes:
-        source: a file, a folder, or the name of a published model or of a library's.
-        repository: the folder of the models.
-        name: of the model in the repository; None for a published model's own.
-        version: that is written; None for the next free one.
-        trusted: whether a file may be read that may run code.
-        labels: the file of the class names.
-        mean: of pixels scaled to 0 to 1, in the order of the channels; `std` likewise.
-        normalize: the name of a usual mean and std.
-        border: blue, green and red beside a letterboxed image.
-        precision: how float32 weights are stored.
-        data: labelled images to decide by.
-    """
-
-    source: str
-    repository: Path
-    name: str | None = None
-    version: int | None = None
-    weights: Literal["default", "random"] | None = None
-    trusted: bool = False
-    labels: Path | None = None
-    size: tuple[int, int] | None = None
-    mean: tuple[float, float, float] | None = None
-    std: tuple[float, float, float] | None = None
-    normalize: str | None = None
-    channel_order: Color | None = None
-    layout: Layout | None = None
-    crop_ratio: float | None = None
-    resize: Resize | None = None
-    interpolation: Interpolation | None = None
-    border: tuple[int, int, int] | None = None
-    precision: Literal["FP16", "FP32"] = "FP16"
-    data: Path | None = None
-
-
 class Preparation:
     """What is decided about a network, in the order in which one decision needs another, with a reason for each."""
 
-    def __init__(self, source: Source, args: Options) -> None:
-        """Decide everything, by the source and by the options.
+    def __init__(self, source: Source, args: SimpleNamespace) -> None:
+        """Decide everything, by the source and by the options of `ensemble prepare`.
 
         Raises:
             ModelError: the network can't become a member.

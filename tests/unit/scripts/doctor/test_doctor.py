@@ -7,9 +7,8 @@ import pytest
 import yaml
 
 from graph.config import parse
-from scripts.doctor import machine, software
+from scripts.doctor import Finding, machine, software
 from scripts.doctor.__main__ import examine
-from scripts.doctor.finding import Finding
 from scripts.serve.environment import TOKEN_PATH
 from scripts.serve.ports import METRICS_SETTING, Port
 from tests.conftest import ROOT

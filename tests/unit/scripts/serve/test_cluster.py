@@ -36,7 +36,7 @@ def test_a_process_that_the_first_look_misses_is_ended(way):
 GUARDED = """
 import subprocess
 from scripts.serve.cluster import marked
-from scripts.serve.guardian import guarded
+from scripts.serve.cluster import guarded
 
 with guarded():
     print(subprocess.Popen(["sleep", "600"], env=marked(), start_new_session=True, stdout=-3).pid, flush=True)
