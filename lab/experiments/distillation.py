@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from deployments.repository.repository import DEFAULT_ROOT, Model, find
-from ensemble_models.dataset import Dataset, default_data, truth_of
+from ensemble_models.dataset import Dataset, truth_of
+from ensemble_models.options import default_data
 from ensemble_models.prediction import predict
 from ensemble_models.statistics import top1
 from lab.benchmark.workloads import MEMBERS

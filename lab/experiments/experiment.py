@@ -15,7 +15,8 @@ from typing import Any
 from tqdm import tqdm
 
 from deployments.cpus import available_cpus
-from ensemble_models.dataset import Dataset, default_data
+from ensemble_models.dataset import Dataset
+from ensemble_models.options import default_data
 from ensemble_models.results import Table
 from lab import reported
 from lab.benchmark.workloads import photographs

@@ -14,7 +14,8 @@ import pytest
 from rich.console import Console
 
 from ensemble_serving import client as connection
-from scripts import answers, classify, client
+from scripts import classify, client
+from scripts import classify as answers
 from scripts.classify import show, to_json
 from scripts.errors import ScriptError
 

@@ -20,6 +20,8 @@ from ensemble_models.quantize import Quantization, quantization_options
 from ensemble_models.writing import check_name, describe, write_version
 from scripts.errors import ScriptError
 
+TEXT_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
 
 def run(args: SimpleNamespace) -> Path:
     """Write a model as the next version, print what was decided and why, and return the version's folder.
@@ -92,7 +94,7 @@ def _check_flags(args: SimpleNamespace) -> None:
 @option("--name", help="The model's name in the repository; default: a published model's own.")
 @option("--weights", type=click.Choice(("default", "random")), help="Weights of a torchvision or timm model.")
 @option("--trusted", is_flag=True, help="Read a .pt2 file, which may run code that is in it.")
-@option("--labels", type=FILE, help="Class names, one on each line, in order of index.")
+@option("--labels", type=TEXT_FILE, help="Class names, one on each line, in order of index.")
 @option("--size", type=POSITIVE, nargs=2, metavar="HEIGHT WIDTH", help="Pixels; default: the model's own.")
 @option("--mean", type=float, nargs=3, metavar="C0 C1 C2", help="Of pixels scaled to 0 to 1, in --channel-order.")
 @option("--std", type=float, nargs=3, metavar="C0 C1 C2", help="Likewise.")

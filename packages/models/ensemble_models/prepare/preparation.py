@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,7 +43,7 @@ class Preparation:
         if size is None:
             raise ScriptError(f"{args.source} takes images of any size; say which by --size HEIGHT WIDTH")
         self._size: Size = size
-        self._softmax: bool | None = False
+        self._softmax = False
         plain = self.baked(Normalization.usual("RGB", "unit"))
         self._classes = class_count(plain)
         # By what comes out, because a softmax may be made of other operations.
@@ -101,7 +100,7 @@ class Preparation:
     def _decide_labels(self, images: Dataset | None) -> tuple[Sequence[str] | None, str]:
         labels, where = self._source.labels, "the weights"
         if self._args.labels:
-            labels, where = _given_labels(self._args.labels), str(self._args.labels)
+            labels, where = read_labels(self._args.labels), str(self._args.labels)
         elif labels is None and images is not None and len(images.classes) == self._classes:
             labels, where = images.classes, f"the folders of {images.path}, in alphabetical order"
         if labels is None:
@@ -188,10 +187,3 @@ class Preparation:
             return f"as for ImageNet; not measured: {self._unusable} (--resize and --crop-ratio say it)"
         self._resizing, reason = trials.choose_resizing(self.baked(), self._trial)
         return reason
-
-
-def _given_labels(file: Path) -> tuple[str, ...]:
-    try:
-        return read_labels(file)
-    except OSError as err:
-        raise ScriptError(f"can't read the labels {file}: {err}") from err

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import numpy as np
 import onnx
 import openvino as ov
@@ -258,15 +259,16 @@ def test_a_changed_file_is_not_loaded(source: Path, tmp_path: Path) -> None:
         (["--max-drop", "1"], "--max-drop and --unmeasured are for --int8"),
         (["--weights", "random"], "--weights is for torchvision's and timm's"),
         (["--labels", "{two}"], "3 classes, but there are 2 labels"),
-        (["--labels", "missing.txt"], "can't read the labels"),
+        (["--labels", "missing.txt"], "does not exist"),
         (["--name", "../m"], "--name"),
     ],
 )
 def test_wrong_flags_are_explained(source: Path, tmp_path: Path, flags: list[str], message: str) -> None:
     (tmp_path / "two").write_text("bird\ncat\n")
     flags = [flag.format(two=tmp_path / "two") for flag in flags]
-    with pytest.raises((ScriptError, ModelError), match=message):
+    with pytest.raises((ScriptError, ModelError, click.UsageError)) as refused:
         run(source, "--name", "m", "--repository", tmp_path / "repository", *KNOWN, *flags)
+    assert message in str(refused.value)
     assert versions(tmp_path / "repository", "m") == []
 
 

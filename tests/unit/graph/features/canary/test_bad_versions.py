@@ -20,7 +20,8 @@ from deployments.contract.caller import Caller
 from deployments.contract.item import Item
 from deployments.repository.network import load
 from deployments.repository.repository import find
-from ensemble_models.dataset import Dataset, default_data
+from ensemble_models.dataset import Dataset
+from ensemble_models.options import default_data
 from ensemble_models.writing import write_metadata
 from graph.composition import build_graph, ensemble
 from graph.config import parse
