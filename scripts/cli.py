@@ -63,7 +63,8 @@ def groups() -> dict[str, dict[str, Command]]:
     """
     found: dict[str, dict[str, Command]] = {}
     points = metadata.entry_points(group=ENTRY_POINTS)
-    for point in sorted(points, key=lambda point: (point.name != "ensemble-serving", point.name)):
+    order = ["ensemble-serving", *ELSEWHERE]
+    for point in sorted(points, key=lambda each: order.index(each.name) if each.name in order else len(order)):
         try:
             table = {
                 title: {name: Command(*each) for name, each in group.items()} for title, group in point.load().items()

@@ -77,7 +77,7 @@ INSTANCES = (
 )
 
 
-class InstanceType(click.ParamType):
+class InstanceType(click.ParamType[Instance]):
     """A machine as `name:dollars per hour[:requests/s]`."""
 
     name = "instance"

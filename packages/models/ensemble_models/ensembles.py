@@ -14,7 +14,7 @@ from deployments.contract.payload import Probabilities
 from ensemble_models.statistics import Truth
 
 
-class MethodName(click.ParamType):
+class MethodName(click.ParamType[str]):
     """The name of a method by which predictions are combined."""
 
     name = "method"

@@ -207,5 +207,5 @@ def read_weights(content: bytes) -> Mapping[str, Array]:
     for key in Reader(file).load():
         # Before its numbers, each storage repeats their count.
         file.seek(8, io.SEEK_CUR)
-        file.readinto(reader.storages[key].numbers)
+        file.readinto(reader.storages[key].numbers.data)
     return {name: tensor.array() for name, tensor in tensors.items()}
