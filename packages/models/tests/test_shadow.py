@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from ensemble_models.dataset import Dataset
-from ensemble_models.shadow import OVERLOADED, ask, counted, judged, main, of_canary, sentences, since
+from ensemble_models.shadow import ask, counted, judged, main, of_canary, sentences, since
 from ensemble_models.statistics import chance, needed, verdict
 from scripts.errors import ScriptError
 from tests.local_servers import HttpServer, Reply, refusal
@@ -139,7 +139,7 @@ async def test_of_several_replicas_one_answers(dataset, capsys):
 async def test_images_that_are_refused_are_counted(dataset, capsys):
     with server(refuses=True) as full:
         await ask(full.url, dataset, 1)
-    assert capsys.readouterr().out.startswith(f"3 of 3 images were refused ({OVERLOADED})")
+    assert capsys.readouterr().out.startswith("3 of 3 images were refused and left out; lower --connections")
 
 
 async def test_a_page_is_no_statistics():

@@ -8,9 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from deployments.repository.sources import manifest, mirror
+from deployments.repository.sources import mirror
 from deployments.repository.sources.location import parse_repository
 from deployments.repository.sources.source import Location
+from ensemble_models import manifest
 from tests.certificates import self_signed
 from tests.networks import constant, one_hot, store
 from tests.unit.deployments.repository.sources.servers import Hub, Site, emulator, serving
