@@ -121,22 +121,20 @@ class Tried:
         return self.p99_ms <= goal.p99_ms and self.rate >= (goal.rate or 0)
 
 
-def candidates(cores: int, fixed: Mapping[str, Any], members: int = 2, *, is_cascade: bool = False) -> list[Candidate]:
+def candidates(cores: int, fixed: Mapping[str, Any], members: int = 2) -> list[Candidate]:
     """Make the grid: every placement, batch, number of replicas and of threads that suits `cores` cores.
 
     Args:
         cores: of the machine.
         fixed: fields of a candidate that the user holds, by name.
-        members: that compute on the cores.
-        is_cascade: whether the members compute in turn, so that each may have all cores of its replica.
+        members: that compute at the same time on the cores.
     """
     replicas = sorted({1, 2, *(count for count in (4, 8) if count <= cores // 2)} & set(range(1, cores + 1)))
-    in_turn = {cores // count for count in replicas} if is_cascade else set()
     grid: dict[str, Sequence[Any]] = {
         "placement": ("inline", "separate"),
         "ingresses": replicas,
         "nodes": replicas,
-        "threads": (None, *sorted({1, cores} | in_turn)),
+        "threads": (None, *sorted({1, cores})),
         "max_batch_size": SIZES,
         "batch_wait_ms": WAITS_MS,
         "max_concurrent_batches": IN_FLIGHT,
@@ -181,13 +179,14 @@ class Predictions:
     def ranked(self) -> list[Tried]:
         """Predict every candidate in every alternative, with every number of streams; the best first."""
         arguments = next(configuration.ours(self.config))["args"]
-        is_cascade = bool((arguments.get("ensemble") or {}).get("cascade"))
         names = [member["name"] for member in arguments["members"]]
-        grid = candidates(self.cores, self.fixed, len(names), is_cascade=is_cascade)
+        # The members of a cascade compute in turn.
+        at_once = 1 if (arguments.get("ensemble") or {}).get("cascade") else len(names)
+        grid = candidates(self.cores, self.fixed, at_once)
         every = (
             replace(each, alternative=other, streams=streams)
             for each, other in itertools.product(grid, self.alternatives)
-            for streams in (each.streams, *self._streams(each, names))
+            for streams in (each.streams, *self._streams(each, names, at_once))
         )
         return ranked(map(self.highest, every), self.goal)
 
@@ -212,11 +211,11 @@ class Predictions:
                 high = middle
         return Tried(candidate, best, best.requests_per_s, best.p99_ms)
 
-    def _streams(self, candidate: Candidate, names: Sequence[str]) -> list[int]:
+    def _streams(self, candidate: Candidate, names: Sequence[str], at_once: int) -> list[int]:
         """List the numbers of streams that were measured with its threads, besides the fastest."""
         if "streams" in self.fixed:
             return []
-        threads = candidate.threads or share_of_threads(self.cores, len(names), candidate.replicas)
+        threads = candidate.threads or share_of_threads(self.cores, at_once, candidate.replicas)
         measured = [self.profiles[AS_CONFIGURED.versions].streams(name, threads) for name in names]
         return sorted(set.intersection(*map(set, measured)))
 
