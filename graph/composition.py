@@ -9,8 +9,7 @@ from deployments.contract.names import COMBINER, LABELER, TRANSFORMER
 from deployments.contract.nodes import Graph, Node
 from deployments.ingress.single_member import MemberModelInfo, SingleMemberGraph
 from deployments.serving.spec import BuiltGraph, Nodes
-from graph.features.feature import Feature, Site
-from graph.features.listed import Wanted
+from graph.features.feature import Feature, Site, Wanted
 from graph.pipeline.ensemble import Ensemble
 from graph.pipeline.member_client import Member, QuorumSettings
 from graph.pipeline.pipeline import Intercepted, Interceptor, Pipeline

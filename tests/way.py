@@ -26,7 +26,7 @@ from deployments.observe.observer import Observer
 from deployments.observe.tracing import Tracing
 from graph.composition import build_graph, ensemble
 from graph.config import EnsembleConfig, parse
-from graph.features.listed import wanted
+from graph.features.feature import wanted
 from graph.placement import node_specs
 from graph.signature import resolve_signatures
 

@@ -79,16 +79,11 @@ class ItemNote(msgspec.Struct, frozen=True):
 
     Attributes:
         decides: whether members may predict otherwise because of it. It then is a part of a cache's key.
-        is_remembered: whether a cache keeps it with the predictions.
+        is_lasting: whether a cache may keep the predictions; false if the next image alike may be predicted otherwise.
     """
 
     decides: ClassVar[bool] = False
-    is_remembered: ClassVar[bool] = False
-
-    @property
-    def is_lasting(self) -> bool:
-        """Whether a cache may keep the predictions; false if the next image alike may be predicted otherwise."""
-        return True
+    is_lasting: ClassVar[bool] = True
 
     def variant(self, member: str) -> str:
         """Name the variant of a member that answers; empty for the usual one."""

@@ -1,1 +1,1 @@
-"""What an application can do besides classifying: one folder for each feature, listed in `listed.py`."""
+"""What an application can do besides classifying: one folder for each feature."""

@@ -17,8 +17,8 @@ from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
 from deployments.observe.stats import Stats
 from deployments.observe.tracing import Tracing
-from graph.features.feedback import routes as feedback
-from graph.features.loading import routes as loading
+from graph.features.feedback import labels as feedback
+from graph.features.loading import requests as loading
 from graph.features.loading.control import ModelControl
 from lab.reference.markdown import code, table
 

@@ -14,13 +14,12 @@ from deployments.members.arithmetic import arithmetic
 from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
 from graph.features.cache.flow import Cache
 from graph.features.cache.stores import Store, open_store
-from graph.features.feature import Feature, Site
-from graph.features.listed import wanted
+from graph.features.feature import Feature, Site, wanted
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 
 # The version of the entries' format.
-FORM = 2
+FORM = 3
 
 
 def identity(config: EnsembleConfig, agreed: EnsembleSignature) -> bytes:

@@ -44,7 +44,6 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
     image_size: tuple[int, int] | None
     versions: dict[str, Version]
     scores: dict[str, bytes]
-    notes: dict[str, Any]
     extras: dict[str, Any]
     warning: str = ""
 
@@ -240,7 +239,6 @@ def _entries(
                 item.image_size,
                 dict(item.versions),
                 scores,
-                {name: note for name, note in item.notes.items() if isinstance(note, ItemNote) and note.is_remembered},
                 dict(item.extras),
                 item.warning,
             )
@@ -262,7 +260,6 @@ def _remembered(batch: Batch[Any], entries: Mapping[int, Entry]) -> Part:
             image_size=entry.image_size,
             versions=entry.versions,
             warning=entry.warning,
-            notes={**batch.items[position].notes, **entry.notes},
             extras={**entry.extras, "cache": CacheStatus(True, max(0.0, now - entry.made))},
         )
         for position, entry in entries.items()

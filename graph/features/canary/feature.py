@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from statistics import median
 from typing import Any
 
 from deployments.contract.caller import ADDRESS
@@ -14,9 +13,8 @@ from deployments.ingress.extension import Report
 from deployments.observe.metrics import SECONDS, TaggedCounter, TaggedGauge, TaggedHistogram, report_periodically
 from graph.features.canary.comparison import Comparison
 from graph.features.canary.flow import Canary
-from graph.features.canary.trial import CanaryStats, LabelledPairs, Trial, VersionStats
+from graph.features.canary.trial import CanaryCounters, CanaryStats, Trial
 from graph.features.feature import Feature, Site
-from graph.features.proportion import Counts, count_by_rightness, proportion
 from graph.pipeline.copies import PixelTap, ShadowInterceptor
 from graph.pipeline.pipeline import Answered, InFlight, Pipeline
 from graph.pipeline.record import Trials
@@ -24,72 +22,47 @@ from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 
 
-class CanaryMetrics:
-    """What the ingress counts of members with a canary; the role is `canary` or `stable`.
-
-    Attributes:
-        compared: images that both versions were asked about, by member, and by whether they agreed.
-        labelled: these with a true label, by member, and by whether the canary and the stable version were right.
-    """
-
-    def __init__(self) -> None:
-        self.images: Counts = TaggedCounter(
+def counters() -> CanaryCounters:
+    """Make what the ingress counts of members with a canary; the role is `canary` or `stable`."""
+    return CanaryCounters(
+        TaggedCounter(
             "ensemble_canary_images",
             "Images that a version of a member received, by whether it alone failed on them.",
             *("member", "role", "failed"),
-        )
-        self.predictions: Counts = TaggedCounter(
+        ),
+        TaggedCounter(
             "ensemble_canary_predictions",
             "Images by the version of a member that answered, and by whether most of the other members agreed.",
             *("member", "role", "version", "agrees"),
-        )
-        self.rollbacks: Counts = TaggedCounter(
+        ),
+        TaggedCounter(
             "ensemble_canary_rollbacks",
             "Canaries that were rolled back, by the reason: failures, latency or answers.",
             *("member", "reason"),
-        )
-        self.compared: Counter[tuple[str, bool]] = Counter()
-        self.labelled: Counter[tuple[str, bool, bool]] = Counter()
-        self._duration = TaggedHistogram(
+        ),
+        TaggedHistogram(
             "ensemble_canary_duration_seconds",
             "Time that a version of a member took for its images of a batch.",
             SECONDS,
             *("member", "role"),
-        )
-        self._share = TaggedGauge("ensemble_canary_share", "Share of the images in force.", "member")
-        self._rolled_back = TaggedGauge(
-            "ensemble_canary_rolled_back", "1 for a canary that was rolled back, by the reason.", "member", "reason"
-        )
+        ).observe,
+    )
 
-    def took(self, member: str, role: str, seconds: float) -> None:
-        """Count the time that a version took for a batch."""
-        self._duration.observe(seconds, member, role)
 
-    def figures(self, trial: Trial) -> CanaryStats:
-        """Return the figures of a canary for `/stats`."""
-        name = trial.name
-        canary, stable = (self._version(name, role, seconds) for role, seconds in trial.seconds.items())
-        agreed, differed = (self.compared[name, outcome] for outcome in (True, False))
-        pairs = LabelledPairs(*count_by_rightness(self.labelled, name))
-        both = proportion(agreed, agreed + differed)
-        return CanaryStats(trial.share, trial.rolled_back, trial.found, canary, stable, both, pairs)
+def follow(trials: Sequence[Trial]) -> None:
+    """Report the shares in force."""
+    share = TaggedGauge("ensemble_canary_share", "Share of the images in force.", "member")
+    rolled_back = TaggedGauge(
+        "ensemble_canary_rolled_back", "1 for a canary that was rolled back, by the reason.", "member", "reason"
+    )
 
-    def _version(self, member: str, role: str, seconds: Sequence[float]) -> VersionStats:
-        answered, failed = (self.images.counts[member, role, outcome] for outcome in (False, True))
-        predicted = [(key[3], n) for key, n in self.predictions.counts.items() if key[:2] == (member, role)]
-        agreed = proportion(sum(n for agrees, n in predicted if agrees), sum(n for _, n in predicted))
-        return VersionStats(answered + failed, failed, agreed, round(median(seconds) * 1000, 3) if seconds else None)
+    def report() -> None:
+        for each in trials:
+            share.set(each.share, each.name)
+            if each.rolled_back:
+                rolled_back.set(1.0, each.name, each.rolled_back)
 
-    def follow(self, trials: Sequence[Trial]) -> None:
-        """Report the shares in force."""
-
-        def report() -> None:
-            for each in trials:
-                self._share.set(each.share, each.name)
-                if each.rolled_back:
-                    self._rolled_back.set(1.0, each.name, each.rolled_back)
-
-        report_periodically(report, "canary metrics")
+    report_periodically(report, "canary metrics")
 
 
 SECTION = "canaries"
@@ -102,10 +75,10 @@ class Canaries(Feature):
     section = "members.*.canary"
 
     def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
-        metrics, asking, nodes = CanaryMetrics(), config.ensemble, site.nodes
-        trials = [Trial(each.name, each.canary, metrics) for each in config.members if each.canary is not None]
+        counted, asking, nodes = counters(), config.ensemble, site.nodes
+        trials = [Trial(each.name, each.canary, counted) for each in config.members if each.canary is not None]
         turns = 1 if asking.cascade is None else len(asking.cascade.order)
-        metrics.follow(trials)
+        follow(trials)
         self.members = {
             each.name: Canary(nodes[each.name], nodes[f"{each.name}{SUFFIX}"], each, asking.patience_ms, turns)
             for each in trials

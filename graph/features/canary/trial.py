@@ -6,10 +6,10 @@ import hashlib
 import logging
 from collections import Counter as Tally
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -19,7 +19,7 @@ from deployments.contract.item import Item
 from deployments.contract.rollout import CanaryConfig, CanarySettings
 from ensemble_serving.answer import Version
 from graph.features.canary.evidence import LIMIT, Allowance, Question, Reason, Score
-from graph.features.proportion import Counts, Proportion
+from graph.features.proportion import Counts, Proportion, count_by_rightness, proportion
 from graph.pipeline.record import Record
 
 logger = logging.getLogger("ray.serve")
@@ -81,22 +81,20 @@ class CanaryStats(msgspec.Struct, frozen=True):
     labelled: LabelledPairs
 
 
-class CanaryCounts(Protocol):
-    """The counters of canaries; see `CanaryMetrics`."""
+class CanaryCounters(NamedTuple):
+    """What is counted of all canaries.
+
+    Attributes:
+        images: by member, role, and whether that version alone failed on them.
+        predictions: by member, role, version, and whether most of the other members agreed.
+        rollbacks: by member and reason.
+        took: counts the seconds that a version took for a batch, by member and role.
+    """
 
     images: Counts
     predictions: Counts
     rollbacks: Counts
-    compared: Tally[tuple[str, bool]]
-    labelled: Tally[tuple[str, bool, bool]]
-
-    def took(self, member: str, role: str, seconds: float) -> None:
-        """Count the time that a version took for a batch."""
-        ...
-
-    def figures(self, trial: Trial) -> CanaryStats:
-        """Return the figures of a canary."""
-        ...
+    took: Callable[[float, str, str], None]
 
 
 class Trial:
@@ -111,10 +109,13 @@ class Trial:
         compared: images on which the two versions were compared.
     """
 
-    def __init__(self, name: str, config: CanaryConfig, metrics: CanaryCounts) -> None:
+    def __init__(self, name: str, config: CanaryConfig, counters: CanaryCounters) -> None:
         self.name = name
         self.header = config.header
-        self._metrics = metrics
+        self._counters = counters
+        # Compared images, by whether the versions agreed; with a true label, by whether the canary and the other did.
+        self._agreed: Tally[bool] = Tally()
+        self._labelled: Tally[tuple[bool, bool]] = Tally()
         self._salt = f"{name} {config.version} ".encode()
         self.settings = CanarySettings.part_of(config)
 
@@ -154,8 +155,8 @@ class Trial:
     def note(self, role: Role, items: Sequence[Item], failed: Sequence[bool], seconds: float) -> None:
         """Note a call of a version: the images, whether that version alone failed on each, and how long it took."""
         for outcome in (False, True):
-            self._metrics.images.add(self.name, role, outcome, count=failed.count(outcome))
-        self._metrics.took(self.name, role, seconds)
+            self._counters.images.add(self.name, role, outcome, count=failed.count(outcome))
+        self._counters.took(seconds, self.name, role)
         self.seconds[role].append(seconds / len(failed))
         if role == "canary":
             self._images += len(failed)
@@ -183,7 +184,7 @@ class Trial:
         """Compare the two versions' classes of an image, the canary's first."""
         canary, stable = both
         self.compared += 1
-        self._metrics.compared[self.name, canary == stable] += 1
+        self._agreed[canary == stable] += 1
         if not self._per_image.take(hashlib.blake2b(pixels, digest_size=16).digest()):
             return
         others = record.without(self.name)
@@ -192,10 +193,10 @@ class Trial:
             self._count(DIFFERS, by, request, canary != stable)
         elif for_canary != for_stable:
             self._count(OTHERS, by, request, for_stable > for_canary)
-        record.when_labelled(partial(self._labelled, by, request, canary, stable))
+        record.when_labelled(partial(self._judge_labelled, by, request, canary, stable))
 
-    def _labelled(self, by: Caller, request: int, canary: int, stable: int, label: int) -> None:
-        self._metrics.labelled[self.name, canary == label, stable == label] += 1
+    def _judge_labelled(self, by: Caller, request: int, canary: int, stable: int, label: int) -> None:
+        self._labelled[canary == label, stable == label] += 1
         if (canary == label) != (stable == label):
             self._count(LABELS, by, request, stable == label)
             self.judge()
@@ -212,11 +213,22 @@ class Trial:
 
     def predicted(self, by_canary: bool, version: Version | None, agrees: bool) -> None:
         """Count an image by the version that answered it, and whether most of the other members agree."""
-        self._metrics.predictions.add(self.name, "canary" if by_canary else "stable", str(version), agrees)
+        self._counters.predictions.add(self.name, "canary" if by_canary else "stable", str(version), agrees)
 
     def figures(self) -> CanaryStats:
         """Return the figures for `/stats`."""
-        return self._metrics.figures(self)
+        canary, stable = (self._version_stats(role) for role in self.seconds)
+        agreed = proportion(self._agreed[True], self._agreed.total())
+        pairs = LabelledPairs(*count_by_rightness(self._labelled))
+        return CanaryStats(self.share, self.rolled_back, self.found, canary, stable, agreed, pairs)
+
+    def _version_stats(self, role: Role) -> VersionStats:
+        answered, failed = (self._counters.images.counts[self.name, role, outcome] for outcome in (False, True))
+        counts = self._counters.predictions.counts
+        predicted = [(key[3], n) for key, n in counts.items() if key[:2] == (self.name, role)]
+        agreed = proportion(sum(n for agrees, n in predicted if agrees), sum(n for _, n in predicted))
+        seconds = self.seconds[role]
+        return VersionStats(answered + failed, failed, agreed, round(median(seconds) * 1000, 3) if seconds else None)
 
     @property
     def _failures(self) -> Question:
@@ -257,7 +269,7 @@ class Trial:
             *(self.name, reason, found),
         )
         self.rolled_back, self.found = reason, found
-        self._metrics.rollbacks.add(self.name, reason)
+        self._counters.rollbacks.add(self.name, reason)
 
 
 def client(by: Caller) -> str:

@@ -6,7 +6,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,8 @@ logger = logging.getLogger("ray.serve")
 WINDOW, FEWEST = 1000, 20
 
 
-class AuditCounts(Protocol):
-    """The counters of an audit."""
+class AuditCounters(NamedTuple):
+    """What is counted of an audit: early exits by member and result, and thresholds that were raised by member."""
 
     audits: Counts
     tightened: Counts
@@ -40,14 +40,14 @@ class Audit:
         share: float,
         at_most: float | None,
         tighten: bool,
-        metrics: AuditCounts,
+        counters: AuditCounters,
         seed: int | None = None,
     ) -> None:
         """Set the members after which an image may leave early, in order, and the share of the exits that is drawn."""
         self.exit_at = list(exit_at)
         self._members = members
         self._share, self.at_most, self._tighten = share, at_most, tighten
-        self._metrics = metrics
+        self._counters = counters
         self._random = random.Random(seed)
         # Of each stage's last exits: how sure the members were, and whether all members answer differently.
         self._seen: list[deque[tuple[float, bool]]] = [deque(maxlen=WINDOW) for _ in members]
@@ -58,11 +58,11 @@ class Audit:
 
     def drop(self, stage: int, count: int) -> None:
         """Count exits that were drawn but not looked at."""
-        self._metrics.audits.add(self._members[stage], "dropped", count=count)
+        self._counters.audits.add(self._members[stage], "dropped", count=count)
 
     def note(self, stage: int, sure: float, differs: bool) -> None:
         """Note the result of an exit, and how sure the members had been."""
-        self._metrics.audits.add(self._members[stage], "differs" if differs else "agrees")
+        self._counters.audits.add(self._members[stage], "differs" if differs else "agrees")
         # An image that would not leave any more says nothing about those that do.
         if sure < np.float32(self.exit_at[stage]):
             return
@@ -91,7 +91,7 @@ class Audit:
         )
         self.exit_at[stage] = threshold
         self._seen[stage] = deque(surest[:kept], maxlen=WINDOW)
-        self._metrics.tightened.add(self._members[stage])
+        self._counters.tightened.add(self._members[stage])
 
     def count_differing(self) -> list[tuple[int, int]]:
         """Count, for each stage, how many of its last audited exits differ, and how many there are."""

@@ -12,47 +12,46 @@ from msgspec import Meta
 from deployments.contract.nodes import Node
 from deployments.ingress.extension import Report
 from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
-from graph.features.cascade.audit import Audit
+from graph.features.cascade.audit import Audit, AuditCounters
 from graph.features.cascade.flow import Cascade, LoadState
 from graph.features.feature import Feature, Site
-from graph.features.proportion import Counts, Proportion, proportion
+from graph.features.proportion import Proportion, proportion
 from graph.pipeline.member_client import Member
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 
 
-class AuditMetrics:
-    """What the ingress counts of a cascade's audit."""
-
-    def __init__(self) -> None:
-        self.audits: Counts = TaggedCounter(
+def counters() -> AuditCounters:
+    """Make what the ingress counts of a cascade's audit."""
+    return AuditCounters(
+        TaggedCounter(
             "ensemble_cascade_audits",
             "Early exits that the other members received, too: agrees, differs, or dropped.",
             *("member", "result"),
-        )
-        self.tightened: Counts = TaggedCounter(
-            "ensemble_cascade_tightened", "Thresholds that the audit has raised.", "member"
-        )
-        self._share = TaggedGauge(
-            "ensemble_cascade_audit_share",
-            "Share of recent exits that all members together answer differently, and its 95 % interval.",
-            *("member", "bound"),
-        )
-        self._threshold = TaggedGauge("ensemble_cascade_exit_at", "Thresholds in force.", "member")
-        self._bound = TaggedGauge("ensemble_cascade_audit_at_most", "The configured bound of that share.")
+        ),
+        TaggedCounter("ensemble_cascade_tightened", "Thresholds that the audit has raised.", "member"),
+    )
 
-    def follow(self, audit: Audit) -> None:
-        """Report the thresholds and the results of the audit."""
 
-        def report() -> None:
-            if audit.at_most is not None:
-                self._bound.set(audit.at_most)
-            for member, threshold, share in audit.report():
-                self._threshold.set(threshold, member)
-                for bound, value in zip(("low", "mean", "high"), share or (), strict=False):
-                    self._share.set(value, member, bound)
+def follow_audit(audit: Audit) -> None:
+    """Report the thresholds and the results of the audit."""
+    shares = TaggedGauge(
+        "ensemble_cascade_audit_share",
+        "Share of recent exits that all members together answer differently, and its 95 % interval.",
+        *("member", "bound"),
+    )
+    thresholds = TaggedGauge("ensemble_cascade_exit_at", "Thresholds in force.", "member")
+    at_most = TaggedGauge("ensemble_cascade_audit_at_most", "The configured bound of that share.")
 
-        report_periodically(report, "audit metrics")
+    def report() -> None:
+        if audit.at_most is not None:
+            at_most.set(audit.at_most)
+        for member, threshold, share in audit.report():
+            thresholds.set(threshold, member)
+            for bound, value in zip(("low", "mean", "high"), share or (), strict=False):
+                shares.set(value, member, bound)
+
+    report_periodically(report, "audit metrics")
 
 
 def follow_load(loads: Sequence[LoadState]) -> None:
@@ -132,10 +131,9 @@ class Cascading(Feature):
         audited = self._settings.audit
         if audited is None:
             return None
-        metrics = AuditMetrics()
         early, exit_at = self._settings.order[:-1], self._settings.exit_at
-        audit = Audit(early, exit_at, audited.share, audited.at_most, audited.tighten, metrics)
-        metrics.follow(audit)
+        audit = Audit(early, exit_at, audited.share, audited.at_most, audited.tighten, counters())
+        follow_audit(audit)
         return audit
 
     def _load_states(self) -> Sequence[LoadState]:

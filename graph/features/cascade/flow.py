@@ -11,6 +11,8 @@ import logging
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item, ItemNote
 from deployments.contract.member import NO_SCORES
@@ -70,22 +72,10 @@ logger = logging.getLogger("ray.serve")
 Exit = tuple[float, int]
 
 
-class CascadeNote(ItemNote, frozen=True):
-    """How a cascade has asked about an image.
+class LoadShed(ItemNote, frozen=True):
+    """Says of an image that fewer members were asked about it because of the load."""
 
-    Attributes:
-        asked: the members that were asked, in order.
-        load_shed: whether fewer members were asked because of the load.
-    """
-
-    is_remembered = True
-    asked: tuple[str, ...]
-    load_shed: bool = False
-
-    @property
-    def is_lasting(self) -> bool:
-        """Whether it was asked about as usual."""
-        return not self.load_shed
+    is_lasting = False
 
 
 @dataclass(frozen=True)
@@ -279,8 +269,9 @@ class Cascade(Flow):
 
 
 def _noted(item: Item, asked: tuple[str, ...], load_shed: bool) -> Item:
-    """Note on an image, and for its answer, which members were asked."""
-    return item.with_note(CascadeNote(asked, load_shed), asked=asked, eased=load_shed or None)
+    """Add to an image's answer which members were asked, and note where the load has cut them short."""
+    fields = {"asked": asked, "eased": load_shed or None}
+    return item.with_note(LoadShed(), **fields) if load_shed else replace(item, extras={**item.extras, **fields})
 
 
 def _named(positions: Sequence[int], part: Part) -> Part:

@@ -8,14 +8,12 @@ from deployments.contract.caller import REQUEST_IDS
 from deployments.ingress.extension import Report
 from deployments.ingress.http.routes import Routes
 from deployments.ingress.service import Service
+from deployments.observe.metrics import TaggedCounter
 from deployments.rpc.listener import sockets
 from graph.features.feature import Feature, Site
-from graph.features.feedback import routes
-from graph.features.feedback.grpc import SERVICE
-from graph.features.feedback.labels import TakesLabel, refuse
-from graph.features.feedback.metrics import FeedbackMetrics
+from graph.features.feedback.labels import SERVICE, TakesLabel, refuse, routes
 from graph.features.feedback.peers import Peers
-from graph.features.feedback.store import FeedbackStats, FeedbackStore
+from graph.features.feedback.store import FeedbackCounters, FeedbackStats, FeedbackStore
 from graph.pipeline.pipeline import Answered, InFlight, Interceptor
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
@@ -23,6 +21,20 @@ from graph.signature import EnsembleSignature
 NAME = "feedback"
 # The folder of the sockets of the ingress' replicas, among those of deployments, of which none has such a name.
 FOLDER = "true labels"
+
+
+def counters() -> FeedbackCounters:
+    """Make what the ingress counts of true labels."""
+    return FeedbackCounters(
+        TaggedCounter(
+            "ensemble_feedback_labels", "True labels that were sent: accepted, or the code of the error.", "result"
+        ),
+        TaggedCounter(
+            "ensemble_feedback_answers",
+            "Images with a true label, by whether the ensemble, a member, a version, an exit or a shadow was right.",
+            *("kind", "name", "version", "right"),
+        ),
+    )
 
 
 class Feedback(Feature):
@@ -39,7 +51,7 @@ class Feedback(Feature):
         self._peers: Peers | None = None
         self._take: TakesLabel = refuse
         if config.feedback is not None:
-            store = FeedbackStore(config.feedback, agreed.labels, FeedbackMetrics())
+            store = FeedbackStore(config.feedback, agreed.labels, counters())
             self._take = self._peers = Peers(store, sockets(site.application, FOLDER), site.replica)
             self.interceptor = Remembering(store)
             self.headers = REQUEST_IDS
@@ -55,7 +67,7 @@ class Feedback(Feature):
 
     def routes(self, service: Service) -> Routes:
         """Serve `POST /feedback`."""
-        return {} if self._peers is None else routes.routes(service.ingress, self._peers)
+        return {} if self._peers is None else routes(service.ingress, self._peers)
 
     async def check_health(self) -> None:
         """Let the other replicas find this one."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Annotated, Protocol
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from deployments.contract.caller import MAX_ID
 from deployments.contract.errors import AlreadyLabelled, EnsembleError, UnknownLabel, UnknownRequest
-from graph.features.proportion import Counts, Proportion
+from graph.features.proportion import Counts, Proportion, proportion
 from graph.pipeline.record import ENSEMBLE, Record
 from graph.sections import FeedbackSettings
 
@@ -32,15 +32,16 @@ class FeedbackStats(msgspec.Struct, frozen=True):
     shadows: dict[str, Proportion]
 
 
-class FeedbackCounts(Protocol):
-    """The counters of labels."""
+class FeedbackCounters(NamedTuple):
+    """What is counted of true labels.
+
+    Attributes:
+        labels: by result: `accepted`, or the error's code.
+        answers: by what predicted, its name and version, and whether it was right.
+    """
 
     labels: Counts
     answers: Counts
-
-    def figures(self, remembered: int) -> FeedbackStats:
-        """Return the figures; `remembered` answers still accept their labels."""
-        ...
 
 
 class FeedbackStore:
@@ -50,11 +51,11 @@ class FeedbackStore:
         self,
         settings: FeedbackSettings,
         labels: Sequence[str],
-        metrics: FeedbackCounts,
+        counters: FeedbackCounters,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set how much is remembered, the classes' names in order of index, the metrics, and a clock, seconds."""
-        self._settings, self._metrics, self._clock = settings, metrics, clock
+        """Set how much is remembered, the classes' names in order of index, the counters, and a clock, seconds."""
+        self._settings, self._counters, self._clock = settings, counters, clock
         self._labels = {label: index for index, label in enumerate(labels)}
         # By the name of the API key, and by the request's id and the image's position: when to forget, and the record.
         self._answers: dict[str, OrderedDict[tuple[str, int], tuple[float, Record]]] = {}
@@ -105,9 +106,9 @@ class FeedbackStore:
         try:
             record, truth = self._found(request, label, place, key)
         except EnsembleError as err:
-            self._metrics.labels.add(err.code)
+            self._counters.labels.add(err.code)
             raise
-        self._metrics.labels.add("accepted")
+        self._counters.labels.add("accepted")
         self._judge(ENSEMBLE, "", "", record.index == truth)
         for name, index in record.members.items():
             self._judge("member", name, "", index == truth)
@@ -136,8 +137,25 @@ class FeedbackStore:
         self._judge("shadow", name, "", record.shadows[name] == record.label)
 
     def _judge(self, kind: str, name: str, version: str, right: bool) -> None:
-        self._metrics.answers.add(kind, name, version, right)
+        self._counters.answers.add(kind, name, version, right)
 
     def figures(self) -> FeedbackStats:
         """Return the figures for `/stats`."""
-        return self._metrics.figures(self._remembered)
+        answers = self._counters.answers.counts
+        shares: dict[str, dict[str, dict[str, Proportion]]] = {}
+        for kind, name, version in sorted({tuple(map(str, key[:3])) for key in answers}):
+            right, wrong = (answers[kind, name, version, outcome] for outcome in (True, False))
+            shares.setdefault(kind, {}).setdefault(name, {})[version] = proportion(right, right + wrong)
+
+        def of(kind: str) -> dict[str, Proportion]:
+            return {name: by_version[""] for name, by_version in shares.get(kind, {}).items()}
+
+        return FeedbackStats(
+            self._remembered,
+            {str(result): count for (result,), count in self._counters.labels.counts.items()},
+            of(ENSEMBLE).get("", proportion(0, 0)),
+            of("member"),
+            shares.get("version", {}),
+            of("exit"),
+            of("shadow"),
+        )

@@ -9,7 +9,7 @@ from deployments.ingress.grpc.calls import Calls
 from deployments.ingress.http.routes import Routes
 from deployments.ingress.service import Service
 from graph.features.feature import Feature, Site
-from graph.features.loading import grpc, routes
+from graph.features.loading import requests
 from graph.features.loading.control import ModelControl
 from graph.features.loading.deploying import loadable, on_head
 from graph.features.loading.flow import UnloadGate
@@ -51,9 +51,9 @@ class Loading(Feature):
     def routes(self, service: Service) -> Routes:
         """Make the extension's paths."""
         self._control.members = service.members
-        return routes.routes(service.ingress, self._control)
+        return requests.routes(service.ingress, self._control)
 
     def calls(self, service: Service) -> Calls:
         """Make the extension's methods."""
         self._control.members = service.members
-        return grpc.calls(self._control)
+        return requests.calls(self._control)

@@ -8,7 +8,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Protocol
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -16,7 +16,7 @@ from msgspec import Meta
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from deployments.contract.rollout import ShadowSettings
-from graph.features.proportion import Counts, Proportion
+from graph.features.proportion import Counts, Proportion, count_by_rightness, proportion
 from graph.pipeline.copies import PATIENCE_MS, Background, Copy, unhurried
 from graph.pipeline.member_client import Member
 from graph.pipeline.record import Record
@@ -45,16 +45,16 @@ class ShadowStats(msgspec.Struct, frozen=True):
     labelled: Annotated[dict[str, Pairs], Meta(description="images with a true label, compared with the same two")]
 
 
-class ShadowCounts(Protocol):
-    """The counters of shadows; see `ShadowMetrics`."""
+class ShadowCounters(NamedTuple):
+    """What is counted of all shadows.
+
+    Attributes:
+        images: by shadow, and by what came of them.
+        predictions: by shadow, by what it is compared with, and by whether they agreed.
+    """
 
     images: Counts
     predictions: Counts
-    labelled: Counter[tuple[str, str, bool, bool]]
-
-    def figures(self, name: str, replaces: str) -> ShadowStats:
-        """Return the figures of a shadow, and of the member that it replaces."""
-        ...
 
 
 class Shadow:
@@ -66,12 +66,14 @@ class Shadow:
         member: Member,
         settings: ShadowSettings,
         replaces: str,
-        metrics: ShadowCounts,
+        counters: ShadowCounters,
         seed: int | None = None,
     ) -> None:
         """Set the shadow and the name of the member that it is compared with, empty for none."""
         self.name, self.settings, self._member, self._replaces = name, settings, member, replaces
-        self._metrics = metrics
+        self._counters = counters
+        # Images with a true label, by what the shadow is compared with, and by whether each was right.
+        self._labelled: Counter[tuple[str, bool, bool]] = Counter()
         self._random = random.Random(seed)
         self._work = Background()
 
@@ -117,7 +119,7 @@ class Shadow:
     def _compare(self, record: Record, index: int) -> None:
         self._count("compared", 1)
         for other, predicted in record.others(self._replaces).items():
-            self._metrics.predictions.add(self.name, other, predicted == index)
+            self._counters.predictions.add(self.name, other, predicted == index)
         record.watchers.append(self._judge)
         record.set_shadow(self.name, index)
 
@@ -126,11 +128,20 @@ class Shadow:
         if name == self.name:
             right = record.shadows[name] == record.label
             for other, predicted in record.others(self._replaces).items():
-                self._metrics.labelled[self.name, other, right, predicted == record.label] += 1
+                self._labelled[other, right, predicted == record.label] += 1
 
     def _count(self, result: str, images: int) -> None:
-        self._metrics.images.add(self.name, result, count=images)
+        self._counters.images.add(self.name, result, count=images)
 
     def figures(self) -> ShadowStats:
         """Return the figures for `/stats`."""
-        return self._metrics.figures(self.name, self._replaces)
+        images, predicted = self._counters.images.counts, self._counters.predictions.counts
+        others = dict.fromkeys(str(other) for shadow, other, _ in predicted if shadow == self.name)
+        agrees = {other: (predicted[self.name, other, True], predicted[self.name, other, False]) for other in others}
+        return ShadowStats(
+            self._replaces,
+            images[self.name, "failed"],
+            images[self.name, "dropped"],
+            {other: proportion(yes, yes + no) for other, (yes, no) in agrees.items()},
+            {other: Pairs(*count_by_rightness(self._labelled, other)) for other, _, _ in self._labelled},
+        )

@@ -17,7 +17,7 @@ from deployments.repository.repository import find, sha256
 from ensemble_models.ensembles import Members
 from ensemble_models.statistics import Interval
 from ensemble_models.tune_cascade import Choice, choose, main, orders, report
-from graph.features.cascade.flow import Cascade, CascadeNote
+from graph.features.cascade.flow import Cascade
 from graph.pipeline.member_client import Member
 from graph.sections import EnsembleSettings
 from packages.models.tests.tiny import Draw, add, constant
@@ -65,7 +65,7 @@ async def test_a_cascade_on_paper_answers_as_the_one_that_serves(gate: float) ->
     count = len(members.labels)
     answer = await flow(Batch({"pixels": np.arange(count)}, (Item(),) * count))  # type: ignore[arg-type]
     np.testing.assert_array_equal(answer.payload.argmax(axis=1), walk.answers)
-    asked = [item.note(CascadeNote).asked for item in answer.items]
+    asked = [item.extras["asked"] for item in answer.items]
     assert walk.stops == tuple(sum(each[-1] == name for each in asked) / count for name in order)
     assert walk.cost == pytest.approx(np.mean([sum(members.costs[name] for name in each) for each in asked]))
 

@@ -5,7 +5,7 @@ from deployments.contract.item import Item
 from deployments.contract.rollout import CanaryConfig
 from deployments.labeler import Labeler, LabelerSettings
 from deployments.reconfigure import LiveSettings
-from graph.features.canary.feature import CanaryMetrics
+from graph.features.canary.feature import counters
 from graph.features.canary.trial import Trial
 
 
@@ -50,7 +50,7 @@ def test_a_bad_value_is_refused_and_all_of_it(change, message, caplog):
 
 
 def test_a_canary_that_was_rolled_back_stays_so_until_its_own_settings_change():
-    trial = Trial("a", CanaryConfig(version=2, share=0.5, least=1), CanaryMetrics())
+    trial = Trial("a", CanaryConfig(version=2, share=0.5, least=1), counters())
     settings = LiveSettings({"canaries.a": trial, "Labeler": Labeler(LabelerSettings(), ("x", "y"))})
     settings.apply({"canaries.a": {"share": 2}})
     assert (settings.refused, trial.share) == (1, 0.5)

@@ -7,8 +7,8 @@ from graph.app import build, strategy
 from graph.config import parse
 from graph.features.cache.feature import Caching
 from graph.features.cascade.feature import Cascading
+from graph.features.feature import wanted
 from graph.features.feedback.feature import Feedback
-from graph.features.listed import wanted
 from graph.features.loading.feature import Loading
 from tests.networks import constant, store
 

@@ -9,7 +9,7 @@ from deployments.contract.caller import Caller
 from deployments.contract.errors import InvalidImage
 from deployments.contract.item import Item, MemberPrediction
 from deployments.contract.rollout import CanaryConfig
-from graph.features.canary.feature import CanaryMetrics, Drawing
+from graph.features.canary.feature import Drawing, counters
 from graph.features.canary.trial import Trial
 from graph.pipeline.copies import PixelTap, ShadowInterceptor
 from graph.pipeline.pipeline import Intercepted
@@ -51,7 +51,7 @@ def answer(item):
 
 
 def rollout(share, key="image"):
-    trial = Trial("a", CanaryConfig(version=3, share=share, key=key), CanaryMetrics())
+    trial = Trial("a", CanaryConfig(version=3, share=share, key=key), counters())
     graph = Graph()
     return Intercepted(graph, [Drawing([trial], [], graph.tap, None)]), graph, trial
 
@@ -69,7 +69,7 @@ async def test_images_are_marked_and_what_their_version_says_is_compared():
     flow, graph, trial = rollout(1.0)
     await flow(batch([b"1", b"0"], item(), item()))
     assert [Trials.of(each) for each in graph.items] == [("a",)] * 2
-    predictions = trial._metrics.predictions.counts
+    predictions = trial._counters.predictions.counts
     assert predictions == {("a", "canary", "3", True): 1, ("a", "canary", "3", False): 1}
     assert trial.figures().canary.agreed.share == 0.5
     trial.rolled_back = "failures"

@@ -8,7 +8,7 @@ from deployments.ingress.extension import Extension
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.settings import WITH_PAGE
 from deployments.observe.stats import Stats
-from graph.features.feedback import routes
+from graph.features.feedback.labels import routes
 from tests.door import NO_LOADING, Door
 
 HOST = "127.0.0.1:8000"
@@ -21,7 +21,7 @@ async def takes_label(request_id, label, index, key):
 
 class TakesLabels(Extension):
     def routes(self, service):
-        return routes.routes(service.ingress, takes_label)
+        return routes(service.ingress, takes_label)
 
 
 def door(is_local=True, **settings):

@@ -12,17 +12,21 @@ from deployments.combiner import Combiner, CombinerSettings
 from deployments.contract.batch import Batch, Work
 from deployments.contract.caller import Caller
 from deployments.contract.errors import InferenceFailed, InvalidImage
-from deployments.contract.item import Item
+from deployments.contract.item import Item, ItemNote
 from deployments.contract.nodes import Flow
 from deployments.contract.options import Options
 from ensemble_serving.answer import CacheStatus
 from graph.features.cache.feature import CacheMetrics
 from graph.features.cache.flow import DECODER, Cache
 from graph.features.cache.stores import Memory
-from graph.features.cascade.flow import CascadeNote
+from graph.features.cascade.flow import LoadShed
 from graph.pipeline.record import Trials
 from graph.sections import CacheSettings
 from tests.batches import batch, errors, notes
+
+
+class Other(ItemNote, frozen=True):
+    """A feature's note."""
 
 
 class Members:
@@ -48,7 +52,7 @@ class Members:
         missed = [{"b": "internal"} if image in self.misses else {} for image in well]
         same = {"image_size": (3, 2), "versions": {"a": self.version, "b": "x"}}
         done = work.done(scores, lambda row: {**same, "missing": missed[row]}, errors=broken)
-        notes = iter([CascadeNote(("a", "b"), image in self.eased) for image in well])
+        notes = iter([LoadShed() if image in self.eased else Other() for image in well])
         items = [item if item.error else item.with_note(next(notes), asked=("a", "b")) for item in done.items]
         return Batch(done.payload, tuple(items))
 
@@ -79,9 +83,11 @@ async def test_an_image_that_came_before_is_not_asked_of_the_members_again():
     assert (told(first), told(second)) == ([False, False], [False, True, True])
     for name in ("a", "b"):
         np.testing.assert_array_equal(second.payload[name][[2, 1]], first.payload[name])
-    assert [(i.image_size, dict(i.versions), i.note(CascadeNote).asked) for i in second.items] == [
+    assert [(i.image_size, dict(i.versions), tuple(i.extras["asked"])) for i in second.items] == [
         ((3, 2), {"a": 1, "b": "x"}, ("a", "b"))
     ] * 3
+    # What another version of a feature noted would not be read.
+    assert [i.note(Other) is None for i in second.items] == [False, True, True]
     assert first.items[0].extras["cache"] == CacheStatus(False)
     assert second.items[1].extras["cache"].age_s >= 0
     assert counted(flow) == (2, 3, 0)
@@ -176,7 +182,7 @@ async def test_what_the_load_shortened_is_not_remembered():
     members = Members(eased=(b"1",))
     flow = cache(members)
     for _ in range(2):
-        assert (await flow(asking(b"1"))).items[0].note(CascadeNote).load_shed
+        assert (await flow(asking(b"1"))).items[0].note(LoadShed)
     assert members.seen == [[b"1"]] * 2
 
 

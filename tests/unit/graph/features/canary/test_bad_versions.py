@@ -26,7 +26,7 @@ from ensemble_models.writing import write_metadata
 from graph.composition import build_graph, ensemble
 from graph.config import parse
 from graph.features.canary.feature import Canaries
-from graph.features.listed import Wanted
+from graph.features.feature import Wanted
 from graph.placement import node_specs
 from graph.signature import resolve_signatures
 from tests.conftest import ROOT

@@ -8,7 +8,7 @@ from deployments.contract.batch import Work
 from deployments.contract.errors import DeadlineExceeded, InferenceFailed, InvalidImage, RemoteUnavailable
 from deployments.contract.item import Item
 from deployments.contract.rollout import CanaryConfig
-from graph.features.canary.feature import CanaryMetrics
+from graph.features.canary.feature import counters
 from graph.features.canary.flow import Canary
 from graph.features.canary.trial import Trial
 from graph.pipeline.ensemble import Ensemble
@@ -69,7 +69,7 @@ def other(**more):
 
 
 def canary(first, second, patience_ms=None, **more):
-    return Canary(first, second, Trial("a", CanaryConfig(version=2, share=0.5, **more), CanaryMetrics()), patience_ms)
+    return Canary(first, second, Trial("a", CanaryConfig(version=2, share=0.5, **more), counters()), patience_ms)
 
 
 def pixels(values, tried, **more):

@@ -7,7 +7,7 @@ from deployments.contract.item import Item
 from deployments.contract.rollout import CanaryConfig
 from graph.features.canary import comparison
 from graph.features.canary.comparison import Comparison
-from graph.features.canary.feature import CanaryMetrics
+from graph.features.canary.feature import counters
 from graph.features.canary.trial import Trial
 from graph.pipeline.record import Record, Trials
 from tests.batches import batch
@@ -17,7 +17,7 @@ NUMBERS = iter(range(1, 10_000))
 
 
 def compared(canary, first=None):
-    trial = Trial("a", CanaryConfig(version=2, share=0.5, least=1), CanaryMetrics())
+    trial = Trial("a", CanaryConfig(version=2, share=0.5, least=1), counters())
     trial.note("canary", [Item()], [False], 0.1)
     return Comparison(trial, {"canary": canary, "stable": first or stable()}, "small", seed=0), trial
 

@@ -2,7 +2,7 @@ from deployments.contract.item import Item
 from deployments.contract.rollout import CanaryConfig
 from deployments.observe import metrics as observed
 from graph.features.canary import feature as metrics
-from graph.features.canary.feature import CanaryMetrics
+from graph.features.canary.feature import counters, follow
 from graph.features.canary.trial import Trial as CanaryTrial
 from tests.metrics import recorded
 
@@ -14,8 +14,8 @@ def test_what_a_canary_does_is_counted_by_version(monkeypatch):
     class Trial:
         name, share, rolled_back = "a", 0.0, "latency"
 
-    counts = CanaryMetrics()
-    counts.follow([Trial()])
+    counts = counters()
+    follow([Trial()])
     trial = CanaryTrial("a", CanaryConfig(version=2, share=0.5), counts)
     trial.note("canary", [Item()] * 5, [False, True, False, True, False], 0.25)
     trial.predicted(False, 2, True)

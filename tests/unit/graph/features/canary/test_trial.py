@@ -6,7 +6,7 @@ import pytest
 from deployments.contract.caller import ADDRESS, ANYONE, Caller
 from deployments.contract.item import Item
 from deployments.contract.rollout import CanaryConfig, CanarySettings
-from graph.features.canary.feature import CanaryMetrics
+from graph.features.canary.feature import counters
 from graph.features.canary.trial import Trial
 from graph.pipeline.record import Record
 
@@ -15,7 +15,7 @@ TRACE_PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def trial(share=0.5, version=3, **more):
-    return Trial("a", CanaryConfig(version=version, share=share, **more), CanaryMetrics())
+    return Trial("a", CanaryConfig(version=version, share=share, **more), counters())
 
 
 def user(name):
@@ -76,7 +76,7 @@ def test_a_canary_that_fails_too_often_is_rolled_back_once_and_said_once(caplog)
         fails(found, [True] * 30)
     assert (found.share, found.rolled_back) == (0.0, "failures")
     assert not found.takes(b"x", ANYONE)
-    assert found._metrics.rollbacks.counts == {("a", "failures"): 1}
+    assert found._counters.rollbacks.counts == {("a", "failures"): 1}
     assert caplog.text.count("rolled back") == 1
     assert found.found == "it failed on 20 of 20 images, more than max_failures = 0.1"
     assert found.found in caplog.text

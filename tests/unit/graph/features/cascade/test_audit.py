@@ -6,14 +6,14 @@ from pydantic import ValidationError
 
 from deployments.contract.item import Item
 from graph.features.cascade.audit import FEWEST, WINDOW, Audit, interval
-from graph.features.cascade.feature import AuditMetrics, exit_stats
+from graph.features.cascade.feature import counters, exit_stats
 from graph.features.cascade.flow import Stage
 from graph.sections import EnsembleSettings
 from tests.batches import batch
 
 
 def audit(exit_at=(0.5, 0.6), share=1.0, at_most=None, tighten=False):
-    return Audit(("a", "b"), exit_at, share, at_most, tighten, AuditMetrics(), seed=0)
+    return Audit(("a", "b"), exit_at, share, at_most, tighten, counters(), seed=0)
 
 
 def test_a_share_of_the_exits_is_drawn():
@@ -40,8 +40,8 @@ def test_each_stage_has_a_figure_of_its_own():
     (first, at, share), (second, _, other) = found.report()
     assert (first, at, share[1]) == ("a", 0.5, 0.0)
     assert (second, other[1]) == ("b", 0.25)
-    assert found._metrics.audits.counts["b", "differs"] == 10
-    assert found._metrics.audits.counts["b", "dropped"] == 2
+    assert found._counters.audits.counts["b", "differs"] == 10
+    assert found._counters.audits.counts["b", "dropped"] == 2
 
 
 def test_a_figure_is_of_the_last_exits():
@@ -59,7 +59,7 @@ def test_while_the_bound_is_broken_the_threshold_rises_to_where_it_holds(caplog)
             found.note(0, 0.6 if number % 2 else 0.9, number % 2 == 1 and number % 5 == 0)
     assert 0.6 < found.exit_at[0] <= 0.9
     assert found.exit_at[1] == 0.6
-    assert list(found._metrics.tightened.counts) == [("a",)]
+    assert list(found._counters.tightened.counts) == [("a",)]
     assert "the exits at 'a' differ" in caplog.text
     assert found.report()[0][2][1] <= 0.05
 
@@ -86,7 +86,7 @@ def test_exits_that_are_equally_sure_leave_no_more_once_the_threshold_has_risen_
     for _ in range(3 * FEWEST):
         found.note(0, float(sure), True)
     assert (stage.sure(found.exit_at[0]), stage.exits(found.exit_at[0])) == ([], {})
-    assert found._metrics.tightened.counts["a",] == 1
+    assert found._counters.tightened.counts["a",] == 1
 
 
 @pytest.mark.parametrize("at_most", [None, 0.05])

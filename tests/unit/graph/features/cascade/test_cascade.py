@@ -11,8 +11,8 @@ from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item, Note, Step
 from deployments.contract.options import Options
 from graph.features.cascade.audit import Audit
-from graph.features.cascade.feature import AuditMetrics
-from graph.features.cascade.flow import Cascade, CascadeNote, LoadState
+from graph.features.cascade.feature import counters
+from graph.features.cascade.flow import Cascade, LoadShed, LoadState
 from graph.pipeline.ensemble import Ensemble
 from graph.pipeline.member_client import Member
 from graph.pipeline.pipeline import Pipeline
@@ -57,7 +57,13 @@ def pixels(*values, items=()):
 
 
 def asked(batch):
-    return [note.asked if (note := item.note(CascadeNote)) else () for item in batch.items]
+    return [item.extras.get("asked", ()) for item in batch.items]
+
+
+def shed(batch):
+    noted = [item.note(LoadShed) is not None for item in batch.items]
+    assert noted == [bool(item.extras["eased"]) for item in batch.items]
+    return noted
 
 
 SURE, UNSURE, OTHER = [0.95, 0.05], [0.6, 0.4], [0.1, 0.9]
@@ -210,11 +216,11 @@ async def test_leaving_cancels_the_call_under_way():
 def audited(*members, share=1.0, exit_at=(0.9,), **asking):
     names = [member.name for member in members]
     settings = EnsembleSettings(cascade={"order": names, "exit_at": exit_at}, **asking)
-    audit = Audit(names[:-1], exit_at, share, None, False, AuditMetrics())
+    audit = Audit(names[:-1], exit_at, share, None, False, counters())
     combiner = Combiner(CombinerSettings(), {name: 1.0 for name in names})
     by_name = {member.name: Member(member, "small") for member in members}
     flow = Cascade(by_name, combiner, settings, settings.cascade, audit)
-    return flow, audit._metrics.audits.counts
+    return flow, audit._counters.audits.counts
 
 
 async def ended(flow):
@@ -275,11 +281,11 @@ async def test_under_load_lower_thresholds_hold_and_what_they_shortened_says_so(
     flow = Cascade(
         {"a": Member(a, "small"), "b": Member(b, "small")}, combiner, settings, settings.cascade, loads=loads
     )
-    assert [item.note(CascadeNote).load_shed for item in (await flow(pixels(1, 2, 3))).items] == [False] * 3
+    assert shed(await flow(pixels(1, 2, 3))) == [False] * 3
     load.is_on = True
     answer = await flow(pixels(1, 2, 3))
     assert asked(answer) == [("a",), ("a",), ("a", "b")]
-    assert [item.note(CascadeNote).load_shed for item in answer.items] == [False, True, False]
+    assert shed(answer) == [False, True, False]
     np.testing.assert_allclose(answer.payload[1], UNSURE)
 
 
@@ -304,7 +310,7 @@ async def test_under_load_a_refused_wish_for_every_member_is_called_eased():
     full = Item(options=Options(quality="full"))
     answer = await flow(pixels(1, 1, items=[full, Item()]))
     assert asked(answer) == [("a",), ("a",)]
-    assert [item.note(CascadeNote).load_shed for item in answer.items] == [True, False]
+    assert shed(answer) == [True, False]
 
 
 async def test_under_load_nothing_is_audited():

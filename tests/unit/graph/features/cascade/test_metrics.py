@@ -1,6 +1,6 @@
 from deployments.observe import metrics as observed
 from graph.features.cascade import feature as metrics
-from graph.features.cascade.feature import AuditMetrics
+from graph.features.cascade.feature import follow_audit
 from tests.metrics import recorded
 
 
@@ -14,7 +14,7 @@ def test_what_an_audit_found_is_told_with_its_interval_and_the_bound(monkeypatch
         def report(self):
             return [("a", 0.7, (0.01, 0.02, 0.03)), ("b", 0.8, None)]
 
-    AuditMetrics().follow(Audit())
+    follow_audit(Audit())
     shares = {tags["bound"]: value for name, value, tags in told if name == "ensemble_cascade_audit_share"}
     assert shares == {"low": 0.01, "mean": 0.02, "high": 0.03}
     thresholds = {tags["member"]: value for name, value, tags in told if name == "ensemble_cascade_exit_at"}

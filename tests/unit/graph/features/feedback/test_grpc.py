@@ -7,8 +7,7 @@ from deployments.contract.errors import InvalidParameter, UnknownRequest
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
 from deployments.protocol import feedback_pb2 as pb
-from graph.features.feedback.grpc import calls
-from graph.features.feedback.labels import MAX_LABELS, MAX_PLACE
+from graph.features.feedback.labels import MAX_LABELS, MAX_PLACE, calls
 from tests.door import NO_FEEDBACK
 from tests.unit.graph.features.feedback.told import Told
 

@@ -1,11 +1,11 @@
 from deployments.observe import metrics
-from graph.features.feedback.metrics import FeedbackMetrics
+from graph.features.feedback.feature import counters
 from tests.metrics import recorded
 
 
 def test_what_labels_tell_is_counted(monkeypatch):
     told = recorded(monkeypatch, metrics)
-    labels = FeedbackMetrics()
+    labels = counters()
     labels.labels.add("accepted")
     labels.answers.add("version", "a", "3", True)
     assert told == [

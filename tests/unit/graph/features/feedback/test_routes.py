@@ -6,7 +6,7 @@ from deployments.ingress.access import Access
 from deployments.ingress.extension import Extension
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.keys import digest
-from graph.features.feedback import routes
+from graph.features.feedback.labels import routes
 from tests.door import Door
 
 
@@ -18,7 +18,7 @@ def test_a_label_is_of_a_request_of_the_key_that_is_shown(tmp_path):
 
     class TakesLabels(Extension):
         def routes(self, service):
-            return routes.routes(service.ingress, take)
+            return routes(service.ingress, take)
 
     (tmp_path / "keys").write_text("".join(f"{name} {digest(name).hex()}\n" for name in ("mine", "yours")))
     door = Door()

@@ -6,10 +6,9 @@ from msgspec.structs import replace
 from deployments.contract.caller import Caller
 from deployments.contract.errors import AlreadyLabelled, UnknownLabel, UnknownRequest
 from deployments.contract.nodes import Flow
-from graph.features.feedback.feature import Remembering
-from graph.features.feedback.metrics import FeedbackMetrics
+from graph.features.feedback.feature import Remembering, counters
 from graph.features.feedback.store import MAX_ID, FeedbackStore
-from graph.features.shadow.feature import Pairs
+from graph.features.shadow.flow import Pairs
 from graph.pipeline.copies import ShadowInterceptor
 from graph.pipeline.pipeline import Intercepted
 from graph.pipeline.record import Record
@@ -22,7 +21,7 @@ from tests.unit.graph.test_rollout import Graph
 
 
 def book(clock=None, **settings):
-    return FeedbackStore(FeedbackSettings(**settings), ("cat", "dog", "frog"), FeedbackMetrics(), clock or Clock())
+    return FeedbackStore(FeedbackSettings(**settings), ("cat", "dog", "frog"), counters(), clock or Clock())
 
 
 def seen(**more):
@@ -41,7 +40,7 @@ def test_a_label_tells_who_was_right():
         ("exit", "b", "", True),
         ("shadow", "s", "", False),
     ]
-    assert found._metrics.answers.counts == dict.fromkeys(judged, 1)
+    assert found._counters.answers.counts == dict.fromkeys(judged, 1)
     told = found.figures()
     assert (told.remembered, told.labels) == (1, {"accepted": 1})
     # Of one image: 1 / (1 + 1.96 ** 2).

@@ -1,7 +1,7 @@
 import pytest
 
 from deployments.contract.errors import InvalidParameter
-from graph.features.loading.parameters import check_unload, version_to_load
+from graph.features.loading.control import check_unload, version_to_load
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 from deployments.observe import metrics
-from graph.features.shadow.feature import ShadowMetrics
+from graph.features.shadow.feature import counters
 from tests.metrics import recorded
 
 
 def test_what_a_shadow_does_is_counted(monkeypatch):
     told = recorded(monkeypatch, metrics)
-    shadow = ShadowMetrics()
+    shadow = counters()
     shadow.images.add("s", "dropped", count=3)
     shadow.predictions.add("s", "ensemble", False)
     assert told == [

@@ -8,8 +8,8 @@ from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
 from deployments.contract.rollout import ShadowSettings
-from graph.features.shadow.feature import Pairs, ShadowMetrics
-from graph.features.shadow.flow import Shadow
+from graph.features.shadow.feature import counters
+from graph.features.shadow.flow import Pairs, Shadow
 from graph.pipeline.copies import Followed, PixelTap
 from graph.pipeline.member_client import Member
 from graph.pipeline.record import Record, Trials
@@ -38,7 +38,7 @@ class Breaks:
 
 
 def shadow(node, share=1.0, replaces="a", **more):
-    return Shadow("s", Member(node, "small"), ShadowSettings(share=share, **more), replaces, ShadowMetrics(), seed=0)
+    return Shadow("s", Member(node, "small"), ShadowSettings(share=share, **more), replaces, counters(), seed=0)
 
 
 def copies(*said):
@@ -57,7 +57,7 @@ def waiting(count, ms=0.0):
 
 
 def results(shadow):
-    return {result: images for (_, result), images in shadow._metrics.images.counts.items()}
+    return {result: images for (_, result), images in shadow._counters.images.counts.items()}
 
 
 async def over(shadow):
@@ -77,7 +77,7 @@ async def test_it_is_compared_with_the_ensemble_and_with_the_member_that_it_woul
     }
     assert (told.replaces, told.failed, told.dropped) == ("a", 0, 0)
     assert results(found) == {"compared": 3}
-    assert found._metrics.predictions.counts == {
+    assert found._counters.predictions.counts == {
         ("s", "ensemble", True): 2,
         ("s", "ensemble", False): 1,
         ("s", "a", True): 2,

@@ -1,4 +1,4 @@
-"""Loading and unloading members over HTTP, below `/v2/repository/models`."""
+"""Requests to load and unload members, by HTTP below `/v2/repository/models` and by gRPC."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
+from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deployments.contract.errors import Conflict, Forbidden, NotFound, NotReady
+from deployments.contract.errors import Conflict, Forbidden, ImageTooLarge, NotFound, NotReady
 from deployments.ingress.error_style import AS_TEXT
+from deployments.ingress.grpc.calls import Calls, Rpc
 from deployments.ingress.http import bodies
 from deployments.ingress.http.routes import OF_ARRIVING, Route, Routes, encoded
 from deployments.ingress.ingress import Ingress
+from deployments.ingress.open_inference.grpc import SERVICE, parameters
 from deployments.observe.observer import Call
+from ensemble_serving.protocol import inference_pb2 as pb
 from graph.features.loading.control import ModelControl
-from graph.features.loading.parameters import MAX_BYTES
 
 PATH = "/v2/repository/models/{model}"
+MAX_BYTES = 64 * 1024
+ChangeMember = Callable[[str, Mapping[str, Any]], Awaitable[None]]
 
 
 class RepositoryRequest(msgspec.Struct):
@@ -30,7 +35,7 @@ class RepositoryRequest(msgspec.Struct):
 def routes(ingress: Ingress, control: ModelControl) -> Routes:
     """Make the extension's paths; the ingress admits the requests."""
 
-    def route(change: Callable[[str, Mapping[str, Any]], Awaitable[None]], summary: str) -> Route:
+    def route(change: ChangeMember, summary: str) -> Route:
         async def handler(request: Request, call: Call) -> Response:
             control.check_permitted(call.caller.name)
             body, _ = await bodies.document(request, ingress.capacity, call.caller, bodies.Limit(MAX_BYTES))
@@ -47,4 +52,23 @@ def routes(ingress: Ingress, control: ModelControl) -> Routes:
     return {
         f"{PATH}/load": route(control.load, "load a version of a member"),
         f"{PATH}/unload": route(control.unload, "unload a member"),
+    }
+
+
+def calls(control: ModelControl) -> Calls:
+    """Make the extension's methods."""
+
+    def rpc(change: ChangeMember, answer: type[Message]) -> Rpc:
+        async def handler(request: Any, call: Call) -> Message:
+            control.check_permitted(call.caller.name)
+            if (size := request.ByteSize()) > MAX_BYTES:
+                raise ImageTooLarge(f"the request has {size} bytes; at most {MAX_BYTES} are accepted")
+            await change(request.model_name, parameters(request.parameters))
+            return answer()
+
+        return Rpc(handler)
+
+    return {
+        f"{SERVICE.full_name}/RepositoryModelLoad": rpc(control.load, pb.RepositoryModelLoadResponse),
+        f"{SERVICE.full_name}/RepositoryModelUnload": rpc(control.unload, pb.RepositoryModelUnloadResponse),
     }
