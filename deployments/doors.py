@@ -18,6 +18,7 @@ MEMBERS = "ensemble_serving.members"
 COMBINERS = "ensemble_serving.combiners"
 FEATURES = "ensemble_serving.features"
 PROTOCOLS = "ensemble_serving.protocols"
+REPOSITORIES = "ensemble_serving.repositories"
 PLUGINS_FOLDER = Path(__file__).parent.parent / "packages" / "plugins"
 
 
@@ -26,19 +27,30 @@ class Plugin(NamedTuple):
 
     Attributes:
         extra: its folder, and the server's extra that installs it.
+        groups: of the entry point.
         paths: beginnings of its paths over HTTP and gRPC.
+        needs: the extras of this project's distributions that it needs.
     """
 
     extra: str
-    paths: tuple[str, ...]
+    groups: tuple[str, ...]
+    paths: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 # By the name of an entry point that the distribution brings.
 PLUGINS = {
-    "tensorflow_serving": Plugin("tensorflow-serving", ("/v1/models", "/tensorflow.serving.")),
-    "seldon": Plugin("seldon", ("/api/v1.0/", "/seldon.protos.")),
+    **dict.fromkeys(("https", "http", "s3", "gs", "az", "hf"), Plugin("sources", (REPOSITORIES,))),
+    "open_inference": Plugin("remote", (MEMBERS,)),
+    "onnxruntime": Plugin("onnxruntime", (MEMBERS,), needs=("remote",)),
+    "tensorflow_serving": Plugin(
+        "tensorflow-serving", (MEMBERS, PROTOCOLS), ("/v1/models", "/tensorflow.serving."), ("remote",)
+    ),
+    "seldon": Plugin("seldon", (PROTOCOLS,), ("/api/v1.0/", "/seldon.protos."), needs=("remote", "tensorflow-serving")),
     "shared_memory": Plugin(
-        "shared-memory", ("/v2/systemsharedmemory", "/inference.GRPCInferenceService/SystemSharedMemory")
+        "shared-memory",
+        (PROTOCOLS,),
+        ("/v2/systemsharedmemory", "/inference.GRPCInferenceService/SystemSharedMemory"),
     ),
 }
 
@@ -53,11 +65,17 @@ def names(group: str) -> list[str]:
     return sorted(set(entry_points(group=group).names))
 
 
+def elsewhere(group: str) -> set[str]:
+    """Return the names of a group's entry points that other distributions of this project bring."""
+    return {name for name, plugin in PLUGINS.items() if group in plugin.groups}
+
+
 def absent(name: str) -> str:
     """Explain which distribution brings an entry point of `PLUGINS`, and how it is installed."""
     extra = PLUGINS[name].extra
-    folder = PLUGINS_FOLDER / extra
-    what = f"-e {folder}" if folder.is_dir() else f"'ensemble-serving[{extra}]'"
+    folders = [PLUGINS_FOLDER / each for each in (*PLUGINS[name].needs, extra)]
+    is_checkout = all(folder.is_dir() for folder in folders)
+    what = " ".join(f"-e {folder}" for folder in folders) if is_checkout else f"'ensemble-serving[{extra}]'"
     return f"{name} is part of ensemble-{extra}, which is not installed here; pip install {what}"
 
 
@@ -78,7 +96,7 @@ def find(group: str, name: str) -> Any:
         return _imported(name)
     found = {entry.value for entry in entry_points(group=group, name=name)}
     if not found:
-        if name in PLUGINS:
+        if name in elsewhere(group):
             raise ValueError(absent(name))
         known = names(group)
         raise ValueError(

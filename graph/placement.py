@@ -15,7 +15,7 @@ from deployments.contract.payload import Probabilities
 from deployments.contract.settings import Placement
 from deployments.cpus import REPLICAS, Pinning, available_cpus
 from deployments.members.local import LocalMember
-from deployments.repository.sources import RepositoryAddress
+from deployments.repository.address import RepositoryAddress
 from deployments.transformer import transformer
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature

@@ -13,10 +13,10 @@ from pydantic import BaseModel
 
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.names import INGRESS
-from deployments.doors import PLUGINS, PROTOCOLS, absent, did_you_mean, names
+from deployments.doors import PROTOCOLS, absent, did_you_mean, elsewhere, names
 from deployments.ingress.protocol import FUNCTION, functions
 from deployments.members.local import LocalMember
-from deployments.repository.sources.location import split_model
+from deployments.repository.address import split_model
 from graph.pipeline.member_client import PATIENT_SHARE
 from graph.schema import EnsembleConfig
 from graph.user_config import check_user_config, with_user_config
@@ -94,8 +94,8 @@ def _functions(options: Mapping[str, Any]) -> set[str]:
 
 def _absent(options: Mapping[str, Any]) -> list[str]:
     """List the functions of this project's protocols whose package is not installed, and what brings each."""
-    elsewhere = {FUNCTION.format(name): name for name in PLUGINS.keys() - set(names(PROTOCOLS))}
-    return [f"{each} of {absent(elsewhere[each])}" for each in sorted(_functions(options) & elsewhere.keys())]
+    missing = {FUNCTION.format(name): name for name in elsewhere(PROTOCOLS) - set(names(PROTOCOLS))}
+    return [f"{each} of {absent(missing[each])}" for each in sorted(_functions(options) & missing.keys())]
 
 
 def _unknown(options: Mapping[str, Any]) -> set[str]:

@@ -16,9 +16,8 @@ from deployments.ingress.protocol import Protocol
 from deployments.ingress.settings import WITH_PAGE, IngressSettings, PageConfig
 from deployments.labeler import LabelerConfig
 from deployments.members import Member
+from deployments.repository.address import RepositoryAddress, parse_repository
 from deployments.repository.repository import DEFAULT_ROOT
-from deployments.repository.sources import RepositoryAddress
-from deployments.repository.sources.location import parse_repository
 from deployments.transformer.transformer import TransformerConfig
 from graph.sections import CacheSettings, EnsembleSettings, FeedbackSettings
 

@@ -38,7 +38,7 @@ def repository(tmp_path_factory):
 @pytest.fixture
 def without_plugins(monkeypatch):
     """As where no package of packages/plugins is installed."""
-    packages = tuple(f"ensemble_{name}." for name in doors.PLUGINS)
+    packages = tuple(f"ensemble_{plugin.extra.replace('-', '_')}." for plugin in doors.PLUGINS.values())
 
     def entry_points(**which):
         return EntryPoints(each for each in metadata.entry_points(**which) if not each.value.startswith(packages))

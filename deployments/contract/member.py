@@ -17,9 +17,9 @@ from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Color, CropRatio, Interpolation, MemberInput, Preprocessing, Resize, Size
 from deployments.contract.rollout import SUFFIX, CanaryConfig
 from deployments.contract.settings import Name, Placement, Schema, Weight
+from deployments.repository.address import RepositoryAddress
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import METADATA
-from deployments.repository.sources import RepositoryAddress
 from ensemble_serving.answer import Version
 
 logger = logging.getLogger("ray.serve")

@@ -14,10 +14,9 @@ from deployments.contract.member import MemberConfig, MemberInterface, Signature
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.settings import Cpus
+from deployments.repository.address import RepositoryAddress, check_model, open_repository, split_model
 from deployments.repository.errors import ModelError
-from deployments.repository.repository import Model, digests
-from deployments.repository.sources import Repository, RepositoryAddress, open_repository
-from deployments.repository.sources.location import check_model, split_model
+from deployments.repository.repository import Model, Repository, digests
 
 # Inferences that fail in a row, and a time that none takes, after which a member is unhealthy.
 UNHEALTHY_AFTER = 3
@@ -79,7 +78,7 @@ class LoadedModel(Node[Pixels, Probabilities], Protocol):
 
 
 class LocalMember(MemberConfig):
-    """One model of a repository. A kind is a subclass that describes and loads a version of it."""
+    """One model of a repository; see `VersionedMember`, of which kinds are subclasses."""
 
     # A name, or the address of a model's own folder.
     model: Annotated[str, AfterValidator(check_model)] | None = Field(
@@ -137,14 +136,6 @@ class LocalMember(MemberConfig):
             ConfigurationError: it can't be a member, or does not run on pixels of the interface's size.
         """
         raise NotImplementedError
-
-    def make(
-        self, repository: RepositoryAddress, agreed: MemberInterface, max_batch_size: int
-    ) -> Node[Pixels, Probabilities]:
-        """Make a node whose version can be replaced while it serves; see `MemberConfig.make`."""
-        from deployments.members.versioned import VersionedModel
-
-        return VersionedModel(self, repository, agreed, max_batch_size)
 
     def find(self, repository: RepositoryAddress) -> Model:
         """Find the configured version on disk; raises ConfigurationError if it is not there."""

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from deployments.contract.member import MemberInterface, Signature, preprocessing_fields
-from deployments.members.local import LoadedModel, LocalMember
+from deployments.members.local import LoadedModel
+from deployments.members.openvino_config import OpenVinoConfig
+from deployments.repository.address import RepositoryAddress
 from deployments.repository.repository import Model
-from deployments.repository.sources import RepositoryAddress
 
 
-class OpenVino(LocalMember):
+class OpenVino(OpenVinoConfig):
     """One model of the repository that OpenVINO can read."""
 
     kind: Literal["openvino"] = Field("openvino", description="OpenVINO on this machine")
-    performance_hint: Literal["LATENCY", "THROUGHPUT"] = Field("THROUGHPUT", description="OpenVINO PERFORMANCE_HINT")
-    streams: int | None = Field(
-        None, ge=1, le=1024, description="NUM_STREAMS; default: the fastest, measured at the first start"
-    )
-    least_at_once: int = Field(
-        1, ge=1, le=8, description="fewest images in a part when a batch is split; more save CPU time"
-    )
-    inference_precision: Literal["f32", "bf16", "f16"] | None = Field(
-        None, description="INFERENCE_PRECISION_HINT of what is not int8; default: OpenVINO's choice for the CPU"
-    )
-    cpu_pinning: bool = Field(False, description="ENABLE_CPU_PINNING; on, two members on one machine share core 0")
-    cache_dir: Path | None = Field(None, description="CACHE_DIR for compiled models; default: none")
 
     def describe(self, model: Model) -> Signature:
         """See `LocalMember.describe`."""

@@ -44,14 +44,14 @@ def best_streams(key: Sequence[object], threads: int, batch: Callable[[int], Cal
     """
     if threads == 1:
         return 1
-    file = folder() / f"{hashlib.sha256(repr((*key, threads)).encode()).hexdigest()}.json"
+    name = f"{hashlib.sha256(repr((*key, threads)).encode()).hexdigest()}.json"
     with suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode(file.read_bytes(), type=Measured).best
+        return msgspec.json.decode((folder() / name).read_bytes(), type=Measured).best
     measured = Measured(dict(measure(threads, batch)))
     logger.info("a batch takes, ms by the number of streams: %s", measured.batch_ms)
     # Where nothing can be kept, the next start measures again.
     with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        file = folder() / name
         whole = file.with_suffix(f".{os.getpid()}")
         whole.write_bytes(msgspec.json.encode(measured))
         whole.rename(file)
@@ -77,5 +77,5 @@ def measure(threads: int, batch: Callable[[int], Callable[[], object]]) -> Itera
 
 
 def folder() -> Path:
-    """Return the folder of measurements."""
-    return user_cache() / "measured"
+    """Return the folder of measurements; raises OSError as `user_cache`."""
+    return user_cache("measured")

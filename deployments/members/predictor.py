@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import openvino as ov
@@ -20,12 +20,10 @@ from deployments.contract.payload import Pixels, Probabilities
 from deployments.cpus import available_cpus
 from deployments.members.local import Health, durations
 from deployments.members.openvino_autotune import best_streams
+from deployments.members.openvino_config import OpenVinoConfig
 from deployments.repository.errors import ModelError, reason
 from deployments.repository.network import load, with_softmax
 from deployments.repository.repository import Model
-
-if TYPE_CHECKING:
-    from deployments.members.openvino import OpenVino
 
 # A row that sums to 1 within this, without negative values, is a distribution already.
 SIMPLEX_TOLERANCE = 1e-3
@@ -39,7 +37,7 @@ S = TypeVar("S", Pixels, range)
 class Predictor:
     """Runs one member, asynchronously: OpenVINO's threads compute while the event loop goes on."""
 
-    def __init__(self, config: OpenVino, model: Model, size: tuple[int, int], max_batch_size: int) -> None:
+    def __init__(self, config: OpenVinoConfig, model: Model, size: tuple[int, int], max_batch_size: int) -> None:
         """Compile the model for pixels of a size, height and width, and warm up each part that a batch may become.
 
         Raises:
@@ -73,7 +71,7 @@ class Predictor:
         except RuntimeError as err:
             raise ConfigurationError(f"model {model.name!r} does not run on pixels of {size}: {reason(err)}") from err
 
-    def _streams(self, network: ov.Model, config: OpenVino, size: tuple[int, int]) -> int | None:
+    def _streams(self, network: ov.Model, config: OpenVinoConfig, size: tuple[int, int]) -> int | None:
         """Return the configured number of streams, or else the fastest; None where OpenVINO's hint chooses it."""
         if config.streams is not None or "performance_hint" in config.model_fields_set:
             return config.streams
@@ -99,7 +97,7 @@ class Predictor:
             for request, _ in together:
                 request.wait()
 
-    def _compile(self, network: ov.Model, config: OpenVino, streams: int | None) -> None:
+    def _compile(self, network: ov.Model, config: OpenVinoConfig, streams: int | None) -> None:
         options: dict[str, Any] = {
             "PERFORMANCE_HINT": config.performance_hint,
             "INFERENCE_NUM_THREADS": self._threads,

@@ -6,22 +6,20 @@ import logging
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from deployments.contract.batch import Batch
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.member import PREPROCESSING_FIELDS, MemberInterface, Signature
+from deployments.contract.nodes import Node
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.preprocessing import MemberInput, Preprocessing
 from deployments.contract.settings import Schema
+from deployments.members.local import LoadedModel, LocalMember
+from deployments.repository.address import RepositoryAddress
 from deployments.repository.errors import ModelError, Unreachable
 from deployments.repository.repository import Model, Stamp
-from deployments.repository.sources import RepositoryAddress
-
-if TYPE_CHECKING:
-    from deployments.members.local import LoadedModel, LocalMember
 
 logger = logging.getLogger("ray.serve")
 
@@ -263,3 +261,13 @@ def _poll(member: VersionedModel) -> None:
             del alive
 
     threading.Thread(target=poll, name="versions", daemon=True).start()
+
+
+class VersionedMember(LocalMember):
+    """One model of a repository. A kind is a subclass that describes and loads a version of it."""
+
+    def make(
+        self, repository: RepositoryAddress, agreed: MemberInterface, max_batch_size: int
+    ) -> Node[Pixels, Probabilities]:
+        """Make a node whose version can be replaced while it serves; see `MemberConfig.make`."""
+        return VersionedModel(self, repository, agreed, max_batch_size)

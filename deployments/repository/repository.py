@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from unicodedata import category
 
 import msgspec
 
+from deployments.private import changeable_by_others
 from deployments.repository.errors import ModelError
 
 # The bundled models, beside the packages.
@@ -45,9 +47,17 @@ class Entries(msgspec.Struct):
     sha256: dict[str, str] = {}
 
 
-def user_cache() -> Path:
-    """Return the folder of this application in the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ensemble-serving"
+def user_cache(name: str) -> Path:
+    """Return a folder of this application in the user's cache folder; the folder is made.
+
+    Raises:
+        OSError: the folder can't be made, or other users could change what is in it.
+    """
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ensemble-serving" / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if (shared := changeable_by_others(folder)) is not None:
+        raise PermissionError(f"other users can change {shared}")
+    return folder
 
 
 @dataclass(frozen=True)
@@ -203,13 +213,32 @@ def stamp(folder: Path) -> Stamp:
     return tuple((str(file), status.st_size, status.st_mtime_ns) for file, status in files)
 
 
-class Folder:
-    """A repository on this machine's disk.
+class Repository(ABC):
+    """Models by name and version.
 
     Attributes:
         poll_interval_s: how often to look for new versions, seconds.
         is_atomic: whether every version that it lists is complete; in a folder, one may be being written.
     """
+
+    poll_interval_s: float
+    is_atomic: bool
+
+    @abstractmethod
+    def versions(self, name: str) -> list[int]:
+        """List the versions of a model, ascending; empty if there is no such model."""
+
+    @abstractmethod
+    def stamp(self, name: str, version: int) -> Stamp:
+        """Return what changes with the files of a version; empty while files of it are being replaced."""
+
+    @abstractmethod
+    def find(self, name: str, version: int | None = None) -> Model:
+        """Find a model on this machine's disk; without a version, the highest; raises ModelError if there is none."""
+
+
+class Folder(Repository):
+    """A repository on this machine's disk."""
 
     poll_interval_s = 2.0
     is_atomic = False

@@ -19,10 +19,10 @@ from scripts.serve.exposure import CERTIFICATE, CERTIFICATE_KEY
 from tests import pictures
 from tests.certificates import self_signed
 from tests.conftest import ROOT
+from tests.model_sources import Site
 from tests.networks import constant, one_hot, store
 from tests.server.server import Server, config, eventually, free_ports, post
 from tests.server.test_isolation import decoding
-from tests.unit.deployments.repository.sources.servers import Site
 
 # How a page promises one.
 PROMISE = re.compile(r"\blogs?\s+(says|has|reports|contains)\b|\b(is|and) logged\b|with a warning|print a\s+warning")

@@ -4,8 +4,8 @@ from pathlib import Path
 from urllib.parse import SplitResult
 
 from deployments.repository.errors import SourceError, Unreachable
-from deployments.repository.sources.file_system import FileSystem
-from deployments.repository.sources.source import Listing
+from ensemble_sources.file_system import FileSystem
+from ensemble_sources.mirror import Listing
 
 
 class Share(FileSystem):

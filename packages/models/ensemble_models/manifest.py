@@ -12,8 +12,8 @@ import msgspec
 
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import METADATA, find, sha256, versions
-from deployments.repository.sources.manifest import MANIFEST, MAX_MANIFEST_BYTES, Entry, Manifest
 from ensemble_models.options import FILE, Command
+from ensemble_sources.manifest import MANIFEST, MAX_MANIFEST_BYTES, Entry, Manifest
 
 
 def write(root: Path) -> str:

@@ -9,13 +9,13 @@ from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import Item
 from deployments.contract.member import MemberInterface
 from deployments.contract.preprocessing import AsSent, Preprocessing
-from deployments.members.open_inference import OpenInference
 from deployments.members.openvino import OpenVino
 from deployments.repository.repository import DEFAULT_ROOT
 from ensemble_capacity.load import __main__ as load
 from ensemble_capacity.load.load import Closed
 from ensemble_capacity.load.measure import Duration, measure
 from ensemble_models.dataset import decode
+from ensemble_remote.open_inference import OpenInference
 from ensemble_tensorflow_serving.member import TensorFlowServing
 from tests import pictures
 from tests.batches import batch, errors, notes

@@ -6,10 +6,10 @@ import pytest
 from deployments.combiner import combine
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.member import MemberConfig
-from deployments.doors import COMBINERS, FEATURES, MEMBERS, find, find_class, names
+from deployments.doors import COMBINERS, FEATURES, MEMBERS, absent, find, find_class, names
 from deployments.members.openvino import OpenVino
 from graph.config import parse
-from graph.features.listed import wanted
+from graph.features.feature import wanted
 
 
 @pytest.fixture
@@ -44,6 +44,16 @@ def test_the_projects_own_are_found_by_name():
 def test_a_name_that_nothing_has_is_told(mine, name, message):
     with pytest.raises(ValueError, match=message):
         find(MEMBERS, name)
+
+
+def test_what_installs_a_package_installs_what_it_needs_of_this_project_too():
+    *_, hint = absent("seldon").partition("pip install ")
+    assert [folder.rpartition("/")[2] for folder in hint.split(" -e ")] == ["remote", "tensorflow-serving", "seldon"]
+
+
+def test_a_scheme_of_repositories_is_not_taken_for_a_kind_that_is_not_installed():
+    with pytest.raises(ValueError, match="no installed package brings 's3'"):
+        find(MEMBERS, "s3")
 
 
 def test_a_kind_that_is_no_member_is_told(mine):

@@ -22,7 +22,7 @@ from deployments.contract.rollout import ShadowSettings
 from deployments.doors import MEMBERS, find_class, names
 from deployments.ingress.listeners.slot import APPLICATION, FUNCTIONS
 from deployments.members.versioned import VersionSettings
-from deployments.tensors import convert_pixels
+from ensemble_remote.tensors import convert_pixels
 from graph import rules
 from graph.app import build
 from graph.config import EnsembleConfig, parse
@@ -197,7 +197,7 @@ SERVED = {
         "max_image_pixels": ({"transformer": {"max_image_pixels": 1024}}, sends()),
         "max_decoding_bytes": ({"transformer": {"max_decoding_bytes": 2**25}}, sends(ENORMOUS)),
     },
-    "OpenVino": {
+    "OpenVinoConfig": {
         "performance_hint": (one(performance_hint="LATENCY"), compiled("PERFORMANCE_HINT")),
         "streams": (one(threads=2, streams=2), compiled("NUM_STREAMS"), one(threads=2)),
         "inference_precision": (
@@ -494,8 +494,8 @@ TESTED = {
         "TransformerConfig": ["isolate"],
         "TransformerSettings": ["decode_timeout_ms"],
     },
-    "deployments/members": {"TensorSettings": ["scores"]},
-    "deployments/remote": {"RemoteConfig": ["version", "timeout_ms", "max_batch_size", "retries", "break_after"]},
+    "packages/plugins/onnxruntime": {"TensorSettings": ["scores"]},
+    "packages/plugins/remote": {"RemoteConfig": ["version", "timeout_ms", "max_batch_size", "retries", "break_after"]},
     "packages/plugins/tensorflow-serving": {"TensorFlowServing": ["signature_name"]},
     "graph/features/cascade": {"AuditSettings": ["share", "at_most", "tighten"]},
     "graph/features/cache": {"CacheSettings": ["per_key"]},
@@ -759,6 +759,9 @@ def test_services_of_a_package_that_is_not_installed_are_told(root, without_plug
     ("args", "package"),
     [
         (far(kind="tensorflow_serving"), "ensemble-tensorflow-serving"),
+        (far(kind="open_inference"), "ensemble-remote"),
+        (far(kind="onnxruntime"), "ensemble-onnxruntime"),
+        ({"model_repository": "https://models.example"}, "ensemble-sources"),
         ({"ingress": {"shared_memory_prefix": "mine"}}, "ensemble-shared-memory"),
     ],
 )

@@ -115,9 +115,9 @@ async def inputs(kind: str, url: str, model: str, key: str, ca_file: Path | None
     Raises:
         ScriptError: the server is not there, or has no such model.
     """
-    from deployments.members.open_inference import OpenInference as OpenInferenceMember
-    from deployments.remote.endpoints import resolve
-    from deployments.remote.errors import CallError, Unavailable
+    from ensemble_remote.client import CallError, Unavailable
+    from ensemble_remote.endpoints import resolve
+    from ensemble_remote.open_inference import OpenInference as OpenInferenceMember
     from ensemble_tensorflow_serving.member import TensorFlowServing as TensorFlowServingMember
 
     member = OpenInferenceMember if kind == OPEN_INFERENCE else TensorFlowServingMember

@@ -6,22 +6,19 @@ Source: https://github.com/tensorflow/serving/tree/master/tensorflow_serving/api
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from deployments.contract.payload import Images
-from deployments.remote.client import Output
-from deployments.remote.errors import InvalidResponse
-from deployments.remote.grpc_client import GrpcClient
-from deployments.remote.open_inference_grpc import check_datatype
-from deployments.tensors import BYTES, PIXELS, Binding, IncompatibleModel, ModelMetadata, Tensor
+from ensemble_remote.client import InvalidResponse, Output
+from ensemble_remote.config import RemoteConfig
+from ensemble_remote.grpc_client import GrpcClient
+from ensemble_remote.open_inference_grpc import check_datatype
+from ensemble_remote.tensors import BYTES, PIXELS, Binding, IncompatibleModel, ModelMetadata, Tensor
 from ensemble_tensorflow_serving import tensorflow_serving_pb2 as pb
-
-if TYPE_CHECKING:
-    from ensemble_tensorflow_serving.member import TensorFlowServing
 
 SIGNATURES = "signature_def"
 # TensorFlow's data types by their names in the Open Inference Protocol.
@@ -34,10 +31,10 @@ class TensorFlowGrpc(GrpcClient):
 
     service = "tensorflow.serving.PredictionService"
 
-    def __init__(self, config: TensorFlowServing, ip: str, max_scores: int) -> None:
-        """See `GrpcClient`."""
+    def __init__(self, config: RemoteConfig, ip: str, max_scores: int, signature: str) -> None:
+        """Set the name of the model's signature; for the others see `GrpcClient`."""
         super().__init__(config, ip, max_scores)
-        self._signature = config.signature_name
+        self._signature = signature
 
     def _spec(self) -> pb.ModelSpec:
         spec = pb.ModelSpec(name=self._config.model_name)

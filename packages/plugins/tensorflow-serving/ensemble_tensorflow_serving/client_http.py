@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -15,15 +15,12 @@ import numpy as np
 from google.protobuf import json_format
 
 from deployments.contract.payload import Images
-from deployments.remote.client import Output
-from deployments.remote.errors import InvalidResponse, RequestRejected, ServerError
-from deployments.remote.http_client import JSON, HttpClient, parse
-from deployments.tensors import BYTES, Binding, ModelMetadata, Tensor
+from ensemble_remote.client import InvalidResponse, Output, RequestRejected, ServerError
+from ensemble_remote.config import RemoteConfig
+from ensemble_remote.http_client import JSON, HttpClient, parse
+from ensemble_remote.tensors import BYTES, Binding, ModelMetadata, Tensor
 from ensemble_tensorflow_serving import tensorflow_serving_pb2 as pb
 from ensemble_tensorflow_serving.client_grpc import signature_metadata
-
-if TYPE_CHECKING:
-    from ensemble_tensorflow_serving.member import TensorFlowServing
 
 # The name of the tensors of a server without metadata: the row format does not name a single input or output.
 UNNAMED = "unnamed"
@@ -48,16 +45,16 @@ MODEL, RESPONSE = (msgspec.json.Decoder(kind).decode for kind in (_Model, _Respo
 class TensorFlowHttp(HttpClient):
     """Calls one endpoint of a server."""
 
-    def __init__(self, config: TensorFlowServing, ip: str, max_scores: int) -> None:
-        """See `HttpClient`."""
+    def __init__(self, config: RemoteConfig, ip: str, max_scores: int, signature: str, datatype: str) -> None:
+        """Set the model's signature, and the input's type if there is no metadata; for the others see `HttpClient`."""
         super().__init__(config, ip, max_scores)
         version = config.version
         selected = "" if version is None else f"/{'versions' if version.isdecimal() else 'labels'}/{version}"
         self._path = f"/v1/models/{quote(config.model_name, safe='')}{selected}"
-        self._signature = config.signature_name
+        self._signature = signature
         # What the configuration describes, for a server without metadata.
-        datatype = BYTES if config.as_sent else config.datatype
-        inputs, outputs = Tensor(config.input or UNNAMED, datatype, ()), Tensor(config.output or UNNAMED, "FP32", ())
+        type_ = BYTES if config.as_sent else datatype
+        inputs, outputs = Tensor(config.input or UNNAMED, type_, ()), Tensor(config.output or UNNAMED, "FP32", ())
         self._configured = ModelMetadata([inputs], [outputs], version or "")
 
     async def describe(self, timeout_s: float) -> ModelMetadata:

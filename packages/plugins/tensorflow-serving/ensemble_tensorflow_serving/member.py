@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from deployments.remote.config import RemoteConfig
-from deployments.tensors import TensorName
-
-if TYPE_CHECKING:
-    from deployments.remote.client import Client
+from ensemble_remote.client import Client
+from ensemble_remote.member import RemoteKind
+from ensemble_remote.tensors import TensorName
 
 
-class TensorFlowServing(RemoteConfig):
+class TensorFlowServing(RemoteKind):
     """A model on another server, called by REST or gRPC according to its URL."""
 
     kind: Literal["tensorflow_serving"] = Field(description="TensorFlow Serving's API")
@@ -28,7 +26,7 @@ class TensorFlowServing(RemoteConfig):
         if self.is_grpc:
             from ensemble_tensorflow_serving.client_grpc import TensorFlowGrpc
 
-            return TensorFlowGrpc(self, ip, max_scores)
+            return TensorFlowGrpc(self, ip, max_scores, self.signature_name)
         from ensemble_tensorflow_serving.client_http import TensorFlowHttp
 
-        return TensorFlowHttp(self, ip, max_scores)
+        return TensorFlowHttp(self, ip, max_scores, self.signature_name, self.datatype)

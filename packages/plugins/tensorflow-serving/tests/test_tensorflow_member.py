@@ -14,7 +14,7 @@ from deployments.contract.preprocessing import AsSent, Preprocessing
 from ensemble_tensorflow_serving import tensorflow_serving_pb2 as pb
 from ensemble_tensorflow_serving.member import TensorFlowServing
 from tests.batches import batch, errors
-from tests.unit.deployments.remote.stand_in import StandIn
+from tests.model_server import StandIn
 
 LABELS = tuple("abcd")
 SCORES = np.array([[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]], np.float32)

@@ -48,6 +48,14 @@ def test_the_fewest_streams_that_are_about_as_fast_as_any(monkeypatch, taken, be
     assert model.now < 2.5
 
 
+def test_a_measurement_in_a_folder_that_others_can_change_is_not_trusted(monkeypatch, kept):
+    assert best_streams(["a"], 2, Model(monkeypatch, _1=10, _2=20)) == 1
+    kept.chmod(0o777)
+    assert best_streams(["a"], 2, Model(monkeypatch, _1=20, _2=10)) == 2
+    kept.chmod(0o700)
+    assert best_streams(["a"], 2, Model(monkeypatch, _1=20, _2=10)) == 1
+
+
 def test_one_thread_leaves_nothing_to_measure(monkeypatch):
     model = Model(monkeypatch)
     assert best_streams(["a"], 1, model) == 1

@@ -1,0 +1,121 @@
+"""A client of the Open Inference Protocol by REST; tensors travel as bytes if the server has that extension.
+
+Sources: https://github.com/kserve/open-inference-protocol, and Triton's extension for binary tensor data.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from deployments.contract.payload import Images
+from ensemble_remote.client import InvalidResponse, Output, Unavailable
+from ensemble_remote.config import RemoteConfig
+from ensemble_remote.http_client import JSON, HttpClient, parse
+from ensemble_remote.open_inference_grpc import bytes_shape, check_datatype, highest, raw_tensor
+from ensemble_remote.tensors import FLOATS, Binding, ModelMetadata, Tensor
+
+BINARY = "binary_tensor_data"
+HEADER = "inference-header-content-length"
+
+
+class _Output(Tensor, frozen=True):
+    data: msgspec.Raw = msgspec.Raw(b"")
+    parameters: dict[str, Any] | None = None
+
+
+class _Model(msgspec.Struct):
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    versions: list[str] | None = None
+
+
+class _Server(msgspec.Struct):
+    extensions: list[str] = []
+
+
+class _Ready(msgspec.Struct):
+    ready: bool = True
+
+
+class _Response(msgspec.Struct):
+    outputs: list[_Output]
+    model_version: str | None = None
+
+
+READY, MODEL, SERVER, RESPONSE = (msgspec.json.Decoder(kind).decode for kind in (_Ready, _Model, _Server, _Response))
+NUMBERS = msgspec.json.Decoder(list[Any]).decode
+
+
+class OpenInferenceHttp(HttpClient):
+    """Calls one endpoint of a server."""
+
+    def __init__(self, config: RemoteConfig, ip: str, max_scores: int) -> None:
+        super().__init__(config, ip, max_scores)
+        version = f"/versions/{config.version}" if config.version else ""
+        self._path = f"/v2/models/{quote(config.model_name, safe='')}{version}"
+        self._is_binary = False
+
+    async def describe(self, timeout_s: float) -> ModelMetadata:
+        """See `Client.describe`."""
+        _, body = await self._call(f"{self._path}/ready", timeout_s)
+        # Triton's response has no body.
+        if body.strip() and not parse(body, READY).ready:
+            raise Unavailable(f"its model {self._config.model_name!r} is not ready")
+        _, body = await self._call("/v2", timeout_s)
+        self._is_binary = BINARY in parse(body, SERVER).extensions
+        _, body = await self._call(self._path, timeout_s)
+        model = parse(body, MODEL)
+        return ModelMetadata(model.inputs, model.outputs, self._config.version or highest(model.versions or []))
+
+    async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
+        """See `Client.infer`."""
+        tensor: dict[str, Any] = {"name": binding.input.name, "datatype": binding.input.datatype}
+        wanted: dict[str, Any] = {"name": binding.output}
+        sent, content = {**JSON, **headers}, b""
+        if self._is_binary:
+            tensor["shape"], content = raw_tensor(binding, images)
+            tensor["parameters"] = {"binary_data_size": len(content)}
+            wanted["parameters"] = {"binary_data": True}
+        elif isinstance(images, np.ndarray):
+            tensor |= {"shape": list(images.shape), "data": images.ravel().tolist()}
+        else:
+            tensor |= {"shape": bytes_shape(binding, len(images)), "parameters": {"content_type": "base64"}}
+            tensor["data"] = [base64.b64encode(image).decode() for image in images]
+        # KServe's server fails on a request without an id.
+        head = msgspec.json.encode({"id": secrets.token_hex(4), "inputs": [tensor], "outputs": [wanted]})
+        if self._is_binary:
+            sent |= {"content-type": "application/octet-stream", HEADER: str(len(head))}
+        received, body = await self._call(f"{self._path}/infer", timeout_s, head + content, sent)
+        return _output(received.get(HEADER), body, binding)
+
+
+def _output(header: str | None, body: bytes, binding: Binding) -> Output:
+    """Read the output of a response: in the JSON, or behind the JSON, whose size the header has."""
+    offset = len(body) if header is None or not header.isdecimal() else int(header)
+    response = parse(body[:offset], RESPONSE)
+    for output in response.outputs:
+        size = (output.parameters or {}).get("binary_data_size", 0)
+        end = offset + (size if isinstance(size, int) and size > 0 else 0)
+        if output.name == binding.output:
+            return Output(_values(output, body[offset:end]), response.model_version or "")
+        offset = end
+    names = [output.name for output in response.outputs]
+    raise InvalidResponse(f"the response has the outputs {names}; {binding.output!r} was expected")
+
+
+def _values(output: _Output, content: bytes) -> NDArray[Any]:
+    check_datatype(output.datatype)
+    try:
+        if content:
+            return np.frombuffer(content, FLOATS[output.datatype]).reshape(output.shape)
+        return np.array(parse(bytes(output.data), NUMBERS), np.float64).reshape(output.shape)
+    except (ValueError, TypeError) as err:
+        raise InvalidResponse(f"the output does not have its declared shape {list(output.shape)[:8]}") from err
