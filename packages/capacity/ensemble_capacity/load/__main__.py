@@ -263,10 +263,11 @@ def main(**given: Any) -> None:
     ensemble load http://127.0.0.1:8000 --slo-ms 50 --percentile 99       # the highest rate that holds
     ensemble load http://triton:8000/v2 --model resnet --batch 8
 
-    URL is http://host:port[/path], https://, grpc://host:port or grpcs://. It loads any server that speaks the Open
-    Inference Protocol or TensorFlow Serving's API, and one that takes an image as the body of a POST (to the URL's
-    path, by default /classify). Latency counts from when a request was due. A load is measured in windows until the
-    last three agree, as perf_analyzer does it. The exit status is 1 if every request failed. See docs/load.md.
+    URL is http://host:port[/path][?query], https://, grpc://host:port or grpcs://. It loads any server that speaks the
+    Open Inference Protocol or TensorFlow Serving's API, and one that takes an image as the body of a POST (to the
+    URL's path, by default /classify, with its query). Latency counts from when a request was due. A load is measured in
+    windows until the last three agree, as perf_analyzer does it. The exit status is 1 if every request failed. See
+    docs/load.md.
     """
     options = SimpleNamespace(**given)
     check(click.get_current_context(), options)

@@ -65,7 +65,7 @@ def chosen(url: SplitResult, name: str | None, model: str, shapes: dict[str, tup
         return kind(model, is_grpc, shapes)
     if is_grpc:
         raise ValueError(f"/classify is HTTP; over gRPC there are {OPEN_INFERENCE} and {TENSORFLOW_SERVING}")
-    return Classify(url.path.rstrip("/") or "/classify")
+    return Classify((url.path.rstrip("/") or "/classify") + (url.query and f"?{url.query}"))
 
 
 class _Answer(msgspec.Struct):

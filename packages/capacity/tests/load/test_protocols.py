@@ -41,6 +41,7 @@ def test_an_image_may_be_sent_within_a_text():
     [
         ("http://h", None, Classify, "/classify"),
         ("http://h/predict", None, Classify, "/predict"),
+        ("http://h?priority=2", None, Classify, "/classify?priority=2"),
         ("http://h/v2", None, OpenInference, None),
         ("http://h/v1/models/m", None, TensorFlowServing, None),
         ("grpc://h", None, OpenInference, None),
