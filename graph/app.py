@@ -48,9 +48,10 @@ def build(args: dict[str, Any]) -> Application:
 def application(
     config: EnsembleConfig, agreed: EnsembleSignature, compose: Compose, quorum: int | None = None
 ) -> Application:
-    """Bind a configuration's nodes, joined in another way, behind the ingress; for a `build` of one's own.
+    """Bind a configuration's nodes behind the ingress, joined by `compose`; for a `build` function of your own.
 
-    It has the features that work however the nodes are joined. `quorum` members must answer, None for all.
+    The application has the features that work for a graph of any shape. `quorum` members must answer an image; None
+    means all members.
     """
     asking = config.model_copy(update={"ensemble": EnsembleSettings(quorum=quorum)})
     return _application(asking, agreed, compose, [each for each in wanted(asking) if each.feature.of_any_shape])

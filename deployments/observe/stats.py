@@ -46,14 +46,14 @@ class Second:
 
 
 class Period(msgspec.Struct, omit_defaults=True):
-    """Ten seconds, or as many of them as have passed."""
+    """A period of ten seconds, or the beginning of one."""
 
     answered: Annotated[int, Meta(description="requests with the outcome `ok`")] = 0
     failed: Annotated[int, Meta(description="requests with another outcome")] = 0
-    p99_ms: Annotated[float | None, Meta(description="99 % took no longer; absent until the period has ended")] = None
+    p99_ms: Annotated[float | None, Meta(description="99th percentile, ms; absent until the period has ended")] = None
     members: Annotated[dict[str, int], Meta(description="images that each member answered")] = {}
     missing: Annotated[dict[str, int], Meta(description="images answered without each member")] = {}
-    seconds: Annotated[int, Meta(description="that have passed; absent for all ten")] = PERIOD_S
+    seconds: Annotated[int, Meta(description="seconds that have passed; absent for ten")] = PERIOD_S
 
 
 class Past:

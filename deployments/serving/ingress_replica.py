@@ -195,12 +195,11 @@ class IngressReplica:
         Args:
             image: the content of an image file.
             traceparent: a W3C `traceparent`, to continue the caller's trace.
-            headers: what a request over HTTP would have as headers, for a canary that goes by one.
-            options: the fields of `deployments.contract.options.Options`: `top_k`, `members`, `timeout_ms`,
-                `quality`, `cache`.
+            headers: the headers that a request over HTTP would have, such as the header that a canary reads.
+            options: the parameters of `POST /classify`: `top_k`, `members`, `timeout_ms`, `quality`, `cache`, ...
 
         Raises:
-            EnsembleError: as over HTTP and gRPC.
+            EnsembleError: the error, by its code.
             TypeError: the image is not bytes, or a header is not text.
         """
         if not isinstance(image, bytes):
@@ -220,18 +219,18 @@ class IngressReplica:
             self._by_handle -= 1
 
     async def feedback(self, request_id: str, label: str | int, index: int = 0, key: str = "") -> None:
-        """Tell what an image truly is; for callers with a handle.
+        """Report the true label of an image; for callers with a handle.
 
         Args:
-            request_id: of an answer by handle its `trace_id`, if `classify` was given no `x-request-id` in `headers`.
-            label: the class' name, or its index.
-            index: the image's, in its request.
-            key: the name of the API key that the request showed, over HTTP or gRPC; by handle none is shown.
+            request_id: the request's id; for an answer by handle `x-request-id` in `headers`, or else its `trace_id`.
+            label: the class' name or its index.
+            index: the image's position in its request.
+            key: the name of the request's API key; empty for a request by handle.
 
         Raises:
-            UnknownLabel: it is no class.
-            UnknownRequest: the answer is not, or no longer, remembered.
-            AlreadyLabelled: it has a label.
+            UnknownLabel: the label is not a class.
+            UnknownRequest: the server does not keep the answer, or no longer keeps it.
+            AlreadyLabelled: the image has a label.
         """
         await self._service.handles["feedback"](request_id, label, index, key)
 

@@ -1,15 +1,16 @@
-"""Writes docs/reference from the code: configuration, commands, errors, HTTP and gRPC, and a JSON schema of the YAML.
+"""Writes docs/reference from the code: configuration, commands, errors, HTTP, gRPC, Python, and a JSON schema.
 
     ensemble reference
 
-Run it after a change of a field, a command's options, an error, a path or a proto; a test fails until it is done.
+Run it after a change of a field, a command's options, an error, a path, a proto or a public
+docstring; a test fails until it is done.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from lab.reference import commands, configuration, errors, grpc, http
+from lab.reference import commands, configuration, errors, grpc, http, python
 from scripts.flags import described
 from scripts.shipped import CHECKOUT
 
@@ -19,7 +20,14 @@ NOTE = "<!-- Written by `ensemble reference` from the code; a change here is los
 
 def files() -> dict[str, str]:
     """Return the text of each file, by its name in the folder."""
-    pages = {"configuration": configuration, "commands": commands, "errors": errors, "http": http, "grpc": grpc}
+    pages = {
+        "configuration": configuration,
+        "commands": commands,
+        "errors": errors,
+        "http": http,
+        "grpc": grpc,
+        "python": python,
+    }
     return {
         **{f"{name}.md": NOTE + made.page() for name, made in pages.items()},
         configuration.FILE: configuration.schema(),

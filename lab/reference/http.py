@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deployments.contract.batch import Batch
@@ -20,7 +20,7 @@ from deployments.observe.tracing import Tracing
 from graph.features.feedback import labels as feedback
 from graph.features.loading import requests as loading
 from graph.features.loading.control import ModelControl
-from lab.reference.markdown import code, table
+from lab.reference.markdown import code, first_paragraph, table
 
 # Of an error, in the description of a status.
 CODE = re.compile(r"`\w+`(?=: )")
@@ -33,12 +33,14 @@ and [error codes](errors.md) lists every error.
 
 
 def page() -> str:
-    """Write the page: a row for each path, and then the paths with a query, a body or errors of their own."""
-    paths = _document()["paths"]
+    """Write the page: a row for each path, the paths with query, body and errors, and the fields of bodies."""
+    document = _document()
+    paths, schemas = document["paths"], document["components"]["schemas"]
     listed = [(path, method.upper(), operation) for path, each in paths.items() for method, operation in each.items()]
     rows = [(method, code(path), operation["summary"]) for path, method, operation in listed]
     parts = [INTRODUCTION, "## Paths\n", table(("method", "path", "what it does"), rows)]
-    return "\n".join([*parts, *(_operation(path, method, operation) for path, method, operation in listed)])
+    parts += [_operation(path, method, operation) for path, method, operation in listed]
+    return "\n".join([*parts, "## Fields of bodies\n", *_bodies(schemas)])
 
 
 def _document() -> dict[str, Any]:
@@ -84,6 +86,16 @@ def _operation(path: str, method: str, operation: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
+def _bodies(schemas: Mapping[str, Any]) -> Iterator[str]:
+    """Write the fields of each schema that describes its fields."""
+    for name, schema in schemas.items():
+        fields = schema.get("properties", {})
+        if any("description" in field for field in fields.values()):
+            rows = [(code(field), _kind(each), each.get("description", "")) for field, each in fields.items()]
+            described = first_paragraph(schema["description"])
+            yield f"### {name}\n\n{described}\n\n{table(('field', 'type', 'content'), rows)}"
+
+
 def _errors(responses: Mapping[str, Any]) -> str:
     failures = {status: response["description"] for status, response in responses.items() if status != "200"}
     return ", ".join(f"{status} {' '.join(CODE.findall(text))}" for status, text in failures.items())
@@ -95,9 +107,13 @@ def _kind(schema: Mapping[str, Any]) -> str:
         return code(schema["$ref"].rpartition("/")[2])
     for several in ("oneOf", "anyOf"):
         if several in schema:
-            return " or ".join(map(_kind, schema[several]))
+            return " or ".join(_kind(each) for each in schema[several] if each.get("type") != "null")
     if "enum" in schema:
         return " or ".join(code(each) for each in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {_kind(schema.get('items', {}))}"
+    if isinstance(inner := schema.get("additionalProperties"), dict):
+        return f"mapping of names to {_kind(inner)}"
     low, high = schema.get("minimum"), schema.get("maximum")
     bounds = f", {low:,} to {high:,}" if low is not None and high is not None else ""
     return f"{schema.get('type', 'any')}{bounds}"

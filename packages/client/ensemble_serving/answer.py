@@ -29,73 +29,68 @@ class MemberAnswer(ClassProbability, frozen=True, omit_defaults=True, kw_only=Tr
 
 
 class CacheStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Whether what the members said of an image was remembered, and since when.
+    """Whether the members' predictions for an image came from the cache."""
 
-    Attributes:
-        hit: whether it was.
-        age_s: for how long, seconds; None if it was not.
-    """
-
-    hit: bool
-    age_s: float | None = None
+    hit: Annotated[bool, Meta(description="true if they did")]
+    age_s: Annotated[float | None, Meta(description="the predictions' age, seconds; absent without a hit")] = None
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """The time of one stage."""
+    """The time of one step."""
 
-    stage: Annotated[str, Meta(description="the name of the stage in traces, such as `decode`")]
-    start_ms: Annotated[float, Meta(description="when it began, ms since the image began to wait for its batch")]
-    duration_ms: Annotated[float, Meta(description="how long it took, ms")]
+    stage: Annotated[str, Meta(description="the step's name in traces, such as `decode`")]
+    start_ms: Annotated[float, Meta(description="its start, ms since the image was queued")]
+    duration_ms: Annotated[float, Meta(description="its duration, ms")]
 
 
 class NodeCost(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node took for an image; what is not known is left out."""
+    """The cost of a node's work on an image; unknown figures are absent."""
 
-    node: Annotated[str, Meta(description="what it did, as a trace calls it, such as `decode`; or `ingress`")]
-    cpu_ms: Annotated[float | None, Meta(description="CPU time, ms; not of a member on another server")] = None
+    node: Annotated[str, Meta(description="the step's name in traces, such as `decode`; or `ingress`")]
+    cpu_ms: Annotated[float | None, Meta(description="CPU time, ms; absent for a member on another server")] = None
     calling_cpu_ms: Annotated[
-        float | None, Meta(description="CPU time of calling a member on another server, on this side, ms")
+        float | None, Meta(description="this server's CPU time for the call of a member on another server, ms")
     ] = None
-    bytes_in: Annotated[int | None, Meta(description="what it was given, bytes")] = None
-    bytes_out: Annotated[int | None, Meta(description="what it gave, bytes")] = None
+    bytes_in: Annotated[int | None, Meta(description="bytes of the node's input")] = None
+    bytes_out: Annotated[int | None, Meta(description="bytes of the node's output")] = None
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What an answer cost: of each node's work on a batch, the image's equal share."""
+    """The cost of an answer: the image's equal share of each node's work on the batch."""
 
-    batch_size: Annotated[int, Meta(description="the images of its batch")]
-    position: Annotated[int, Meta(description="its position among them, from 0 on")]
+    batch_size: Annotated[int, Meta(description="the number of images in the batch")]
+    position: Annotated[int, Meta(description="the image's position in the batch, from 0")]
     nodes: Annotated[tuple[NodeCost, ...], Meta(description="the nodes in order, and the ingress")]
 
 
 class Classification(ClassProbability, frozen=True, omit_defaults=True, kw_only=True):
-    """The answer for an image: the ensemble's most probable class, and what else the request asked for."""
+    """The answer for an image: the ensemble's most probable class, and requested details."""
 
-    top: Annotated[tuple[ClassProbability, ...], Meta(description="the top_k most probable classes, descending")]
+    top: Annotated[tuple[ClassProbability, ...], Meta(description="the `top_k` most probable classes, descending")]
     model_versions: Annotated[Mapping[str, Version], Meta(description="the version of each member that answered")]
     missing: Annotated[
         Mapping[str, str] | None,
-        Meta(description="the error's code of each member that did not answer; absent if all did"),
+        Meta(description="the error code of each member that did not answer; absent if all members answered"),
     ] = None
     asked: Annotated[
-        tuple[str, ...] | None, Meta(description="the members that a cascade called, in order, if there is a cascade")
+        tuple[str, ...] | None, Meta(description="with a cascade: the members that it called, in order")
     ] = None
     eased: Annotated[
         bool | None, Meta(description="true in a load-shed answer, for which a cascade called fewer members")
     ] = None
     cache: Annotated[
         CacheStatus | None,
-        Meta(description="whether the members' predictions came from the cache, and their age, seconds"),
+        Meta(description="with a cache: whether the members' predictions came from it"),
     ] = None
     warning: Annotated[
-        str | None, Meta(description="what is odd about the image's file, which was classified all the same")
+        str | None, Meta(description="the fault of an image's file that was classified nevertheless")
     ] = None
     trace_id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="the W3C trace id of the request")]
     members: Annotated[
         Mapping[str, MemberAnswer] | None, Meta(description="each member's own most probable class, if requested")
     ] = None
-    timings: Annotated[tuple[Timing, ...] | None, Meta(description="where the time went, if requested")] = None
-    receipt: Annotated[Receipt | None, Meta(description="what the answer cost, if requested")] = None
+    timings: Annotated[tuple[Timing, ...] | None, Meta(description="the time of each step, if requested")] = None
+    receipt: Annotated[Receipt | None, Meta(description="the answer's CPU time and bytes, if requested")] = None
     extras: Annotated[
         Mapping[str, Any] | None, Meta(description="fields that features of other packages add, by name")
     ] = None

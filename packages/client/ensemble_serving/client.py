@@ -42,9 +42,8 @@ async def encoded(image: Image) -> bytes:
 class Client:
     """A client of one server, over HTTP or gRPC, for one event loop.
 
-    A request that the server refuses for now is sent again after the time in the refusal, and one whose connection was
-    lost after a while. Every other error is raised at once, as the class of `ensemble_serving.errors` that belongs to
-    its code.
+    The client sends a refused request again after the time in the refusal, and a request whose connection was lost
+    after a pause. It raises every other error at once, as the class of `ensemble_serving.errors` for its code.
 
         async with Client("http://127.0.0.1:8000") as client:
             answer = await client.classify("photo.jpg", top_k=3)
@@ -67,18 +66,17 @@ class Client:
         """Set the server.
 
         Args:
-            url: `http://host:port`, `https://...`, `grpc://host:port` or `grpcs://...`; of HTTP it may have a path.
-            key: that the server requires.
-            ca_file: certificates to trust, PEM; by default those of the system.
-            concurrency: requests under way at most; further ones wait.
-            timeout_s: of one request, seconds.
-            patience_s: how long a request is sent again that the server refuses, seconds from the first refusal.
-            reconnect_s: how long one is sent again that has no connection, or whose connection was lost, seconds from
-                the first time; a server that was never there is not waited for.
-            model: its name, over gRPC.
+            url: `http://host:port`, `https://...`, `grpc://host:port` or `grpcs://...`. An HTTP URL may have a path.
+            key: the API key, if the server requires keys.
+            ca_file: trusted certificates, PEM. Default: the system's.
+            concurrency: the largest number of requests in flight; further requests wait.
+            timeout_s: the time-out of a request, seconds.
+            patience_s: the client repeats a refused request until so many seconds after the first refusal.
+            reconnect_s: the client repeats a request without a connection for so many seconds, if it was connected.
+            model: the model's name, for gRPC.
 
         Raises:
-            ValueError: the URL is none of a server.
+            ValueError: the URL is not a server's.
         """
         self._url = url
         parts = parsed(url)
@@ -103,7 +101,7 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; what is under way or waits to be sent again fails."""
+        """Close every connection. Requests in flight and requests that wait for a repetition fail."""
         self._closed.set()
         await self._transport.close()
 
@@ -111,15 +109,15 @@ class Client:
         """Classify an image.
 
         Args:
-            image: an encoded image, as JPEG or PNG, or the path of a file with one.
-            headers: of the request; over gRPC metadata.
-            options: as `docs/api.md` lists them: `top_k`, `members`, `timings`, `timeout_ms`, ...
+            image: an encoded image, such as a JPEG, or the path of an image file.
+            headers: headers of the request; over gRPC metadata.
+            options: the parameters of `POST /classify`: `top_k`, `members`, `timings`, `timeout_ms`, ...
 
         Raises:
             EnsembleError: the server's error, by its code.
-            NoResponse: there is no connection, or it was lost, for longer than `reconnect_s`.
-            ResponseTimeout: no response came within the time-out.
-            ValueError: a header can't be sent, because HTTP/1.1 has Latin-1 alone.
+            NoResponse: there was no connection for longer than `reconnect_s`.
+            ResponseTimeout: no response came within `timeout_s`.
+            ValueError: a header is not Latin-1, which HTTP/1.1 requires.
             OSError: the file can't be read.
             TypeError: the image is neither bytes nor a path.
         """
@@ -166,22 +164,22 @@ class Client:
             raise EnsembleError(f"{self._url} responds {text!r}; is this the ensemble?") from err
 
     def submit(self, image: Image, *, headers: Headers = (), **options: Option) -> asyncio.Task[Classification]:
-        """Start `classify` and return its future; cancelling the future disconnects."""
+        """Start `classify` and return its task; cancelling the task disconnects."""
         return asyncio.get_running_loop().create_task(self.classify(image, headers=headers, **options))
 
     async def as_completed(
         self, images: Iterable[Image], *, headers: Headers = (), **options: Option
     ) -> AsyncIterator[tuple[int, asyncio.Task[Classification]]]:
-        """Classify many images, of which at most `concurrency` are under way; they are read as they are sent.
+        """Classify many images, at most `concurrency` at a time, and read each image when it is sent.
 
         Args:
-            images: encoded, or paths; an iterator that makes them one by one is never read ahead.
-            headers: of every request.
-            options: of every request.
+            images: encoded images or paths. An iterator is never read ahead.
+            headers: headers of every request.
+            options: parameters of every request.
 
         Yields:
-            As they come, the position of an image and its future, which is done: `result()` gives the classification
-            or raises the error.
+            The position of each answered image and its finished task, in the order of the answers. `result()` returns
+            the classification or raises the error.
         """
         done: asyncio.Queue[asyncio.Task[Classification]] = asyncio.Queue()
         under_way: dict[asyncio.Task[Classification], int] = {}

@@ -30,61 +30,71 @@ RATE_S = 5
 class Requests(msgspec.Struct, frozen=True):
     """Requests for classifications."""
 
-    per_second: Annotated[float, Meta(description=f"of the last {RATE_S} s")]
-    history: Annotated[list[int], Meta(description="answered in each second of the window, the oldest first")]
-    outcomes: Annotated[dict[str, int], Meta(description="by `ok`, `cancelled` or an error's code")]
-    p50_ms: Annotated[float | None, Meta(description="median time from arrival to answer; null for no request")]
-    p99_ms: Annotated[float | None, Meta(description="99 % took no longer")]
+    per_second: Annotated[float, Meta(description=f"answered requests per second, over the last {RATE_S} s")]
+    history: Annotated[list[int], Meta(description="answered requests in each second of the window, the oldest first")]
+    outcomes: Annotated[
+        dict[str, int], Meta(description="requests by their outcome: `ok`, `cancelled` or an error's code")
+    ]
+    p50_ms: Annotated[float | None, Meta(description="median time from arrival to answer, ms; null without requests")]
+    p99_ms: Annotated[float | None, Meta(description="99th percentile of this time, ms")]
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """What waits at the moment."""
+    """The images in the ingress replica at the moment."""
 
-    waiting: Annotated[int, Meta(description="images that no batch has taken yet")]
-    in_flight: Annotated[int, Meta(description="images that are admitted and not answered")]
-    longest_wait_ms: Annotated[float, Meta(description="of an image for its batch, in the window")]
+    waiting: Annotated[int, Meta(description="images that wait for a batch")]
+    in_flight: Annotated[int, Meta(description="admitted images without an answer yet")]
+    longest_wait_ms: Annotated[float, Meta(description="longest wait of an image for its batch in the window, ms")]
 
 
 class Batching(msgspec.Struct, frozen=True):
-    """How batches are formed, since the start."""
+    """The formation of batches since the start."""
 
-    at_a_time: Annotated[int, Meta(description="batches in the graph, at most")]
-    waits: Annotated[int, Meta(description="batches that waited for the clients of the one before")]
-    waited_ms: Annotated[float, Meta(description="for how long together")]
+    at_a_time: Annotated[int, Meta(description="largest number of concurrent batches")]
+    waits: Annotated[int, Meta(description="batches that waited for the clients of the previous batch")]
+    waited_ms: Annotated[float, Meta(description="total time of these waits, ms")]
 
 
 class MemberStats(msgspec.Struct, frozen=True):
-    """What a member did."""
+    """A member's images in the window."""
 
-    answered: Annotated[int, Meta(description="images")]
-    agreed: Annotated[int, Meta(description="images whose most probable class was the ensemble's as well")]
-    missing: Annotated[int, Meta(description="images answered without it")]
-    threads: Annotated[int | None, Meta(description="that compute; null where another server does")] = None
-    streams: Annotated[int | None, Meta(description="inferences at a time")] = None
+    answered: Annotated[int, Meta(description="images that the member answered")]
+    agreed: Annotated[
+        int, Meta(description="images for which the member and the ensemble had the same most probable class")
+    ]
+    missing: Annotated[int, Meta(description="images answered without the member")]
+    threads: Annotated[int | None, Meta(description="threads of an inference; null for a member on another server")] = (
+        None
+    )
+    streams: Annotated[int | None, Meta(description="concurrent inferences")] = None
 
 
 class LiveStats(msgspec.Struct, frozen=True, omit_defaults=True):
     """The last minute of the ingress replica that answers."""
 
-    replica: Annotated[str, Meta(description="its id")]
-    window_s: int
+    replica: Annotated[str, Meta(description="the replica's id")]
+    window_s: Annotated[int, Meta(description="length of the window, seconds")]
     requests: Requests
     queue: Queue
     batching: Batching
-    batch_sizes: Annotated[dict[str, int], Meta(description="how many batches had so many images")]
+    batch_sizes: Annotated[dict[str, int], Meta(description="number of batches, by their number of images")]
     members: dict[str, MemberStats]
-    replicas: Annotated[dict[str, dict[str, int]], Meta(description="by deployment and state, as Serve reports them")]
+    replicas: Annotated[
+        dict[str, dict[str, int]], Meta(description="replicas by deployment and state, as Serve reports them")
+    ]
     machines: Annotated[
         dict[str, dict[str, int]],
-        Meta(description="by deployment, its replicas by the address of their machine, if there are several machines"),
+        Meta(description="replicas by deployment and address of their machine, if there are several machines"),
     ] = {}
-    exits: Annotated[dict[str, int], Meta(description="images by the last member that a cascade asked")] = {}
+    exits: Annotated[dict[str, int], Meta(description="images by the last member that a cascade called")] = {}
     load_shed: Annotated[
-        int, Meta(description="images for which a cascade asked fewer members, because of the load")
+        int, Meta(description="images for which a cascade called fewer members because of the load")
     ] = 0
-    cache: Annotated[dict[str, int], Meta(description="images that were remembered, `hit`, or not, `miss`")] = {}
-    nodes_ms: Annotated[dict[str, float], Meta(description="the time that each node worked on batches")] = {}
-    past: Annotated[list[Period], Meta(description="the last ten minutes by ten seconds, the oldest first")] = []
+    cache: Annotated[dict[str, int], Meta(description="images by cached (`hit`) or new (`miss`) predictions")] = {}
+    nodes_ms: Annotated[dict[str, float], Meta(description="time of each node's work on batches, ms")] = {}
+    past: Annotated[
+        list[Period], Meta(description="the last ten minutes in periods of ten seconds, the oldest first")
+    ] = []
 
 
 def routes(service: Service) -> Routes:
