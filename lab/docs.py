@@ -2,7 +2,8 @@
 
 The site has the shape of the repository, so a link works here as it does in the files: beside the pages it has every
 file that a page links to. A page that is in no section of zensical.toml is refused, and so are a link to nothing, a
-table that is not drawn as one, YAML that is none, and a Serve config that `ensemble doctor` would refuse.
+table that is not drawn as one, YAML that is none, and a Serve config, or a part of one, that `ensemble doctor` would
+refuse.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from deployments.contract.errors import ConfigurationError
-from scripts import configuration
+from graph.config import EnsembleConfig
+from graph.sections import EnsembleSettings
+from scripts import configuration, keys
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.shipped import CHECKOUT
 
@@ -38,6 +41,12 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 EXTENDED = CHECKOUT / "docs" / "extend.md"
 # What divides the cells of a row.
 BAR = re.compile(r"(?<!\\)\|")
+# The file of keys on the pages, and a name in it.
+KEYS, OPERATOR = "/etc/ensemble/keys", "deploy"
+# A part of a configuration is checked in this one; its members are the bundled ones.
+AROUND = """
+applications: [{name: ensemble, import_path: graph.app:build, args: {members: [{name: resnet}, {name: densenet}]}}]
+"""
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -96,23 +105,44 @@ def _problem(token: Token, lines: list[str], is_of_this_code: bool) -> str:
         return "the rows of the table have different numbers of cells; write `\\|` for a bar in a cell"
     if token.type == "fence" and token.info.split()[:1] == ["yaml"]:
         try:
-            if "applications" in (yaml.safe_load(token.content) or ()):
-                check_config(token.content, is_of_this_code)
+            if (config := completed(yaml.safe_load(token.content))) is not None:
+                check_config(yaml.safe_dump(config), is_of_this_code)
         except (yaml.YAMLError, ScriptError, ConfigurationError) as err:
             return f"the YAML can't be used: {err}"
     return ""
 
 
+def completed(part: Any) -> dict[str, Any] | None:
+    """Complete a part of a Serve config: `deployments`, `args`, or sections of `args`; None if it is something else."""
+    if isinstance(part, list) and all("name" in each for each in part):
+        part = {"deployments": part}
+    if not isinstance(part, dict) or "applications" in part:
+        return part if isinstance(part, dict) else None
+    config: dict[str, Any] = yaml.safe_load(AROUND)
+    [application] = config["applications"]
+    if part.keys() <= {"args", "deployments"}:
+        application["args"] |= part.pop("args", {})
+        application |= part
+    elif part.keys() <= EnsembleConfig.model_fields.keys():
+        application["args"] |= part
+    elif part.keys() <= EnsembleSettings.model_fields.keys():
+        application["args"]["ensemble"] = part
+    else:
+        return None
+    return config
+
+
 def check_config(text: str, with_arguments: bool) -> None:
     """Check a Serve config as `ensemble doctor` does, but for its models; raises what the checks raise."""
     with TemporaryDirectory() as folder:
-        file = Path(folder) / "my.yaml"
-        file.write_text(text, encoding="utf-8")
+        file, own_keys = Path(folder) / "my.yaml", Path(folder) / "keys"
+        keys.add(own_keys, OPERATOR, None)
+        file.write_text(text.replace(KEYS, str(own_keys)), encoding="utf-8")
         config = configuration.read(file)
-    configuration.check_schema(config)
-    configuration.check_names(config)
-    for application in configuration.ours(config) if with_arguments else ():
-        configuration.check_arguments(application)
+        configuration.check_schema(config)
+        configuration.check_names(config)
+        for application in configuration.ours(config) if with_arguments else ():
+            configuration.check_arguments(application)
 
 
 def build(folder: Path) -> Path:

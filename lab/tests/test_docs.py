@@ -63,6 +63,11 @@ applications:
         ("text\n\n- list\n  ```yaml\n  a: 1\n    b: 2\n  ```\n", "line 4: the YAML can't be used"),
         (WHOLE % ", {nam: two}", "line 1: the YAML can't be used: .*nam"),
         (WHOLE.replace("name: ensemble", "nmae: ensemble") % "", "line 1: the YAML can't be used: .*nmae"),
+        ("```yaml\nargs:\n  access: {keys: /etc/ensemble/keys, operators: [deploy]}\n```\n", ""),
+        ("```yaml\n- name: Ingress\n  user_config: {canaries: {resnet: {share: 0.2}}}\n```\n", "line 1: .*canaries"),
+        ("```yaml\nensemble: {qourum: 1}\n```\n", "line 1: the YAML can't be used: .*qourum"),
+        ("```yaml\ncascade: {order: [resnet, densenet], exit_at: [0.9, 0.8]}\n```\n", "line 1: .*exit_at"),
+        ("```yaml\nkind: Pod\nmembers: 1\n```\n", ""),
     ],
 )
 def test_tables_are_drawn_and_yaml_can_be_used(tmp_path, monkeypatch, text, told):
