@@ -18,7 +18,6 @@ SETUPS = {
 }
 LAMBDA = "calls per month up to which Lambda is cheaper than EC2 with Elastic Inference"
 MACHINES = ("the CPU machine", "the machine with an accelerator", "the GPU machine")
-TAKEN = ("latency with an accelerator", "latency with a GPU", "price of a GPU machine", "GPUs in each of two countries")
 
 
 def rows() -> Rows:
@@ -46,7 +45,6 @@ def compare(rows: Rows) -> Mapping[str, Here]:
     by_machine = zip(MACHINES, (cpu, small, gpu), strict=True)
     return {
         **{name: Here(cost, f"${cost:,.0f} per million calls at that traffic") for name, cost in by_machine},
-        **{subject: Here(told[subject], "the reported figure") for subject in TAKEN},
         "traffic of each machine": Here(TRAFFIC, f"{TRAFFIC:.2f} requests/s: each idles for 97 to 99 % of the time"),
         "speed gain of the accelerator over the CPU machine": Here(
             28.0, "the reported figure, so the CPU machine takes 76 ms"

@@ -20,25 +20,20 @@ from ensemble_models.options import default_data
 from ensemble_models.results import Table
 from lab import reported
 from lab.benchmark.workloads import photographs
+from lab.experiments import comparison
+from lab.experiments.comparison import Here as Here  # the experiments import it from here
 from lab.pictures.chart import Bar, Chart
 from scripts.errors import ScriptError
 from scripts.shipped import CHECKOUT
 
 FOLDER, IMAGES = CHECKOUT / "docs" / "experiments", CHECKOUT / "docs" / "images"
-BEGIN, END = "<!-- Written by `ensemble experiments`; a change down to the end is lost. -->\n", "<!-- end -->\n"
+# Around an experiment's tables on a page, by its name.
+BEGIN, END = "<!-- {}: written by `ensemble experiments` -->\n", "<!-- end of {} -->\n"
 Row = dict[str, Any]
 Rows = list[Row]
 Groups = Sequence[tuple[str, Sequence[Bar]]]
 # The last characters of a failed server's log, which stand in its row.
 LAST = 300
-
-
-@dataclass(frozen=True)
-class Here:
-    """A figure that was measured here, beside a reported one: None for a finding in words; `text` is for people."""
-
-    value: float | None
-    text: str
 
 
 @dataclass(frozen=True)
@@ -113,13 +108,14 @@ class Experiment:
     """An experiment.
 
     Attributes:
-        name: on the command line, of the page and of the picture.
+        name: on the command line, on its page and of the picture.
         title: of the picture, with the unit.
         setting: what is served and sent.
         check: raises ScriptError if an extra, a peer or a dataset is missing.
         parts: that make the rows, by the seconds of each load.
         columns: of the table: headings, each with a template that a row's figures fill in, as `p50, ms {p50_ms:.1f}`,
-            with bars between them. A column whose template has no format holds words.
+            with bars between them. A column whose template has no format holds words. The page has the table of an
+            experiment that measures no reported figure.
         picture: the bars of the rows that are shown.
         seconds: of each load, unless others are asked for; 0 if nothing is loaded.
         shown: the rows of the table and the picture, made of those that were measured.
@@ -152,8 +148,16 @@ class Experiment:
 
     @property
     def page(self) -> Path:
-        """The page, whose sentences are written by hand."""
-        return FOLDER / f"{self.name}.md"
+        """The page that has a place for its tables; the sentences around it are written by hand.
+
+        Raises:
+            ScriptError: no page has the place, or several have it.
+        """
+        begin = BEGIN.format(self.name)
+        found = [page for page in FOLDER.glob("*.md") if begin in page.read_text(encoding="utf-8")]
+        if len(found) != 1:
+            raise ScriptError(f"{len(found)} pages in {FOLDER} have the line {begin.strip()}; write it in one page")
+        return found[0]
 
     @property
     def _partial(self) -> Path:
@@ -197,20 +201,25 @@ class Experiment:
         """Make the page and the picture of what is stored.
 
         Raises:
-            ScriptError: nothing is stored, or the page has no place for it.
+            ScriptError: nothing is stored, or no page has a place for it.
         """
-        result = self.stored()
-        if result is None or not self.page.exists():
-            raise ScriptError(f"{self.name} has no result or no page in {FOLDER}; run it, and write its page")
-        before, begin, rest = self.page.read_text(encoding="utf-8").partition(BEGIN)
-        _, end, after = rest.partition(END)
-        if not begin or not end:
-            raise ScriptError(f"{self.page.name} has no place for its tables, from {BEGIN.strip()} to {END.strip()}")
+        result, page = self.stored(), self.page
+        if result is None:
+            raise ScriptError(f"{self.name} has no result in {FOLDER}; run it")
+        before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN.format(self.name))
+        _, end, after = rest.partition(END.format(self.name))
+        if not end:
+            raise ScriptError(f"{page.name} has no line {END.format(self.name).strip()}")
         rows = self.shown(result.rows)
         loads = f", {result.seconds:g} s of each load" if result.seconds else ""
-        origin = f"{result.setting}. {result.machine}, {result.date}, commit `{result.commit}`{loads}.\n\n"
+        origin = (
+            f"{result.setting}. {result.machine}, {result.date}, commit `{result.commit}`{loads}. "
+            f"[All rows]({self.file.name}); `ensemble experiments {self.name} --again` measures them.\n\n"
+        )
         shown = f"\n![{self.title}](../images/{self.name}.svg)\n"
-        text = "\n".join([shown, *self._compared(rows), self.table(rows).markdown(), origin])
+        table = self.table(rows)
+        beside = comparison.text(reported.of(self.name), self.compare(rows), self.differs, table.notes)
+        text = "\n".join([shown, beside or table.markdown(), origin])
         groups = self.picture.groups(rows) if isinstance(self.picture, Bars) else self.picture(rows)
         note = f"{result.setting}; {result.machine}, {result.date}"
         return before + begin + text + end + after, Chart(self.title, note, groups, ascending=self.ascending).svg()
@@ -227,18 +236,6 @@ class Experiment:
             if "error" in row
         ]
         return Table(heads, lines, words=words, notes=[*errors, *self.notes(rows)])
-
-    def _compared(self, rows: Rows) -> list[str]:
-        """Show what was reported beside what was measured."""
-        if not (figures := reported.of(self.name)):
-            return []
-        here, lines = self.compare(rows), []
-        for each in figures:
-            found = here[each.subject].text if each.subject in here else "not measured"
-            stated = each.model or "not stated", each.hardware or "not stated"
-            lines.append([f"{each.document.name}, {each.place}", each.subject, *stated, each.text, found])
-        heads = ("reported by", "figure", "model", "hardware", "reported", "here")
-        return [Table(heads, lines, words=range(6)).markdown(), f"Differences here: {self.differs}.\n"]
 
 
 def _filled(template: str, row: Row) -> str:

@@ -43,16 +43,20 @@ def test_every_row_fills_the_table(one):
     assert all(any(line[place] for line in lines) for place in range(2))
 
 
-def test_the_index_has_every_experiment():
+def test_every_experiment_has_a_place_on_one_page_and_the_index_links_it():
     index = (experiment.FOLDER / "index.md").read_text()
-    assert [name for name in KNOWN if f"]({name}.md)" not in index] == []
+    assert [name for name, one in KNOWN.items() if f"[{name}]({one.page.name}#" not in index] == []
+
+
+def place(text, name="arrivals"):
+    return f"{BEGIN.format(name)}{text}\n{END.format(name)}"
 
 
 @pytest.fixture
 def counted(tmp_path, monkeypatch):
     monkeypatch.setattr(experiment, "FOLDER", tmp_path)
     monkeypatch.setattr(experiment, "IMAGES", tmp_path)
-    (tmp_path / "arrivals.md").write_text(f"# Mine\n{BEGIN}old\n{END}learned\n")
+    (tmp_path / "page.md").write_text(f"# Mine\n{place('old')}learned\n{place('theirs', 'other')}")
     seen = []
 
     def measure(seconds):
@@ -81,20 +85,29 @@ def test_a_run_writes_its_files_and_is_not_repeated(counted):
     assert one.run(2, again=True)
     assert seen == [3, 2]
     assert one.stored().rows == [{"way": "this", "rate": 7}]
-    page = (folder / "arrivals.md").read_text()
+    page = (folder / "page.md").read_text()
     assert page.startswith("# Mine\n")
-    assert page.endswith("learned\n")
+    assert page.endswith(f"learned\n{place('theirs', 'other')}")
     assert "| gRPC | seven |" in page
-    assert "| sent by | rate, 1/s | lost |\n| --- | ---: | ---: |\n| this | 7.0 |  |\n" in page
-    assert f"commit `{one.stored().commit}`, 2 s of each load" in page
+    assert "Every reported figure: model not stated, hardware not stated. " in page
+    assert f"commit `{one.stored().commit}`, 2 s of each load. [All rows](arrivals.json)" in page
     assert "old" not in page
+
+
+def test_a_page_has_the_rows_of_an_experiment_that_compares_nothing(counted):
+    one, _, folder = counted
+    one = replace(one, name="other")
+    one.run(None, again=False)
+    page = (folder / "page.md").read_text()
+    assert "| sent by | rate, 1/s | lost |\n| --- | ---: | ---: |\n| this | 7.0 |  |\n" in page
+    assert place("old") in page
 
 
 def test_a_page_tells_the_setting_that_was_measured(counted):
     one, _, folder = counted
     one.run(None, again=False)
     replace(one, setting="Others").draw()
-    assert "Images. " in (folder / "arrivals.md").read_text()
+    assert "Images. " in (folder / "page.md").read_text()
 
 
 def test_a_result_of_another_commit_is_made_anew(counted):
@@ -109,10 +122,10 @@ def test_a_result_of_another_commit_is_made_anew(counted):
 def test_pages_pass_over_what_has_no_result(counted, capsys):
     one, _, folder = counted
     one.run(None, again=False)
-    (folder / "arrivals.md").write_text(f"{BEGIN}{END}")
+    (folder / "page.md").write_text(place("old"))
     command.draw([replace(one, name="missing"), one])
     assert "not measured yet, so nothing was drawn: missing" in capsys.readouterr().out
-    assert "seven" in (folder / "arrivals.md").read_text()
+    assert "seven" in (folder / "page.md").read_text()
 
 
 def test_an_interrupted_run_resumes_with_the_part_after(counted):
@@ -161,10 +174,13 @@ def test_medians_are_of_rows_that_differ_in_nothing_else():
     assert medians(rows, ["rate"]) == [{"way": "a", "rate": 2}, {"way": "b", "error": "no"}]
 
 
-def test_a_page_without_a_place_for_the_tables_is_told(counted):
+def test_a_page_without_a_place_for_the_tables_is_reported(counted):
     one, _, folder = counted
-    (folder / "arrivals.md").write_text("# Mine\n")
-    with pytest.raises(ScriptError, match="no place for its tables"):
+    (folder / "page.md").write_text("# Mine\n")
+    with pytest.raises(ScriptError, match=r"^0 pages in .* have the line <!-- arrivals: written by"):
+        one.run(None, again=False)
+    (folder / "page.md").write_text(BEGIN.format("arrivals"))
+    with pytest.raises(ScriptError, match=r"^page\.md has no line <!-- end of arrivals -->"):
         one.run(None, again=False)
 
 

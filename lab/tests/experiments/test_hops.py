@@ -73,7 +73,7 @@ def test_the_table_and_the_picture_tell_each_hop(row):
 def test_a_row_is_stored(row, tmp_path, monkeypatch):
     for folder in ("FOLDER", "IMAGES"):
         monkeypatch.setattr(experiment, folder, tmp_path)
-    (tmp_path / "hops.md").write_text(experiment.BEGIN + experiment.END)
+    (tmp_path / "hops.md").write_text(experiment.BEGIN.format("hops") + experiment.END.format("hops"))
     rows = [{**row, "way": way} for way in hops.WAYS]
     assert replace(hops.HOPS, parts=lambda _: [experiment.Part("all", lambda: rows)]).run(1, again=True)
     assert hops.HOPS.stored().rows == rows
