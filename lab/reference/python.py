@@ -55,12 +55,13 @@ def page() -> str:
 
 def _described(name: str, documented: Callable[..., Any]) -> str:
     text = inspect.getdoc(documented) or ""
-    lines = [f"### {name}\n"]
-    if not (isinstance(documented, type) and issubclass(documented, Exception)):
-        lines.append(f"```python\n{name}{_signature(documented)}\n```\n")
-    if isinstance(documented, type) and documented.__init__ is not Exception.__init__:
-        text += f"\n\n{(inspect.getdoc(documented.__init__) or '').partition(chr(10))[2].strip()}"
-    return "\n".join([*lines, _docstring(text)])
+    if isinstance(documented, type) and issubclass(documented, Exception):
+        return f"### {name}\n\n{text}\n"
+    if isinstance(documented, type):
+        # The arguments of a class are described at its `__init__`.
+        made = inspect.getdoc(vars(documented)["__init__"]) or ""
+        text = "\n\n".join([text, made.partition("\n")[2].strip()])
+    return f"### {name}\n\n```python\n{name}{_signature(documented)}\n```\n\n{_docstring(text)}"
 
 
 def _signature(documented: Callable[..., Any]) -> str:

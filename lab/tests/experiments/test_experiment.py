@@ -181,7 +181,7 @@ def test_a_page_without_a_place_for_the_tables_is_reported(counted):
         one.run(None, again=False)
     (folder / "page.md").write_text(BEGIN.format("arrivals"))
     with pytest.raises(ScriptError, match=r"^page\.md has no line <!-- end of arrivals -->"):
-        one.run(None, again=False)
+        one.draw()
 
 
 def test_all_that_is_missing_is_told_before_anything_starts(counted):
