@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ensemble_models.results import Table
 from lab.reported import Reported
-from scripts.results import Table
 
 HEADS = ("reported by", "figure", "model", "hardware", "reported", "here")
 # Columns that become a sentence where all figures have the same.
