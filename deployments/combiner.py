@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from typing import Annotated
 
 import numpy as np
@@ -146,9 +147,14 @@ class Combiner:
         combined = np.empty((rows, next(iter(counts.values()))), np.float32)
         predictions: list[dict[str, MemberPrediction]] = [{} for _ in range(rows)]
         keeps_all = [item.options.members for item in work.batch.items if item.error is None]
-        for names, selected in _by_members(by_member):
+        weights = self.settings.weights or self._own_weights
+        answered = np.stack([~np.isnan(scores[:, 0]) for scores in by_member.values()])
+        all_rows = [(list(by_member), np.arange(rows))]
+        for names, selected in all_rows if answered.all() else _by_members(list(by_member), answered):
             scores = [by_member[name][selected] for name in names]
-            combined[selected] = combine(scores, self._weights(names), self.settings.method)
+            given = [weights.get(name, 0.0) for name in names]
+            # The members that answered count alike if all of them have a weight of 0.
+            combined[selected] = combine(scores, given if any(given) else [1.0] * len(names), self.settings.method)
             for name, own in zip(names, scores, strict=True):
                 winners, best = own.argmax(axis=1).tolist(), own.max(axis=1).tolist()
                 for position, row in enumerate(selected.tolist()):
@@ -157,20 +163,9 @@ class Combiner:
         noted = [{"predictions": each} for each in predictions]
         return work.done(combined, noted.__getitem__)
 
-    def _weights(self, names: Sequence[str]) -> list[float]:
-        """Return the weights of the members that answered; equal weights if all of them are 0."""
-        weights = self.settings.weights or self._own_weights
-        given = [weights.get(name, 0.0) for name in names]
-        return given if any(given) else [1.0] * len(names)
 
-
-def _by_members(by_member: MemberProbabilities) -> Iterator[tuple[list[str], NDArray[np.intp]]]:
-    """Group rows by the members that answered them; yields the members' names, and the rows."""
-    names = list(by_member)
-    answered = np.stack([~np.isnan(scores[:, 0]) for scores in by_member.values()])
-    if answered.all():
-        yield names, np.arange(answered.shape[1])
-        return
+def _by_members(names: list[str], answered: NDArray[np.bool_]) -> list[tuple[list[str], NDArray[np.int64]]]:
+    """Group rows by the members that answered them, bool [members,N]; each group has the names and the rows."""
     patterns, which = np.unique(answered, axis=1, return_inverse=True)
-    for number, pattern in enumerate(patterns.T):
-        yield [name for name, has in zip(names, pattern, strict=True) if has], np.flatnonzero(which == number)
+    groups = enumerate(patterns.T)
+    return [(list(compress(names, pattern)), np.flatnonzero(which == number)) for number, pattern in groups]

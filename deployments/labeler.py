@@ -10,7 +10,7 @@ from pydantic import Field
 
 from deployments.contract.answer import PROBABILITY_DIGITS, Answer, Classification, ClassProbability, MemberAnswer
 from deployments.contract.batch import Batch, Work
-from deployments.contract.item import Item, MemberPrediction
+from deployments.contract.item import TRACE_ID, Item, MemberPrediction
 from deployments.contract.options import MAX_CLASSES
 from deployments.contract.payload import Probabilities
 from deployments.contract.settings import Placement, Schema
@@ -48,7 +48,9 @@ class Labeler:
 
     def _answer(self, item: Item, row: Probabilities) -> Answer:
         options = item.options
-        top = self._top(row, options.top_k or self.settings.top_k)
+        k = options.top_k or self.settings.top_k
+        best = [int(row.argmax())] if k == 1 else np.argsort(-row, kind="stable")[:k].tolist()
+        top = tuple(ClassProbability(self._labels[index], index, _rounded(float(row[index]))) for index in best)
         classification = Classification(
             label=top[0].label,
             index=top[0].index,
@@ -57,20 +59,13 @@ class Labeler:
             model_versions=item.versions,
             missing=item.missing or None,
             warning=item.warning or None,
-            trace_id=item.trace_id,
+            trace_id=item.trace_parent[TRACE_ID],
             members={name: self._member(each, top) for name, each in item.predictions.items()}
             if options.members
             else None,
             **(_fields(item.extras) if item.extras else {}),
         )
         return Answer(classification, row)
-
-    def _top(self, row: Probabilities, k: int) -> tuple[ClassProbability, ...]:
-        if k == 1:
-            best = int(row.argmax())
-            return (self._name(best, float(row[best])),)
-        order = np.argsort(-row, kind="stable")[:k]
-        return tuple(self._name(int(index), float(row[index])) for index in order)
 
     def _member(self, prediction: MemberPrediction, top: Sequence[ClassProbability]) -> MemberAnswer:
         row = np.frombuffer(prediction.row, np.float32)
@@ -81,9 +76,6 @@ class Labeler:
             probability=_rounded(prediction.probability),
             probabilities=tuple(probabilities),
         )
-
-    def _name(self, index: int, probability: float) -> ClassProbability:
-        return ClassProbability(self._labels[index], index, _rounded(probability))
 
 
 def _fields(extras: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,9 +10,8 @@ from deployments.contract.nodes import Graph, Node
 from deployments.ingress.single_member import MemberModelInfo, SingleMemberGraph
 from deployments.serving.spec import BuiltGraph, Nodes
 from graph.features.feature import Feature, Site, Wanted
-from graph.pipeline.ensemble import Ensemble
 from graph.pipeline.member_client import Member, QuorumSettings
-from graph.pipeline.pipeline import Intercepted, Interceptor, Pipeline
+from graph.pipeline.pipeline import Ensemble, Intercepted, Interceptor, Pipeline
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 

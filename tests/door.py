@@ -11,10 +11,9 @@ from deployments.contract.answer import Answer, Classification, ClassProbability
 from deployments.contract.batch import Batch
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Service
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
-from deployments.observe.tracing import Tracing
 from graph.config import parse
 from graph.features.feature import Site
 from graph.features.feedback.feature import Feedback
@@ -24,7 +23,7 @@ from graph.signature import EnsembleSignature
 # As they are in an application whose configuration names no operators and has no feedback.
 _WITHOUT = parse({"members": [{"name": "one"}]}), EnsembleSignature((), {}, {}, (), {}), Site("", "", {}, {})
 NO_LOADING, NO_FEEDBACK = Loading(*_WITHOUT), Feedback(*_WITHOUT)
-OBSERVER = Observer(Tracing(None, {}))
+OBSERVER = Observer()
 LABELS = ("bird", "cat", "deer", "dog", "frog")
 CLASSES = len(LABELS)
 

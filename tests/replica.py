@@ -10,7 +10,7 @@ from unittest.mock import patch
 import httpx
 
 from deployments.ingress.listeners.http import HttpListener
-from deployments.ingress.service import no_replicas
+from deployments.ingress.protocol import no_replicas
 from deployments.serving import ingress_replica as ingress
 from ensemble_shared_memory import protocol as shared_memory
 from graph.app import build

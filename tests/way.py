@@ -21,9 +21,8 @@ from starlette.requests import Request
 
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Service
 from deployments.observe.observer import Observer
-from deployments.observe.tracing import Tracing
 from graph.composition import build_graph, ensemble
 from graph.config import EnsembleConfig, parse
 from graph.features.feature import wanted
@@ -96,9 +95,10 @@ def service(config: EnsembleConfig) -> Service:
     placed = {name: each.make() for name, each in node_specs(config, agreed).items()}
     compose = partial(ensemble, agreed.pixels, config.ensemble)
     built = build_graph(config, agreed, wanted(config), compose, {}, placed, "application", "replica", {})
-    observer = Observer(Tracing(None, {}))
+    observer = Observer()
     ingress = Ingress.of_images(built.graph, config.ingress, len(agreed.labels), observer, built.knows)
-    return Service(ingress, agreed.labels, lambda: True, extensions=built.features)
+    most = config.transformer.max_image_bytes
+    return Service(ingress, agreed.labels, lambda: True, extensions=built.features, max_image_bytes=most)
 
 
 def inline(*models: str) -> EnsembleConfig:

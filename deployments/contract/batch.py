@@ -17,6 +17,7 @@ from deployments.contract.item import (
     INGRESS_ONLY,
     MAX_TRACED_LENGTH,
     PROCESS,
+    TRACE_ID,
     AttributeValue,
     Item,
     Note,
@@ -59,7 +60,7 @@ class Batch(Generic[P]):
     @property
     def trace_ids(self) -> list[str]:
         """The trace ids of the images that have not failed, each once."""
-        return list(dict.fromkeys(self.items[position].trace_id for position in self.live))
+        return list(dict.fromkeys(self.items[position].trace_parent[TRACE_ID] for position in self.live))
 
     @property
     def traces(self) -> str:
@@ -79,12 +80,6 @@ class Batch(Generic[P]):
             for position, item in enumerate(self.items)
         )
         return Batch(take(self.payload, kept), items)
-
-    def unexpired(self) -> Batch[P]:
-        """Fail the images whose deadline has passed, and return the batch."""
-        now = time.time()
-        late = [i for i, item in enumerate(self.items) if item.deadline is not None and item.deadline <= now]
-        return self.fail({position: DeadlineExceeded(DEADLINE_HINT) for position in late}) if late else self
 
     def outbound(self) -> Batch[P]:
         """Return the batch as it is sent to a node in another process: without the fields that its sender keeps."""
@@ -137,7 +132,9 @@ class Work(Generic[P]):
         # While nobody wants to know what work takes, nothing of the meter runs.
         self._span = METER.begin(self._metered) if self._metered or METER.is_on else None
         self._before = batch
-        self.batch = batch.unexpired()
+        deadlines = ((at, item.deadline) for at, item in enumerate(batch.items) if item.deadline is not None)
+        late = [at for at, deadline in deadlines if deadline * 1e9 <= self.start_ns]
+        self.batch = batch.fail(dict.fromkeys(late, DeadlineExceeded(DEADLINE_HINT))) if late else batch
         self.payload = self.batch.payload
 
     @contextmanager

@@ -55,35 +55,30 @@ class ImageProbe(NamedTuple):
         pixels: what it declares; 0 where it is no image, or does not say.
         is_plain: whether it is a JPEG within `PLAIN_PIXELS`, `PLAIN_BYTES` and `PLAIN_SCANS`: what is sent most, and
             decoded where it is. Everything else is decoded in a process of its own, and waits in a queue of its own.
-        is_scaled: whether it is a JPEG in one scan, which is decoded at a smaller scale.
+        isolated_pixels: what decoding it in a process of its own costs, in pixels of a PNG; 0 where it is plain.
         jpeg: what its markers declare, if it is a JPEG that comes to its pixels.
     """
 
     pixels: int = 0
     is_plain: bool = False
-    is_scaled: bool = False
+    isolated_pixels: int = 0
     jpeg: Jpeg | None = None
-
-    @property
-    def isolated_pixels(self) -> int:
-        """What decoding it in a process of its own costs, in pixels of a PNG."""
-        return 0 if self.is_plain else round(self.pixels * (SCALED_COST if self.is_scaled else 1))
 
 
 def probe(image: bytes) -> ImageProbe:
     """Read what an image declares, in a bounded part of it; scans are counted in at most `PLAIN_BYTES`."""
     if not image.startswith(b"\xff\xd8"):
-        return ImageProbe(_pixels(image))
+        pixels = _pixels(image)
+        return ImageProbe(pixels, isolated_pixels=pixels)
     if (jpeg := read_jpeg(image)) is None:
-        return ImageProbe(is_scaled=True)
-    return ImageProbe(jpeg.width * jpeg.height, _is_plain(image, jpeg), not jpeg.kept, jpeg)
-
-
-def _is_plain(image: bytes, jpeg: Jpeg) -> bool:
-    if not 0 < jpeg.width * jpeg.height <= PLAIN_PIXELS:
-        return False
-    # libjpeg refuses a second scan where the first has all.
-    return not jpeg.kept or (max(len(image), jpeg.kept) <= PLAIN_BYTES and image.count(START_OF_SCAN) <= PLAIN_SCANS)
+        return ImageProbe()
+    pixels = jpeg.width * jpeg.height
+    if 0 < pixels <= PLAIN_PIXELS:
+        # libjpeg refuses a second scan where the first has all.
+        is_one_scan, is_short = not jpeg.kept, max(len(image), jpeg.kept) <= PLAIN_BYTES
+        if is_one_scan or (is_short and image.count(START_OF_SCAN) <= PLAIN_SCANS):
+            return ImageProbe(pixels, is_plain=True, jpeg=jpeg)
+    return ImageProbe(pixels, isolated_pixels=pixels if jpeg.kept else round(pixels * SCALED_COST), jpeg=jpeg)
 
 
 def read_jpeg(image: bytes) -> Jpeg | None:

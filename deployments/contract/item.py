@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import EnsembleError
 from deployments.contract.image_probe import ImageProbe
 from deployments.contract.options import Options
-from ensemble_serving.answer import Version
+from ensemble_serving.answer import Timing, Version
 
 AttributeValue = str | int | float
 PROCESS = socket.gethostname(), os.getpid()
@@ -22,6 +22,10 @@ PROCESS = socket.gethostname(), os.getpid()
 THREADS, STREAMS = "ensemble.threads", "ensemble.streams"
 # Characters of an error's message in a trace: it may quote what a client sent.
 MAX_TRACED_LENGTH = 200
+# The W3C trace id in a `traceparent`, 32 hexadecimal digits.
+TRACE_ID = slice(3, 35)
+# The stage before a batch leaves, and the decimal places of a stage's milliseconds.
+QUEUE, DIGITS = "queue", 3
 # Fields of an `Item` that are not sent to nodes in other processes, by what stands for them there.
 INGRESS_ONLY: Mapping[str, Any] = {"caller": ANYONE, "position": 0, "waits_for_replica": True}
 # Fields that are sent, and that a node in another process may read but not change.
@@ -58,6 +62,29 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
 
     note: Note
     failure: tuple[str, str] | None = None
+
+
+class Timeline(NamedTuple):
+    """The timeline of an image.
+
+    Attributes:
+        queued_ns: when it began to wait for its batch, nanoseconds since the epoch.
+        left_ns: when its batch left the queue.
+        steps: the nodes that worked on it, in order.
+    """
+
+    queued_ns: int
+    left_ns: int
+    steps: tuple[Step, ...]
+
+    def timings(self) -> tuple[Timing, ...]:
+        """List the stages in order: the wait, and the work of each node."""
+        stages = [(QUEUE, self.queued_ns, self.left_ns)]
+        stages += [(step.note.node, step.note.start_ns, step.note.end_ns) for step in self.steps]
+        return tuple(
+            Timing(stage, round((start - self.queued_ns) / 1e6, DIGITS), round((end - start) / 1e6, DIGITS))
+            for stage, start, end in stages
+        )
 
 
 class MemberPrediction(msgspec.Struct, frozen=True, array_like=True):
@@ -145,11 +172,6 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
     caller: Caller = ANYONE
     position: int = 0
     waits_for_replica: bool = True
-
-    @property
-    def trace_id(self) -> str:
-        """The W3C trace id of the request, 32 hexadecimal digits."""
-        return self.trace_parent[3:35]
 
     @property
     def request(self) -> int:

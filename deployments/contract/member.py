@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
@@ -10,7 +11,7 @@ import msgspec
 import numpy as np
 from pydantic import Field, model_validator
 
-from deployments.contract.batch import Batch, Work
+from deployments.contract.batch import NO_ATTRIBUTES, Batch, Work
 from deployments.contract.errors import EnsembleError, InferenceFailed
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Probabilities
@@ -177,13 +178,26 @@ def preprocessing_fields(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def predicted(
-    work: Work[Any], member: str, scores: Probabilities, versions: Sequence[Version], hint: str = "", **noted: Any
+    work: Work[Any],
+    member: str,
+    scores: Probabilities,
+    versions: Sequence[Version],
+    hint: str = "",
+    *,
+    began_ns: int | None = None,
+    **noted: Any,
 ) -> Batch[Probabilities]:
     """Return the batch after a member has predicted; an image whose scores are not finite fails alone.
 
     There is a row of scores, float32 [N,C], and the version of the model that computed it for each row worked on. The
-    log gets the hint, what the cause of scores that are not finite may be; `noted` is for `Work.done`.
+    log gets the hint, what the cause of scores that are not finite may be; `noted` is for `Work.done`. The wait until
+    inference began at `began_ns`, nanoseconds since the epoch, and the time since are noted, too.
     """
+    if began_ns is not None:
+        end_ns = noted.setdefault("end_ns", time.time_ns())
+        waited, took = (began_ns - work.start_ns) / 1e6, (end_ns - began_ns) / 1e6
+        durations = {"ensemble.queue_wait_ms": waited, "ensemble.inference_ms": took}
+        noted["attributes"] = {**noted.get("attributes", NO_ATTRIBUTES), **durations}
     finite = np.isfinite(scores).all(axis=1)
     invalid = np.flatnonzero(~finite).tolist()
     if invalid:

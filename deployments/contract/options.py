@@ -13,7 +13,7 @@ MAX_CLASSES = 100_000
 SHOWN = frozenset({"top_k", "members", "timings", "receipt"})
 # The options that do not change predictions. All others enter the key of a cache.
 PRESENTATION = SHOWN | {"timeout_ms", "cache", "priority"}
-# The priority of the lower class, and the greatest number that Triton takes.
+# From which priority on a request is of the lower class: 1 is the highest, 0 the default; and Triton's greatest.
 LOWER, MAX_PRIORITY = 2, 2**32 - 1
 
 
@@ -49,11 +49,6 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="0 and 1 for the usual class; from 2 on the lower class, which overload refuses first",
         ),
     ] = 0
-
-    @property
-    def is_lower(self) -> bool:
-        """Whether the request is of the lower class, as Triton numbers priorities: 1 is the highest, 0 the default."""
-        return self.priority >= LOWER
 
 
 ENCODER = msgspec.msgpack.Encoder(order="deterministic")

@@ -6,8 +6,8 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import (
@@ -19,12 +19,10 @@ from deployments.contract.errors import (
     SlowBody,
 )
 from deployments.contract.image_probe import PLAIN_PIXELS
-from deployments.contract.options import Options
+from deployments.contract.options import LOWER, Options
 from deployments.ingress.options import DEFAULT
-from deployments.ingress.queue import Queued
-from deployments.ingress.rejection_pacer import RejectionPacer
+from deployments.ingress.pacing import RejectionPacer, ThroughputEstimator
 from deployments.ingress.settings import IngressSettings
-from deployments.ingress.throughput import ThroughputEstimator
 
 # How long a body's rate does not count, and how long a body does not give way to newer ones, seconds.
 GRACE_S, YOUNG_S = 5.0, 0.25
@@ -92,7 +90,7 @@ class AdmissionController:
             DeadlineExceeded: it did not arrive in its time.
             SlowBody: it came at less than the least rate.
         """
-        await self.admit(by, options.is_lower)
+        await self.admit(by, options.priority >= LOWER)
         # A caller may wait long for its answer, but not take long to send the request.
         timeout_s = min(self.timeout_s(options), self.timeout_s(DEFAULT))
         arrival = Upload(self, by, timeout_s, self.settings.min_body_rate)
@@ -123,19 +121,6 @@ class AdmissionController:
         oldest.preempt()
         del self._arriving[oldest]
         return True
-
-    def admitted(self, images: Sequence[Queued], left_s: float, by: Caller = ANYONE) -> AbstractContextManager[None]:
-        """Admit all of a request's images or none, and count them for as long as the block takes.
-
-        Raises:
-            Overloaded: they exceed what is admitted, or what is in flight takes longer than they have left, seconds.
-            OverShare: as of `admit`.
-        """
-        count, size = len(images), sum(len(each.image) for each in images)
-        # An image that declares more than the limit by itself is refused by its size, and takes no time.
-        most = self.settings.max_in_flight_pixels
-        pixels = sum(each.isolated_pixels for each in images if each.isolated_pixels <= most)
-        return self.held(count, size, by, pixels, left_s, images[0].item.options.is_lower)
 
     def check(
         self,
@@ -177,7 +162,7 @@ class AdmissionController:
             )
         # The usual class does not wait for the lower one.
         ahead = self.images if is_lower else self.images - self.lower
-        if (pace := self._drain.proven_pace) and 0 < left_s < ahead / pace:
+        if ahead and (pace := self._drain.proven_pace) and 0 < left_s < ahead / pace:
             raise self.refusal(f"{counted}, at {pace:.3g} a second; this request has {left_s:.3f} s left")
 
     def check_size(self, size: int, by: Caller = ANYONE) -> None:
@@ -212,7 +197,7 @@ class AdmissionController:
         return self._drain.retry_after_s(self.images, self.settings.retry_after_s)
 
     @contextmanager
-    def held(
+    def admitted(
         self,
         images: int,
         size: int,
@@ -234,10 +219,13 @@ class AdmissionController:
         limits = self.settings
         passing = min(limits.max_batch_size * limits.max_concurrent_batches, limits.max_in_flight)
         # All batches may end at about the same time.
-        self._drain.left(images, self.images >= max(2, passing // 4))
+        is_busy = self.images >= max(2, passing // 4)
+        if is_busy or self._drain.since is not None:
+            self._drain.left(images, is_busy)
 
     def _count(self, images: int, size: int, by: Caller, pixels: int, is_lower: bool) -> None:
-        self._shares.add(by.client, images)
+        if by.client:
+            self._shares.add(by.client, images)
         self.images += images
         self.lower += images if is_lower else 0
         self.size += size
@@ -262,7 +250,7 @@ class Upload:
         self._start = asyncio.get_running_loop().time()
         self._end = self._start + timeout_s
         self._preempted: EnsembleError | None = None
-        self.limit = asyncio.timeout_at(self._due())
+        self.limit = asyncio.timeout_at(self._start + min(GRACE_S, timeout_s))
 
     def grow(self, size: int, whole: bool = False) -> None:
         """Count more bytes, the last ones if it is `whole`; raises Overloaded if they exceed what is admitted."""
@@ -322,7 +310,6 @@ class Shares:
 
     def add(self, client: str, images: int) -> None:
         """Count images of a client that are admitted, or, below zero, answered."""
-        if client:
-            self._images[client] += images
-            if not self._images[client]:
-                del self._images[client]
+        self._images[client] += images
+        if not self._images[client]:
+            del self._images[client]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -16,10 +17,9 @@ from deployments.contract.options import Options
 from deployments.ingress import options
 from deployments.ingress.error_style import AS_OBJECT
 from deployments.ingress.http import bodies
-from deployments.ingress.http.routes import OF_CLASSIFYING, REFERENCE, Route, Routes, aged, encoded
-from deployments.ingress.protocol import Protocol
+from deployments.ingress.protocol import Protocol, Service
 from deployments.ingress.queue import AnswerOrError
-from deployments.ingress.service import Service
+from deployments.ingress.routes import JSON, OF_CLASSIFYING, REFERENCE, Route, Routes, aged
 from deployments.observe.observer import Call
 
 PATH = "/classify"
@@ -45,42 +45,39 @@ class Classify(Protocol):
 
     def routes(self, service: Service) -> Routes:
         """Return the one path."""
-        ingress = service.ingress
-
-        async def answer(request: Request, call: Call) -> Response:
-            asked = options.with_headers(options.from_query(request.query_params), request.headers)
-            # Before a byte of the body is read.
-            async with ingress.capacity.arriving(asked, call.caller) as arrival:
-                images = await bodies.images(request, ingress.capacity, arrival, service.max_image_bytes)
-            # The parts of a form that are images; the others are errors already.
-            sent = {place: image for place, image in enumerate(images) if isinstance(image, bytes)}
-            outcomes: dict[int, AnswerOrError] = {
-                place: image for place, image in enumerate(images) if isinstance(image, EnsembleError)
-            }
-            if sent:
-                answers = await ingress.classify(
-                    list(sent.values()), asked, began=arrival.began, trace=call.trace, by=call.caller, places=list(sent)
-                )
-                outcomes |= zip(sent, answers, strict=True)
-            return _response([outcomes[place] for place in range(len(images))], call)
-
         summary = "Classify one image, or each image of a form"
-        body = {"image/*": IMAGE, "multipart/form-data": FORM}
-        models = (Classification, Results)
-        return {PATH: Route("POST", answer, summary, models, OF_CLASSIFYING, query=Options, body=body, observed=True)}
+        body, models = {"image/*": IMAGE, "multipart/form-data": FORM}, (Classification, Results)
+        handler = partial(self._classify, service)
+        return {PATH: Route("POST", handler, summary, models, OF_CLASSIFYING, query=Options, body=body, observed=True)}
+
+    async def _classify(self, service: Service, request: Request, call: Call) -> Response:
+        """Answer a request: read its options and images, and classify the images together."""
+        ingress, has_query = service.ingress, request.scope["query_string"]
+        in_query = options.from_query(request.query_params) if has_query else options.DEFAULT
+        asked = options.with_headers(in_query, request.headers)
+        # Before a byte of the body is read.
+        async with ingress.capacity.arriving(asked, call.caller) as arrival:
+            images = await bodies.images(request, ingress.capacity, arrival, service.max_image_bytes)
+        # The parts of a form that are images; the others are errors already.
+        outcomes: dict[int, bytes | AnswerOrError] = dict(enumerate(images))
+        sent = {place: image for place, image in outcomes.items() if isinstance(image, bytes)}
+        if sent:
+            answers = await ingress.classify(
+                list(sent.values()), asked, began=arrival.began, trace=call.trace, by=call.caller, places=list(sent)
+            )
+            outcomes |= zip(sent, answers, strict=True)
+        return _response([each for each in outcomes.values() if not isinstance(each, bytes)], call)
 
 
 def _response(outcomes: Sequence[AnswerOrError], call: Call) -> Response:
     """Encode one image's answer, or the answers to a form's images; raise the error of an image that is alone."""
-    if len(outcomes) > 1:
-        if failed := [outcome for outcome in outcomes if isinstance(outcome, EnsembleError)]:
-            call.fail(next((error for error in failed if error.is_fault), failed[0]))
-        return aged(encoded(Results([_result(outcome) for outcome in outcomes])), outcomes)
-    [outcome] = outcomes
-    if isinstance(outcome, EnsembleError):
-        raise outcome
-    return aged(encoded(outcome.classification), outcomes)
-
-
-def _result(outcome: AnswerOrError) -> Any:
-    return AS_OBJECT.tell(outcome) if isinstance(outcome, EnsembleError) else outcome.classification
+    failed = [outcome for outcome in outcomes if isinstance(outcome, EnsembleError)]
+    answers = [AS_OBJECT.tell(each) if isinstance(each, EnsembleError) else each.classification for each in outcomes]
+    if failed and len(outcomes) == 1:
+        raise failed[0]
+    if failed:
+        call.fail(next((error for error in failed if error.is_fault), failed[0]))
+    content = answers[0] if len(outcomes) == 1 else Results(answers)
+    response = Response(msgspec.json.encode(content), media_type=JSON)
+    has_cache = not failed and answers[0].cache is not None
+    return aged(response, outcomes) if has_cache else response

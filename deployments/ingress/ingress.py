@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Self
 
-import numpy as np
 from msgspec.structs import replace
+from opentelemetry.trace import Span
 
 from deployments.contract.answer import Answer
 from deployments.contract.autoscaling_stats import AutoscalingStats
@@ -26,12 +28,10 @@ from deployments.contract.errors import (
     Unloaded,
 )
 from deployments.contract.image_probe import ImageProbe, probe
-from deployments.contract.item import Item
+from deployments.contract.item import Item, Timeline
 from deployments.contract.nodes import Graph, Part, as_flow
-from deployments.contract.options import Options
-from deployments.contract.timing import Timeline
+from deployments.contract.options import LOWER, Options
 from deployments.ingress.admission import AdmissionController
-from deployments.ingress.bitmap import bitmap
 from deployments.ingress.options import DEFAULT
 from deployments.ingress.queue import AnswerOrError, Deliver, Queue, Queued
 from deployments.ingress.settings import IngressSettings
@@ -41,7 +41,8 @@ from deployments.observe.tracing import ImageTrace, Trace, continue_trace
 
 # Neither a cascade nor a cache answers for a member.
 EVERY_MEMBER = Options(quality="full", cache="no-store")
-GREY_PIXEL = bitmap(np.full((1, 1, 3), 128, np.uint8))
+# A bitmap.
+GREY_PIXEL = struct.pack("<2s6I2H24x4B", b"BM", 58, 0, 54, 40, 1, 1, 1, 24, 128, 128, 128, 0)
 logger = logging.getLogger("ray.serve")
 Answered = Batch[Sequence[Answer]]
 # Given a batch's image_traces, when it left the queue and when it was back, nanoseconds since the epoch, and the batch.
@@ -67,12 +68,8 @@ class Execution:
         """Execute the graph on a batch, and deliver each image's outcome as soon as it is there."""
         start_ns = time.time_ns()
         image_traces = [each.image_trace for each in queued]
-
-        def answered(positions: Sequence[int], part: Answered) -> None:
-            deliver(positions, _outcomes([image_traces[position] for position in positions], start_ns, part))
-
         images = Batch([each.image for each in queued], tuple(each.item for each in queued))
-        batch = await self.run(images, answered)
+        batch = await self.run(images, partial(_deliver, image_traces, start_ns, deliver))
         self.missing = batch.items[-1].missing
         # Once the answers are on their way; and should it fail, they are.
         asyncio.get_running_loop().call_later(
@@ -149,14 +146,14 @@ class Ingress:
     ) -> Self:
         """Make an ingress of encoded images; `knows` tells whether a cache has an image's answer, None for no cache."""
         capacity, execution = AdmissionController(settings), Execution(graph, observer.batch)
-        queue = Queue(execution, lambda: capacity.settings, probe, knows)
+        queue = Queue(execution, partial(attrgetter("settings"), capacity), probe, knows)
         return cls(capacity, execution, queue, class_count, observer)
 
     def of_pixels(self, member: Graph) -> Ingress:
         """Make an ingress of one member's pixels, which share the capacity of this ingress."""
         execution = Execution(member, partial(self.observer.batch, of_ensemble=False))
         # Pixels have no header, whatever they begin with, and nothing of them is decoded.
-        queue = Queue(execution, lambda: self.settings, lambda _: ImageProbe(is_plain=True))
+        queue = Queue(execution, partial(attrgetter("settings"), self.capacity), lambda _: ImageProbe(is_plain=True))
         return Ingress(self.capacity, execution, queue, self._class_count, self.observer)
 
     @property
@@ -206,11 +203,16 @@ class Ingress:
             self.queue.prepare(image, item, place, trace)
             for image, place in zip(images, places or range(len(images)), strict=True)
         ]
-        with self.capacity.admitted(queued, deadline - now, by), self.demand.call():
-            outcomes = await self._outcomes(queued, deadline - now)
+        size, most = sum(map(len, images)), self.capacity.settings.max_in_flight_pixels
+        # An image that declares more than the limit by itself is refused by its size, and takes no time.
+        pixels = sum(each.isolated_pixels for each in queued if each.isolated_pixels <= most)
+        is_lower, left_s = options.priority >= LOWER, deadline - now
+        with self.capacity.admitted(len(images), size, by, pixels, left_s, is_lower), self.demand.call():
+            outcomes = await self._outcomes(queued, left_s)
             # If those counted whose time is over, the rate would be that of arrivals, and every wait within its time.
             self.capacity.answered(sum(not isinstance(outcome, DeadlineExceeded) for outcome in outcomes))
-        _note(trace, outcomes)
+        if trace.span is not None:
+            _note(trace.span, outcomes)
         return outcomes
 
     async def _outcomes(self, queued: Sequence[Queued], timeout_s: float) -> list[AnswerOrError]:
@@ -252,27 +254,32 @@ def _expire(futures: Sequence[asyncio.Future[AnswerOrError]]) -> None:
             future.set_result(DeadlineExceeded(DEADLINE_HINT))
 
 
-def _note(trace: Trace, outcomes: Sequence[AnswerOrError]) -> None:
-    """Note on a request's trace which members its images were answered without, and which a cascade asked."""
-    if trace.span is None:
-        return
+def _note(span: Span, outcomes: Sequence[AnswerOrError]) -> None:
+    """Note on a request's span which members its images were answered without, and which a cascade asked."""
     answers = [outcome.classification for outcome in outcomes if isinstance(outcome, Answer)]
     if missing := {name: code for answer in answers for name, code in (answer.missing or {}).items()}:
-        trace.span.set_attribute("ensemble.missing", [f"{name}: {code}" for name, code in missing.items()])
+        span.set_attribute("ensemble.missing", [f"{name}: {code}" for name, code in missing.items()])
     if answers and answers[0].asked is not None:
         asked = dict.fromkeys(name for answer in answers for name in answer.asked or ())
-        trace.span.set_attribute("ensemble.asked", list(asked))
+        span.set_attribute("ensemble.asked", list(asked))
 
 
-def _outcomes(image_traces: Sequence[ImageTrace], start_ns: int, part: Answered) -> list[AnswerOrError]:
-    """Return each image's answer or error, and end its image_trace."""
+def _deliver(
+    image_traces: Sequence[ImageTrace],
+    start_ns: int,
+    deliver: Deliver[AnswerOrError],
+    positions: Sequence[int],
+    part: Answered,
+) -> None:
+    """Deliver the answers or errors of some of a batch's images, by their positions, and end their image_traces."""
     answers = iter(part.payload)
     outcomes: list[AnswerOrError] = []
-    for image_trace, item in zip(image_traces, part.items, strict=True):
+    for position, item in zip(positions, part.items, strict=True):
+        image_trace = image_traces[position]
         image_trace.done_ns = time.time_ns()
         timeline = image_trace.trace.timeline = Timeline(image_trace.queued_ns, start_ns, item.steps)
         outcome = next(answers) if item.error is None else item.error
         if item.options.timings and isinstance(outcome, Answer):
             outcome = Answer(replace(outcome.classification, timings=timeline.timings()), outcome.probabilities)
         outcomes.append(outcome)
-    return outcomes
+    deliver(positions, outcomes)

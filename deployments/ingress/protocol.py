@@ -1,29 +1,40 @@
-"""A protocol: HTTP paths and gRPC services by which clients reach the application.
+"""Who serves what: protocols by which clients reach the application, extensions, and the `Service` that they share.
 
-Protocols are entry points, or import strings in the field `protocols` of the YAML; each process resolves them.
+Protocols are entry points, or import strings in the field `protocols` of the YAML; each process resolves them. Whoever
+reads a configuration imports this module, so it imports neither Ray nor the ingress.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+import sys
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from deployments.contract.errors import NotFound
+from deployments.contract.errors import ConfigurationError, NotFound, NotReady, Unloaded
 from deployments.doors import PROTOCOLS, absent, find_class, names
 from deployments.ingress.error_style import AS_OBJECT, ErrorStyle
+from deployments.ingress.settings import WITHOUT_PAGE, PageConfig
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import ServiceDescriptor
 
-    from deployments.ingress.grpc.calls import Calls
-    from deployments.ingress.http.routes import Routes
-    from deployments.ingress.service import Service
+    from deployments.ingress.access import Access
+    from deployments.ingress.ingress import Ingress
+    from deployments.ingress.routes import Calls, Routes
+    from deployments.ingress.single_member import MemberModelInfo
+    from deployments.observe.stats import Stats
+    from deployments.reconfigure import Section
 
 # The functions that `grpc_servicer_functions` may list: one for each protocol, by its name, and one for all.
 FUNCTION = "deployments.protocol.services.add_{}"
 EVERY = FUNCTION.format("all")
 # As files of 0.1.0 name it.
 GENERATED = "deployments.protocol.inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server"
+# By deployment, their number by state and by the address of their machine.
+Replicas = Mapping[str, Mapping[tuple[str, str], int]]
+V = TypeVar("V")
 
 
 class TensorStore:
@@ -92,6 +103,54 @@ class Protocol:
         return None
 
 
+class Report(NamedTuple):
+    """Figures for `/stats`.
+
+    Attributes:
+        model: the type of what `read` returns, for the OpenAPI document.
+        read: returns the figures since the start.
+    """
+
+    model: Any
+    read: Callable[[], Any]
+
+
+class Extension:
+    """Adds nothing: a feature overrides what it adds.
+
+    Attributes:
+        headers: the headers of a request that it reads, in small letters.
+        reports: figures by the name of their field in `/stats`.
+        announces: the extensions of the Open Inference Protocol that it serves.
+        not_serving: the full names of gRPC services that refuse every call, because it is off.
+        live: the sections of `user_config` that it reads while it serves.
+        handles: methods for callers with a handle, by name.
+    """
+
+    headers: Sequence[str] = ()
+    reports: Mapping[str, Report] = {}
+    announces: Sequence[str] = ()
+    not_serving: Collection[str] = ()
+    live: Mapping[str, Section] = {}
+    handles: Mapping[str, Callable[..., Awaitable[Any]]] = {}
+
+    @property
+    def unloaded(self) -> Collection[str]:
+        """The members that were unloaded, and so are not called."""
+        return ()
+
+    def routes(self, service: Service) -> Routes:
+        """Return HTTP routes by path."""
+        return {}
+
+    def calls(self, service: Service) -> Calls:
+        """Return the gRPC methods of a protocol's services, by `<service>/<method>`."""
+        return {}
+
+    async def check_health(self) -> None:
+        """Raise if it can't work any more; Serve calls this every few seconds."""
+
+
 def resolve(named: Iterable[str] = ()) -> tuple[type[Protocol], ...]:
     """List the installed protocols, and those that are named as `module:Class`.
 
@@ -122,3 +181,108 @@ def services(listed: Collection[str] | None, named: Iterable[str] = ()) -> tuple
         wanted |= {find_class(PROTOCOLS, name, Protocol) for name in named}
         chosen = tuple(each for each in chosen if each in wanted)
     return tuple(service for each in chosen for service in each.services)
+
+
+def merged(tables: Iterable[Mapping[str, V]]) -> dict[str, V]:
+    """Join the tables of protocols and features.
+
+    Raises:
+        ConfigurationError: two of them have the same path.
+    """
+    whole: dict[str, V] = {}
+    for table in tables:
+        if twice := sorted(whole.keys() & table.keys()):
+            raise ConfigurationError(f"two protocols or features bring {twice[0]}; remove one of them")
+        whole |= table
+    return whole
+
+
+async def no_replicas() -> Replicas:
+    """Report no replicas, where there is no Serve."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Service:
+    """What the protocols share.
+
+    Attributes:
+        ingress: where images go.
+        labels: the classes' names, in order of index.
+        is_ready: whether every member has answered since the start, or the quorum goes on without one that is remote.
+        access: checks API keys; None where none are needed.
+        missing: the members that have not answered, and the codes of their errors or why.
+        page: whether there is a page, and what it links to.
+        strategy: how the members' answers become one, in words.
+        stats: counts what the page shows; None where nothing is counted.
+        replica: the id of the ingress replica.
+        replicas: the number of replicas of each deployment by state and machine, as Serve reports it.
+        members: by name, for each member that is a model of its own, the ingress of its pixels and what it is.
+        protocols: how clients reach the application; default: every installed one.
+        application: the name of the Serve application.
+        extensions: what the application's features add.
+        is_local: whether the server listens on loopback alone.
+        max_image_bytes: the most of an image, which is read no further.
+        weights: of the members in the answer, by name, as they were when the application was built.
+        versions: by name, the version that each member serves, as far as this process knows.
+        grpc_services: the full names of the gRPC services that clients reach.
+    """
+
+    ingress: Ingress
+    labels: Sequence[str]
+    is_ready: Callable[[], bool]
+    access: Access | None = None
+    missing: Callable[[], Mapping[str, str]] = field(default=dict)
+    page: PageConfig = WITHOUT_PAGE
+    strategy: str = ""
+    stats: Stats | None = None
+    replica: str = ""
+    replicas: Callable[[], Awaitable[Replicas]] = no_replicas
+    members: Mapping[str, tuple[Ingress, MemberModelInfo]] = field(default_factory=dict)
+    protocols: Sequence[Protocol] = field(default_factory=lambda: tuple(each() for each in resolve()))
+    application: str = ""
+    extensions: Sequence[Extension] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    is_local: bool = False
+    weights: Mapping[str, float] = field(default_factory=dict)
+    grpc_services: Sequence[str] = field(default_factory=lambda: [each.full_name for each in services(None)])
+    max_image_bytes: int = sys.maxsize
+
+    @property
+    def unloaded(self) -> Collection[str]:
+        """The members that are not asked, because they were unloaded."""
+        return [name for extension in self.extensions for name in extension.unloaded]
+
+    @property
+    def parts(self) -> Sequence[Protocol | Extension]:
+        """What has routes and calls."""
+        return (*self.protocols, *self.extensions)
+
+    @property
+    def handles(self) -> Mapping[str, Callable[..., Awaitable[Any]]]:
+        """The methods of features for callers with a handle, by name."""
+        return {name: method for extension in self.extensions for name, method in extension.handles.items()}
+
+    @property
+    def not_serving(self) -> Collection[str]:
+        """The gRPC services that refuse every call, because a feature is off."""
+        return {name for extension in self.extensions for name in extension.not_serving}
+
+    @cached_property
+    def tensor_store(self) -> TensorStore:
+        """Where clients may keep tensors outside their requests."""
+        found = (each.tensor_store(self) for each in self.protocols)
+        return next((store for store in found if store is not None), TensorStore())
+
+    @property
+    def headers(self) -> Sequence[str]:
+        """The headers of a request that a feature reads, in small letters."""
+        return tuple(dict.fromkeys(name for extension in self.extensions for name in extension.headers))
+
+    def check_ready(self, name: str = "") -> None:
+        """Raise NotReady until every member has answered, and Unloaded for a member of that name which was unloaded."""
+        if name in self.unloaded:
+            raise Unloaded(f"member {name!r} is unloaded")
+        if not self.is_ready():
+            reasons = "; ".join(f"{name}: {why}" for name, why in self.missing().items())
+            raise NotReady(f"not every member has answered yet{f' ({reasons})' if reasons else ''}; try again later")

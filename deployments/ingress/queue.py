@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter, methodcaller
-from typing import Generic, TypeVar
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
@@ -23,7 +23,7 @@ from deployments.contract.answer import Answer
 from deployments.contract.errors import EnsembleError
 from deployments.contract.image_probe import ImageProbe
 from deployments.contract.item import Item
-from deployments.ingress.batching import Batching
+from deployments.contract.options import LOWER
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.tracing import ImageTrace, Trace
 
@@ -39,7 +39,96 @@ BATCHES_APART_NS = 200_000_000
 # While the usual class sends, an image of the lower class leaves alone: when no image of the usual class is there, or
 # when so many have come since the last one. A client that has sent is expected to send again for so many seconds.
 USUAL_PER_LOWER, SENDS_S = 16, 1.0
+# After waits in vain the next ones are left out, twice as many each time, up to so many.
+MOST_SKIPPED = 64
 AnswerOrError = Answer | EnsembleError
+
+
+class Batching:
+    """Decides when a batch leaves: when a concurrency slot is free, at once or after a short wait.
+
+    It decides by counts and a clock alone, so that it can be simulated as well as served.
+
+    Clients that have just been answered usually send again at once. If the first image to come left alone, the others
+    would wait for its batch. So after a batch of several images the next one waits until as many have come, for no
+    longer than a share of the time that the batch took. Where clients do not send again, these waits are left out.
+
+    Beside others in flight a batch leaves once it is as large as these on average, or has waited as long as the last
+    batch took. A smaller one would leave fewer images for the next batch, and its clients would go on sending at
+    another time than the rest.
+
+    Attributes:
+        in_flight: the number of batches that have left and not ended.
+        waits: the number of batches that waited for the clients of the batch before.
+        waited_s: the time of these waits together, seconds.
+    """
+
+    def __init__(self, settings: Callable[[], IngressSettings], clock: Callable[[], float]) -> None:
+        """Set where the limits in force are read, and a clock, seconds."""
+        self._settings, self._clock = settings, clock
+        self.in_flight = self._images = 0
+        self.waits, self.waited_s = 0, 0.0
+        # When the oldest image that waits arrived, and how long the last batch took.
+        self._since = self._took = 0.0
+        # Clients that were answered and have not sent again; of how many, since when and until when they are awaited.
+        self._missing = self._expected = 0
+        self._ended = self._until = 0.0
+        self._skip = self._skipped = 0
+
+    def arrived(self, waiting: int) -> None:
+        """Note that an image arrived; `waiting` images wait now."""
+        now = self._clock()
+        if waiting == 1:
+            self._since = now
+        if self._missing and now < self._until:
+            self._missing -= 1
+
+    def leaves_at(self, waiting: int) -> float | None:
+        """Return the time at which a batch leaves if nothing else happens, by the clock; None if no batch leaves."""
+        if not waiting:
+            return None
+        settings = self._settings()
+        if self.in_flight >= settings.max_concurrent_batches:
+            return None
+        now = self._clock()
+        if waiting >= settings.max_batch_size:
+            return now
+        due = self._since + settings.batch_wait_ms / 1000
+        if waiting * self.in_flight < self._images:
+            due = max(due, self._since + self._took)
+        return max(now, due, self._until if self._missing else now)
+
+    def left(self, images: int) -> float:
+        """Note that a batch leaves, and return the time, by the clock."""
+        now = self._clock()
+        self.in_flight += 1
+        self._images += images
+        if self._until > self._ended:
+            self._judge(now)
+        return now
+
+    def _judge(self, now: float) -> None:
+        """Leave out waits if this one was in vain: of the clients that it was for, half have not come."""
+        self.waits += 1
+        self.waited_s += min(now, self._until) - self._ended
+        in_vain = now >= self._until and 2 * self._missing > self._expected
+        self._skip = min(MOST_SKIPPED, max(1, 2 * self._skip)) if in_vain else 0
+        self._skipped = 0
+        self._missing, self._until = 0, self._ended
+
+    def ended(self, images: int, left: float) -> None:
+        """Note that a batch ended, and when the batch had left."""
+        self.in_flight -= 1
+        self._images -= images
+        now = self._clock()
+        self._took = now - left
+        if images == 1:
+            return
+        if self._skipped < self._skip:
+            self._skipped += 1
+            return
+        self._missing = self._expected = self._missing + images
+        self._ended, self._until = now, now + self._took * self._settings().refill_share
 
 
 class Batcher(Generic[T, R]):
@@ -69,11 +158,11 @@ class Batcher(Generic[T, R]):
         self.batching = Batching(settings, time.monotonic)
         self._pending: dict[asyncio.Future[R], T] = {}
         self._running: set[asyncio.Task[None]] = set()
-        self._outcomes: deque[tuple[asyncio.Future[R], Callable[[asyncio.Future[R]], None]]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-        self._leaves_at = 0.0
+        # Futures with their results or exceptions, and the methods that set them.
+        self._outcomes: deque[tuple[asyncio.Future[R], Any, Callable[[asyncio.Future[R], Any], None]]] = deque()
+        self._timer: asyncio.Handle | None = None
         # Called when no more batches leave for now.
-        self.then: Callable[[], None] = lambda: None
+        self.then: Callable[[], None] | None = None
 
     @property
     def waiting(self) -> int:
@@ -85,94 +174,90 @@ class Batcher(Generic[T, R]):
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
         self._pending[future] = item
-        future.add_done_callback(lambda done: self._pending.pop(done, None))
+        future.add_done_callback(self._remove)
         self.batching.arrived(len(self._pending))
         if len(self._pending) >= self._settings().max_batch_size:
             self.dispatch()
         else:
-            self._set_timer()
+            # What arrives in this turn of the event loop leaves together.
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_soon(self.dispatch)
         return future
 
-    def _set_timer(self) -> None:
-        """Set the timer for the next batch; even without a wait, it leaves after this turn of the event loop."""
-        leaves_at = self.batching.leaves_at(len(self._pending))
-        if self._timer is not None:
-            if leaves_at is not None and leaves_at >= self._leaves_at:
-                return
-            self._timer.cancel()
-            self._timer = None
-        if leaves_at is not None:
-            self._leaves_at = leaves_at
-            delay = leaves_at - time.monotonic()
-            self._timer = asyncio.get_running_loop().call_later(delay if delay > TICK_S else 0, self.dispatch)
+    def _remove(self, future: asyncio.Future[R]) -> None:
+        self._pending.pop(future, None)
 
     def dispatch(self) -> None:
-        """Let the batches leave that may leave now."""
+        """Form the batches that may leave now, and set the timer for the next one."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        loop = asyncio.get_running_loop()
         while (leaves_at := self.batching.leaves_at(len(self._pending))) is not None:
-            if leaves_at > time.monotonic() + TICK_S:
-                self._set_timer()
+            wait_s = leaves_at - time.monotonic()
+            if wait_s > TICK_S:
+                self._timer = loop.call_later(wait_s, self.dispatch)
                 return
             # In a context of its own: in a request's, Serve would cancel the whole batch when that one client leaves.
             batch = self._cut()
-            task = asyncio.get_running_loop().create_task(self._process(batch), context=Context())
+            task = loop.create_task(self._process(batch, self.batching.left(len(batch))), context=Context())
             self._running.add(task)
-            task.add_done_callback(partial(self._finished, len(batch), self.batching.left(len(batch))))
-        self.then()
-
-    def _finished(self, images: int, left: float, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        self.batching.ended(images, left)
-        self.dispatch()
+            task.add_done_callback(self._running.discard)
+        if self.then is not None:
+            self.then()
 
     def _cut(self) -> dict[asyncio.Future[R], T]:
         batch: dict[asyncio.Future[R], T] = {}
         total, settings, now = 0, self._settings(), time.time_ns()
-        waiting = sorted(self._pending.items(), key=lambda pending: self._turn(pending[1]))
-        has_due = self._turn(waiting[0][1]) <= now
-        for future, item in waiting:
+        turns = {future: self._turn(item) for future, item in self._pending.items()}
+        waiting = sorted(turns, key=turns.__getitem__)
+        has_due = turns[waiting[0]] <= now
+        for future in waiting:
+            item = self._pending[future]
             total += self._size(item)
-            if has_due and self._turn(item) > now:
+            if has_due and turns[future] > now:
                 break
             if len(batch) == settings.max_batch_size or (batch and total > settings.max_batch_bytes):
                 break
             batch[future] = item
         for future in batch:
             del self._pending[future]
+            future.remove_done_callback(self._remove)
         return batch
 
-    async def _process(self, batch: dict[asyncio.Future[R], T]) -> None:
-        futures = list(batch)
-        undelivered = set(futures)
-
-        def deliver(positions: Sequence[int], results: Sequence[R]) -> None:
-            for position, result in zip(positions, results, strict=True):
-                undelivered.discard(futures[position])
-                self._resolve_later(futures[position], methodcaller("set_result", result))
-
+    async def _process(self, batch: dict[asyncio.Future[R], T], left: float) -> None:
+        """Run a batch that left at a time by `Batching`'s clock; the next one may leave when it has ended."""
+        waiting = dict(enumerate(batch))
         try:
-            await self._run(list(batch.values()), deliver)
+            await self._run(list(batch.values()), partial(self._deliver, waiting))
         except Exception as err:
-            for future in undelivered:
-                self._resolve_later(future, methodcaller("set_exception", err))
-            undelivered.clear()
+            self._deliver(waiting, list(waiting), [err] * len(waiting), asyncio.Future.set_exception)
         finally:
             # Whatever happened, nobody waits for ever.
-            for future in undelivered:
+            for future in waiting.values():
                 future.cancel()
+            self.batching.ended(len(batch), left)
+            self.dispatch()
 
-    def _resolve_later(self, future: asyncio.Future[R], resolve: Callable[[asyncio.Future[R]], None]) -> None:
-        """Resolve one future in each turn of the loop: the next batch leaves before a whole batch is answered."""
-        if not self._outcomes:
-            asyncio.get_running_loop().call_soon(self._resolve_next)
-        self._outcomes.append((future, resolve))
+    def _deliver(
+        self,
+        waiting: dict[int, asyncio.Future[R]],
+        positions: Sequence[int],
+        results: Sequence[Any],
+        resolve: Callable[[asyncio.Future[R], Any], None] = asyncio.Future.set_result,
+    ) -> None:
+        """Resolve one future now, and one per turn of the loop: the next batch leaves before all are answered."""
+        is_idle = not self._outcomes
+        for position, result in zip(positions, results, strict=True):
+            self._outcomes.append((waiting.pop(position), result, resolve))
+        if is_idle and self._outcomes:
+            self._resolve_next()
 
     def _resolve_next(self) -> None:
-        future, resolve = self._outcomes.popleft()
+        future, result, resolve = self._outcomes.popleft()
         if not future.done():
-            resolve(future)
+            resolve(future, result)
         if self._outcomes:
             asyncio.get_running_loop().call_soon(self._resolve_next)
 
@@ -251,7 +336,7 @@ class Queue:
         """Add an image; the future is its outcome. Cancelling it takes an image that waits out of its batch."""
         if self._knows is not None and self._knows(queued.image, queued.item):
             return self._known.submit(queued)
-        if queued.item.options.is_lower:
+        if queued.item.options.priority >= LOWER:
             return self._lower.submit(queued)
         self._came, self._since_lower = time.monotonic(), self._since_lower + 1
         is_plain = queued.item.probe is not None and queued.item.probe.is_plain

@@ -9,7 +9,7 @@ import numpy as np
 
 from deployments.contract.answer import PROBABILITY_DIGITS, Answer, Classification, ClassProbability
 from deployments.contract.batch import Batch
-from deployments.contract.item import Item
+from deployments.contract.item import TRACE_ID, Item
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.preprocessing import Size
@@ -50,6 +50,6 @@ class SingleMemberGraph:
             probability=best.probability,
             top=(best,),
             model_versions=item.versions,
-            trace_id=item.trace_id,
+            trace_id=item.trace_parent[TRACE_ID],
         )
         return Answer(classification, row)

@@ -59,11 +59,6 @@ class Health:
             raise RuntimeError(f"an inference of member {self._name!r} has not ended for {HUNG_AFTER_S:.0f} s")
 
 
-def durations(start_ns: int, began_ns: int, end_ns: int) -> dict[str, float]:
-    """Return the durations for a node's note: the wait for the first inference, and the time since; milliseconds."""
-    return {"ensemble.queue_wait_ms": (began_ns - start_ns) / 1e6, "ensemble.inference_ms": (end_ns - began_ns) / 1e6}
-
-
 class LoadedModel(Node[Pixels, Probabilities], Protocol):
     """One version of a model in memory: pixels, uint8 [N,H,W,3] BGR, to probabilities, float32 [N,C]."""
 

@@ -18,7 +18,7 @@ from deployments.contract.item import STREAMS, THREADS, AttributeValue
 from deployments.contract.member import NO_SCORES, crashed, predicted
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.cpus import available_cpus
-from deployments.members.local import Health, durations
+from deployments.members.local import Health
 from deployments.members.openvino_autotune import best_streams
 from deployments.members.openvino_config import OpenVinoConfig
 from deployments.repository.errors import ModelError, reason
@@ -132,7 +132,9 @@ class Predictor:
             STREAMS: len(self._requests),
         }
         try:
-            parts = await asyncio.gather(*(self._infer(work, part) for part in self._split(work.payload)))
+            calls = [self._infer(work, part) for part in self._split(work.payload)]
+            # One alone needs no task of its own.
+            parts = await asyncio.gather(*calls) if len(calls) > 1 else [await call for call in calls]
         except (RuntimeError, MemoryError):
             self.health.failures += 1
             return crashed(work, self.name, attributes=attributes)
@@ -140,10 +142,9 @@ class Predictor:
             self.health.failures = 0
         end_ns = time.time_ns()
         began_ns = min((began_ns for _, began_ns in parts), default=end_ns)
-        attributes |= durations(work.start_ns, began_ns, end_ns)
         scores = np.concatenate([part for part, _ in parts]) if parts else NO_SCORES
         versions = [self.version] * len(scores)
-        return predicted(work, self.name, scores, versions, attributes=attributes, end_ns=end_ns)
+        return predicted(work, self.name, scores, versions, began_ns=began_ns, attributes=attributes, end_ns=end_ns)
 
     def _part_sizes(self, max_batch_size: int) -> list[int]:
         return sorted({len(part) for count in range(1, max_batch_size + 1) for part in self._split(range(count))})

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 import weakref
+from dataclasses import dataclass
 
 from pydantic import Field
 
@@ -58,32 +59,13 @@ def check_replacement(config: LocalMember, model: Model, interface: MemberInterf
     config.load(model, interface, 1).close()
 
 
+@dataclass
 class Version:
-    """A loaded version, and the number of its batches in flight; once it is retired, the last of them closes it."""
+    """A version in memory, the version on disk that it was loaded from, and the number of its batches in flight."""
 
-    def __init__(self, loaded: LoadedModel, model: Model) -> None:
-        """Set the version in memory, and the version on disk that it was loaded from."""
-        self.loaded, self.model = loaded, model
-        self._in_flight = 0
-        self._retired = False
-
-    async def __call__(self, batch: Batch[Pixels]) -> Batch[Probabilities]:
-        """Predict by this version."""
-        self._in_flight += 1
-        try:
-            return await self.loaded(batch)
-        finally:
-            self._in_flight -= 1
-            self._close_if_unused()
-
-    def retire(self) -> None:
-        """Accept no more batches; called on the event loop."""
-        self._retired = True
-        self._close_if_unused()
-
-    def _close_if_unused(self) -> None:
-        if self._retired and self._in_flight == 0:
-            self.loaded.close()
+    loaded: LoadedModel
+    model: Model
+    in_flight: int = 0
 
 
 class VersionedModel:
@@ -170,9 +152,17 @@ class VersionedModel:
     async def __call__(self, batch: Batch[Pixels]) -> Batch[Probabilities]:
         """Predict: pixels, uint8 [N,H,W,3] BGR, to probabilities, float32 [N,C], all of one version."""
         if self._next is not None:
-            retired, self._serving, self._next = self._serving, self._next, None
-            retired.retire()
-        return await self._serving(batch)
+            replaced, self._serving, self._next = self._serving, self._next, None
+            if not replaced.in_flight:
+                replaced.loaded.close()
+        version = self._serving
+        version.in_flight += 1
+        try:
+            return await version.loaded(batch)
+        finally:
+            version.in_flight -= 1
+            if version is not self._serving and not version.in_flight:
+                version.loaded.close()
 
     def check_health(self) -> None:
         """Raise RuntimeError if the version can't work any more."""

@@ -44,18 +44,19 @@ class Tags:
         self.keys: Any = tuple(names)
         self._known: list[dict[str | bool, str]] = [{} for _ in names]
 
-    def bounded(self, values: Sequence[str | bool]) -> tuple[str | bool, ...]:
-        """Replace a value of a tag that has come after too many others by `other`."""
-        for known, value in zip(self._known, values, strict=True):
+    def written(self, values: Sequence[str | bool]) -> dict[str, str]:
+        """Write values by the tags' names, in order: a bool as `true` or `false`, one too many as `other`."""
+        tags = {}
+        for name, known, value in zip(self.keys, self._known, values, strict=True):
             if value not in known and len(known) < MOST_VALUES:
                 text = str(value).lower() if isinstance(value, bool) else value
                 known[value] = quote(text, PLAIN, errors="replace")
-        return tuple(value if value in known else OTHER for known, value in zip(self._known, values, strict=True))
+            tags[name] = known.get(value, OTHER)
+        return tags
 
-    def written(self, values: Sequence[str | bool]) -> dict[str, str]:
-        """Write values by the tags' names, in order; a bool becomes `true` or `false`."""
-        bounded = zip(self.keys, self._known, self.bounded(values), strict=True)
-        return {name: known.get(value, OTHER) for name, known, value in bounded}
+    def bounded(self, values: Sequence[str | bool]) -> tuple[str | bool, ...]:
+        """Replace those of written values by `other` that are too many."""
+        return tuple(value if value in known else OTHER for known, value in zip(self._known, values, strict=True))
 
 
 class TaggedCounter:
@@ -73,8 +74,8 @@ class TaggedCounter:
     def add(self, *values: str | bool, count: int = 1) -> None:
         """Count `count` more with these values of the tags, in order; a bool is `true` or `false` for Prometheus."""
         if count:
-            self.counts[self._tags.bounded(values)] += count
             self._counter.inc(count, tags=self._tags.written(values))
+            self.counts[self._tags.bounded(values)] += count
 
 
 class TaggedGauge:

@@ -15,7 +15,7 @@ from deployments.contract.errors import EnsembleError
 from deployments.contract.item import MAX_TRACED_LENGTH, AttributeValue
 from deployments.observe.metrics import Metrics
 from deployments.observe.stats import Stats
-from deployments.observe.tracing import ImageTrace, Trace, Tracing
+from deployments.observe.tracing import ImageTrace, Trace, Tracing, continue_trace
 
 
 @dataclass(slots=True)
@@ -47,8 +47,8 @@ class Call:
 class Observer:
     """Observes calls and batches."""
 
-    def __init__(self, tracing: Tracing, stats: Stats | None = None) -> None:
-        """Set the tracing, and the statistics of the page, if there is a page."""
+    def __init__(self, tracing: Tracing | None = None, stats: Stats | None = None) -> None:
+        """Set the tracing, if spans are exported, and the statistics of the page, if there is a page."""
         self._tracing = tracing
         self._stats = stats
         self._metrics = Metrics()
@@ -62,9 +62,12 @@ class Observer:
         Its headers, or gRPC's metadata, continue the caller's trace by `traceparent` and `tracestate`.
         """
         started = time.perf_counter()
-        trace = self._tracing.begin(
-            headers.get("traceparent"), headers.get("tracestate"), {"ensemble.protocol": protocol, **attributes}
-        )
+        parent = headers.get("traceparent")
+        if self._tracing is None:
+            trace = Trace(continue_trace(parent))
+        else:
+            known = {"ensemble.protocol": protocol, **attributes}
+            trace = self._tracing.begin(parent, headers.get("tracestate"), known)
         call = Call(trace, started=started)
         try:
             yield call
@@ -79,11 +82,16 @@ class Observer:
             call.outcome, call.fault = EnsembleError.code, type(err).__name__
             raise
         finally:
-            trace.end(call.attributes, call.fault)
+            if trace.span is not None:
+                trace.end(call.attributes, call.fault)
+            # Counted once the answer is on its way.
             seconds = time.perf_counter() - started
-            self._metrics.request(protocol, call.outcome, seconds)
-            if self._stats is not None:
-                self._stats.request(call.outcome, seconds)
+            asyncio.get_running_loop().call_soon(self._count, protocol, call.outcome, seconds)
+
+    def _count(self, protocol: str, outcome: str, seconds: float) -> None:
+        self._metrics.request(protocol, outcome, seconds)
+        if self._stats is not None:
+            self._stats.request(outcome, seconds)
 
     def batch(
         self,
@@ -98,7 +106,8 @@ class Observer:
 
         `of_ensemble` is false where one member answered that was called as a model of its own.
         """
-        self._tracing.record(image_traces, start_ns, end_ns, batch.items)
+        if self._tracing is not None:
+            self._tracing.record(image_traces, start_ns, end_ns, batch.items)
         queue_wait_s = (start_ns - min(image_trace.queued_ns for image_trace in image_traces)) / 1e9
         self._metrics.batch(batch, queue_wait_s, of_ensemble)
         if self._stats is not None and of_ensemble:
@@ -106,4 +115,5 @@ class Observer:
 
     def close(self) -> None:
         """Export the spans that wait."""
-        self._tracing.shutdown()
+        if self._tracing is not None:
+            self._tracing.shutdown()

@@ -23,8 +23,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from deployments.contract.item import PROCESS, AttributeValue, Item, Note
-from deployments.contract.timing import Timeline
+from deployments.contract.item import PROCESS, AttributeValue, Item, Note, Timeline
 
 # Source: https://www.w3.org/TR/trace-context/#traceparent-header
 TRACE_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -62,11 +61,6 @@ class Trace:
     span: Span | None = None
     timeline: Timeline | None = None
 
-    @property
-    def id(self) -> str:
-        """The W3C trace id, 32 hexadecimal digits."""
-        return self.parent[3:35]
-
     def end(self, attributes: Mapping[str, AttributeValue], fault: str | None) -> None:
         """End the root span; `fault` is the message of a failure of the server, if there was one."""
         if self.span is not None:
@@ -96,23 +90,20 @@ class ImageTrace:
 class Tracing:
     """Makes the spans of requests and batches for a span processor of the SDK."""
 
-    def __init__(self, processor: SpanProcessor | None, services: Mapping[str, str]) -> None:
-        """Set the processor of spans, None for no tracing; and the service names by the nodes' operations."""
+    def __init__(self, processor: SpanProcessor, services: Mapping[str, str]) -> None:
+        """Set the processor of spans, and the service names by the nodes' operations."""
         self._services = services
         self._resources: dict[tuple[str, tuple[str, int]], Resource] = {}
         self._processor = processor
-        if processor is not None:
-            # The sampler is that of `OTEL_TRACES_SAMPLER`: it follows the caller's decision, and without one samples.
-            provider = TracerProvider(resource=self._resource(ROOT, PROCESS), shutdown_on_exit=False)
-            provider.add_span_processor(processor)
-            self._tracer = provider.get_tracer(SCOPE.name)
+        # The sampler is that of `OTEL_TRACES_SAMPLER`: it follows the caller's decision, and without one samples.
+        provider = TracerProvider(resource=self._resource(ROOT, PROCESS), shutdown_on_exit=False)
+        provider.add_span_processor(processor)
+        self._tracer = provider.get_tracer(SCOPE.name)
 
     def begin(
         self, trace_parent: str | None, trace_state: str | None, attributes: Mapping[str, AttributeValue]
     ) -> Trace:
         """Begin a request's trace, or continue the caller's by its W3C `traceparent` and `tracestate`, if any."""
-        if self._processor is None:
-            return Trace(continue_trace(trace_parent))
         carrier = {"traceparent": trace_parent or "", "tracestate": trace_state or ""}
         caller = PROPAGATOR.extract(carrier, Context())
         span = self._tracer.start_span(ROOT, caller, kind=SpanKind.SERVER, attributes=attributes)
@@ -189,7 +180,6 @@ class Tracing:
             end_time=end_ns,
             instrumentation_scope=SCOPE,
         )
-        assert self._processor is not None
         self._processor.on_end(made)
         return context
 
@@ -209,7 +199,6 @@ class Tracing:
 
     def shutdown(self) -> None:
         """Export the spans that wait, and stop; without a collector, give up after a while."""
-        if self._processor is not None:
-            last = threading.Thread(target=self._processor.shutdown, name="last spans", daemon=True)
-            last.start()
-            last.join(SHUTDOWN_S)
+        last = threading.Thread(target=self._processor.shutdown, name="last spans", daemon=True)
+        last.start()
+        last.join(SHUTDOWN_S)

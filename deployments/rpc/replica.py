@@ -103,7 +103,11 @@ class Replica:
         try:
             connection = await self._connect()
             self._begin_watch()
-            kind, answer, body = await self._call_on(connection, header, buffers)
+            self._busy.add(connection)
+            try:
+                kind, answer, body = await connection.call(CALL, header, buffers)
+            finally:
+                self._busy.discard(connection)
         finally:
             self.in_flight -= 1
         self._keep(connection)
@@ -141,13 +145,6 @@ class Replica:
             connection.abort()
         else:
             self._idle.append(connection)
-
-    async def _call_on(self, connection: Connection, header: bytes, buffers: list[Buffer]) -> Reply:
-        self._busy.add(connection)
-        try:
-            return await connection.call(CALL, header, buffers)
-        finally:
-            self._busy.discard(connection)
 
     def _begin_watch(self) -> None:
         if self._watch is None or self._watch.done():

@@ -27,8 +27,7 @@ from deployments.ingress.listeners.front import Front, folder, services
 from deployments.ingress.listeners.grpc import GrpcListener
 from deployments.ingress.listeners.http import HttpListener
 from deployments.ingress.options import from_keywords
-from deployments.ingress.protocol import resolve
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Service, resolve
 from deployments.observe import exporters
 from deployments.observe.metrics import TaggedCounter, report_state
 from deployments.observe.observer import Observer
@@ -75,7 +74,8 @@ class IngressReplica:
         built = spec.build({**inline, **edges}, application, replica.unique_id, versions)
         self._features = built.features
         stats = Stats() if spec.page.enabled else None
-        self._observer = Observer(Tracing(exporters.from_environment(), spec.services), stats)
+        exporter = exporters.from_environment()
+        self._observer = Observer(None if exporter is None else Tracing(exporter, spec.services), stats)
         self._ingress = Ingress.of_images(built.graph, spec.settings, len(labels), self._observer, built.knows)
         members = {name: (self._ingress.of_pixels(graph), spec.members[name]) for name, graph in built.members.items()}
         self._nodes = {INGRESS: self._ingress, **inline}

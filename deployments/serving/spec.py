@@ -10,7 +10,7 @@ from deployments.contract.item import Item
 from deployments.contract.nodes import Graph, Node
 from deployments.cpus import Pinning
 from deployments.ingress.access import AccessConfig
-from deployments.ingress.extension import Extension
+from deployments.ingress.protocol import Extension
 from deployments.ingress.settings import IngressSettings, PageConfig
 from deployments.ingress.single_member import MemberModelInfo
 

@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 from deployments.contract.errors import ImageTooLarge, InvalidImage
 from deployments.contract.image_probe import PLAIN_PIXELS, START_OF_SCAN, Jpeg, read_jpeg, read_netpbm
 from deployments.contract.payload import Decoded, Pixels
-from deployments.contract.preprocessing import Preprocessing, Size
+from deployments.contract.preprocessing import Preprocessing
 
 # Pillow's own limit would apply before ours.
 Image.MAX_IMAGE_PIXELS = None
@@ -103,21 +103,17 @@ class Header:
         """Return the factor by which decoding reduces the image: 1, 2, 4 or 8."""
         if not self.is_jpeg:
             return 1
-        spare = min((_spare(self, preprocessing) for preprocessing in wanted), default=math.inf)
+        # How many times larger the image is than any of these pixels need.
+        spare = math.inf
+        for each in wanted:
+            side = max(self.width, self.height) if each.resize == "letterbox" else min(self.width, self.height)
+            kept = each.crop_ratio if each.resize == "crop" else 1
+            spare = min(spare, side * kept / max(each.size))
         return next((factor for factor in REDUCED_JPEG if spare >= factor), 1)
 
     def memory(self, wanted: Sequence[Preprocessing]) -> int:
         """Estimate the most memory that decoding for these pixels takes, bytes."""
         return self.width * self.height * self.bytes_per_pixel // self.scale(wanted) ** 2 + self.kept
-
-
-def check_size(encoded: bytes, limits: SizeLimits) -> None:
-    """Raise InvalidImage for an empty image, ImageTooLarge for one of more bytes than the limit."""
-    if not encoded:
-        raise InvalidImage("the image has no bytes; send the file as the body")
-    if len(encoded) > limits.max_image_bytes:
-        most = f"at most {limits.max_image_bytes} are accepted (transformer.max_image_bytes)"
-        raise ImageTooLarge(f"the image has {len(encoded)} bytes; {most}")
 
 
 def read_header(encoded: bytes, limits: SizeLimits, jpeg: Jpeg | None = None) -> Header:
@@ -127,8 +123,19 @@ def read_header(encoded: bytes, limits: SizeLimits, jpeg: Jpeg | None = None) ->
         InvalidImage: it is no image.
         ImageTooLarge: it exceeds the limit on bytes, on declared pixels, or on a JPEG's scans.
     """
-    check_size(encoded, limits)
-    header = _header(encoded, jpeg)
+    if not encoded:
+        raise InvalidImage("the image has no bytes; send the file as the body")
+    if len(encoded) > limits.max_image_bytes:
+        most = f"at most {limits.max_image_bytes} are accepted (transformer.max_image_bytes)"
+        raise ImageTooLarge(f"the image has {len(encoded)} bytes; {most}")
+    if encoded.startswith(b"\xff\xd8"):
+        if (jpeg := jpeg or read_jpeg(encoded)) is None:
+            raise InvalidImage(
+                "the image is truncated or damaged before its pixels; send the whole file, or save it anew"
+            )
+        header = Header(jpeg.width, jpeg.height, True, BYTES_PER_PIXEL["JPEG"], jpeg.kept)
+    else:
+        header = _header_by_pillow(encoded)
     if header.width * header.height > limits.max_image_pixels:
         raise ImageTooLarge(
             f"the image declares {header.width} x {header.height} pixels; "
@@ -145,14 +152,8 @@ def read_header(encoded: bytes, limits: SizeLimits, jpeg: Jpeg | None = None) ->
     return header
 
 
-def _header(encoded: bytes, jpeg: Jpeg | None) -> Header:
-    """Read a header. A JPEG's is not read by Pillow, whose memory for empty segments is a thousand times their size."""
-    if encoded.startswith(b"\xff\xd8"):
-        if (jpeg := jpeg or read_jpeg(encoded)) is None:
-            raise InvalidImage(
-                "the image is truncated or damaged before its pixels; send the whole file, or save it anew"
-            )
-        return Header(jpeg.width, jpeg.height, True, BYTES_PER_PIXEL["JPEG"], jpeg.kept)
+def _header_by_pillow(encoded: bytes) -> Header:
+    """Read the header of another image than a JPEG, whose empty segments take Pillow a thousand times their bytes."""
     try:
         with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
             weight = BYTES_PER_PIXEL.get(image.format or "", USUAL_BYTES_PER_PIXEL)
@@ -265,46 +266,29 @@ def _by_pillow(encoded: bytes) -> Pixels | None:
 
 def resize(image: Pixels, wanted: Preprocessing) -> Pixels:
     """Resize an image, uint8 [h,w,3], for a preprocessing; a crop comes first, because that is the cheaper order."""
-    if wanted.resize == "stretch":
-        return _scaled(image, wanted.size, wanted)
-    if wanted.resize == "letterbox":
-        return _letterboxed(image, wanted)
     height, width = image.shape[:2]
-    scale = max(wanted.size[0] / height, wanted.size[1] / width) / wanted.crop_ratio
-    rows, columns = (max(1, round(edge / scale)) for edge in wanted.size)
-    top, left = (height - rows) // 2, (width - columns) // 2
-    return _scaled(image[top : top + rows, left : left + columns], wanted.size, wanted)
-
-
-def _letterboxed(image: Pixels, wanted: Preprocessing) -> Pixels:
-    height, width = image.shape[:2]
-    scale = min(wanted.size[0] / height, wanted.size[1] / width)
-    rows = min(wanted.size[0], max(1, round(height * scale)))
-    columns = min(wanted.size[1], max(1, round(width * scale)))
-    top, left = (wanted.size[0] - rows) // 2, (wanted.size[1] - columns) // 2
-    result = np.empty((*wanted.size, 3), np.uint8)
-    result[:] = wanted.border
-    result[top : top + rows, left : left + columns] = _scaled(image, (rows, columns), wanted)
-    return result
-
-
-def _scaled(image: Pixels, size: Size, wanted: Preprocessing) -> Pixels:
+    size = wanted.size
+    if wanted.resize == "crop":
+        scale = max(size[0] / height, size[1] / width) / wanted.crop_ratio
+        rows, columns = (max(1, round(edge / scale)) for edge in size)
+        top, left = (height - rows) // 2, (width - columns) // 2
+        image = image[top : top + rows, left : left + columns]
+    elif wanted.resize == "letterbox":
+        scale = min(size[0] / height, size[1] / width)
+        size = min(size[0], max(1, round(height * scale))), min(size[1], max(1, round(width * scale)))
+    steps = [(size, INTERPOLATIONS[wanted.interpolation])]
     if wanted.interpolation == "area":
         # OpenCV averages only where neither side grows.
         smaller = min(image.shape[0], size[0]), min(image.shape[1], size[1])
-        image = _resized(image, smaller, cv2.INTER_AREA)
-    return np.ascontiguousarray(_resized(image, size, INTERPOLATIONS[wanted.interpolation]))
-
-
-def _resized(image: Pixels, size: Size, interpolation: int) -> Pixels:
-    if image.shape[:2] == size:
-        return image
-    return cv2.resize(image, (size[1], size[0]), interpolation=interpolation).astype(np.uint8, copy=False)
-
-
-def _spare(header: Header, wanted: Preprocessing) -> float:
-    """Return how many times larger the image is than these pixels need."""
-    if wanted.resize == "crop":
-        return min(header.width, header.height) * wanted.crop_ratio / max(wanted.size)
-    ratios = header.width / max(wanted.size), header.height / max(wanted.size)
-    return max(ratios) if wanted.resize == "letterbox" else min(ratios)
+        steps.insert(0, (smaller, cv2.INTER_AREA))
+    for (rows, columns), interpolation in steps:
+        if image.shape[:2] != (rows, columns):
+            resized = cv2.resize(image, (columns, rows), interpolation=interpolation)
+            image = resized.astype(np.uint8, copy=False)
+    if size == wanted.size:
+        return np.ascontiguousarray(image)
+    boxed = np.empty((*wanted.size, 3), np.uint8)
+    boxed[:] = wanted.border
+    top, left = (wanted.size[0] - size[0]) // 2, (wanted.size[1] - size[1]) // 2
+    boxed[top : top + size[0], left : left + size[1]] = image
+    return boxed

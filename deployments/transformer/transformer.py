@@ -71,58 +71,67 @@ class JpegTransformer:
         batch at a member's server.
         """
         work = Work(OPERATION, batch)
-        outcomes, cpu_ns = await self._outcomes(work)
+        items = [item for item in work.batch.items if item.error is None]
+        probes = [item.probe or probe(image) for item, image in zip(items, work.payload, strict=True)]
+        rows = (row for row, found in enumerate(probes) if self._isolates_all or not found.is_plain)
+        isolated = {row: items[row].deadline for row in rows}
+        probed, cpu_ns = list(zip(work.payload, probes, strict=True)), list[int]()
+        if isolated:
+            outcomes = await self._decode_apart(work, probed, isolated, cpu_ns)
+        else:
+            outcomes = await self._decode_in_threads(work, probed)
         errors = {row: outcome for row, outcome in enumerate(outcomes) if isinstance(outcome, EnsembleError)}
         decoded = [outcome for outcome in outcomes if isinstance(outcome, Decoded)]
         sets: dict[str, Images] = {}
         for position, (key, wanted) in enumerate(self._wanted.items()):
-            rows = [each.pixels[position] for each in decoded]
-            sets[key] = np.stack(rows) if rows else np.empty((0, *wanted.size, 3), np.uint8)
+            pixels = [each.pixels[position] for each in decoded]
+            sets[key] = np.stack(pixels) if pixels else np.empty((0, *wanted.size, 3), np.uint8)
         sets |= {key: [image for row, image in enumerate(work.payload) if row not in errors] for key in self._as_sent}
         noted = [{"image_size": each.size, "warning": each.warning} for each in decoded]
-        return work.done(sets, noted.__getitem__, errors=errors, cpu_ns=cpu_ns)
+        return work.done(sets, noted.__getitem__, errors=errors, cpu_ns=sum(cpu_ns))
 
-    async def _outcomes(self, work: Work[Sequence[bytes]]) -> tuple[list[DecodingOutcome], int]:
-        """Decode the rows: the pixels or the error of each, and the CPU time that processes used, nanoseconds."""
-        images, items, live = work.payload, work.batch.items, work.batch.live
-        probes = [items[at].probe or probe(image) for at, image in zip(live, images, strict=True)]
-        probed = list(zip(images, probes, strict=True))
-        isolated = [row for row, each in enumerate(probes) if self._isolates_all or not each.is_plain]
-        if not isolated:
-            return await self._decode_in_threads(work, probed), 0
+    async def _decode_apart(
+        self,
+        work: Work[Sequence[bytes]],
+        images: Sequence[Probed],
+        isolated: Mapping[int, float | None],
+        cpu_ns: list[int],
+    ) -> list[DecodingOutcome]:
+        """Decode some images in processes, by row with their deadlines, and the others in threads.
+
+        `cpu_ns` gets the CPU time that a process used for each image, nanoseconds.
+        """
         plain = sorted({*range(len(images))} - {*isolated})
-        wanted = tuple(self._wanted.values())
-        with_deadlines = [(images[row], items[live[row]].deadline) for row in isolated]
-        cpu_ns: list[int] = []
+        sent = [(images[row][0], deadline) for row, deadline in isolated.items()]
         with work.elsewhere():
             in_threads, in_processes = await asyncio.gather(
-                self._decode_in_threads(work, [probed[row] for row in plain]),
-                self._isolated.decode(with_deadlines, wanted, self.settings, cpu_ns),
+                self._decode_in_threads(work, [images[row] for row in plain]),
+                self._isolated.decode(sent, tuple(self._wanted.values()), self.settings, cpu_ns),
             )
         outcomes = dict(zip([*plain, *isolated], [*in_threads, *in_processes], strict=True))
-        return [outcomes[row] for row in range(len(images))], sum(cpu_ns)
+        return [outcomes[row] for row in range(len(images))]
 
     async def _decode_in_threads(self, work: Work[Sequence[bytes]], images: Sequence[Probed]) -> list[DecodingOutcome]:
         """Decode images in the thread pool, in as many chunks as there are threads."""
         loop = asyncio.get_running_loop()
         size = -(-len(images) // self._threads) or 1
         chunks = [images[first : first + size] for first in range(0, len(images), size)]
-        with work.elsewhere(len(chunks)):
-            results = await asyncio.gather(
-                *(loop.run_in_executor(self._pool, self._decode_all, each) for each in chunks)
-            )
+        calls = [loop.run_in_executor(self._pool, self._decode, each) for each in chunks]
+        with work.elsewhere(len(calls)):
+            results = await asyncio.gather(*calls) if len(calls) > 1 else [await call for call in calls]
         return list(chain.from_iterable(results))
 
-    def _decode_all(self, images: Sequence[Probed]) -> list[DecodingOutcome]:
-        return [self._decode(image, found) for image, found in images]
-
-    def _decode(self, encoded: bytes, found: ImageProbe) -> DecodingOutcome:
-        try:
-            header = self._decoding.read_header(encoded, self.settings, found.jpeg)
-            return self._decoding.decode(encoded, header, tuple(self._wanted.values()))
-        except EnsembleError as err:
-            return err.with_traceback(None)
-        except Exception:
-            # The batch's other images have answers.
-            logger.exception("failed to decode an image of %d bytes", len(encoded))
-            return InvalidImage("the image can't be decoded; send it in another format")
+    def _decode(self, images: Sequence[Probed]) -> list[DecodingOutcome]:
+        """Decode images, one after the other; called in a thread of the pool."""
+        outcomes: list[DecodingOutcome] = []
+        for encoded, found in images:
+            try:
+                header = self._decoding.read_header(encoded, self.settings, found.jpeg)
+                outcomes.append(self._decoding.decode(encoded, header, tuple(self._wanted.values())))
+            except EnsembleError as err:
+                outcomes.append(err.with_traceback(None))
+            except Exception:
+                # The batch's other images have answers.
+                logger.exception("failed to decode an image of %d bytes", len(encoded))
+                outcomes.append(InvalidImage("the image can't be decoded; send it in another format"))
+        return outcomes

@@ -17,7 +17,7 @@ from deployments.contract.item import Item
 from deployments.contract.nodes import Node
 from deployments.contract.settings import Schema, describe
 from deployments.doors import FEATURES, find_class, names
-from deployments.ingress.extension import Extension
+from deployments.ingress.protocol import Extension
 from deployments.serving.spec import Nodes
 from graph.pipeline.member_client import Member
 from graph.pipeline.pipeline import Interceptor

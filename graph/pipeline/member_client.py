@@ -84,26 +84,23 @@ class Members:
     def __init__(self, members: Mapping[str, Member], settings: QuorumSettings) -> None:
         patience_ms = settings.patience_ms
         fair_s = LEAST_FAIR_S if patience_ms is None else patience_ms / 1000
-        self.clients = [MemberClient(name, member, fair_s) for name, member in members.items()]
         self.quorum = settings.quorum or len(members)
         self.can_miss = self.quorum < len(members)
+        is_spared = self.has_quorum if self.can_miss else None
+        self.clients = [MemberClient(name, member, fair_s, is_spared) for name, member in members.items()]
         self._patience_ms = patience_ms
 
     def has_quorum(self) -> bool:
         """Check whether the members that are neither late nor failing are enough."""
         return sum(not (each.breaker.is_open or each.is_failing) for each in self.clients) >= self.quorum
 
-    def ask(self, client: MemberClient, batch: Batch[PixelSets]) -> Call:
-        """Send a member the batch, which goes on without the member if it has no replica and the others are enough."""
-        return client.ask(batch, self.has_quorum if self.can_miss else None)
-
     def patience_s(self, batch: Batch[PixelSets], turns: int = 1) -> float | None:
         """Return the patience with one of `turns` members asked in turn, seconds; None for as long as the batch has."""
         return patience_s(batch, self._patience_ms, turns) if self.can_miss else None
 
     def deadlines(self, batch: Batch[PixelSets]) -> list[tuple[float | None, list[int]]]:
-        """Return how long the members may take, seconds, and for which images, by position."""
-        return member_deadlines(batch, self._patience_ms) if self.can_miss else [(None, list(range(len(batch.items))))]
+        """Return how long members that can be missed may take, seconds, and for which images, by position."""
+        return member_deadlines(batch, self._patience_ms)
 
 
 class CircuitBreaker:
@@ -139,10 +136,13 @@ class MemberClient:
         is_failing: whether it failed on every image of the last batch that it answered.
     """
 
-    def __init__(self, name: str, member: Member, fair_s: float) -> None:
-        """Set the member, and how many seconds it must have had before it counts as late."""
+    def __init__(self, name: str, member: Member, fair_s: float, is_spared: Callable[[], bool] | None = None) -> None:
+        """Set the member, and how many seconds it must have had before it counts as late.
+
+        `is_spared` tells whether a batch goes on without the member if the member has no replica; None for never.
+        """
         self.name, self.breaker, self.is_failing = name, CircuitBreaker(name), False
-        self._member, self._fair_s = member, fair_s
+        self._member, self._fair_s, self._is_spared = member, fair_s, is_spared
         # Calls that nobody waits for; how they end shows whether the member is back.
         self._late: set[Call] = set()
         self._tried = 0.0
@@ -150,15 +150,13 @@ class MemberClient:
         self.unanswered = DeadlineExceeded(f"member {name!r} did not answer in its time")
         self._slow = self.breaker.reason
 
-    def ask(self, batch: Batch[PixelSets], is_spared: Callable[[], bool] | None = None) -> Call:
-        """Send the batch to the member.
-
-        If `is_spared` is given, the call raises NoReplica instead of waiting for a replica, if that says that the batch
-        goes on without a member that counts as late.
-        """
+    def ask(self, batch: Batch[PixelSets], waits: bool = False) -> Call:
+        """Send the batch to the member; raise NoReplica if it has none and is spared, unless the batch `waits`."""
         self._tried = time.monotonic()
-        mine = Batch(batch.payload[self._member.pixels], batch.items)
-        return asyncio.ensure_future(self._member.node(mine) if is_spared is None else self._call_now(mine, is_spared))
+        mine, is_spared = Batch(batch.payload[self._member.pixels], batch.items), self._is_spared
+        if waits or is_spared is None:
+            return asyncio.ensure_future(self._member.node(mine))
+        return asyncio.ensure_future(self._call_now(mine, is_spared))
 
     async def _call_now(self, batch: Batch[Images], is_spared: Callable[[], bool]) -> Batch[Probabilities]:
         hurried = tuple(replace(item, waits_for_replica=False) for item in batch.items)
@@ -176,7 +174,7 @@ class MemberClient:
     def try_again(self, batch: Batch[PixelSets], every_s: float | None) -> None:
         """Send a late member the batch if it is time to, without waiting: another of its replicas may be healthy."""
         if len(self._late) < MAX_LATE and time.monotonic() >= self._tried + (every_s or 0.0):
-            self._follow(self.ask(batch))
+            self._follow(self.ask(batch, waits=True))
 
     def outcome(self, call: Call | None, waited_s: float | None) -> MemberOutcome:
         """Return the answer to a call that was waited for `waited_s` seconds, or its error; None for no call."""
@@ -185,15 +183,21 @@ class MemberClient:
         if not call.done():
             self._give_up(call, self._fair_s - (waited_s or 0.0))
             return self.unanswered
-        self.is_failing = not _succeeded(call)
-        if self.breaker.is_open and not self.is_failing:
-            self.breaker.close()
-        return self._result(call)
+        outcome = self._result(call)
+        self.is_failing = isinstance(outcome, EnsembleError) or not len(outcome.payload)
+        return outcome
 
     def _result(self, call: Call) -> MemberOutcome:
-        """Return the answer or the error of a call that has ended; the log gets causes that are not for the caller."""
+        """Return the answer or the error of a call that has ended; the log gets causes that are not for the caller.
+
+        That all images failed by themselves, such as by deadlines that had passed, is not the member's fault, but
+        doesn't show that the member is back either: a later call will.
+        """
         try:
-            return call.result()
+            answer = call.result()
+            if self.breaker.is_open and len(answer.payload):
+                self.breaker.close()
+            return answer
         except EnsembleError as err:
             return err.with_traceback(None)
         except asyncio.CancelledError:
@@ -221,23 +225,14 @@ class MemberClient:
 
     def _ended(self, call: Call) -> None:
         self._late.discard(call)
-        if _succeeded(call):
-            self.breaker.close()
-        elif not call.cancelled() and (fault := _fault(self._result(call))):
+        if not call.cancelled() and (fault := _fault(self._result(call))):
             self.breaker.reason = fault
-
-
-def _succeeded(call: Call) -> bool:
-    """Check whether a call that has ended predicted an image.
-
-    That all images failed by themselves, such as by deadlines that had passed, is not the member's fault, but doesn't
-    show that it is back either: a later call will.
-    """
-    return not call.cancelled() and call.exception() is None and len(call.result().payload) > 0
 
 
 def _fault(outcome: MemberOutcome) -> EnsembleError | None:
     """Find the error of a member that failed on a batch; None if the callers are to blame, or the time."""
+    if isinstance(outcome, Batch) and len(outcome.payload):
+        return None
     errors = [outcome] if isinstance(outcome, EnsembleError) else [item.error for item in outcome.items]
     return next((err for err in errors if err and err.is_fault and not isinstance(err, DeadlineExceeded)), None)
 

@@ -17,9 +17,8 @@ from deployments.serving.spec import Nodes
 from graph.app import application
 from graph.config import parse
 from graph.features.feature import Feature
-from graph.pipeline.ensemble import Ensemble
 from graph.pipeline.member_client import Member
-from graph.pipeline.pipeline import Pipeline
+from graph.pipeline.pipeline import Ensemble, Pipeline
 from graph.signature import resolve_signatures
 
 # Of an image; images wait for each other, as they do for a member's threads.

@@ -7,16 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deployments.contract.batch import Batch
-from deployments.ingress.extension import Extension
 from deployments.ingress.http import documents
-from deployments.ingress.http.routes import Routes
 from deployments.ingress.http.server import documented
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Extension, Service
+from deployments.ingress.routes import Routes
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
 from deployments.observe.stats import Stats
-from deployments.observe.tracing import Tracing
 from graph.features.feedback import labels as feedback
 from graph.features.loading import requests as loading
 from graph.features.loading.control import ModelControl
@@ -49,7 +47,7 @@ def _document() -> dict[str, Any]:
     async def graph(batch: Batch[Any]) -> Batch[Any]:
         return batch
 
-    ingress = Ingress.of_images(graph, IngressSettings(), 0, Observer(Tracing(None, {})))
+    ingress = Ingress.of_images(graph, IngressSettings(), 0, Observer())
     service = Service(ingress, (), lambda: True, stats=Stats(), extensions=[_Features()])
     return documents.openapi(documented(service))
 

@@ -13,9 +13,8 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2 as pb
 
 from deployments.contract.errors import NotFound
-from deployments.ingress.grpc.calls import Calls, Rpc
-from deployments.ingress.protocol import Protocol
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Protocol, Service
+from deployments.ingress.routes import Calls, Rpc
 from deployments.observe.observer import Call
 
 # The response of `List`; None where the installed grpcio-health-checking has no such method, as beside protobuf 6.

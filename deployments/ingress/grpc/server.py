@@ -11,13 +11,13 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from deployments.contract.caller import caller, check_once
 from deployments.contract.errors import INTERNAL_HINT, EnsembleError
+from deployments.contract.item import TRACE_ID
 from deployments.doors import absent_at
-from deployments.ingress.grpc.calls import Context, Rpc
+from deployments.ingress.callers import caller, check_once
 from deployments.ingress.grpc.wire import decoded
-from deployments.ingress.protocol import Protocol
-from deployments.ingress.service import Service, merged
+from deployments.ingress.protocol import Protocol, Service, merged
+from deployments.ingress.routes import Context, Rpc
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
 
@@ -76,7 +76,7 @@ class GrpcServer:
         except EnsembleError as err:
             error = err
         except Exception:
-            trace = call.trace.id
+            trace = call.trace.parent[TRACE_ID]
             logger.exception("failed on a call of %s; trace %s", path, trace, extra={"trace_ids": [trace]})
             error = EnsembleError(INTERNAL_HINT)
         call.fail(error)

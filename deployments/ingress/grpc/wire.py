@@ -17,9 +17,6 @@ from google.protobuf.message import DecodeError, Message
 from deployments.contract.errors import ImageTooLarge, InvalidParameter
 
 M = TypeVar("M", bound=Message)
-# Of a request: an image takes at most 7, as an `Example` of TensorFlow Serving's `Classify`; names, shapes, parameters
-# and requested outputs take the rest.
-FIELDS_PER_PART, FIELDS_BESIDES = 8, 1024
 # Of packed integers, which may take eight times their bytes: 32 MiB of zeros took 2.9 s and 490 MB to decode.
 MOST_VARINT_BYTES = 2 * 1024 * 1024
 # As deep as protobuf itself decodes, and a varint as long.
@@ -36,11 +33,6 @@ FIXED = {
 # Fields of bytes that hold a tensor; each other one holds an image. A raw tensor may be one image after its length.
 RAW, NUMBERS = "raw_input_contents", "tensor_content"
 LENGTH_BYTES = 4
-
-
-def max_fields(parts: int) -> int:
-    """Return the number of fields that a request may have with `parts` images or labels."""
-    return FIELDS_PER_PART * parts + FIELDS_BESIDES
 
 
 def decoded(body: bytes, message: type[M], max_bytes: int, fields: int, max_image_bytes: int) -> M:

@@ -1,8 +1,10 @@
-"""Reads bodies within bounds: each byte counts at the ingress as it comes."""
+"""Reads bodies within bounds: each byte counts at the ingress as it comes, and a compressed one by what was sent."""
 
 from __future__ import annotations
 
 import json
+import re
+import zlib
 from collections.abc import AsyncGenerator, Mapping
 from typing import NamedTuple, TypeVar
 
@@ -14,13 +16,13 @@ from starlette.requests import Request
 from deployments.contract.caller import Caller
 from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidParameter, UnsupportedMediaType
 from deployments.contract.options import Options
+from deployments.contract.settings import MIB
 from deployments.ingress.admission import AdmissionController, Upload
-from deployments.ingress.http.encodings import decoded
 from deployments.ingress.options import DEFAULT
 from deployments.ingress.settings import IngressSettings
 
 # Many clients send "application/octet-stream" for a file of unknown type, and curl declares every body a form.
-UNDECLARED = frozenset({"", "application/octet-stream", "application/x-www-form-urlencoded"})
+IMAGE_TYPES = re.compile("(image/.*|application/(octet-stream|x-www-form-urlencoded))?")
 FORM_OVERHEAD_BYTES = 64 * 1024
 # A refused request that sends more than this, and could be sent again at once, waits for its turn.
 LARGE_BYTES = 2**20
@@ -30,6 +32,13 @@ BASE64 = "an image is standard base64 (with + and /), without line breaks"
 T = TypeVar("T")
 # In a request's scope, when all of its body has been read.
 WHOLE = "ensemble.body.whole"
+# zlib's `wbits` for each encoding: the window's size, and 16 more for gzip's header.
+WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+MOST_AT_ONCE = 64 * 1024
+# How many times as large a body may become, or how many bytes where that is more. An image takes five times its bytes
+# until it is refused; these keep that below 8 bytes for each byte sent, and 64 MB.
+MOST_TIMES, FREE_BYTES = 3, 8 * MIB
+NOT_ALL = "the body is not what {} compressed in one piece, all of it and nothing else"
 
 
 class Limit(NamedTuple):
@@ -50,7 +59,9 @@ def of_request(settings: IngressSettings) -> Limit:
 
 def of_image(settings: IngressSettings, max_image_bytes: int) -> Limit:
     """Return the limit of a body that is one image."""
-    return min(Limit(max_image_bytes, "transformer.max_image_bytes"), of_request(settings))
+    if max_image_bytes > settings.max_request_bytes:
+        return of_request(settings)
+    return Limit(max_image_bytes, "transformer.max_image_bytes")
 
 
 class BoundedParser(MultiPartParser):
@@ -102,16 +113,15 @@ def media_type(headers: Mapping[str, str]) -> str:
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def check_image_type(declared: str) -> None:
-    """Raise UnsupportedMediaType for a declared type other than an image's."""
-    if declared not in UNDECLARED and not declared.startswith("image/"):
-        raise UnsupportedMediaType(
-            f"{declared!r} is no image; send the file with Content-Type: image/jpeg (or what it is), or without one"
-        )
+def no_image(declared: str) -> UnsupportedMediaType:
+    """Make the error of a declared type other than an image's."""
+    return UnsupportedMediaType(
+        f"{declared!r} is no image; send the file with Content-Type: image/jpeg (or what it is), or without one"
+    )
 
 
 async def bounded(request: Request, limit: Limit, arrival: Upload) -> AsyncGenerator[bytes, None]:
-    """Yield the request's body, chunk by chunk.
+    """Yield the request's body, chunk by chunk; a body that declares too many bytes is not read at all.
 
     Raises:
         ImageTooLarge: it exceeds the limit.
@@ -119,21 +129,52 @@ async def bounded(request: Request, limit: Limit, arrival: Upload) -> AsyncGener
         UnsupportedMediaType: its encoding is unknown.
         InvalidParameter: it is not compressed as it declares.
     """
-    received, expected = 0, _declared(request)
-    async for chunk in decoded(request):
-        received += len(chunk)
-        if received > limit.most:
-            raise limit.error("the request has more bytes")
-        arrival.grow(len(chunk), received == expected)
-        yield chunk
+    received, declared = 0, _declared(request)
+    if declared > limit.most:
+        raise limit.error(f"the request declares {declared} bytes")
+    encoding = request.headers.get("content-encoding", "").strip().lower()
+    async for chunk in request.stream() if encoding in {"", "identity"} else decoded(request, encoding):
+        # The last one is empty.
+        if chunk:
+            received += len(chunk)
+            if received > limit.most:
+                raise limit.error("the request has more bytes")
+            arrival.grow(len(chunk), received == declared)
+            yield chunk
     request.scope[WHOLE] = True
 
 
-async def body(request: Request, limit: Limit, arrival: Upload) -> bytes:
-    """Read the whole body; raise as `bounded` does, and before reading if the body declares too many bytes."""
-    _check_declared_length(request, limit)
-    # A body that came in one piece is not copied; its last chunk is empty.
-    return b"".join([chunk async for chunk in bounded(request, limit, arrival) if chunk])
+async def decoded(request: Request, encoding: str) -> AsyncGenerator[bytes, None]:
+    """Undo the body's `Content-Encoding`, and yield the body in pieces of at most 64 KiB.
+
+    Raises:
+        UnsupportedMediaType: the encoding is another than gzip or deflate.
+        InvalidParameter: the body is not compressed as it declares, or only a part of it.
+        ImageTooLarge: it becomes too large for what was sent.
+    """
+    if encoding not in WINDOWS:
+        raise UnsupportedMediaType(f"Content-Encoding {encoding[:40]!r} is not known; send gzip, deflate or none")
+    decoder = zlib.decompressobj(WINDOWS[encoding])
+    came = became = 0
+    try:
+        async for chunk in request.stream():
+            came += len(chunk)
+            rest = chunk
+            # zlib would keep what comes behind the end, and copy all of it with every chunk.
+            if chunk and decoder.eof:
+                raise InvalidParameter(NOT_ALL.format(encoding))
+            while piece := decoder.decompress(rest, MOST_AT_ONCE):
+                if (became := became + len(piece)) > max(FREE_BYTES, MOST_TIMES * came):
+                    raise ImageTooLarge(
+                        f"the body becomes more than {MOST_TIMES} times as large as what was sent, and more than "
+                        f"{FREE_BYTES} bytes; send it without Content-Encoding, or an image as PNG or JPEG"
+                    )
+                yield piece
+                rest = decoder.unconsumed_tail
+    except zlib.error as err:
+        raise InvalidParameter(f"the body is not compressed by {encoding}: {err}") from err
+    if not decoder.eof or decoder.unused_data:
+        raise InvalidParameter(NOT_ALL.format(encoding))
 
 
 async def document(
@@ -160,21 +201,19 @@ async def document(
         asked: the options of the request's headers, which are known before its body.
 
     Raises:
-        EnsembleError: as `AdmissionController.arriving` and `body`.
+        EnsembleError: as `AdmissionController.arriving` and `bounded`.
         ImageTooLarge: a text is longer than an image's; what has not arrived yet is not read.
         InvalidParameter: it may have more elements than the settings allow; what has not arrived yet is not read.
     """
     settings, chunks, elements, text = capacity.settings, [], 0, 0
     limit = limit or of_request(settings)
     async with capacity.arriving(asked, by) as arrival:
-        _check_declared_length(request, limit)
         async for chunk in bounded(request, limit, arrival):
             if is_json:
                 elements += check_elements(chunk, settings.max_elements, elements)
             if is_json and image is not None:
                 text = check_text(chunk, image, text)
-            if chunk:
-                chunks.append(chunk)
+            chunks.append(chunk)
     return b"".join(chunks), arrival.began
 
 
@@ -218,11 +257,12 @@ async def images(
     declared, settings = media_type(request.headers), capacity.settings
     image = of_image(settings, max_image_bytes)
     if declared != "multipart/form-data":
-        check_image_type(declared)
-        return [await body(request, image, arrival)]
+        if not IMAGE_TYPES.fullmatch(declared):
+            raise no_image(declared)
+        # A body that came in one piece is not copied.
+        return [b"".join([chunk async for chunk in bounded(request, image, arrival)])]
     limit = of_request(settings)
     limit = limit._replace(most=limit.most + FORM_OVERHEAD_BYTES)
-    _check_declared_length(request, limit)
     try:
         form = await BoundedParser(request, capacity, limit, image, arrival).parse()
     except (MultiPartException, KeyError, UnicodeError) as err:
@@ -241,29 +281,17 @@ async def images(
 async def _part(part: UploadFile | str, limit: Limit) -> bytes | EnsembleError:
     if isinstance(part, str):
         return InvalidParameter("the part 'image' is a text field; send the file itself, with a filename")
-    try:
-        check_image_type(media_type(part.headers))
-    except UnsupportedMediaType as err:
-        return err
+    if not IMAGE_TYPES.fullmatch(declared := media_type(part.headers)):
+        return no_image(declared)
     content = await part.read()
     return limit.error("the image has more bytes") if len(content) > limit.most else content
 
 
-def is_whole(request: Request) -> bool:
-    """Tell whether a request's whole body has been read."""
-    return WHOLE in request.scope
-
-
 def has_large_rest(request: Request) -> bool:
     """Tell whether a request that was not read to its end declares more than `LARGE_BYTES`, or no length."""
-    if is_whole(request):
+    if WHOLE in request.scope:
         return False
     return "transfer-encoding" in request.headers or _declared(request) > LARGE_BYTES
-
-
-def _check_declared_length(request: Request, limit: Limit) -> None:
-    if (declared := _declared(request)) > limit.most:
-        raise limit.error(f"the request declares {declared} bytes")
 
 
 def _declared(request: Request) -> int:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 
 from deployments.contract.errors import EnsembleError
-from deployments.ingress.http.routes import REFERENCE, Route, Routes, encoded
+from deployments.ingress.routes import REFERENCE, Route, Routes, encoded
 from deployments.observe.observer import Call
 
 # The group of the paths of no protocol but this application's; a protocol's stands before the colon of a summary.

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
 import time
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import compile_path
 
-from deployments.contract.caller import caller, check_once
 from deployments.contract.errors import (
     INTERNAL_HINT,
     EnsembleError,
@@ -21,15 +23,15 @@ from deployments.contract.errors import (
     TooManyRequests,
 )
 from deployments.contract.hosts import HOST_SETTING, LOOPBACK, RAY_METRICS_SETTING
+from deployments.contract.item import QUEUE, TRACE_ID, Timeline
 from deployments.doors import absent_at
+from deployments.ingress.callers import caller, check_host, check_once, check_origin
 from deployments.ingress.error_style import ErrorStyle
-from deployments.ingress.http import bodies, disconnects, documents, origin_checks
+from deployments.ingress.http import bodies, documents
 from deployments.ingress.http.page import live, page
-from deployments.ingress.http.routes import Route, Routes, plain
-from deployments.ingress.http.server_timing import NAME, server_timing
-from deployments.ingress.protocol import Protocol
-from deployments.ingress.rejection_pacer import RejectionPacer
-from deployments.ingress.service import Service, merged
+from deployments.ingress.pacing import RejectionPacer
+from deployments.ingress.protocol import Protocol, Service, merged
+from deployments.ingress.routes import Route, Routes, plain
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
 
@@ -40,6 +42,12 @@ METRICS = "/metrics"
 FORWARDED_PROTOCOL = "x-forwarded-proto"
 # Refusals of large bodies: how many leave per second, and how many wait for their turn.
 LARGE_PACE, MOST_LARGE = 1.0, 32
+# After how long a connection is watched, and how often its body is looked at until it is whole, seconds.
+AFTER_S = 0.25
+# The status of an answer that nobody waits for any more: nginx' "client closed request".
+LEFT = 499
+# A browser's developer tools draw it: https://www.w3.org/TR/server-timing/.
+TIMING = b"server-timing"
 
 
 class HttpServer:
@@ -49,7 +57,7 @@ class HttpServer:
         """Set what is served."""
         self._ingress, self._access, self._headers = service.ingress, service.access, service.headers
         self._is_local = service.is_local
-        self._leavers = disconnects.DisconnectWatcher()
+        self._watcher = DisconnectWatcher()
         self._refusals = RejectionPacer(least=LARGE_PACE, most=MOST_LARGE)
         # The longest beginning first.
         self._protocols = sorted(service.protocols, key=lambda each: len(each.prefix), reverse=True)
@@ -63,8 +71,9 @@ class HttpServer:
         Final refusals of large bodies that were not read to their end wait for their turn, because a client that is
         refused sooner comes again sooner.
         """
-        response = await self._leavers.answered(request, self)
-        if _leaves_body(request, response):
+        response = await self._watcher.answered(request, self)
+        is_final = 400 <= response.status_code < LEFT and "Retry-After" not in response.headers
+        if is_final and bodies.has_large_rest(request):
             await self._refusals.hold()
         return response
 
@@ -79,9 +88,22 @@ class HttpServer:
             refusal = self._error(MethodNotAllowed(f"{path} takes {route.method}, not {request.method}"), route.style)
             refusal.headers["Allow"] = "GET, HEAD" if route.method == "GET" else route.method
             return refusal
-        if route.observed:
-            return await self._observed(request, route, template)
-        return await self._answered(request, route, Call(Trace("")))
+        if not route.observed:
+            return await self._answered(request, route, Call(Trace("")))
+        known = {
+            "http.request.method": request.method,
+            "http.route": template,
+            "url.path": path,
+            "url.scheme": "https" if request.headers.get(FORWARDED_PROTOCOL) == "https" else "http",
+            "ensemble.request.id": request.headers.get("x-request-id", ""),
+        }
+        with self._ingress.observer.call("http", request.headers, known) as call:
+            response = await self._answered(request, route, call)
+            call.attributes["http.response.status_code"] = response.status_code
+            timing = server_timing(time.perf_counter() - call.started, call.trace.timeline)
+            # Not by `headers`, which looks each time whether it has the name.
+            response.raw_headers += [(b"traceresponse", call.trace.parent.encode()), (TIMING, timing.encode())]
+            return response
 
     def _matching(self, path: str, request: Request) -> str:
         """Return the template that matches a path and set `request.path_params` to its names; empty if none matches."""
@@ -102,30 +124,15 @@ class HttpServer:
             error = protocol.not_found(path)
         return self._error(error, protocol.style)
 
-    async def _observed(self, request: Request, route: Route, template: str) -> Response:
-        """Answer a call, trace it and count it."""
-        known = {
-            "http.request.method": request.method,
-            "http.route": template,
-            "url.path": request.scope["path"],
-            "url.scheme": "https" if request.headers.get(FORWARDED_PROTOCOL) == "https" else "http",
-            "ensemble.request.id": request.headers.get("x-request-id", ""),
-        }
-        with self._ingress.observer.call("http", request.headers, known) as call:
-            response = await self._answered(request, route, call)
-            call.attributes["http.response.status_code"] = response.status_code
-            timing = server_timing(time.perf_counter() - call.started, call.trace.timeline)
-            # Not by `headers`, which looks each time whether it has the name.
-            response.raw_headers += [(b"traceresponse", call.trace.parent.encode()), (NAME, timing.encode())]
-            return response
-
     async def _answered(self, request: Request, route: Route, call: Call) -> Response:
         try:
-            settings = self._ingress.settings
+            settings = self._ingress.capacity.settings
             check_once(request.headers.keys())
-            origin_checks.check_host(request.headers, settings.hosts, self._is_local)
-            if route.may_change:
-                origin_checks.check_origin(request.headers, settings.hosts)
+            if self._is_local or settings.hosts is not None:
+                check_host(request.headers, settings.hosts or ())
+            # A request that may change something.
+            if route.method != "GET":
+                check_origin(request.headers, settings.hosts)
             name = ""
             if self._access is not None and not route.open:
                 name = self._access.admit(request.headers.get("authorization"))
@@ -135,9 +142,9 @@ class HttpServer:
             error = err
         except ClientDisconnect:
             call.outcome = "cancelled"
-            return Response(status_code=disconnects.LEFT)
+            return Response(status_code=LEFT)
         except Exception:
-            path, trace = request.scope["path"], call.trace.id
+            path, trace = request.scope["path"], call.trace.parent[TRACE_ID]
             ids = {"trace_ids": [trace]}
             logger.exception("failed on %s %s; trace %s", request.method, path, trace, extra=ids)
             error = EnsembleError(INTERNAL_HINT)
@@ -170,7 +177,65 @@ def where_metrics_are() -> str:
     return "Ray exports Prometheus metrics; their addresses are in prom_metrics_service_discovery.json in Ray's folder"
 
 
-def _leaves_body(request: Request, response: Response) -> bool:
-    """Tell whether a request is refused for good, with much of its body still unread."""
-    refused = 400 <= response.status_code < disconnects.LEFT and "Retry-After" not in response.headers
-    return refused and bodies.has_large_rest(request)
+def server_timing(total_s: float, timeline: Timeline | None) -> str:
+    """Write the header: the whole call, then each stage of its image; of several images, the one that returned last."""
+    metrics = [f"total;dur={total_s * 1000:.3f}"]
+    if timeline is not None:
+        metrics.append(f"{QUEUE};dur={(timeline.left_ns - timeline.queued_ns) / 1e6:.3f}")
+        for note in (step.note for step in timeline.steps):
+            # A name is a token, which has no space.
+            metrics.append(f"{note.node.replace(' ', '-')};dur={(note.end_ns - note.start_ns) / 1e6:.3f}")
+    return ", ".join(metrics)
+
+
+class DisconnectWatcher:
+    """Watches the connections of requests, and cancels the work for clients that disconnect.
+
+    Most requests are answered before it would matter, so a connection is watched only after a while. While the body is
+    read, its reader notices the disconnect.
+    """
+
+    def __init__(self) -> None:
+        # By the task that answers it, each request and when it began by the loop's time, in this order.
+        self._answering: dict[asyncio.Task[Any], tuple[Request, float]] = {}
+        self._watching: dict[asyncio.Task[Any], asyncio.Task[None]] = {}
+        self._left: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def answered(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        """Answer a request; if the client disconnects before, cancel the work and answer with status `LEFT`."""
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        self._answering[task] = request, loop.time()
+        if self._timer is None:
+            # One timer for all requests, since most are answered before it.
+            self._timer = loop.call_later(AFTER_S, self._look)
+        try:
+            return await answer(request)
+        except asyncio.CancelledError:
+            if task not in self._left or task.uncancel() > 0:
+                raise
+            return Response(status_code=LEFT)
+        finally:
+            del self._answering[task]
+            self._left.discard(task)
+            if (watch := self._watching.pop(task, None)) is not None:
+                watch.cancel()
+
+    def _look(self) -> None:
+        """Watch the connection of each request that is older than `AFTER_S`."""
+        loop = asyncio.get_running_loop()
+        for task, (request, began) in self._answering.items():
+            if loop.time() - began < AFTER_S:
+                break
+            # While the body is still read, reading it notices a disconnect.
+            if task not in self._watching and bodies.WHOLE in request.scope:
+                self._watching[task] = loop.create_task(self._watch(task, request))
+        self._timer = loop.call_later(AFTER_S, self._look) if self._answering else None
+
+    async def _watch(self, task: asyncio.Task[Any], request: Request) -> None:
+        """Wait until the client disconnects, and cancel the task that answers it."""
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        self._left.add(task)
+        task.cancel()

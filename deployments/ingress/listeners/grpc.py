@@ -7,27 +7,167 @@ third of the time in which the interpreter computes.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import grpc
+import httptools
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
 from deployments.contract.caller import REQUEST_IDS
 from deployments.doors import absent_at
 from deployments.ingress.grpc.server import NO_STREAM, GrpcServer
-from deployments.ingress.listeners.grpc_call import PREFIX, GrpcCall
-from deployments.ingress.listeners.grpc_connection import GrpcConnection
+from deployments.ingress.listeners.grpc_call import PREFIX, GrpcCall, Metadata
+
+logger = logging.getLogger("ray.serve")
 
 # What a message may have besides its images, bytes.
 BESIDES = 2 * 1024 * 1024
 # How long the clients may take to read the last answers.
 FLUSH_S, LOOK_EVERY_S = 5.0, 0.01
 BACKLOG = 1024
+# Bytes of a message at which it is checked before its end has come, and again at twice as many.
+CHECKED_FROM = 8192
 _, REQUEST_ID = REQUEST_IDS
+Answer = Callable[[GrpcCall], Awaitable[Message | None]]
+
+
+class GrpcConnection(asyncio.Protocol):
+    """A connection on which HAProxy brings calls, one after the other, as requests of HTTP/1.1.
+
+    Attributes:
+        call: the one that is under way; None for none.
+    """
+
+    def __init__(
+        self,
+        answer: Answer,
+        most_bytes: Callable[[], int],
+        check: Callable[[GrpcCall], None],
+        connections: set[GrpcConnection],
+    ) -> None:
+        """Create a connection.
+
+        Args:
+            answer: answers a call.
+            most_bytes: returns the most bytes of a message.
+            check: sets the status of a call whose message is to be refused by what has come of it.
+            connections: the set that it is in while it lasts.
+        """
+        self._answer, self._most_bytes, self._check, self._connections = answer, most_bytes, check, connections
+        self._checks_at = CHECKED_FROM
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._path, self._metadata = b"", Metadata()
+        self.call: GrpcCall | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the new connection's transport."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._connections.add(self)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """End the call whose connection is lost: nobody waits for its answer any more."""
+        self._transport = None
+        self._connections.discard(self)
+        self._end()
+
+    def data_received(self, data: bytes) -> None:
+        """Read what has come."""
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection when everything is written."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def on_message_begin(self) -> None:
+        """Begin a call."""
+        self._path, self._metadata = b"", Metadata()
+
+    def on_url(self, url: bytes) -> None:
+        """Append a part of the path."""
+        self._path += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header, in lower case as in HTTP/2. Ignore a client's trailers, as HAProxy does."""
+        if self.call is None:
+            self._metadata.append((name.decode("latin-1"), value.decode("latin-1")))
+
+    def on_headers_complete(self) -> None:
+        """Start the time of the call."""
+        self._checks_at = CHECKED_FROM
+        self.call = call = GrpcCall(self._path.decode("latin-1"), self._metadata, self._most_bytes())
+        self._deadline = asyncio.get_running_loop().call_later(call.timeout_s, self._expire, call)
+
+    def on_body(self, data: bytes) -> None:
+        """Append a part of the message; refuse a message that is too large without waiting for its rest."""
+        if (call := self.call) is None:
+            return
+        call.body += data
+        if call.is_too_much:
+            call.check()
+        elif len(call.body) >= self._checks_at:
+            self._checks_at = 2 * len(call.body)
+            self._check(call)
+        if call.code is not grpc.StatusCode.OK:
+            self._write(call, None)
+            self.close()
+
+    def on_message_complete(self) -> None:
+        """Answer the call."""
+        if self.call is not None:
+            self._task = asyncio.get_running_loop().create_task(self._answered(self.call))
+
+    async def _answered(self, call: GrpcCall) -> None:
+        message = None
+        try:
+            message = await self._answer(call)
+        except Exception:
+            logger.exception("failed on a call of %s", call.path)
+            call.set_code(grpc.StatusCode.INTERNAL)
+        # Of a call that has expired, something may have turned the cancellation into another exception.
+        if call is self.call:
+            self._task = None
+            self._write(call, message)
+
+    def _expire(self, call: GrpcCall) -> None:
+        """Cancel the work on a call whose time is over, and do not wait for the rest of its message."""
+        has_come = self._task is not None
+        call.set_code(grpc.StatusCode.DEADLINE_EXCEEDED)
+        call.set_details("deadline_exceeded: the call's deadline has passed")
+        self._write(call, None)
+        if not has_come:
+            self.close()
+
+    def _write(self, call: GrpcCall, message: Message | None) -> None:
+        try:
+            response = call.response(message)
+        except Exception:
+            logger.exception("the answer to a call of %s can't be written", call.path)
+            self.close()
+        else:
+            if self._transport is not None:
+                self._transport.write(response)
+        self._end()
+
+    def _end(self) -> None:
+        """End the call under way, if there is one."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        self.call = self._task = self._deadline = None
 
 
 class GrpcListener:

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from deployments.contract.errors import ImageTooLarge, InvalidParameter
 from deployments.contract.names import COMPRESSED
 from deployments.ingress.grpc import wire
+from deployments.ingress.routes import FIELDS_BESIDES
 
 # A message begins with a byte that says whether it is compressed, and with its length.
 PREFIX = 5
@@ -83,7 +84,7 @@ class GrpcCall:
         reasons_to_wait = (DecodeError, IndexError, InvalidParameter)
         with suppress(*reasons_to_wait), memoryview(self.body) as whole, whole[PREFIX:] as come:
             try:
-                wire.check(come, self._declared, message, wire.FIELDS_BESIDES, max_image_bytes)
+                wire.check(come, self._declared, message, FIELDS_BESIDES, max_image_bytes)
             except ImageTooLarge as err:
                 self.code, self.details = grpc.StatusCode[err.grpc_status], f"{err.code}: {err.message}"
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from deployments.contract.errors import NotFound
 from deployments.ingress.http.documents import release
-from deployments.ingress.open_inference.ensemble import MODEL, Ensemble
-from deployments.ingress.open_inference.member import Member
 from deployments.ingress.open_inference.metadata import EXTENSIONS, SERVER, IndexEntry, ServerMetadata
-from deployments.ingress.open_inference.model import Model
-from deployments.ingress.service import Service
+from deployments.ingress.open_inference.model import MODEL, Ensemble, Member, Model
+from deployments.ingress.protocol import Service
 from deployments.ingress.statistics import AllStatistics
 
 

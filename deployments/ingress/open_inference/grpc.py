@@ -11,12 +11,12 @@ from google.protobuf.message import Message
 
 from deployments.contract.errors import InvalidParameter
 from deployments.ingress import options
-from deployments.ingress.grpc.calls import Calls, Rpc
 from deployments.ingress.open_inference import metadata, tensors
 from deployments.ingress.open_inference.catalog import Catalog
 from deployments.ingress.open_inference.model import Model
 from deployments.ingress.open_inference.tensors import Tensor
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Service
+from deployments.ingress.routes import Calls, Rpc
 from deployments.observe.observer import Call
 from ensemble_serving.protocol import inference_pb2 as pb
 

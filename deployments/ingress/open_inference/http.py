@@ -15,7 +15,12 @@ from deployments.contract.errors import EnsembleError, NotReady, Unloaded, Unsup
 from deployments.ingress import options
 from deployments.ingress.error_style import AS_TEXT
 from deployments.ingress.http import bodies
-from deployments.ingress.http.routes import (
+from deployments.ingress.open_inference import http_tensors as tensors
+from deployments.ingress.open_inference import metadata
+from deployments.ingress.open_inference.catalog import Catalog
+from deployments.ingress.open_inference.model import MODEL, Model
+from deployments.ingress.protocol import Service
+from deployments.ingress.routes import (
     OF_ARRIVING,
     OF_CLASSIFYING,
     OF_KEYS,
@@ -26,12 +31,6 @@ from deployments.ingress.http.routes import (
     encoded,
     unlisted,
 )
-from deployments.ingress.open_inference import http_tensors as tensors
-from deployments.ingress.open_inference import metadata
-from deployments.ingress.open_inference.catalog import Catalog
-from deployments.ingress.open_inference.ensemble import MODEL
-from deployments.ingress.open_inference.model import Model
-from deployments.ingress.service import Service
 from deployments.ingress.statistics import AllStatistics
 from deployments.observe.observer import Call
 

@@ -13,11 +13,11 @@ from starlette.responses import Response
 
 from deployments.contract.errors import InvalidParameter
 from deployments.ingress.http import bodies
-from deployments.ingress.http.routes import plain
 from deployments.ingress.open_inference import tensors
 from deployments.ingress.open_inference.model import Inferred, Model, Requested
 from deployments.ingress.open_inference.tensors import Tensor
 from deployments.ingress.protocol import TensorStore
+from deployments.ingress.routes import plain
 from deployments.ingress.settings import IngressSettings
 
 BINARY = "Inference-Header-Content-Length"

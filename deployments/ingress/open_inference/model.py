@@ -1,4 +1,4 @@
-"""A model that the protocol serves: one input, named outputs, and what is counted of it."""
+"""The models that the protocol serves, each with one input and named outputs: the ensemble, and each member."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from deployments.contract.answer import Answer
 from deployments.contract.errors import EnsembleError, InvalidParameter
 from deployments.contract.options import MAX_CLASSES, SHOWN, Options
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.open_inference.metadata import ModelMetadata
+from deployments.ingress.open_inference.metadata import VERSION, ModelMetadata, TensorMetadata
 from deployments.ingress.open_inference.tensors import Tensor, classified
+from deployments.ingress.single_member import MemberModelInfo
 from deployments.ingress.statistics import Statistics
 from deployments.observe.observer import Call
 
 NOTHING: Mapping[str, Any] = {}
+# The name of the ensemble as a model, and of its input; and the names of a member's input and output.
+MODEL, INPUT = "ensemble", "image"
+PIXELS, PROBABILITIES = "pixels", "probabilities"
 
 
 class Requested(NamedTuple):
@@ -157,6 +161,61 @@ class Model(ABC):
         """Return each output as the request asks for it: whole, or as its most probable classes."""
         pairs = zip(outputs, requested, strict=True)
         return [classified(tensor, ask.classes, self.labels) if ask.classes else tensor for tensor, ask in pairs]
+
+
+class Ensemble(Model):
+    """All members together, with the transformer before them."""
+
+    def __init__(self, ingress: Ingress, labels: Sequence[str]) -> None:
+        """Set where images go, and the classes' names, in order of index."""
+        outputs = [("label", "BYTES", [-1]), ("index", "INT64", [-1]), ("probabilities", "FP32", [-1, len(labels)])]
+        metadata = ModelMetadata(
+            MODEL,
+            [VERSION],
+            "openvino_ensemble",
+            [TensorMetadata(INPUT, "BYTES", [-1])],
+            [TensorMetadata(*output) for output in outputs],
+        )
+        # The images of a request are its only dimension, so there is none of a batch before others.
+        super().__init__(ingress, metadata, labels, max_batch_size=0, versions={})
+
+    def images(self, tensor: Tensor) -> Sequence[bytes]:
+        """Return the elements of a tensor of shape [-1] or [-1, 1]; see `Model.images`."""
+        images: Sequence[bytes] = tensor.data
+        self._ingress.capacity.check_count(len(images))
+        if tensor.shape not in ([len(images)], [len(images), 1]):
+            raise InvalidParameter(
+                f"the input {INPUT!r} has shape {tensor.shape} but {len(images)} elements; send [{len(images)}]"
+            )
+        return images
+
+
+class Member(Model):
+    """One member without the transformer before it: uint8 [N,H,W,3], blue, green and red."""
+
+    def __init__(
+        self,
+        name: str,
+        ingress: Ingress,
+        offer: MemberModelInfo,
+        labels: Sequence[str],
+        versions: MutableMapping[str, str],
+    ) -> None:
+        """Set its name, where its pixels go, what it is, the classes' names, and what is known of members' versions."""
+        inputs, outputs = (
+            [TensorMetadata(PIXELS, "UINT8", [-1, *offer.size, 3])],
+            [TensorMetadata(PROBABILITIES, "FP32", [-1, len(labels)])],
+        )
+        metadata = ModelMetadata(name, [offer.version], offer.kind, inputs, outputs)
+        super().__init__(ingress, metadata, labels, ingress.settings.max_parts, versions)
+
+    def images(self, tensor: Tensor) -> Sequence[bytes]:
+        """Return the rows of a tensor of pixels; see `Model.images`."""
+        wanted = self.metadata.inputs[0].shape
+        if len(tensor.shape) != len(wanted) or tensor.shape[1:] != wanted[1:]:
+            raise InvalidParameter(f"the input {PIXELS!r} has shape {tensor.shape}; send {wanted}")
+        # One row more than are taken is enough to be refused.
+        return [row.tobytes() for row in tensor.data[: self._ingress.settings.max_parts + 1]]
 
 
 def succeeded(outcomes: Sequence[Answer | EnsembleError]) -> list[Answer]:

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from deployments.ingress.error_style import AS_TEXT
-from deployments.ingress.grpc.calls import Calls
-from deployments.ingress.http.routes import Routes
 from deployments.ingress.open_inference.grpc import SERVICE, OpenInferenceGrpc
 from deployments.ingress.open_inference.http import OpenInferenceHttp
-from deployments.ingress.protocol import Protocol
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Protocol, Service
+from deployments.ingress.routes import Calls, Routes
 
 
 class OpenInference(Protocol):

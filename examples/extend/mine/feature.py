@@ -6,7 +6,7 @@ import msgspec
 from pydantic import Field
 
 from deployments.contract.settings import Schema
-from deployments.ingress.extension import Report
+from deployments.ingress.protocol import Report
 from graph.features.feature import Feature, Site
 from graph.pipeline.pipeline import Answered, InFlight, Interceptor
 

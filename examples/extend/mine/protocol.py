@@ -6,9 +6,8 @@ from starlette.responses import PlainTextResponse, Response
 from deployments.contract.errors import EnsembleError
 from deployments.ingress.error_style import ErrorStyle
 from deployments.ingress.http import bodies
-from deployments.ingress.http.routes import OF_CLASSIFYING, Route, Routes
-from deployments.ingress.protocol import Protocol
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Protocol, Service
+from deployments.ingress.routes import OF_CLASSIFYING, Route, Routes
 from deployments.observe.observer import Call
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from deployments.contract.caller import ADDRESS
 from deployments.contract.nodes import Node
 from deployments.contract.rollout import SUFFIX
-from deployments.ingress.extension import Report
+from deployments.ingress.protocol import Report
 from deployments.observe.metrics import SECONDS, TaggedCounter, TaggedGauge, TaggedHistogram, report_periodically
 from graph.features.canary.comparison import Comparison
 from graph.features.canary.flow import Canary

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from deployments.contract.nodes import Node
-from deployments.ingress.extension import Report
+from deployments.ingress.protocol import Report
 from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
 from graph.features.cascade.audit import Audit, AuditCounters
 from graph.features.cascade.flow import Cascade, LoadState

@@ -17,11 +17,12 @@ from deployments.contract.batch import Batch
 from deployments.contract.item import Item, ItemNote
 from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import Flow, Node, Part
+from deployments.contract.options import LOWER
 from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
 from graph.features.cascade.audit import Audit
 from graph.pipeline.copies import PATIENCE_MS, Background, unhurried
-from graph.pipeline.ensemble import merge_member_outputs, split
 from graph.pipeline.member_client import Member, MemberClient, MemberOutcome, Members, QuorumSettings, answered
+from graph.pipeline.pipeline import merge_member_outputs, split
 from graph.sections import CascadeSettings, UnderLoadSettings
 
 # `full_share` is taken of at least so many images.
@@ -189,7 +190,7 @@ class Cascade(Flow):
         if not self._loads:
             return self._exit_at, [item.options.quality == "full" for item in batch.items]
         # The queue mixes the classes only where images are cached, and those wait for nothing.
-        load = self._loads[all(item.options.is_lower for item in batch.items)]
+        load = self._loads[all(item.options.priority >= LOWER for item in batch.items)]
         load.see(batch)
         # Read anew for each batch: an audit may raise the usual ones.
         exit_at = load.exit_at if load.is_on else self._exit_at
@@ -202,7 +203,7 @@ class Cascade(Flow):
         if member.breaker.is_open and self._members.has_quorum():
             member.try_again(batch, patience)
             return False, member.outcome(None, None)
-        call = self._members.ask(member, batch)
+        call = member.ask(batch)
         await answered([call], patience)
         return True, member.outcome(call, patience)
 
@@ -253,7 +254,7 @@ class Cascade(Flow):
         try:
             async with asyncio.timeout(self._audit_s):
                 for member in self._members.clients[number + 1 :]:
-                    outcomes[member.name] = await member.ask(batch)
+                    outcomes[member.name] = await member.ask(batch, waits=True)
                 answer = await self._combiner(merge_member_outputs(batch, outcomes, len(self._members.clients)))
         except Exception as err:
             # The cascade logs a member's failure when it needs the member.

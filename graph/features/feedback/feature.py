@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from deployments.contract.caller import REQUEST_IDS
-from deployments.ingress.extension import Report
-from deployments.ingress.http.routes import Routes
-from deployments.ingress.service import Service
+from deployments.contract.item import TRACE_ID
+from deployments.ingress.protocol import Report, Service
+from deployments.ingress.routes import Routes
 from deployments.observe.metrics import TaggedCounter
 from deployments.rpc.listener import sockets
 from graph.features.feature import Feature, Site
@@ -85,5 +85,6 @@ class Remembering(Interceptor):
         """Remember the predictions for each image."""
         for position, _, record in batch.answered(positions, part):
             sent = batch.sent.items[position]
-            self._store.remember(sent.caller.request_id or sent.trace_id, sent.position, record, sent.caller.name)
+            request = sent.caller.request_id or sent.trace_parent[TRACE_ID]
+            self._store.remember(request, sent.position, record, sent.caller.name)
         return part

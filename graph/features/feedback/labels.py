@@ -21,13 +21,10 @@ from deployments.contract.errors import (
 )
 from deployments.contract.settings import MIB
 from deployments.ingress.error_style import AS_OBJECT
-from deployments.ingress.grpc.calls import Calls, Rpc
-from deployments.ingress.grpc.wire import max_fields
 from deployments.ingress.http import bodies
-from deployments.ingress.http.routes import OF_ARRIVING, Route, Routes, encoded
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.protocol import Protocol
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Protocol, Service
+from deployments.ingress.routes import OF_ARRIVING, Calls, Route, Routes, Rpc, encoded, max_fields
 from deployments.observe.observer import Call
 from deployments.protocol import feedback_pb2 as pb
 

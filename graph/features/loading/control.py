@@ -22,7 +22,7 @@ from deployments.contract.errors import (
 )
 from deployments.ingress.access import Operators
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.open_inference.ensemble import MODEL
+from deployments.ingress.open_inference.model import MODEL
 from deployments.ingress.single_member import MemberModelInfo
 from graph.features.loading.flow import UnloadGate
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import partial
 
-from deployments.ingress.grpc.calls import Calls
-from deployments.ingress.http.routes import Routes
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Service
+from deployments.ingress.routes import Calls, Routes
 from graph.features.feature import Feature, Site
 from graph.features.loading import requests
 from graph.features.loading.control import ModelControl

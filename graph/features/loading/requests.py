@@ -12,11 +12,10 @@ from starlette.responses import Response
 
 from deployments.contract.errors import Conflict, Forbidden, ImageTooLarge, NotFound, NotReady
 from deployments.ingress.error_style import AS_TEXT
-from deployments.ingress.grpc.calls import Calls, Rpc
 from deployments.ingress.http import bodies
-from deployments.ingress.http.routes import OF_ARRIVING, Route, Routes, encoded
 from deployments.ingress.ingress import Ingress
 from deployments.ingress.open_inference.grpc import SERVICE, parameters
+from deployments.ingress.routes import OF_ARRIVING, Calls, Route, Routes, Rpc, encoded
 from deployments.observe.observer import Call
 from ensemble_serving.protocol import inference_pb2 as pb
 from graph.features.loading.control import ModelControl

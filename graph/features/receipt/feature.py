@@ -25,15 +25,13 @@ DIGITS = 6
 class ReceiptInterceptor(Interceptor):
     """Issues receipts."""
 
-    of_members = True
+    of_members, option = True, "receipt"
 
     def __init__(self) -> None:
+        # While CPU time that the meter has read is to be shared, every batch takes its part.
+        self.sees_all = False
         # Keeps the meter on from when a batch leaves the queue, whichever processes its nodes are in.
         self._metered: dict[InFlight, Span] = {}
-
-    def sees(self, batch: Batch[Sequence[bytes]]) -> bool:
-        """Tell whether somebody asks for a receipt, or CPU time that the meter has read is to be shared."""
-        return METER.is_on or any([item.options.receipt for item in batch.items])
 
     def on_request(self, batch: InFlight) -> None:
         """Let the nodes meter the images of which a receipt is asked for."""
@@ -41,11 +39,12 @@ class ReceiptInterceptor(Interceptor):
         for position in asked:
             batch.items[position] = replace(batch.items[position], metered=True)
         if asked and (span := METER.begin(True, at_loop=False)) is not None:
-            self._metered[batch] = span
+            self._metered[batch], self.sees_all = span, True
 
     def on_part(self, batch: InFlight, positions: Sequence[int], part: Answered) -> Answered:
         """Add receipts; every image that is done takes its share of the ingress' work, whoever asked."""
         own_ms = METER.take_rest() / 1e6 / len(part.items)
+        self.sees_all = METER.is_on
         if batch not in self._metered:
             return part
         images, size = batch.images, len(batch.items)

@@ -6,7 +6,7 @@ from typing import Any
 
 from deployments.contract.nodes import Node
 from deployments.contract.rollout import ShadowSettings
-from deployments.ingress.extension import Report
+from deployments.ingress.protocol import Report
 from deployments.observe.metrics import TaggedCounter
 from graph.features.feature import Feature, Site
 from graph.features.shadow.flow import Shadow, ShadowCounters, ShadowStats

@@ -107,7 +107,7 @@ def crowded(image=JPEG, by=ANYONE, headers=None, **taken):
 
     async def see(client):
         capacity = client.replica._ingress.capacity
-        with capacity.held(**{"images": 1, "size": 0, **taken}, by=by):
+        with capacity.admitted(**{"images": 1, "size": 0, **taken}, by=by):
             capacity.refusal("another client was refused", Caller("another"))
             response = await client.post("/classify", content=image, headers=headers)
         return response.status_code, response.headers.get("retry-after")

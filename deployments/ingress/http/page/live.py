@@ -13,9 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from deployments.contract.member import OPERATION
-from deployments.ingress.extension import Report
-from deployments.ingress.http.routes import OF_KEYS, Route, Routes, encoded
-from deployments.ingress.service import Replicas, Service
+from deployments.ingress.protocol import Replicas, Report, Service
+from deployments.ingress.routes import OF_KEYS, Route, Routes, encoded
 from deployments.observe.observer import Call
 from deployments.observe.stats import WINDOW_S, Period, Second
 

@@ -10,8 +10,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deployments.ingress.http.routes import Route, Routes, plain
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Service
+from deployments.ingress.routes import Route, Routes, plain
 from deployments.observe.observer import Call
 
 FOLDER = Path(__file__).parent

@@ -26,7 +26,7 @@ from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.preprocessing import Size
 from deployments.contract.settings import describe
 from deployments.cpus import available_cpus
-from deployments.members.local import Health, LoadedModel, durations
+from deployments.members.local import Health, LoadedModel
 from deployments.members.versioned import VersionedMember
 from deployments.repository.address import RepositoryAddress
 from deployments.repository.errors import ModelError
@@ -230,9 +230,8 @@ class OnnxModel:
             scores, began_ns = await self._infer(work)
         except Exception:
             return crashed(work, self._name, attributes=self._attributes)
-        end_ns = time.time_ns()
-        attributes = {**self._attributes, **durations(work.start_ns, began_ns, end_ns)}
-        return predicted(work, self._name, scores, [self._version] * len(scores), attributes=attributes, end_ns=end_ns)
+        versions = [self._version] * len(scores)
+        return predicted(work, self._name, scores, versions, began_ns=began_ns, attributes=self._attributes)
 
     def close(self) -> None:
         """Free the thread and, once no batch is in flight, the session."""

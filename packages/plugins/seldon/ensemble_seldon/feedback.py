@@ -12,10 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from deployments.contract.errors import AlreadyLabelled, InvalidParameter, UnknownLabel, UnknownRequest
-from deployments.ingress.grpc.calls import Calls, Rpc
 from deployments.ingress.http import bodies
-from deployments.ingress.http.routes import OF_ARRIVING, Route, Routes, encoded
 from deployments.ingress.ingress import Ingress
+from deployments.ingress.routes import OF_ARRIVING, Calls, Route, Routes, Rpc, encoded
 from deployments.observe.observer import Call
 from ensemble_seldon import seldon_pb2 as pb
 from ensemble_seldon.graph import check_puid

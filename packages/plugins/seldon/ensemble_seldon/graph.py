@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from deployments.contract.caller import MAX_ID, REQUEST_IDS
 from deployments.contract.errors import InvalidParameter
 from deployments.contract.options import Options
-from deployments.ingress.bitmap import bitmap
 from deployments.ingress.open_inference import tensors
-from deployments.ingress.open_inference.ensemble import INPUT, Ensemble
+from deployments.ingress.open_inference.model import INPUT, Ensemble
 from deployments.ingress.open_inference.tensors import Tensor
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Service
 from deployments.observe.observer import Call
+from ensemble_seldon.bitmap import bitmap
 from ensemble_tensorflow_serving import tensorflow_serving_pb2 as tf
 from ensemble_tensorflow_serving.servable import strings
 

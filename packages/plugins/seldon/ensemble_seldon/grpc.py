@@ -7,9 +7,9 @@ from typing import Any
 from google.protobuf.struct_pb2 import ListValue
 
 from deployments.contract.errors import InvalidParameter
-from deployments.ingress.grpc.calls import Calls, Rpc
 from deployments.ingress.options import DEFAULT
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Service
+from deployments.ingress.routes import Calls, Rpc
 from deployments.observe.observer import Call
 from ensemble_seldon import seldon_pb2 as pb
 from ensemble_seldon.graph import NEEDED, Graph, Predicted

@@ -16,9 +16,9 @@ from deployments.contract.errors import InvalidParameter
 from deployments.ingress import options
 from deployments.ingress.error_style import ErrorStyle
 from deployments.ingress.http import bodies
-from deployments.ingress.http.routes import OF_CLASSIFYING, Route, Routes, plain
 from deployments.ingress.open_inference.tensors import MOST_DIMENSIONS
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Service
+from deployments.ingress.routes import OF_CLASSIFYING, Route, Routes, plain
 from deployments.observe.observer import Call
 from ensemble_seldon.graph import NEEDED, Graph, Predicted
 from ensemble_tensorflow_serving import tensorflow_serving_pb2 as tf

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from deployments.ingress.grpc.calls import Calls
-from deployments.ingress.http.routes import Routes
-from deployments.ingress.protocol import Protocol
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Protocol, Service
+from deployments.ingress.routes import Calls, Routes
 from ensemble_seldon import feedback, grpc, http
 from graph.features.feedback.labels import refuse
 

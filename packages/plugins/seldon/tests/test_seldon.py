@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.ingress.bitmap import bitmap
 from deployments.ingress.grpc.server import GrpcServer
 from deployments.ingress.open_inference.tensors import MOST_NUMBERS
 from ensemble_seldon import seldon_pb2 as pb
+from ensemble_seldon.bitmap import bitmap
 from ensemble_tensorflow_serving import tensorflow_serving_pb2 as tf
 from tests.door import CLASSES, LABELS, Door
 from tests.unit.deployments.ingress.grpc.test_server import Context

@@ -7,8 +7,8 @@ from typing import ClassVar
 import pytest
 
 from deployments.contract.errors import InvalidParameter, UnknownRequest
-from deployments.ingress.extension import Extension
 from deployments.ingress.http.server import HttpServer
+from deployments.ingress.protocol import Extension
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
 from ensemble_seldon import feedback

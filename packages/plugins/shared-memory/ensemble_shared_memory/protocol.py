@@ -16,13 +16,11 @@ from starlette.responses import Response
 
 from deployments.contract.errors import NotFound
 from deployments.ingress.error_style import AS_TEXT
-from deployments.ingress.grpc.calls import Calls, Rpc
 from deployments.ingress.http import bodies
-from deployments.ingress.http.routes import OF_ARRIVING, OF_KEYS, Handler, Route, Routes, encoded
 from deployments.ingress.ingress import Ingress
 from deployments.ingress.open_inference.grpc import SERVICE
-from deployments.ingress.protocol import Protocol
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Protocol, Service
+from deployments.ingress.routes import OF_ARRIVING, OF_KEYS, Calls, Handler, Route, Routes, Rpc, encoded
 from deployments.observe.observer import Call
 from deployments.rpc.listener import sockets
 from ensemble_serving.protocol import inference_pb2 as pb

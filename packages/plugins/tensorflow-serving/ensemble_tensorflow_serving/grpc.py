@@ -9,11 +9,11 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from deployments.contract.errors import InvalidParameter
-from deployments.ingress.grpc.calls import Calls, Rpc
-from deployments.ingress.open_inference.ensemble import INPUT
+from deployments.ingress.open_inference.model import INPUT
 from deployments.ingress.open_inference.tensors import Tensor
 from deployments.ingress.options import DEFAULT
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Service
+from deployments.ingress.routes import Calls, Rpc
 from deployments.observe.observer import Call
 from ensemble_tensorflow_serving import tensorflow_serving_pb2 as pb
 from ensemble_tensorflow_serving.servable import DTYPES, SIGNATURE, VERSION, Servable, check_input, strings

@@ -14,7 +14,10 @@ from deployments.contract.options import Options
 from deployments.ingress import options
 from deployments.ingress.error_style import ErrorStyle, ProtocolError
 from deployments.ingress.http import bodies
-from deployments.ingress.http.routes import (
+from deployments.ingress.open_inference.model import INPUT, MODEL
+from deployments.ingress.open_inference.tensors import Tensor, to_list
+from deployments.ingress.protocol import Service
+from deployments.ingress.routes import (
     OF_CLASSIFYING,
     OF_KEYS,
     Handler,
@@ -24,9 +27,6 @@ from deployments.ingress.http.routes import (
     plain,
     unlisted,
 )
-from deployments.ingress.open_inference.ensemble import INPUT, MODEL
-from deployments.ingress.open_inference.tensors import Tensor, to_list
-from deployments.ingress.service import Service
 from deployments.observe.observer import Call
 from ensemble_tensorflow_serving.servable import LATEST, VERSION, Servable, check_input, not_found
 

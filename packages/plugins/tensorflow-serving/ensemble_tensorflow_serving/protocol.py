@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from deployments.contract.errors import NotFound
-from deployments.ingress.grpc.calls import Calls
-from deployments.ingress.http.routes import Routes
-from deployments.ingress.protocol import Protocol
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Protocol, Service
+from deployments.ingress.routes import Calls, Routes
 from ensemble_tensorflow_serving.grpc import MODEL, PREDICTION, TensorFlowServingGrpc
 from ensemble_tensorflow_serving.http import AS_MESSAGE, TensorFlowServingHttp, unknown
 

@@ -12,11 +12,10 @@ import numpy as np
 
 from deployments.contract.errors import InvalidParameter, NotFound
 from deployments.contract.options import Options
-from deployments.ingress.open_inference.ensemble import INPUT, MODEL, Ensemble
 from deployments.ingress.open_inference.metadata import TensorMetadata
-from deployments.ingress.open_inference.model import Inferred
+from deployments.ingress.open_inference.model import INPUT, MODEL, Ensemble, Inferred
 from deployments.ingress.open_inference.tensors import Tensor
-from deployments.ingress.service import Service
+from deployments.ingress.protocol import Service
 from deployments.observe.observer import Call
 from ensemble_tensorflow_serving import tensorflow_serving_pb2 as tf
 

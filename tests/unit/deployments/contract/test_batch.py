@@ -33,7 +33,7 @@ def test_two_holders_of_a_batch_do_not_see_each_others_failures():
 
 def test_expired_images_leave():
     now = time.time()
-    left = batch([1, 2, 3], Item(deadline=now - 1), Item(deadline=now + 60), Item()).unexpired()
+    left = Work("", batch([1, 2, 3], Item(deadline=now - 1), Item(deadline=now + 60), Item())).batch
     assert left.payload == [2, 3]
     assert isinstance(errors(left)[0], DeadlineExceeded)
 

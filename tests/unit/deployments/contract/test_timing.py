@@ -1,6 +1,5 @@
-from deployments.contract.item import Note, Step
-from deployments.contract.timing import Timeline
-from deployments.ingress.http.server_timing import server_timing
+from deployments.contract.item import Note, Step, Timeline
+from deployments.ingress.http.server import server_timing
 from ensemble_serving.answer import Timing
 
 MS = 1_000_000

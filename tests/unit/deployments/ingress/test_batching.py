@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from deployments.ingress.batching import MOST_SKIPPED, Batching
+from deployments.ingress.queue import MOST_SKIPPED, Batching
 from deployments.ingress.settings import IngressSettings
 
 # A batch takes so long, and so much longer for each of its images, seconds.

@@ -1,8 +1,9 @@
 import pytest
 
-from deployments.contract.caller import ANYONE, Caller, caller
+from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import Overloaded, OverShare
 from deployments.ingress.admission import WANTS_S, AdmissionController, Shares
+from deployments.ingress.callers import caller
 from deployments.ingress.settings import IngressSettings
 
 A, B = Caller("a"), Caller("b")
@@ -14,7 +15,7 @@ def in_flight():
 
 
 def held(in_flight, images, by):
-    return in_flight.held(images, images, by)
+    return in_flight.admitted(images, images, by)
 
 
 def test_a_client_alone_has_all_the_held(in_flight):

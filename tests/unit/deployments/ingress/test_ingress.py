@@ -19,16 +19,17 @@ from deployments.contract.nodes import Flow
 from deployments.contract.options import Options
 from deployments.contract.preprocessing import Preprocessing
 from deployments.ingress import queue
+from deployments.ingress.admission import AdmissionController
 from deployments.ingress.ingress import Ingress
+from deployments.ingress.pacing import ThroughputEstimator
 from deployments.ingress.settings import IngressSettings
-from deployments.ingress.throughput import ThroughputEstimator
 from deployments.observe.observer import Observer
-from deployments.observe.tracing import Trace, Tracing, continue_trace
+from deployments.observe.tracing import Trace, continue_trace
 from deployments.transformer.decoding import decode, read_header
 from deployments.transformer.transformer import TransformerSettings
 from tests import pictures
 
-OBSERVER = Observer(Tracing(None, {}))
+OBSERVER = Observer()
 
 
 class Graph:
@@ -250,7 +251,7 @@ async def test_answers_go_out_before_spans_and_metrics_are_made():
         [outcome] = await door.classify([name])
         order.append(label(outcome))
 
-    door = Ingress.of_images(Graph(), IngressSettings(), 5, Late(Tracing(None, {})))
+    door = Ingress.of_images(Graph(), IngressSettings(), 5, Late())
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     await asyncio.gather(ask(b"a"), ask(b"b"))
     await asyncio.sleep(0.05)
@@ -296,7 +297,7 @@ class Gate:
 
 async def test_the_rate_is_that_of_answers_and_not_of_images_whose_time_is_over_or_whose_caller_left(monkeypatch):
     counted = []
-    monkeypatch.setattr(ThroughputEstimator, "left", lambda _, images, busy: counted.append(images))
+    monkeypatch.setattr(AdmissionController, "answered", lambda _, images: counted.append(images))
     door, graph = ingress(delay=5)
     [outcome] = await door.classify([b"a"], Options(timeout_ms=20))
     assert isinstance(outcome, DeadlineExceeded)

@@ -24,12 +24,12 @@ LOWER = Options(priority=2)
 
 def test_the_lower_class_is_refused_where_half_of_the_places_are_taken():
     capacity = AdmissionController(IngressSettings(max_in_flight=32))
-    with capacity.held(8, 0), capacity.held(8, 0, is_lower=True):
+    with capacity.admitted(8, 0), capacity.admitted(8, 0, is_lower=True):
         with pytest.raises(Overloaded, match="the lower class is refused beyond 16"):
             capacity.check(is_lower=True)
         capacity.check(16)
     # A sixteenth is for it, whoever has the other places; and any request where nobody has one.
-    with capacity.held(30, 0), capacity.held(2, 0, is_lower=True), pytest.raises(Overloaded):
+    with capacity.admitted(30, 0), capacity.admitted(2, 0, is_lower=True), pytest.raises(Overloaded):
         capacity.check(is_lower=True)
     capacity.check(32, is_lower=True)
 
@@ -37,7 +37,7 @@ def test_the_lower_class_is_refused_where_half_of_the_places_are_taken():
 def test_the_usual_class_is_not_refused_for_images_that_it_does_not_wait_for():
     capacity = AdmissionController(IngressSettings(max_in_flight=256))
     capacity._drain = type("Drain", (), {"proven_pace": 10.0, "retry_after_s": lambda *_: 1.0})()
-    with capacity.held(100, 0, is_lower=True):
+    with capacity.admitted(100, 0, is_lower=True):
         capacity.check(left_s=1)
         with pytest.raises(Overloaded, match="has 1"):
             capacity.check(left_s=1, is_lower=True)
@@ -163,7 +163,7 @@ ASKED = {
 def full(request):
     """A server that has no place for the lower class, and the status of its refusals."""
     door = Door(max_in_flight=32, overload_status=request.param)
-    with door.service.ingress.capacity.held(16, 0, is_lower=True):
+    with door.service.ingress.capacity.admitted(16, 0, is_lower=True):
         yield door, request.param
 
 

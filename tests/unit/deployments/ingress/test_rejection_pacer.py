@@ -4,12 +4,11 @@ import asyncio
 
 import pytest
 
-from deployments.contract.caller import caller
 from deployments.contract.errors import Overloaded
 from deployments.ingress.admission import AdmissionController
-from deployments.ingress.rejection_pacer import LEAST_PACE, LONGEST_S, MOST, RejectionPacer
+from deployments.ingress.callers import caller
+from deployments.ingress.pacing import LEAST_PACE, LONGEST_S, MOST, RejectionPacer, ThroughputEstimator
 from deployments.ingress.settings import IngressSettings
-from deployments.ingress.throughput import ThroughputEstimator
 
 
 class Time:

@@ -1,6 +1,6 @@
 import pytest
 
-from deployments.ingress.throughput import LONGEST_S, VALID_S, ThroughputEstimator
+from deployments.ingress.pacing import LONGEST_WAIT_S, VALID_S, ThroughputEstimator
 
 
 class Clock:
@@ -71,7 +71,7 @@ def test_who_asks_is_told_a_time_after_what_waits_and_after_the_one_before(clock
     # 50 images at 10 a second, then one each tenth of a second; by up to a quarter sooner.
     assert 5.1 * 0.75 <= told[0] <= 5.2
     assert 15 * 0.75 <= told[-1] <= 15.2
-    assert all(wait <= LONGEST_S for wait in (drain.retry_after_s(10**6, 1) for _ in range(100)))
+    assert all(wait <= LONGEST_WAIT_S for wait in (drain.retry_after_s(10**6, 1) for _ in range(100)))
 
 
 def test_without_a_pace_the_least_is_told_and_not_to_all_the_same(clock):

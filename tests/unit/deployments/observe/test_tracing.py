@@ -6,7 +6,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from deployments.contract.errors import InferenceFailed, InvalidImage
-from deployments.contract.item import Item, Note, Step
+from deployments.contract.item import TRACE_ID, Item, Note, Step
+from deployments.observe.observer import Observer
 from deployments.observe.tracing import ImageTrace, Tracing, continue_trace
 
 VALID = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -57,7 +58,7 @@ def tracing(exporter):
 
 
 def trace_id(trace_parent):
-    return Item(trace_parent).trace_id
+    return trace_parent[TRACE_ID]
 
 
 def passed(traces, failures=None):
@@ -202,13 +203,11 @@ def test_a_fault_marks_the_root(tracing, exporter):
     assert root.status.status_code is StatusCode.ERROR
 
 
-def test_without_an_exporter_there_is_a_trace_id_and_no_span():
-    tracing = Tracing(None, SERVICES)
-    trace = tracing.begin(VALID, None, {})
-    tracing.record(*passed([trace]))
-    trace.end({}, None)
-    tracing.shutdown()
-    assert trace.parent == VALID
+async def test_without_an_exporter_there_is_a_trace_id_and_no_span():
+    observer = Observer()
+    with observer.call("http", {"traceparent": VALID}, {}) as call:
+        assert (call.trace.parent, call.trace.span) == (VALID, None)
+    observer.close()
 
 
 def test_a_span_that_another_server_was_told_has_that_id(tracing, exporter):

@@ -67,7 +67,7 @@ def test_items_travel_with_all_they_hold():
         versions={"local": 2, "remote": "v7"},
         missing={"late": "deadline_exceeded"},
         queued_ns=7,
-        probe=ImageProbe(12, True, False, Jpeg(4, 3)),
+        probe=ImageProbe(12, True, 0, Jpeg(4, 3)),
         extras={"asked": ["a", "b"]},
         predictions={"local": MemberPrediction(3, 0.5)},
         error=InvalidImage("no image", retry_after_s=2.5),

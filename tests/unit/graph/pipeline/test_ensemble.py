@@ -8,9 +8,8 @@ from msgspec.structs import replace
 from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
-from graph.pipeline.ensemble import Ensemble
 from graph.pipeline.member_client import MAX_LATE, Member, QuorumSettings
-from graph.pipeline.pipeline import Pipeline
+from graph.pipeline.pipeline import Ensemble, Pipeline
 from tests.batches import batch, errors, notes
 
 

@@ -11,8 +11,8 @@ from deployments.contract.rollout import CanaryConfig
 from graph.features.canary.flow import Canary
 from graph.features.canary.trial import Trial
 from graph.features.cascade.flow import Cascade
-from graph.pipeline.ensemble import Ensemble
 from graph.pipeline.member_client import MAX_LATE, Member, MemberClient
+from graph.pipeline.pipeline import Ensemble
 from graph.sections import EnsembleSettings
 from tests.batches import batch, errors
 
@@ -133,12 +133,12 @@ async def test_a_member_that_is_tried_in_another_version_is_missing_at_once():
 
 async def test_a_member_that_is_late_and_then_without_a_replica_is_named_so():
     a = Separate("a")
-    member = MemberClient("a", Member(a, "small"), 0.0)
+    member = MemberClient("a", Member(a, "small"), 0.0, lambda: True)
     a.replica.clear()
-    call = member.ask(pixels())
+    call = member.ask(pixels(), waits=True)
     await waits([a])
     assert member.outcome(call, 0.0).code == "deadline_exceeded"
     assert member.outcome(None, None).code == "deadline_exceeded"
     with pytest.raises(NoReplica):
-        await member.ask(pixels(), lambda: True)
+        await member.ask(pixels())
     assert (member.breaker.is_open, member.outcome(None, None).code) == (True, "no_replica")

@@ -11,7 +11,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from deployments.ingress import protocol
 from deployments.ingress.access import Access
 from deployments.ingress.grpc.server import MOST_HELD, GrpcServer
-from deployments.ingress.rejection_pacer import LEAST_PACE, RejectionPacer
+from deployments.ingress.pacing import LEAST_PACE, RejectionPacer
 from deployments.protocol import services
 from ensemble_serving.protocol import inference_pb2 as pb
 from tests.door import Door

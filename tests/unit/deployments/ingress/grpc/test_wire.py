@@ -7,6 +7,7 @@ from google.protobuf.message import DecodeError
 
 from deployments.contract.errors import ImageTooLarge, InvalidParameter
 from deployments.ingress.grpc import wire
+from deployments.ingress.routes import max_fields
 from deployments.protocol import feedback_pb2
 from ensemble_seldon import seldon_pb2
 from ensemble_serving.protocol import inference_pb2
@@ -20,7 +21,7 @@ INFER, CLASSIFY, PREDICT, LABEL, SELDON = (
     feedback_pb2.LabelRequest,
     seldon_pb2.SeldonMessage,
 )
-FIELDS = wire.max_fields(64)
+FIELDS = max_fields(64)
 
 
 def varint(number):
@@ -130,7 +131,7 @@ def test_requests_as_large_as_they_may_be_are_decoded():
 
     label = feedback_pb2.TrueLabel(request_id="r" * 36, name="cat", image=3)
     request = LABEL(labels=[label] * MAX_LABELS)
-    assert decoded(request.SerializeToString(), LABEL, fields=wire.max_fields(MAX_LABELS)) == request
+    assert decoded(request.SerializeToString(), LABEL, fields=max_fields(MAX_LABELS)) == request
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deployments.ingress.http import disconnects
+from deployments.ingress.http import server
 from deployments.ingress.http.bodies import WHOLE
 
 
@@ -44,19 +44,19 @@ class Work:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(disconnects, "AFTER_S", 0)
+    monkeypatch.setattr(server, "AFTER_S", 0)
 
 
 async def test_who_leaves_is_worked_for_no_more():
     client, work = Client(), Work()
     client.gone.set()
-    response = await asyncio.wait_for(disconnects.DisconnectWatcher().answered(client.request, work), 30)
+    response = await asyncio.wait_for(server.DisconnectWatcher().answered(client.request, work), 30)
     assert (response.status_code, work.cancelled) == (499, True)
 
 
 async def test_who_stays_has_an_answer_and_is_looked_after_no_longer():
     client, work = Client(), Work()
-    task = asyncio.create_task(disconnects.DisconnectWatcher().answered(client.request, work))
+    task = asyncio.create_task(server.DisconnectWatcher().answered(client.request, work))
     while not client.asked:
         await asyncio.sleep(0)
     work.may_end.set()
@@ -67,7 +67,7 @@ async def test_who_stays_has_an_answer_and_is_looked_after_no_longer():
 
 async def test_while_a_body_comes_who_reads_it_is_told():
     client, work = Client(whole=False), Work()
-    task = asyncio.create_task(disconnects.DisconnectWatcher().answered(client.request, work))
+    task = asyncio.create_task(server.DisconnectWatcher().answered(client.request, work))
     await work.begun.wait()
     for _ in range(10):
         await asyncio.sleep(0)
@@ -82,12 +82,12 @@ async def test_a_timeout_of_the_work_is_its_own():
         raise TimeoutError("of its own")
 
     with pytest.raises(TimeoutError, match="of its own"):
-        await disconnects.DisconnectWatcher().answered(Client().request, work)
+        await server.DisconnectWatcher().answered(Client().request, work)
 
 
 async def test_who_cancels_the_request_cancels_the_work():
     client, work = Client(), Work()
-    task = asyncio.create_task(disconnects.DisconnectWatcher().answered(client.request, work))
+    task = asyncio.create_task(server.DisconnectWatcher().answered(client.request, work))
     await work.begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

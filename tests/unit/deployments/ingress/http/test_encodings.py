@@ -1,11 +1,15 @@
 import gzip
 import random
+import sys
 import zlib
 
 import pytest
 
+from deployments.contract.caller import ANYONE
 from deployments.contract.errors import ImageTooLarge, InvalidParameter, UnsupportedMediaType
-from deployments.ingress.http.encodings import FREE_BYTES, MOST_AT_ONCE, MOST_TIMES, decoded
+from deployments.ingress.admission import AdmissionController, Upload
+from deployments.ingress.http.bodies import FREE_BYTES, MOST_AT_ONCE, MOST_TIMES, Limit, bounded
+from deployments.ingress.settings import IngressSettings
 
 CONTENT = bytes(range(256)) * 4000
 
@@ -14,13 +18,20 @@ class Sent:
     """A request whose body comes in pieces."""
 
     def __init__(self, body, encoding, piece=1000):
-        self.headers = {"content-encoding": encoding}
+        self.headers, self.scope = {"content-encoding": encoding}, {}
         self._pieces = [body[i : i + piece] for i in range(0, len(body), piece)]
 
     async def stream(self):
         for piece in self._pieces:
             yield piece
         yield b""
+
+
+async def decoded(sent):
+    upload = Upload(AdmissionController(IngressSettings()), ANYONE, 30.0, 1024)
+    async with upload.limit:
+        async for chunk in bounded(sent, Limit(sys.maxsize), upload):
+            yield chunk
 
 
 @pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("Deflate", zlib.compress), ("", bytes)])

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from deployments.ingress.extension import Extension
 from deployments.ingress.http.server import HttpServer
+from deployments.ingress.protocol import Extension
 from deployments.ingress.settings import WITH_PAGE
 from deployments.observe.stats import Stats
 from graph.features.feedback.labels import routes

@@ -9,10 +9,10 @@ import pytest
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.hosts import HOST_SETTING, RAY_METRICS_SETTING
 from deployments.ingress.classify import Classify
-from deployments.ingress.http.routes import Route, plain
 from deployments.ingress.http.server import FORWARDED_PROTOCOL, HttpServer
+from deployments.ingress.pacing import RejectionPacer
 from deployments.ingress.protocol import Protocol
-from deployments.ingress.rejection_pacer import RejectionPacer
+from deployments.ingress.routes import Route, plain
 from tests.door import OBSERVER, Door
 
 

@@ -12,9 +12,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from deployments.ingress.grpc.server import GrpcServer
-from deployments.ingress.listeners.grpc import BESIDES, GrpcListener
+from deployments.ingress.listeners.grpc import BESIDES, CHECKED_FROM, GrpcListener
 from deployments.ingress.listeners.grpc_call import PREFIX, GrpcCall
-from deployments.ingress.listeners.grpc_connection import CHECKED_FROM
 from deployments.ingress.listeners.reflection import ReflectionListener
 from deployments.ingress.protocol import FUNCTION, functions, services
 from ensemble_serving.protocol import inference_pb2 as pb

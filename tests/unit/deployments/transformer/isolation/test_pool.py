@@ -44,9 +44,9 @@ def test_an_image_is_decoded_as_in_this_process(worker):
     image = pictures.encode(pictures.noise(), ".png")
     sets, size, _ = decode(worker, image)
     assert size == (160, 120)
-    [here] = JpegTransformer(TransformerSettings(), {"a": WANTED[1]}, 1)._decode(image, probe(image))[0]
+    [decoded] = JpegTransformer(TransformerSettings(), {"a": WANTED[1]}, 1)._decode([(image, probe(image))])
     assert [each.shape for each in sets] == [(16, 16, 3), (20, 40, 3)]
-    np.testing.assert_array_equal(sets[1], here)
+    np.testing.assert_array_equal(sets[1], decoded.pixels[0])
 
 
 def test_it_is_one_process_for_all_images(worker):

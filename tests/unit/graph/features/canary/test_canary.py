@@ -11,8 +11,8 @@ from deployments.contract.rollout import CanaryConfig
 from graph.features.canary.feature import counters
 from graph.features.canary.flow import Canary
 from graph.features.canary.trial import Trial
-from graph.pipeline.ensemble import Ensemble
 from graph.pipeline.member_client import Member, QuorumSettings
+from graph.pipeline.pipeline import Ensemble
 from graph.pipeline.record import Trials
 from tests.batches import batch, errors, notes
 from tests.unit.graph.pipeline.test_ensemble import Mean

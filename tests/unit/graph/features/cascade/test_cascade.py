@@ -13,9 +13,8 @@ from deployments.contract.options import Options
 from graph.features.cascade.audit import Audit
 from graph.features.cascade.feature import counters
 from graph.features.cascade.flow import Cascade, LoadShed, LoadState
-from graph.pipeline.ensemble import Ensemble
 from graph.pipeline.member_client import Member
-from graph.pipeline.pipeline import Pipeline
+from graph.pipeline.pipeline import Ensemble, Pipeline
 from graph.sections import EnsembleSettings, UnderLoadSettings
 from tests.batches import batch, errors
 

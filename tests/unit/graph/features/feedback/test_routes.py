@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from deployments.ingress.access import Access
-from deployments.ingress.extension import Extension
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.keys import digest
+from deployments.ingress.protocol import Extension
 from graph.features.feedback.labels import routes
 from tests.door import Door
 

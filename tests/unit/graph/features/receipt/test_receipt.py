@@ -14,9 +14,8 @@ from deployments.contract.item import PROCESS, Item, Note, Step
 from deployments.contract.options import Options
 from deployments.labeler import Labeler, LabelerSettings
 from graph.features.receipt.feature import Receipts, costs
-from graph.pipeline.ensemble import Ensemble
 from graph.pipeline.member_client import Member
-from graph.pipeline.pipeline import Intercepted, Pipeline
+from graph.pipeline.pipeline import Ensemble, Intercepted, Pipeline
 from tests.batches import batch
 from tests.unit.deployments.contract.test_cpu_accounting import spin
 

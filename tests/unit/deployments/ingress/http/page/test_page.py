@@ -7,12 +7,11 @@ from starlette.requests import Request
 from deployments.ingress.http.page.page import FILES
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.service import Service, no_replicas
+from deployments.ingress.protocol import Service, no_replicas
 from deployments.ingress.settings import IngressSettings, PageConfig
 from deployments.ingress.single_member import MemberModelInfo
 from deployments.observe.observer import Observer
 from deployments.observe.stats import Stats
-from deployments.observe.tracing import ROOT, Tracing
 from graph.config import parse
 
 
@@ -20,7 +19,7 @@ def server(page, stats=None, replicas=no_replicas):
     async def graph(batch):
         return batch
 
-    ingress = Ingress.of_images(graph, IngressSettings(), 10, Observer(Tracing(None, {ROOT: "Ingress"}), stats))
+    ingress = Ingress.of_images(graph, IngressSettings(), 10, Observer(stats=stats))
     service = Service(
         ingress,
         ("cat", "dog"),

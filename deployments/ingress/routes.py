@@ -1,13 +1,14 @@
-"""A path of HTTP: its handler, and what the OpenAPI document says about it."""
+"""The paths of HTTP and the methods of gRPC that protocols and extensions serve, each with its handler."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
+from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,12 +16,20 @@ from deployments.contract import errors
 from deployments.contract.answer import Answer
 from deployments.contract.errors import EnsembleError
 from deployments.ingress.error_style import AS_OBJECT, ErrorStyle
+from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Call
 
+JSON = "application/json"
 # A model's place in the OpenAPI document.
 REFERENCE = "#/components/schemas/{name}"
 Handler = Callable[[Request, Call], Awaitable[Response]]
+# By path.
 Routes = dict[str, "Route"]
+# By `<service>/<method>`.
+Calls = dict[str, "Rpc"]
+# Fields of a message: an image takes at most 7, as an `Example` of TensorFlow Serving's `Classify`; names, shapes,
+# parameters and requested outputs take the rest.
+FIELDS_PER_PART, FIELDS_BESIDES = 8, 1024
 
 # What can go wrong with any request that a key may be needed for.
 OF_KEYS: tuple[type[EnsembleError], ...] = (errors.Unauthenticated, errors.RateLimited)
@@ -78,15 +87,49 @@ class Route:
     is_on: Callable[[], bool] = lambda: True
 
     @property
-    def may_change(self) -> bool:
-        """Whether a request may change something, and so is refused to pages of other origins: all but `GET`."""
-        return self.method != "GET"
-
-    @property
     def failures(self) -> tuple[type[EnsembleError], ...]:
         """What can go wrong with a request here, and with one to any path."""
-        everywhere = (errors.MisdirectedRequest, errors.Forbidden) if self.may_change else (errors.MisdirectedRequest,)
-        return tuple(dict.fromkeys((*self.errors, *everywhere)))
+        # What may change something is refused to pages of other origins.
+        by_page = () if self.method == "GET" else (errors.Forbidden,)
+        return tuple(dict.fromkeys((*self.errors, errors.MisdirectedRequest, *by_page)))
+
+
+class Context(Protocol):
+    """The context of a call: `deployments.ingress.listeners.grpc_call.GrpcCall`, or that of Serve's gRPC server."""
+
+    def invocation_metadata(self) -> Any:
+        """Return the client's metadata: pairs of a name and a value."""
+
+    def set_code(self, code: Any) -> None:
+        """Set the status."""
+
+    def set_details(self, details: str) -> None:
+        """Set the status' message."""
+
+    def set_trailing_metadata(self, trailing_metadata: Any) -> None:
+        """Set the trailers."""
+
+
+@dataclass(frozen=True)
+class Rpc:
+    """A method of gRPC.
+
+    Attributes:
+        handler: answers a request; every `EnsembleError` that it raises is answered as a status.
+        observed: whether its calls are traced and counted.
+        is_open: whether it needs no key where others do.
+        fields: how many fields a request may have.
+    """
+
+    handler: Callable[[Any, Call], Awaitable[Message]]
+    observed: bool = False
+    is_open: bool = False
+    fields: Callable[[IngressSettings], int] = lambda settings: max_fields(settings.max_parts)
+
+
+def max_fields(parts: int) -> int:
+    """Return the number of fields that a request may have with `parts` images or labels."""
+    return FIELDS_PER_PART * parts + FIELDS_BESIDES
 
 
 def aged(response: Response, outcomes: Sequence[Answer | EnsembleError]) -> Response:
@@ -105,10 +148,10 @@ def unlisted(routes: Routes) -> Routes:
 
 def encoded(content: Any) -> Response:
     """Encode content of typed models as JSON."""
-    return Response(msgspec.json.encode(content), media_type="application/json")
+    return Response(msgspec.json.encode(content), media_type=JSON)
 
 
 def plain(content: Any, status: int = 200) -> Response:
     """Encode content of plain types as JSON; unlike `encoded`, this allows a client's text of half a character."""
     body = json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
-    return Response(body, status, media_type="application/json")
+    return Response(body, status, media_type=JSON)

@@ -1,33 +1,54 @@
-"""Refuses what a web page of another origin makes a browser send: under a foreign host name, or to change something."""
+"""Who sends a request, and whether it may come: by its headers, the host that it names, and the page that sends it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
-from deployments.contract.errors import Forbidden, MisdirectedRequest
+from deployments.contract.caller import ADDRESS, NO_HEADERS, REQUEST_IDS, Caller, FairBy
+from deployments.contract.errors import Forbidden, InvalidParameter, MisdirectedRequest
 from deployments.contract.hosts import is_address
 from deployments.ingress.options import MOST_QUOTED
 
+# What decides about a request: of two values, one reader may take the first and another one the last.
+ONCE = frozenset(
+    {"authorization", "content-encoding", "content-type", "host", "inference-header-content-length", "origin"}
+) | {"sec-fetch-site", "traceparent", *REQUEST_IDS}
 ANY = "*"
 # https://developer.mozilla.org/en-US/docs/Web/HTTP/Reference/Headers/Sec-Fetch-Site; no page can set it.
 SITE, OWN = "sec-fetch-site", frozenset({"same-origin", "none"})
 
 
-def check_host(headers: Mapping[str, str], hosts: Collection[str] | None, is_local: bool) -> None:
+def check_once(names: Sequence[str]) -> None:
+    """Raise InvalidParameter if one of the headers `ONCE`, or such an entry of gRPC's metadata, comes several times."""
+    if len(names) != len(set(names)) and (repeated := [each for each in ONCE if names.count(each) > 1]):
+        raise InvalidParameter(f"the header {min(repeated)!r} comes {names.count(min(repeated))} times; send it once")
+
+
+def caller(headers: Mapping[str, str], name: str, fair_by: FairBy, kept: Collection[str] = ()) -> Caller:
+    """Describe the sender of a request with these HTTP headers, or gRPC metadata; the `kept` ones stay.
+
+    `name` is that of the API key, empty if there is none.
+    """
+    address = headers.get(ADDRESS, "")
+    client = {"key": name, "address": address, "nobody": ""}[fair_by]
+    found = {each: headers[each] for each in kept if each in headers} if kept else NO_HEADERS
+    return Caller(client, found, name, address)
+
+
+def check_host(headers: Mapping[str, str], hosts: Collection[str]) -> None:
     """Refuse a request to a host name that is not this server's: somebody may have pointed it at this address.
 
-    An address can't be pointed elsewhere, and browsers resolve `localhost` themselves. A server that is local listens
-    on loopback alone; other names are those of `ingress.hosts`.
+    An address can't be pointed elsewhere, and browsers resolve `localhost` themselves. Other names are `hosts`, the
+    setting `ingress.hosts`.
 
     Raises:
         MisdirectedRequest: it is for a name that the server does not have.
     """
-    host = headers.get("host")
-    if host is None or (hosts is None and not is_local):
+    if (host := headers.get("host")) is None:
         return
     name = _name(host)
-    if not _is_own(name) and not _is_among(name, hosts or ()):
+    if not _is_own(name) and not _is_among(name, hosts):
         raise MisdirectedRequest(
             f"this server does not answer for the host {name[:MOST_QUOTED]!r}; ask it by its address or as localhost, "
             "or let its configuration list the name in ingress.hosts"
