@@ -49,7 +49,7 @@ ELSEWHERE = {
     "ensemble-capacity": (("packages/models", "packages/capacity"), ("load", "plan", "tune", "cost")),
     "ensemble-lab": (
         ("packages/models", "packages/capacity", "lab"),
-        ("train", "benchmark", "limit", "experiments", "faults", "harder", "pictures", "reference", "docs"),
+        ("train", "benchmark", "limit", "experiments", "faults", "pictures", "reference", "docs"),
     ),
 }
 # Names of earlier versions, read for one more.

@@ -18,41 +18,37 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
-from ensemble_models.results import Table, add_files, check_files, write_files
+from ensemble_models.results import add_files, check_files, write_files
 from lab.benchmark.systems import System, can_serve, named, peers, running
-from lab.benchmark.workloads import WORKLOADS, Placement, Workload, workload
+from lab.benchmark.workloads import WORKLOADS, Workload, workload
+from lab.rows import Row, Rows, medians, table
 from scripts.errors import ScriptError, errors_in_one_line, fraction
 from scripts.flags import described
 
-NONE = "-"
 LIMIT_PATIENCE_S, LIMIT_TRIES_S = 120.0, 30.0
-KEYS = ("system", "placement", "protocol", "clients")
-# Each measure's heading in the table, and its digits there.
-MEASURES = {
-    "requests_per_s": ("req/s", 0),
-    "p50_ms": ("p50 ms", 2),
-    "p99_ms": ("p99 ms", 1),
-    "server_cpu_ms_per_request": ("server CPU ms", 2),
-    "client_cpu_ms_per_request": ("client CPU ms", 2),
-    "resident_mb": ("MB", 0),
-    "ratio_to_limit": ("of limit", 2),
-}
-# A line of the result: the workload, the keys, and medians over the rounds. What a system has not is None.
-Row = dict[str, Any]
-# What a row is about, in the order of the keys.
-Key = tuple[str, Placement | None, str | None, int]
-Samples = dict[Key, list[dict[str, float]]]
+# Figures of a row, of which the median over the rounds is taken; what a system has not is left out.
+MEASURES = (
+    "requests_per_s",
+    "p50_ms",
+    "p99_ms",
+    "server_cpu_ms_per_request",
+    "client_cpu_ms_per_request",
+    "resident_mb",
+    "ratio_to_limit",
+)
+COLUMNS = (
+    "system {system} | placement {placement} | protocol {protocol} | clients {clients:d} | "
+    "req/s {requests_per_s:,.0f} | p50 ms {p50_ms:,.2f} | p99 ms {p99_ms:,.1f} | "
+    "server CPU ms {server_cpu_ms_per_request:,.2f} | client CPU ms {client_cpu_ms_per_request:,.2f} | "
+    "MB {resident_mb:,.0f} | of limit {ratio_to_limit:,.2f}"
+)
 
 
 class Limit:
@@ -71,18 +67,17 @@ class Limit:
         ]
         if load.precision is not None:
             self._command += ["--precision", load.precision]
-        # Each number of clients is tried with a dozen settings first, and each model is checked by two programs.
-        self._patience_s = LIMIT_PATIENCE_S + (seconds + LIMIT_TRIES_S) * (len(clients) + 2 * len(load.models))
+        # Each number of clients is tried with a dozen settings first.
+        self._patience_s = LIMIT_PATIENCE_S + (seconds + LIMIT_TRIES_S) * len(clients)
         self._settings = list(settings)
-        self.checks: list[dict[str, Any]] = []
 
-    def measure(self) -> dict[int, dict[str, float]]:
+    def measure(self) -> dict[int, Row]:
         """Measure the limit; return the measurements by the number of clients.
 
         Raises:
             ScriptError: it could not be measured, or not in its time.
         """
-        more = ["--setting", *self._settings] if self._settings else ["--check"]
+        more = ["--setting", *self._settings] if self._settings else []
         try:
             # Watched from here: a native library that hangs with the interpreter's lock held can't time out by itself.
             printed = subprocess.run(  # noqa: S603
@@ -92,91 +87,66 @@ class Limit:
             raise ScriptError(f"the limit was not measured within {self._patience_s:.0f} s; run it again") from err
         if printed.returncode != 0:
             raise ScriptError(f"the limit could not be measured: {printed.stderr[-2000:]}")
-        lines = [json.loads(line) for line in printed.stdout.splitlines() if line.startswith("{")]
-        self.checks += [line for line in lines if "model" in line]
-        measured = [line for line in lines if "clients" in line]
+        measured = [json.loads(line) for line in printed.stdout.splitlines() if line.startswith("{")]
         self._settings = [line["setting"] for line in measured]
         return {line["clients"]: line for line in measured}
 
 
 def run(
     load: Workload, systems: Sequence[System], limit: Limit | None, clients: Sequence[int], seconds: float, rounds: int
-) -> Iterator[list[Row]]:
+) -> Iterator[Rows]:
     """Measure, round by round: after each system, the medians of what there is so far.
 
     Raises:
         ScriptError: a system did not start, or a request failed.
     """
-    samples: Samples = defaultdict(list)
+    samples: Rows = []
     steps = tqdm(total=rounds * max(1, len(systems)), desc=load.name, unit="system")
     for _ in range(rounds):
-        before = _limit(limit, samples)
+        before = _limit(load, limit, samples)
         for system in systems:
-            found: dict[Key, dict[str, float]] = {}
+            steps.set_postfix_str(f"{system.name} {system.placement or ''}")
             with running(system, load) as server:
-                for protocol in system.protocols:
-                    for count in clients:
-                        steps.set_postfix_str(f"{system.name} {system.placement or ''} {protocol} {count}")
-                        key: Key = system.name, system.placement, protocol, count
-                        found[key] = server.load(load, protocol, count, seconds)
-            after = _limit(limit, samples)
-            for key, sample in found.items():
-                if before:
-                    around = (before[key[3]]["requests_per_s"] + after[key[3]]["requests_per_s"]) / 2
-                    sample["ratio_to_limit"] = sample["requests_per_s"] / around
-                samples[key].append(sample)
+                found = [
+                    {**_key(load, system, protocol, count), **server.load(load, protocol, count, seconds)}
+                    for protocol in system.protocols
+                    for count in clients
+                ]
+            after = _limit(load, limit, samples)
+            for row in found if before else ():
+                around = (before[row["clients"]]["requests_per_s"] + after[row["clients"]]["requests_per_s"]) / 2
+                row["ratio_to_limit"] = row["requests_per_s"] / around
+            samples += found
             before = after
             steps.update()
-            yield _rows(load, samples)
+            yield medians(samples, MEASURES)
         if not systems:
-            yield _rows(load, samples)
+            yield medians(samples, MEASURES)
     steps.close()
 
 
-def _limit(limit: Limit | None, samples: Samples) -> dict[int, dict[str, float]]:
-    if limit is None:
-        return {}
-    measured = limit.measure()
-    for clients, sample in measured.items():
-        samples["limit", None, None, clients].append(sample)
-    return measured
+def _key(load: Workload, system: System | None, protocol: str | None, clients: int) -> Row:
+    """Name what a row is about; without a system it is the limit."""
+    name, placement = (system.name, system.placement) if system else ("limit", None)
+    return {
+        "workload": load.name,
+        "system": name,
+        "placement": placement,
+        "protocol": protocol,
+        "clients": clients,
+    }
 
 
-def _rows(load: Workload, samples: Samples) -> list[Row]:
-    return [
-        {
-            "workload": load.name,
-            **dict(zip(KEYS, key, strict=True)),
-            **{name: _median(found, name) for name in MEASURES},
-        }
-        for key, found in samples.items()
-    ]
+def _limit(load: Workload, limit: Limit | None, samples: Rows) -> dict[int, Row]:
+    measured = {} if limit is None else limit.measure()
+    figures = {clients: {name: line[name] for name in MEASURES if name in line} for clients, line in measured.items()}
+    samples += [{**_key(load, None, None, clients), **line} for clients, line in figures.items()]
+    return figures
 
 
-def _median(samples: list[dict[str, float]], name: str) -> float | None:
-    return statistics.median(sample[name] for sample in samples) if name in samples[0] else None
-
-
-def table(rows: Sequence[Row]) -> Table:
-    """Return the rows by their texts."""
-    headings = (*KEYS, *(heading for heading, _ in MEASURES.values()))
-    lines = [
-        [str(row[key] or NONE) for key in KEYS]
-        + [NONE if row[name] is None else f"{row[name]:,.{digits}f}" for name, (_, digits) in MEASURES.items()]
-        for row in rows
-    ]
-    return Table(headings, lines, words=range(3), title=rows[0]["workload"])
-
-
-def report(rows: Sequence[Row], checks: Sequence[dict[str, Any]], args: argparse.Namespace) -> None:
+def report(rows: Rows, args: argparse.Namespace) -> None:
     """Print the rows, and write the files that were asked for."""
-    (compared := table(rows)).show()
-    for check in checks:
-        share = check["limit_per_s"] / check["benchmark_app_per_s"]
-        print(
-            f"{Path(check['model']).parent.parent.name} alone: {check['limit_per_s']:.0f}/s here, "
-            f"{check['benchmark_app_per_s']:.0f}/s by benchmark_app ({share:.2f})"
-        )
+    (compared := table(COLUMNS, rows)).show()
     write_files(args, compared, rows)
 
 
@@ -207,14 +177,14 @@ def main() -> None:
         )
         systems = chosen if args.systems else [system for system in chosen if can_serve(system, load)]
         limit = Limit(load, args.clients, args.seconds) if "limit" in (args.systems or ["limit"]) else None
-        rows: list[Row] = []
+        rows: Rows = []
         try:
             for so_far in run(load, systems, limit, args.clients, args.seconds, args.rounds):
                 rows = so_far
         finally:
             # Of what ends early, what was measured.
             if rows:
-                report(rows, limit.checks if limit else (), args)
+                report(rows, args)
 
 
 if __name__ == "__main__":

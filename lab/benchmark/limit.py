@@ -3,17 +3,13 @@
     ensemble limit models/resnet/2/model.xml models/densenet/2/model.xml --images photographs/*.jpg
 
 Each model stands in a repository, with its metadata. Prints a line of JSON for each number of clients, that is, of
-images in flight; each is the best of the threads, streams and batch sizes tried, or of those given. `--check` compares
-each model alone with OpenVINO's own `benchmark_app`.
+images in flight; each is the best of the threads, streams and batch sizes tried, or of those given.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import re
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +20,6 @@ from typing import Any
 import cv2
 import numpy as np
 import openvino as ov
-from numpy.typing import NDArray
 
 from deployments.contract.preprocessing import Preprocessing
 from deployments.cpus import available_cpus
@@ -133,39 +128,6 @@ class Run:
         return dict(zip(self._kinds, map(np.stack, zip(*decoded, strict=True)), strict=True))
 
 
-def alone(model: ov.CompiledModel, seconds: float) -> float:
-    """Measure one model's inferences per second by itself, as `benchmark_app` does."""
-    queue = ov.AsyncInferQueue(model)
-    shape = [1, *list(model.input(0).partial_shape)[1:]]
-    pixels: NDArray[np.uint8] = np.zeros([int(str(edge)) for edge in shape], np.uint8)
-    for _ in range(len(queue)):
-        queue.start_async({0: pixels})
-    queue.wait_all()
-    count, end = 0, time.perf_counter() + seconds
-    started = time.perf_counter()
-    while time.perf_counter() < end:
-        queue.start_async({0: pixels}, share_inputs=True)
-        count += 1
-    queue.wait_all()
-    return count / (time.perf_counter() - started)
-
-
-def benchmark_app(path: Path, size: tuple[int, int], setting: Setting, precision: str | None, seconds: float) -> float:
-    """Measure inferences per second by OpenVINO's own tool."""
-    command = [
-        str(Path(sys.executable).with_name("benchmark_app")),
-        *("-m", str(path), "-d", "CPU", "-api", "async", "-hint", "none", "-t", str(max(1, round(seconds)))),
-        *("-nthreads", str(setting.threads), "-nstreams", str(setting.streams), "-pin", "NO"),
-        *("-shape", f"[1,{size[0]},{size[1]},3]"),
-        *(("-infer_precision", precision) if precision else ()),
-    ]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
-    found = re.search(r"Throughput:\s+([\d.]+)", printed)
-    if found is None:
-        raise SystemExit(f"error: benchmark_app printed no throughput:\n{printed[-2000:]}")
-    return float(found[1])
-
-
 def main() -> None:
     """Parse the command line and measure."""
     parser = described(__doc__)
@@ -176,7 +138,6 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=0.5)
     parser.add_argument("--precision", help="INFERENCE_PRECISION_HINT")
     parser.add_argument("--setting", nargs="+", metavar="THREADS:STREAMS:BATCH", help="one for each of --clients")
-    parser.add_argument("--check", action="store_true", help="compare with benchmark_app")
     args = parser.parse_args()
     cv2.setNumThreads(1)
     # The first tensor made of an array sets up OpenVINO's NumPy binding; two threads at it at once freeze for ever.
@@ -202,12 +163,6 @@ def main() -> None:
         result = measured(clients, best, args.seconds, args.warm_up)
         told = f"{best.threads}:{best.streams}:{best.batch}"
         print(json.dumps({"clients": clients, "setting": told, **result}), flush=True)
-    if args.check:
-        for path, pixels in zip(args.models, wanted, strict=True):
-            [model] = compile_models([path], best.compiled, args.precision)
-            ours = alone(model, args.seconds)
-            theirs = benchmark_app(path, pixels.size, best, args.precision, args.seconds)
-            print(json.dumps({"model": str(path), "limit_per_s": ours, "benchmark_app_per_s": theirs}), flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from functools import partial
 from ensemble_capacity.load.load import Arrivals, Closed
 from lab.benchmark.systems import OURS, System, peers, running
 from lab.benchmark.workloads import Workload, workload
-from lab.experiments.experiment import Bars, Experiment, Here, Part, Rows, check_photographs, measured
+from lab.experiments.experiment import Bars, Experiment, Here, check_photographs
+from lab.rows import Part, Rows, measured
 from scripts.errors import ScriptError
 
 SHARES, CLIENTS = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0, 1.1, 1.2), 32

@@ -8,6 +8,7 @@ peak. A request is late if it takes more than 50 ms from when it was due, or fai
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,15 +18,58 @@ from typing import Any
 import cv2
 import httpx
 import numpy as np
+from ray.serve import Application
 
+from deployments.contract.batch import Batch
+from deployments.contract.names import COMBINER, LABELER, TRANSFORMER
+from deployments.contract.nodes import Graph, Node
+from deployments.contract.payload import PixelSets
+from deployments.serving.spec import Nodes
 from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Arrivals, Closed, Target
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import Records, between, latency_ms, quantile, with_failures
 from ensemble_capacity.plan.server import serving
+from graph.app import application
+from graph.config import parse
+from graph.features.feature import Feature
+from graph.pipeline.member_client import Member
+from graph.pipeline.pipeline import Ensemble, Pipeline
 from graph.scaling.latency import Load, needed
-from lab.experiments.experiment import Bars, Experiment, Part, Row, Rows
-from lab.experiments.sleeping import SLEEP_S
+from graph.signature import resolve_signatures
+from lab.experiments.experiment import Bars, Experiment
+from lab.rows import Part, Row, Rows
+
+# Of an image; images wait for each other, as they do for a member's threads.
+SLEEP_S = 0.02
+
+
+class Sleeping:
+    """An ensemble that takes as long as a slow one, and no CPU time for it."""
+
+    def __init__(self, ensemble: Node[Any, Any]) -> None:
+        """Set what answers in the end."""
+        self._ensemble, self._turn = ensemble, asyncio.Lock()
+
+    async def __call__(self, batch: Batch[PixelSets]) -> Batch[Any]:
+        """Predict from pixels, one batch after the other."""
+        async with self._turn:
+            await asyncio.sleep(SLEEP_S * len(batch.items))
+        return await self._ensemble(batch)
+
+
+def compose(pixels: Mapping[str, str], nodes: Nodes, _: Sequence[Feature]) -> Graph:
+    """Join transformer, the sleeping ensemble and labeler."""
+    members = {name: Member(nodes[name], key) for name, key in pixels.items()}
+    return Pipeline(nodes[TRANSFORMER], Sleeping(Ensemble(members, nodes[COMBINER])), nodes[LABELER])
+
+
+def build(args: dict[str, Any]) -> Application:
+    """Build the application of `import_path: lab.experiments.autoscaling:build`."""
+    config = parse(args)
+    agreed = resolve_signatures(config)
+    return application(config, agreed, partial(compose, agreed.pixels))
+
 
 P99_MS, BASE, PEAK, MOST = 50.0, 12.0, 60.0, 6
 LOOK_S, KEEP_S = 0.5, 30
@@ -70,7 +114,7 @@ def config(options: Mapping[str, Any]) -> dict[str, Any]:
     application = {
         "name": "ensemble",
         "route_prefix": "/",
-        "import_path": "lab.experiments.sleeping:build",
+        "import_path": "lab.experiments.autoscaling:build",
         "args": args,
         "deployments": [{"name": "Ingress", "ray_actor_options": {"num_cpus": 0.05}, **options}],
     }

@@ -11,7 +11,8 @@ from typing import Any
 from ensemble_capacity.load.load import Arrivals, Closed
 from lab.benchmark.systems import OURS, running
 from lab.benchmark.workloads import workload
-from lab.experiments.experiment import Bars, Experiment, Here, Part, Row, Rows, check_photographs, measured
+from lab.experiments.experiment import Bars, Experiment, Here, check_photographs
+from lab.rows import Part, Row, Rows, measured
 
 SIZES, WAITS_MS, RATES, CLIENTS = (1, 4, 16, 64), (0.0, 5.0, 20.0), (50, 200, 400), 32
 FULL = f"{CLIENTS} clients"
@@ -71,7 +72,7 @@ BATCHING = Experiment(
         "{sent}",
         lambda row: not row["wait_ms"],
     ),
-    seconds=4.0,
+    seconds=8.0,
     compare=compare,
     differs="the document has no figure; two cores, which the clients share",
     ascending=True,

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from ensemble_capacity.cost import HOURS_A_YEAR, INSTANCES, MILLION, TRAFFIC, Instance
-from lab.experiments.experiment import FOLDER, Bars, Experiment, Here, Part, Row, Rows
+from lab.experiments.experiment import FOLDER, Bars, Experiment, Here
 from lab.reported import of
+from lab.rows import Part, Row, Rows
 
 FULL, BUSY = 0.7, (0.7, 0.07)
 SETUPS = {

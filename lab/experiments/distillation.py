@@ -24,7 +24,8 @@ from ensemble_models.options import default_data
 from ensemble_models.prediction import predict
 from ensemble_models.statistics import top1
 from lab.benchmark.workloads import MEMBERS
-from lab.experiments.experiment import Bars, Experiment, Here, Part, Row, Rows
+from lab.experiments.experiment import Bars, Experiment, Here
+from lab.rows import Part, Row, Rows
 from lab.training.recipe import Recipe
 from scripts.doctor import costs as cost
 from scripts.errors import ScriptError

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import platform
-import statistics
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,50 +21,15 @@ from lab import reported
 from lab.benchmark.workloads import photographs
 from lab.experiments import comparison
 from lab.experiments.comparison import Here as Here  # the experiments import it from here
-from lab.pictures.chart import Bar, Chart
+from lab.pictures import Bar, Chart
+from lab.rows import Part, Row, Rows, table
 from scripts.errors import ScriptError
 from scripts.shipped import CHECKOUT
 
 FOLDER, IMAGES = CHECKOUT / "docs" / "experiments", CHECKOUT / "docs" / "images"
 # Around an experiment's tables on a page, by its name.
 BEGIN, END = "<!-- {}: written by `ensemble experiments` -->\n", "<!-- end of {} -->\n"
-Row = dict[str, Any]
-Rows = list[Row]
 Groups = Sequence[tuple[str, Sequence[Bar]]]
-# The last characters of a failed server's log, which stand in its row.
-LAST = 300
-
-
-@dataclass(frozen=True)
-class Part:
-    """What is measured, stored and resumed as a whole: mostly a server.
-
-    Attributes:
-        name: of the part, unique within the experiment.
-        measure: gives its rows.
-        key: is in each of its rows; where it is empty, an error ends the experiment instead of becoming a row.
-    """
-
-    name: str
-    measure: Callable[[], Iterable[Mapping[str, Any]]]
-    key: Mapping[str, Any] = field(default_factory=dict)
-
-    def rows(self) -> Rows:
-        """Measure its rows; the last one has the error that ended the part, if any.
-
-        Raises:
-            ScriptError: it could not be measured, and has no key.
-        """
-        rows: Rows = []
-        try:
-            for row in self.measure():
-                rows.append({**self.key, **row})
-        except ScriptError as err:
-            if not self.key:
-                raise
-            told = " ".join(str(err).replace(str(CHECKOUT), ".").split())
-            rows.append({**self.key, "error": told[-LAST:]})
-        return rows
 
 
 @dataclass(frozen=True)
@@ -225,43 +189,8 @@ class Experiment:
         return before + begin + text + end + after, Chart(self.title, note, groups, ascending=self.ascending).svg()
 
     def table(self, rows: Rows) -> Table:
-        """Fill the columns in; where a figure is missing, the cell is empty."""
-        parted = [column.strip().partition(" {") for column in self.columns.split("|")]
-        heads, templates = [head for head, *_ in parted], ["{" + template for *_, template in parted]
-        words = [place for place, template in enumerate(templates) if ":" not in template]
-        lines = [[_filled(template, row) for template in templates] for row in rows]
-        errors = [
-            f"{', '.join(line[place] for place in words if line[place])}: not measured: {row['error']}"
-            for row, line in zip(rows, lines, strict=True)
-            if "error" in row
-        ]
-        return Table(heads, lines, words=words, notes=[*errors, *self.notes(rows)])
-
-
-def _filled(template: str, row: Row) -> str:
-    try:
-        return template.format_map(row)
-    except (KeyError, TypeError):
-        return ""
-
-
-def medians(rows: Rows, figures: Sequence[str]) -> Rows:
-    """Take the medians of rows that differ in nothing but these figures; one that failed in a round has its error."""
-    alike: dict[str, Rows] = {}
-    for row in rows:
-        key = {name: value for name, value in row.items() if name not in figures and name != "error"}
-        alike.setdefault(json.dumps(key), []).append(row)
-    found = []
-    for same in alike.values():
-        failed = [row for row in same if "error" in row]
-        middle = {} if failed else {name: statistics.median(row[name] for row in same) for name in figures}
-        found.append((failed or same)[0] | middle)
-    return found
-
-
-def measured(rows: Rows) -> Rows:
-    """Leave out the rows of failures."""
-    return [row for row in rows if "error" not in row]
+        """Make the table of the rows that are shown."""
+        return table(self.columns, rows, self.notes(rows))
 
 
 def labelled() -> Dataset:

@@ -21,7 +21,8 @@ from ensemble_models.ensembles import Members
 from ensemble_models.tune_cascade import members_of
 from lab.benchmark.systems import OURS, named, running
 from lab.benchmark.workloads import MEMBERS, Placement, Precision, Workload, workload
-from lab.experiments.experiment import Bars, Experiment, Here, Part, Row, Rows, labelled
+from lab.experiments.experiment import Bars, Experiment, Here, labelled
+from lab.rows import Part, Row, Rows
 from scripts.errors import ScriptError
 
 CLIENTS = 32

@@ -18,7 +18,8 @@ from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import RIGHT, SHED, Records, latency_ms, ok, quantile
 from lab.benchmark.systems import HTTP_PORT, VARIANTS, Running, running
 from lab.benchmark.workloads import Workload, workload
-from lab.experiments.experiment import Bars, Experiment, Part, Row, Rows, labelled
+from lab.experiments.experiment import Bars, Experiment, labelled
+from lab.rows import Part, Row, Rows
 
 TIMES = 1.5
 # The thresholds in force under load: nobody asks the DenseNet, and most images stop at the student, if it is there.

@@ -18,10 +18,10 @@ from lab import reported
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
 from lab.benchmark.workloads import Workload, originals, square, trivial
 from lab.experiments import forms
-from lab.experiments.asking import REGION, Asking, region, register, share_memory
-from lab.experiments.experiment import Experiment, Groups, Here, Part, Row, Rows
-from lab.experiments.forms import FORMS, Form, Pixels, shared
-from lab.pictures.chart import Bar
+from lab.experiments.experiment import Experiment, Groups, Here
+from lab.experiments.forms import FORMS, REGION, Asking, Form, Pixels, region, register, share_memory, shared
+from lab.pictures import Bar
+from lab.rows import Part, Row, Rows
 
 MEMBER = "resnet"
 QUALITY, EDGE = 75, 224

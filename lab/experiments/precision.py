@@ -12,8 +12,9 @@ from lab import reported
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running
 from lab.benchmark.workloads import Precision, photographs, workload
 from lab.experiments.engines import CLIENTS, NETWORKS, Engine, capped, figures
-from lab.experiments.experiment import Experiment, Groups, Here, Part, Row, Rows, labelled, measured
-from lab.pictures.chart import Bar
+from lab.experiments.experiment import Experiment, Groups, Here, labelled
+from lab.pictures import Bar
+from lab.rows import Part, Row, Rows, measured
 from scripts.errors import ScriptError
 
 URLS = {"HTTP": f"http://127.0.0.1:{HTTP_PORT}", "gRPC": f"grpc://127.0.0.1:{GRPC_PORT}"}

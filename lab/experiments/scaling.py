@@ -16,8 +16,9 @@ from typing import Any
 from deployments.cpus import available_cpus, usable
 from lab.benchmark.systems import HTTP_PORT, OURS, running
 from lab.benchmark.workloads import ROOT, Workload, workload
-from lab.experiments.experiment import Bars, Experiment, Here, Part, Row, Rows, check_photographs, measured
+from lab.experiments.experiment import Bars, Experiment, Here, check_photographs
 from lab.network import Machine, network
+from lab.rows import Part, Row, Rows, measured
 from scripts.errors import ScriptError
 
 CLIENTS = (1, 2, 4, 8, 16, 32)

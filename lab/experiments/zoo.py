@@ -15,8 +15,9 @@ from ensemble_models.ensembles import Members
 from ensemble_models.statistics import Interval
 from lab.benchmark.systems import OURS, running
 from lab.benchmark.workloads import MEMBERS, Precision
-from lab.experiments.experiment import Bars, Experiment, Part, Row, Rows, labelled, medians
+from lab.experiments.experiment import Bars, Experiment, labelled
 from lab.experiments.ladder import Images
+from lab.rows import Part, Row, Rows, medians
 
 EXIT_AT, CLIENTS, ROUNDS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.97), 32, 3
 FIGURES = ("requests_per_s", "cpu_ms")

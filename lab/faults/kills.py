@@ -19,23 +19,22 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 import yaml
 from tqdm import tqdm
 
-from ensemble_models.results import Table, add_files, check_files, write_files
 from ensemble_serving.transports import NoResponse, Request, is_ready, once
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT
 from lab.benchmark.workloads import ROOT, workload
-from scripts.errors import ScriptError, at_least_zero, errors_in_one_line, positive
-from scripts.flags import described
+from lab.faults.campaign import Campaign
+from lab.rows import Part, Row, Rows
+from scripts.errors import ScriptError, at_least_zero, positive
 from scripts.serve.cluster import leftovers
-from scripts.serve.environment import set_up
 
 # By what is in its command line, the most particular first: whose process it is.
 PARTS = {
@@ -52,23 +51,7 @@ MOMENTS = ("start", "load", "stop")
 # Within these a start and a stop happen, seconds.
 START_S, STOP_S = 12.0, 3.0
 READY_S, END_S, NOTICED_S = 180.0, 30.0, 3.0
-HEADINGS = ("killed", "moment", "kills", "healed", "ended by itself", "too late", "cleared away", "failed")
 BYSTANDER = "import ray, sys; ray.init(num_cpus=1, include_dashboard=False); print('up', flush=True); sys.stdin.read()"
-
-
-@dataclass
-class Fate:
-    """What became of one kill.
-
-    Attributes:
-        outcome: `healed`, `ended`, or `late` if the process was not there (yet, or any more).
-        cleared: how many processes the next server cleared away.
-        failure: what was not as it must be; empty if all was.
-    """
-
-    outcome: str = "late"
-    cleared: int = 0
-    failure: str = ""
 
 
 class Served:
@@ -127,57 +110,61 @@ class Served:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
 
-def fate(number: int, seed: int, config: Path, image: bytes) -> tuple[str, str, Fate]:
-    """Kill once: the part and the moment that the number chose, and what became of it."""
+def fate(number: int, seed: int, config: Path, image: bytes) -> Row:
+    """Kill once: the part and the moment that the number chose, and what became of it.
+
+    The outcome is `healed`, `ended`, or `late` if the process was not there, yet or any more. `cleared` counts the
+    processes that the next server cleared away, and `failure` says what was not as it must be; empty if all was.
+    """
     chance = random.Random(f"{seed} {number}")
     part, moment = chance.choice(list(PARTS)), chance.choice(MOMENTS)
-    found = Fate()
+    found: Row = {"killed": part, "moment": moment, "outcome": "late", "cleared": 0, "failure": ""}
     server = Served(config, config.with_name("killed.log"))
     if moment == "start":
         time.sleep(chance.uniform(0, START_S))
     else:
         if not server.until(server.is_ready, READY_S):
-            found.failure = f"did not start: {server.told()[-500:]}"
+            found["failure"] = f"did not start: {server.told()[-500:]}"
         if moment == "stop":
             server.interrupt()
             time.sleep(chance.uniform(0, STOP_S))
     if server.kill(PARTS[part]):
-        found.outcome = "ended"
+        found["outcome"] = "ended"
         if moment != "stop":
             # What is left may say for a moment that all is well.
             time.sleep(NOTICED_S)
-            found.outcome = "healed" if server.until(server.is_ready, READY_S) else "ended"
-            if found.outcome == "ended" and server.runs():
-                found.failure = f"neither ready nor ended after {READY_S:.0f} s: {server.told()[-500:]}"
+            found["outcome"] = "healed" if server.until(server.is_ready, READY_S) else "ended"
+            if found["outcome"] == "ended" and server.runs():
+                found["failure"] = f"neither ready nor ended after {READY_S:.0f} s: {server.told()[-500:]}"
     server.interrupt()
     if not server.ends():
-        found.failure = f"did not end {END_S:.0f} s after Ctrl-C: {server.told()[-500:]}"
+        found["failure"] = f"did not end {END_S:.0f} s after Ctrl-C: {server.told()[-500:]}"
     if "Traceback" in server.told():
-        found.failure = f"printed a traceback: {server.told()[-500:]}"
+        found["failure"] = f"printed a traceback: {server.told()[-500:]}"
     _again(config, image, found)
-    return part, moment, found
+    return found
 
 
-def _again(config: Path, image: bytes, found: Fate) -> None:
+def _again(config: Path, image: bytes, found: Row) -> None:
     """Start a server on what the one before left, ask it, and stop it."""
     left = _names(leftovers())
-    found.cleared = len(left)
+    found["cleared"] = len(left)
     server = Served(config, config.with_name("again.log"))
     try:
         if not server.until(server.is_ready, READY_S):
-            found.failure = f"the next server did not start: {server.told()[-500:]}"
-        elif found.cleared and "that a killed server left" not in server.told():
-            found.failure = f"the next server did not say that it cleared away {', '.join(left)}"
+            found["failure"] = f"the next server did not start: {server.told()[-500:]}"
+        elif found["cleared"] and "that a killed server left" not in server.told():
+            found["failure"] = f"the next server did not say that it cleared away {', '.join(left)}"
         elif not (response := once(f"http://127.0.0.1:{HTTP_PORT}", Request("/classify", image))).ok:
-            found.failure = f"the next server answered {response.status}"
+            found["failure"] = f"the next server answered {response.status}"
     except NoResponse as err:
-        found.failure = f"the next server did not answer: {err}"
+        found["failure"] = f"the next server did not answer: {err}"
     finally:
         server.interrupt()
         if not server.ends():
-            found.failure = f"the next server did not end: {server.told()[-500:]}"
+            found["failure"] = f"the next server did not end: {server.told()[-500:]}"
     if left := _names(leftovers()):
-        found.failure = f"the next server left {', '.join(left)}"
+        found["failure"] = f"the next server left {', '.join(left)}"
 
 
 def _names(processes: Iterable[psutil.Process]) -> list[str]:
@@ -208,51 +195,64 @@ def bystander(folder: Path) -> Iterator[psutil.Process]:
         process.communicate()
 
 
-def rows(fates: Sequence[tuple[str, str, Fate]]) -> list[list[str]]:
-    """Return the table's lines, without its headings."""
-    groups: dict[tuple[str, str], list[Fate]] = defaultdict(list)
-    for part, moment, found in fates:
-        groups[part, moment].append(found)
-    lines = []
-    for (part, moment), group in sorted(groups.items()):
-        outcomes = [sum(each.outcome == outcome for each in group) for outcome in ("healed", "ended", "late")]
-        counts = [len(group), *outcomes, sum(each.cleared for each in group), sum(bool(each.failure) for each in group)]
-        lines.append([part, moment, *map(str, counts)])
-    return lines
+def measure(kills: range, seed: int) -> Iterator[Row]:
+    """Kill once for each number, beside another Ray.
+
+    Raises:
+        ScriptError: the other Ray did not start, or was ended.
+    """
+    load = workload("embedded", "int8")
+    with tempfile.TemporaryDirectory(prefix="es-") as temporary, bystander(Path(temporary)) as other:
+        config = Path(temporary) / "config.yaml"
+        config.write_text(yaml.safe_dump(load.config("colocated", HTTP_PORT, GRPC_PORT)), encoding="utf-8")
+        for number in tqdm(kills, unit="kill"):
+            yield {"number": number, **fate(number, seed, config, load.images[0].read_bytes())}
+        if not other.is_running():
+            raise ScriptError("another Ray of this user was ended")
 
 
-def report(fates: Sequence[tuple[str, str, Fate]], args: argparse.Namespace) -> None:
-    """Print what became of all, and write the file that was asked for."""
-    table = Table(HEADINGS, rows(fates), words=range(2))
-    table.show()
-    write_files(args, table)
+def shown(rows: Rows) -> Rows:
+    """Count the kills of each part at each moment by their outcome."""
+    groups: dict[tuple[str, str], Rows] = defaultdict(list)
+    for row in rows:
+        if "error" not in row:
+            groups[row["killed"], row["moment"]].append(row)
+    return [
+        {
+            "killed": part,
+            "moment": moment,
+            "kills": len(group),
+            **{outcome: sum(row["outcome"] == outcome for row in group) for outcome in ("healed", "ended", "late")},
+            "cleared": sum(row["cleared"] for row in group),
+            "failed": sum(bool(row["failure"]) for row in group),
+        }
+        for (part, moment), group in sorted(groups.items())
+    ] + [row for row in rows if "error" in row]
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Parse the command line, kill, and tell."""
-    parser = described(__doc__, "ensemble faults kills")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of which kills are done."""
     parser.add_argument("--kills", type=positive, default=40, help="how many; default: %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="of what is killed when; default: %(default)s")
     parser.add_argument("--first", type=at_least_zero, default=0, metavar="NUMBER", help="of the first kill")
-    add_files(parser, "markdown")
-    args = parser.parse_args(arguments)
-    check_files(parser, args)
-    fates: list[tuple[str, str, Fate]] = []
-    with errors_in_one_line(), tempfile.TemporaryDirectory(prefix="es-") as temporary:
-        load, config = workload("embedded", "int8"), Path(temporary) / "config.yaml"
-        config.write_text(yaml.safe_dump(load.config("colocated", HTTP_PORT, GRPC_PORT)), encoding="utf-8")
-        image = load.images[0].read_bytes()
-        try:
-            with bystander(Path(temporary)) as other:
-                set_up()
-                for number in tqdm(range(args.first, args.first + args.kills), unit="kill"):
-                    fates.append(fate(number, args.seed, config, image))
-                    if fates[-1][2].failure:
-                        tqdm.write(f"kill {number}, {fates[-1][0]} at its {fates[-1][1]}: {fates[-1][2].failure}")
-                if not other.is_running():
-                    raise ScriptError("another Ray of this user was ended")
-        finally:
-            if fates:
-                report(fates, args)
-    if any(found.failure for _, _, found in fates):
-        sys.exit(1)
+
+
+def parts(args: argparse.Namespace) -> list[Part]:
+    """Make all kills one part, beside which the other Ray runs."""
+    kills = range(args.first, args.first + args.kills)
+    return [Part("all", partial(measure, kills, args.seed), {"campaign": "kills"})]
+
+
+KILLS = Campaign(
+    name="kills",
+    help=__doc__,
+    add_flags=add_flags,
+    parts=parts,
+    columns="killed {killed} | moment {moment} | kills {kills:d} | healed {healed:d} | ended by itself {ended:d} | "
+    "too late {late:d} | cleared away {cleared:d} | failed {failed:d}",
+    failed=lambda row: bool(row["failure"]),
+    shown=shown,
+    note=lambda row: (
+        f"kill {row['number']}, {row['killed']} at its {row['moment']}: {row['failure']}" if row["failure"] else ""
+    ),
+)

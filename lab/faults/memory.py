@@ -9,91 +9,63 @@ allocators fill. Memory is the resident one of all processes together, in which 
 
 from __future__ import annotations
 
+import argparse
 import itertools
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
 
 from tqdm import tqdm
 
-from ensemble_models.results import Table, add_files, check_files, write_files
 from lab.benchmark.systems import OURS, Running, running
 from lab.benchmark.workloads import Placement, Workload, workload
-from scripts.errors import errors_in_one_line, positive
-from scripts.flags import described
-from scripts.serve.environment import set_up
+from lab.faults.campaign import Campaign
+from lab.rows import Part, Row
+from scripts.errors import positive
 
-HEADINGS = ("placement", "after", "requests", "memory, MB", "growth")
 CLIENTS, TURN_S = 16, 15.0
 
 
-@dataclass(frozen=True)
-class Stop:
-    """What was measured after some requests.
-
-    Attributes:
-        placement: of every node.
-        after: which part has ended.
-        requests: answered so far.
-        memory_mb: the server's.
-        growth: since the stop before, a share of what it was then.
-    """
-
-    placement: Placement
-    after: str
-    requests: int
-    memory_mb: float
-    growth: float | None = None
-
-    def cells(self) -> list[str]:
-        """Format the stop as a line of the table."""
-        growth = "" if self.growth is None else f"{self.growth:+.2%}"
-        return [self.placement, self.after, f"{self.requests:,}", f"{self.memory_mb:,.0f}", growth]
-
-
-def measure(placement: Placement, requests: int) -> list[Stop]:
+def measure(placement: Placement, requests: int) -> Iterator[Row]:
     """Measure the memory after the warming up, after `requests` requests, and after as many again.
 
     Raises:
         ScriptError: the server did not start, or a request failed.
     """
     load = workload("embedded", "int8")
-    stops: list[Stop] = []
-    parts = {"the warming up": requests // 4, "the first": requests, "as many again": requests}
-    with (
-        running(OURS[placement], load) as server,
-        tqdm(total=sum(parts.values()), unit="request", unit_scale=True) as progress,
-    ):
+    counts = {"the warming up": requests // 4, "the first": requests, "as many again": requests}
+    with running(OURS[placement], load) as server:
         sent, before = 0, None
-        for after, count in parts.items():
-            sent += _send(server, load, count, progress)
+        for after, count in counts.items():
+            sent += _send(server, load, count)
             memory = server.resident_mb()
-            stops.append(Stop(placement, after, sent, memory, None if before is None else memory / before - 1))
+            growth = None if before is None else memory / before - 1
+            yield {"after": after, "requests": sent, "memory_mb": memory, "growth": growth}
             before = memory
-    return stops
 
 
-def _send(server: Running, load: Workload, count: int, progress: Any) -> int:
+def _send(server: Running, load: Workload, count: int) -> int:
     """Send `count` requests, or a few more; return their number."""
-    sent, protocols = 0, itertools.cycle(("http", "grpc"))
-    while sent < count:
-        answered = round(float(server.load(load, next(protocols), CLIENTS, TURN_S)["requests_per_s"]) * TURN_S)
-        sent += answered
-        progress.update(answered)
-    return sent
+    protocols = itertools.cycle(("http", "grpc"))
+    with tqdm(total=count, unit="request", unit_scale=True) as progress:
+        while progress.n < count:
+            rate = float(server.load(load, next(protocols), CLIENTS, TURN_S)["requests_per_s"])
+            progress.update(round(rate * TURN_S))
+        return int(progress.n)
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Parse the command line, send, and tell."""
-    parser = described(__doc__, "ensemble faults memory")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of what is sent to which server."""
     parser.add_argument("--requests", type=positive, default=100_000, help="and as many again; default: %(default)s")
     parser.add_argument("--placement", choices=tuple(OURS), default="colocated")
-    add_files(parser, "json", "markdown")
-    args = parser.parse_args(arguments)
-    check_files(parser, args)
-    with errors_in_one_line():
-        set_up()
-        stops = measure(args.placement, args.requests)
-    table = Table(HEADINGS, [stop.cells() for stop in stops], words=range(2))
-    table.show()
-    write_files(args, table, [asdict(stop) for stop in stops])
+
+
+MEMORY = Campaign(
+    name="memory",
+    help=__doc__,
+    add_flags=add_flags,
+    parts=lambda args: [
+        Part("all", partial(measure, args.placement, args.requests), {"placement": args.placement}),
+    ],
+    columns="placement {placement} | after {after} | requests {requests:,} | memory, MB {memory_mb:,.0f} | "
+    "growth {growth:+.2%}",
+)

@@ -12,24 +12,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import RETRY, Records, between, latency_ms, ok, outcomes, quantile
-from ensemble_models.results import Table, add_files, check_files, write_files
 from lab.benchmark.systems import HTTP_PORT, OURS, running
 from lab.benchmark.workloads import workload
-from scripts.errors import errors_in_one_line, positive
-from scripts.flags import described
-from scripts.serve.environment import set_up
+from lab.faults.campaign import Campaign, add_names
+from lab.rows import Part, Row, Rows
+from scripts.errors import positive
 
-HEADINGS = ("load", "answers/s", "of the best", "refused", "otherwise failed", "p99, ms", "at first retry", "memory")
 BEST_CLIENTS, BEST_S = 32, 8.0
 TIMES = 3.0
 REFUSED = 503
@@ -68,39 +66,6 @@ LOADS = (
 )
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a load came to.
-
-    Attributes:
-        what: the load.
-        rate: answers with 200, a second.
-        share: of the best rate.
-        refused: requests answered 503.
-        failed: requests with any other answer, or none.
-        others: those by status.
-        p99_ms: the 99th percentile of the latency of those answered with 200, milliseconds.
-        at_first_retry: the share of refused requests that were let in when they came again; NaN if none did.
-        growth_mb: the server's memory after the load, above that before, megabytes.
-    """
-
-    what: str
-    rate: float
-    share: float
-    refused: int
-    failed: int
-    others: dict[str, int]
-    p99_ms: float
-    at_first_retry: float
-    growth_mb: float
-
-    def cells(self) -> list[str]:
-        """Format the result as a line of the table."""
-        retried = "" if np.isnan(self.at_first_retry) else f"{self.at_first_retry:.1%}"
-        numbers = [f"{self.rate:,.0f}", f"{self.share:.2f}", f"{self.refused:,}", f"{self.failed:,}"]
-        return [self.what, *numbers, f"{self.p99_ms:,.0f}", retried, f"{self.growth_mb:+,.0f} MB"]
-
-
 def sent(images: Sequence[bytes], mode: Mode, seconds: float) -> tuple[Records, float]:
     """Send a load; return what became of its requests, and the answers per second until its end."""
     target = Target(f"http://127.0.0.1:{HTTP_PORT}", Classify(), tuple(images))
@@ -111,7 +76,7 @@ def sent(images: Sequence[bytes], mode: Mode, seconds: float) -> tuple[Records, 
     return found, float(np.count_nonzero(ok(in_time))) / seconds
 
 
-def measure(load: Load, seconds: float) -> Result:
+def measure(load: Load, seconds: float) -> Rows:
     """Measure what becomes of a load; raise ScriptError if the server does not start."""
     served = workload("imagenet", "int8")
     images = [path.read_bytes() for path in served.images]
@@ -125,57 +90,64 @@ def measure(load: Load, seconds: float) -> Result:
         found, rate = sent(images, load.mode(best), seconds)
         growth = server.resident_mb() - before
         best = (best + sent(images, Closed(BEST_CLIENTS, obey=True), BEST_S)[1]) / 2
-    return result(load.what, found, rate, best, growth)
+    return [result(found, rate, best, growth)]
 
 
-def result(what: str, found: Records, rate: float, best: float, growth_mb: float) -> Result:
+def result(found: Records, rate: float, best: float, growth_mb: float) -> Row:
     """Summarize a load.
 
     Args:
-        what: the load.
         found: what became of its requests.
         rate: answers per second until its end.
         best: what the server answers otherwise.
         growth_mb: of the server's memory, megabytes.
+
+    Returns:
+        The `rate` and its `share` of the best; the requests `refused` with 503, and those `failed` in another way, also
+        by status as `others`; and the share of refused requests that were let in `at_first_retry`, None if none came.
     """
     others = found[~ok(found) & (found["status"] != REFUSED)]
     again = found[found["flags"] & RETRY > 0]
-    return Result(
-        what=what,
-        rate=rate,
-        share=rate / best,
-        refused=int(np.count_nonzero(found["status"] == REFUSED)),
-        failed=len(others),
-        others=outcomes(others),
-        p99_ms=quantile(latency_ms(found[ok(found)]), 99),
-        at_first_retry=float(np.mean(ok(again))) if len(again) else float("nan"),
-        growth_mb=growth_mb,
-    )
+    return {
+        "rate": rate,
+        "share": rate / best,
+        "refused": int(np.count_nonzero(found["status"] == REFUSED)),
+        "failed": len(others),
+        "others": outcomes(others),
+        "p99_ms": quantile(latency_ms(found[ok(found)]), 99),
+        "at_first_retry": float(np.mean(ok(again))) if len(again) else None,
+        "growth_mb": growth_mb,
+    }
 
 
-def report(results: Sequence[Result], args: argparse.Namespace) -> None:
-    """Print the results, and write the files that were asked for."""
-    table = Table(HEADINGS, [result.cells() for result in results])
-    table.show()
-    for result in results:
-        if result.others:
-            told = ", ".join(f"{count:,} with {status}" for status, count in result.others.items())
-            print(f"otherwise failed of {result.what}: {told}")
-    write_files(args, table, [asdict(result) for result in results])
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse the command line and measure."""
-    names = [load.name for load in LOADS]
-    parser = described(__doc__, "ensemble faults refusals")
-    parser.add_argument("loads", nargs="*", metavar="LOAD", help=f"of {', '.join(names)}; default: all")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of which loads are sent, and for how long."""
+    add_names(parser, "load", [load.name for load in LOADS])
     parser.add_argument("--seconds", type=positive, default=30, help="how long each load lasts")
-    add_files(parser, "json", "markdown")
-    args = parser.parse_args(arguments)
-    if unknown := [name for name in args.loads if name not in names]:
-        parser.error(f"there is no load {unknown[0]!r}; there are {', '.join(names)}")
-    check_files(parser, args)
-    with errors_in_one_line():
-        set_up()
-        chosen = [load for load in LOADS if load.name in (args.loads or names)]
-        report([measure(load, args.seconds) for load in tqdm(chosen, unit="load")], args)
+
+
+def parts(args: argparse.Namespace) -> list[Part]:
+    """Make each load that is asked for a part."""
+    return [
+        Part(load.name, partial(measure, load, args.seconds), {"load": load.name, "what": load.what})
+        for load in LOADS
+        if load.name in args.names or not args.names
+    ]
+
+
+def note(row: Row) -> str:
+    """Tell what else than a refusal requests were answered."""
+    told = ", ".join(f"{count:,} with {status}" for status, count in row["others"].items())
+    return f"otherwise failed of {row['what']}: {told}" if told else ""
+
+
+REFUSALS = Campaign(
+    name="refusals",
+    help=__doc__,
+    add_flags=add_flags,
+    parts=parts,
+    columns="load {what} | answers/s {rate:,.0f} | of the best {share:.2f} | refused {refused:,} | "
+    "otherwise failed {failed:,} | p99, ms {p99_ms:,.0f} | at first retry {at_first_retry:.1%} | "
+    "memory {growth_mb:+,.0f} MB",
+    note=note,
+)

@@ -1,27 +1,43 @@
-"""What is done to a server, each with what is promised of it: a new fault is one more entry."""
+"""Injects faults into running servers under load, and reports what their clients saw.
+
+    ensemble faults                          # every scenario
+    ensemble faults members haproxy --markdown faults.md
+    ensemble faults fuzz --help              # hostile and costly input, which has options of its own
+    ensemble faults refusals --help          # more requests than a server can answer, likewise
+    ensemble faults kills --help             # processes killed at any moment of a start, a load, a stop
+    ensemble faults memory --help            # 200,000 requests, and the memory that they take
+
+Each scenario starts a server of its own, of the shipped configuration with the bundled models. Clients never retry a
+request. It prints the requests that failed, the answers that lacked a member, the rate of answers during the fault as a
+fraction of that before, and the longest time without an answer. A server takes half a minute to start; all scenarios
+take about a quarter of an hour. The exit status is 1 if a scenario could not be done, or failed every request.
+"""
 
 from __future__ import annotations
 
+import argparse
+import multiprocessing
+import socket
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from io import BytesIO
 from typing import Any
 
 import psutil
 from PIL import Image
 
-from ensemble_serving.transports import Request, once
-from lab.benchmark.workloads import Placement
-from lab.faults.attackers import (
-    BRACKET_SENDERS,
-    SLOW_BODIES,
-    attack,
-    send_brackets,
-    send_slow_bodies,
-    send_stalled_bodies,
-)
-from lab.faults.stage import Stage
+from ensemble_serving.transports import NoResponse, Request, once
+from lab.benchmark.systems import HTTP_PORT
+from lab.benchmark.workloads import Placement, workload
+from lab.faults.campaign import Campaign, add_names
+from lab.faults.stage import CALM_S, Stage, sight, stage
+from lab.rows import Part, Row, Rows
+from scripts.errors import ScriptError, positive
 from scripts.serve.api import ServeApi
 from scripts.serve.haproxy import BEGINNING_BYTES
 
@@ -29,6 +45,10 @@ NODES = ("JpegTransformer", "ResNet", "DenseNet", "Combiner", "Labeler")
 TWO_OF_EACH, THREE = dict.fromkeys(NODES, 2), dict.fromkeys(NODES, 3)
 FROZEN_S = 15.0
 BOMBS = 8
+CLIENTS = 16
+ATTACK_S = 20.0
+SLOW_BODIES, BRACKET_SENDERS = 600, 4
+HEAD = b"POST /classify HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
 
 
 @dataclass(frozen=True)
@@ -123,6 +143,76 @@ def _send_scan_bombs(here: Stage) -> None:
     here.until_whole()
 
 
+def attack(by: Callable[[], None]) -> None:
+    """Let a function of this module attack, until it ends.
+
+    Raises:
+        ScriptError: it failed, so that nothing can be told of the attack.
+    """
+    process = multiprocessing.get_context("spawn").Process(target=by, name="attackers")
+    process.start()
+    process.join()
+    if process.exitcode != 0:
+        raise ScriptError(f"the attackers ended with {process.exitcode}, before their attack was over")
+
+
+def send_slow_bodies(beginning: int = 0) -> None:
+    """Send bodies over many connections, at ten bytes per second each; replace a connection that is ended.
+
+    Args:
+        beginning: bytes of the body that are sent at once.
+    """
+    slow: list[socket.socket] = []
+    end = time.monotonic() + ATTACK_S
+    while time.monotonic() < end:
+        for _ in range(SLOW_BODIES - len(slow)):
+            # What is refused at once comes again in a second.
+            with suppress(ConnectionError):
+                slow.append(socket.create_connection(("127.0.0.1", HTTP_PORT)))
+                slow[-1].sendall(HEAD + bytes(beginning))
+        time.sleep(1)
+        slow = [each for each in slow if _trickle(each)]
+    for each in slow:
+        each.close()
+
+
+def send_stalled_bodies() -> None:
+    """Send slow bodies that begin with as many bytes as let them pass HAProxy."""
+    send_slow_bodies(BEGINNING_BYTES + 100)
+
+
+def _trickle(connection: socket.socket) -> bool:
+    """Send ten bytes more; False if the server has ended the connection, or answered."""
+    try:
+        connection.sendall(b"0123456789")
+        connection.recv(1, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    connection.close()
+    return False
+
+
+def send_brackets() -> None:
+    """Let a few clients send 31 MB of JSON brackets again and again."""
+    body = b'{"inputs": [' + b"[]," * 10_400_000 + b"[]]}"
+    over = threading.Event()
+
+    def send() -> None:
+        while not over.is_set():
+            # Refused before it is read, the connection may end while it is still being sent.
+            with suppress(NoResponse):
+                once(f"http://127.0.0.1:{HTTP_PORT}", Request("/v2/models/ensemble/infer", body), timeout_s=120)
+
+    with ThreadPoolExecutor(BRACKET_SENDERS) as pool:
+        senders = [pool.submit(send) for _ in range(BRACKET_SENDERS)]
+        time.sleep(ATTACK_S)
+        over.set()
+    for sender in senders:
+        sender.result()
+
+
 def _attack(by: Callable[[], None]) -> Callable[[Stage], None]:
     def do(here: Stage) -> None:
         attack(by)
@@ -163,4 +253,50 @@ SCENARIOS = (
         _attack(send_stalled_bodies),
     ),
     Scenario("brackets", f"{BRACKET_SENDERS} clients send 31 MB of brackets again and again", _attack(send_brackets)),
+)
+
+
+def measure(scenario: Scenario, clients: int) -> Rows:
+    """Measure what clients see of a scenario.
+
+    Raises:
+        ScriptError: the server did not start, or was not whole again in time.
+    """
+    with stage(workload("embedded", "int8"), scenario.placement, scenario.replicas, clients, scenario.nodes) as here:
+        began = time.perf_counter()
+        scenario.do(here)
+        ended = time.perf_counter() - CALM_S
+    seen = here.clients
+    return [sight(seen.records(), seen.began, began, ended, seen.first_error)]
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the scenarios."""
+    add_names(parser, "scenario", [each.name for each in SCENARIOS])
+    parser.add_argument("--clients", type=positive, default=CLIENTS)
+
+
+def parts(args: argparse.Namespace) -> list[Part]:
+    """Make each scenario that is asked for a part."""
+    return [
+        Part(each.name, partial(measure, each, args.clients), {"scenario": each.name, "what": each.what})
+        for each in SCENARIOS
+        if each.name in args.names or not args.names
+    ]
+
+
+def note(row: Row) -> str:
+    """Tell the first failure of a scenario."""
+    return f"{row['scenario']}: the first failure was {row['first_failure']}" if row["first_failure"] else ""
+
+
+FAULTS = Campaign(
+    name="",
+    help=__doc__,
+    add_flags=add_flags,
+    parts=parts,
+    columns="what is done {what} | requests {requests:,} | failed {failed:,} | degraded {degraded:,} | "
+    "rate kept {kept:.2f} | outage, s {dark_s:.1f} | p99, ms {p99_ms:,.0f}",
+    failed=lambda row: bool(row["failed"] == row["requests"]),
+    note=note,
 )

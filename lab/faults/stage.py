@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import DEGRADED, Records, latency_ms, ok, quantile
 from lab.benchmark.systems import HTTP_PORT, OURS, Running, replicas_among, running
 from lab.benchmark.workloads import Placement, Workload
+from lab.rows import Row
 from scripts.errors import ScriptError
 
 WHOLE_TIMEOUT_S = 120.0
@@ -43,30 +43,7 @@ def is_whole(found: Records, since: float) -> bool:
     return bool(last["due"] > since and ok(found)[np.argmax(found["done"])] and not last["flags"] & DEGRADED)
 
 
-@dataclass(frozen=True)
-class Sight:
-    """What the clients saw.
-
-    Attributes:
-        requests: how many were sent.
-        failed: how many of them had no answer.
-        degraded: how many answers lacked a member.
-        dark_s: the longest time without an answer, seconds.
-        p99_ms: the 99th percentile of the answers' latency, milliseconds.
-        kept: how many answers came per second while the fault was done, as a fraction of those before.
-        first_failure: what the first failed request got.
-    """
-
-    requests: int
-    failed: int
-    degraded: int
-    dark_s: float
-    p99_ms: float
-    kept: float
-    first_failure: str
-
-
-def sight(found: Records, watched_from: float, began: float, ended: float, first_failure: str = "") -> Sight:
+def sight(found: Records, watched_from: float, began: float, ended: float, first_failure: str = "") -> Row:
     """Summarize what clients saw of a fault.
 
     Args:
@@ -75,19 +52,23 @@ def sight(found: Records, watched_from: float, began: float, ended: float, first
         began: when the fault began, likewise.
         ended: when it was over, likewise.
         first_failure: what the first failed request got.
+
+    Returns:
+        The requests; those `failed`, without an answer; the answers `degraded`, without a member; `dark_s`, the longest
+        time without an answer; and `kept`, the answers per second during the fault as a fraction of those before.
     """
     answers = found[ok(found)]
     ends = [watched_from, *np.sort(answers["done"]).tolist()]
     before = _rate(ends[1:], ends[1] if len(answers) else began, began)
-    return Sight(
-        requests=len(found),
-        failed=len(found) - len(answers),
-        degraded=int(np.count_nonzero(answers["flags"] & DEGRADED)),
-        dark_s=max((later - sooner for sooner, later in itertools.pairwise(ends)), default=float("inf")),
-        p99_ms=quantile(latency_ms(answers), 99),
-        kept=_rate(ends[1:], began, ended) / before if before else float("nan"),
-        first_failure=first_failure,
-    )
+    return {
+        "requests": len(found),
+        "failed": len(found) - len(answers),
+        "degraded": int(np.count_nonzero(answers["flags"] & DEGRADED)),
+        "dark_s": max((later - sooner for sooner, later in itertools.pairwise(ends)), default=float("inf")),
+        "p99_ms": quantile(latency_ms(answers), 99),
+        "kept": _rate(ends[1:], began, ended) / before if before else float("nan"),
+        "first_failure": first_failure,
+    }
 
 
 def _rate(ends: Sequence[float], since: float, until: float) -> float:

@@ -100,8 +100,6 @@ def main() -> None:
     args = command.parse_args()
     if args.size < SMALLEST:
         command.error(f"--size must be {SMALLEST} or more")
-    if args.early_epochs and not SMALLEST <= args.early_size <= args.size:
-        command.error(f"--early-size must be {SMALLEST} to --size, which is {args.size}")
     if args.temperature <= 0:
         command.error("--temperature must be more than 0")
     if args.width <= 0:

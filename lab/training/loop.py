@@ -51,11 +51,6 @@ def sum_gradients(
     return float(total)
 
 
-def smaller(images: Tensor, size: int) -> Tensor:
-    """Resize float [N,3,H,W] to [N,3,size,size]; small images first: Tan and Le 2021 (arXiv:2104.00298)."""
-    return F.interpolate(images, (size, size), mode="bilinear", antialias=True)
-
-
 def decay(progress: float) -> float:
     """Return the learning rates' factor, linear from 1 to 0; `progress` runs from 0 to 1 over the whole training."""
     return 1 - progress
@@ -213,8 +208,6 @@ class Run:
                 self._model.zero_grad()
                 if taught is None and data.teachers is not None:
                     taught = data.teachers(data.normalize.undo(batch))
-                if self.epoch < recipe.early_epochs:
-                    batch = smaller(batch, recipe.early_size)
                 losses.append(sum_gradients(self._model, batch, truth, recipe, taught) / len(batch))
                 for optimizer in self._optimizers:
                     optimizer.step()

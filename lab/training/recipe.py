@@ -57,8 +57,6 @@ class Recipe:
         "mix all images so many times beforehand, and ask teachers about each once; 0: mix each batch anew",
         type=at_least_zero,
     )
-    early_epochs: int = flag(0, "the first epochs, whose images are made smaller, which is faster", type=at_least_zero)
-    early_size: int = flag(24, "height and width of images in the first epochs, pixels", type=positive)
     hold_out: int = flag(0, "images to leave out, and to compare candidates on", type=at_least_zero)
     teachers: tuple[str, ...] = flag(
         (), "models whose answers are learnt besides the labels", nargs="+", metavar="NAME"

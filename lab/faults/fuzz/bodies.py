@@ -12,12 +12,9 @@ from random import Random
 from typing import Any
 
 from lab.faults.fuzz.images import IMAGES, LARGE, Make, photograph
-from lab.faults.fuzz.inputs import CASES, damaged, stretched, zeros
+from lab.faults.fuzz.inputs import CASES, MIB, damaged, several, stretched, zeros
 from lab.faults.fuzz.wires import HEAD_BYTES, WIRES, Draft, Kind
 
-MIB = 2**20
-# An image may come as often as this, in about as many bytes together.
-MOST_IMAGES, MOST_IMAGE_BYTES = 64, 23 * MIB
 JSON, FORM = b"Content-Type: application/json", b"Content-Type: multipart/form-data; boundary=b"
 # Stands where a value will; a schema's own values never hold it.
 PLACE = "\u2063"
@@ -207,21 +204,13 @@ def _labels(rng: Random, size: int) -> Draft:
     return Draft(line * (min(size, MIB) // len(line)), [b"Content-Type: application/x-ndjson"])
 
 
-# Images.
-def _several(make: Make, rng: Random, size: int) -> list[bytes]:
-    """Return an image once, or as often as fits."""
-    image = make(rng, min(size, MOST_IMAGE_BYTES))
-    fits = max(1, min(size, MOST_IMAGE_BYTES) // (len(image) + 1))
-    return [image] * min(fits, rng.choice((1, MOST_IMAGES)))
-
-
 def _image(make: Make, rng: Random, size: int) -> Draft:
     declared = rng.choice((b"image/jpeg", b"image/png", b"application/octet-stream"))
     return Draft(make(rng, size), [b"Content-Type: " + declared])
 
 
 def _in_json(endpoint: Endpoint, make: Make, rng: Random, size: int) -> Draft:
-    return Draft(json.dumps(valid(endpoint, _several(make, rng, size))).encode(), [JSON])
+    return Draft(json.dumps(valid(endpoint, several(make, rng, size))).encode(), [JSON])
 
 
 def _binary(content: bytes, shape: list[int], blanks: bytes = b"", **more: str) -> Draft:
@@ -237,7 +226,7 @@ def _pixels(rng: Random, size: int) -> Draft:
 
 
 def _raw(make: Make, rng: Random, size: int) -> Draft:
-    images = _several(make, rng, size)
+    images = several(make, rng, size)
     return _binary(b"".join(struct.pack("<I", len(image)) + image for image in images), [len(images)])
 
 
@@ -255,31 +244,22 @@ def form(*parts: bytes, boundary: bytes = b"b") -> bytes:
 
 
 def _in_form(make: Make, rng: Random, size: int) -> Draft:
-    return Draft(form(*map(part, _several(make, rng, size)), boundary=b"b" * 60), [FORM + b"b" * 59])
+    return Draft(form(*map(part, several(make, rng, size)), boundary=b"b" * 60), [FORM + b"b" * 59])
 
 
 def _long_form(name: str, rng: Random, size: int) -> Draft:
     return Draft(stretched(size, **CASES["long_forms"][name]), [FORM])
 
 
-def _damaged_form(rng: Random, size: int) -> Draft:
-    return Draft(damaged(form(*[part(photograph())] * rng.randrange(1, 4)), rng), [FORM])
-
-
-def _many_parts(rng: Random, size: int) -> Draft:
-    return Draft(form(*[part(b"")] * rng.choice((63, 65, 1000, 20_000))), [FORM])
-
-
-def _odd_parts(rng: Random, size: int) -> Draft:
+def _odd_parts(rng: Random) -> bytes:
     heads = [rng.choice(CASES["form_heads"]) for _ in range(rng.randrange(1, 4))]
-    return Draft(form(*(part(photograph(), head) for head in heads)), [FORM])
+    return form(*(part(photograph(), head) for head in heads))
 
 
 def _false_length(rng: Random, size: int) -> Draft:
     body = form(part(photograph()))
-    return Draft(
-        body, [FORM], length=b"Content-Length: %d" % (len(body) + rng.choice((-20, -1, 1, 5_000))), whole=False
-    )
+    length = b"Content-Length: %d" % (len(body) + rng.choice((-20, -1, 1, 5_000)))
+    return Draft(body, [FORM], length=length, whole=False)
 
 
 def _content_type(rng: Random, size: int) -> Draft:
@@ -288,9 +268,9 @@ def _content_type(rng: Random, size: int) -> Draft:
 
 
 FORMS: dict[str, Kind] = {
-    "forms: damaged": _damaged_form,
-    "forms: many parts": _many_parts,
-    "forms: odd heads of parts": _odd_parts,
+    "forms: damaged": lambda rng, size: Draft(damaged(form(*[part(photograph())] * rng.randrange(1, 4)), rng), [FORM]),
+    "forms: many parts": lambda rng, size: Draft(form(*[part(b"")] * rng.choice((63, 65, 1000, 20_000))), [FORM]),
+    "forms: odd heads of parts": lambda rng, size: Draft(_odd_parts(rng), [FORM]),
     "forms: longer or shorter than declared": _false_length,
     "forms: odd content types": _content_type,
 }

@@ -22,21 +22,99 @@ import argparse
 import itertools
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from random import Random
+from typing import Any
 
 from tqdm import tqdm
 
 from ensemble_models.results import add_files, check_files, write_files
 from lab.benchmark.systems import HTTP_PORT
-from lab.faults.fuzz.corpus import Corpus
-from lab.faults.fuzz.http import MOST_BYTES
+from lab.faults.fuzz.grpc import GrpcFuzzer
+from lab.faults.fuzz.http import HttpFuzzer
 from lab.faults.fuzz.images import FLAT, largest
-from lab.faults.fuzz.inputs import Input
-from lab.faults.fuzz.runner import HOST, Cost, Runner, document, families, fuzzed, worst
+from lab.faults.fuzz.inputs import MIB, MOST_BYTES, Input
+from lab.faults.fuzz.runner import HOST, Cost, Runner, document, families, fuzzed
 from scripts.errors import at_least_zero, errors_in_one_line, positive
 from scripts.flags import described
 from scripts.serve.environment import set_up
+
+# How many of a hundred inputs are of a family.
+SHARES = {
+    "mutated images": 20,
+    "truncated images": 8,
+    "bombs": 10,
+    "parts": 6,
+    "a photograph": 1,
+    "49 megapixels": 1,
+    "as large as may be": 1,
+    "forms": 9,
+    "JSON": 11,
+    "binary tensors": 2,
+    "bodies": 2,
+    "heads": 3,
+    "HTTP": 13,
+    "gRPC messages": 4,
+    "gRPC calls": 1,
+    "gRPC fields": 6,
+    "HTTP/2 frames": 2,
+}
+LARGE = ("49 megapixels", "as large as may be")
+# Smaller inputs are not made from images that are megabytes themselves.
+LEAST_FOR_LARGE = 8 * MIB
+SIZES = (8, 2**10, 2**16, 2**18, MIB, 8 * MIB, MOST_BYTES)
+# One input in four goes to the next route or method, with whatever can be made for it.
+NEXT_ENDPOINT = 4
+
+
+class Corpus:
+    """Every pair of an endpoint and a kind, by the family of the kind.
+
+    Attributes:
+        endpoints: routes and gRPC methods, each with its fuzzer.
+        kinds: the pairs, by the family of the kind.
+    """
+
+    def __init__(self, document: Mapping[str, Any], seed: int, key: str = "", largest: int = MOST_BYTES) -> None:
+        """List what can be made.
+
+        Args:
+            document: the server's OpenAPI document.
+            seed: decides, with its number, each input.
+            key: shown by 7 of 10 inputs; empty for none.
+            largest: about how many bytes an input may have.
+        """
+        self._seed, self._key = seed, key
+        self._sizes = [size for size in SIZES if size <= largest]
+        fuzzers = HttpFuzzer(document), GrpcFuzzer()
+        self.endpoints = [(fuzzer, where) for fuzzer in fuzzers for where in fuzzer.endpoints]
+        Random(seed).shuffle(self.endpoints)
+        self.kinds: dict[str, list[tuple[HttpFuzzer | GrpcFuzzer, str, str]]] = defaultdict(list)
+        for fuzzer, where in self.endpoints:
+            for what in fuzzer.kinds[where]:
+                family = what.partition(":")[0]
+                if family not in LARGE or largest >= LEAST_FOR_LARGE:
+                    self.kinds[family].append((fuzzer, where, what))
+
+    def made(self, number: int) -> Input:
+        """Make the input of this number."""
+        rng = Random(f"{self._seed}/{number}")
+        turn, rest = divmod(number, NEXT_ENDPOINT)
+        if rest == 0:
+            fuzzer, where = self.endpoints[turn % len(self.endpoints)]
+            what = rng.choice([each for each in fuzzer.kinds[where] if each.partition(":")[0] not in LARGE])
+            # Each endpoint is asked with a key and without in turn.
+            shows_key = turn // len(self.endpoints) % 2 == 0
+        else:
+            [family] = rng.choices(list(self.kinds), [SHARES[each] for each in self.kinds])
+            fuzzer, where, what = rng.choice(self.kinds[family])
+            shows_key = rng.random() < 0.7
+        # This input shows a key of its own, which is nobody's.
+        key = self._key if shows_key and what != "HTTP: a long key" else ""
+        return fuzzer.made(where, what, key, rng, round(rng.choice(self._sizes) * rng.uniform(0.6, 1)))
+
 
 MINUTES, SEED = 10, 1
 # The largest input where several are sent at once, bytes.
@@ -87,11 +165,12 @@ def main(arguments: Sequence[str]) -> None:
                     costs += runner.volley(originals(name, key))
             finally:
                 # Also of a run that ends early.
-                table = worst(costs) if args.at_once == 1 else families(costs)
+                table = families(costs)
                 write_files(args, table, {"seed": args.seed, "costs": [cost.record() for cost in costs]})
     table.show()
     found = [cost for cost in costs if cost.is_finding]
-    print(f"Seed {args.seed}: {len(costs):,} inputs, {len(found):,} findings. Bystander: {runner.answers:,} answers.")
+    answers = runner.bystander.answers
+    print(f"Seed {args.seed}: {len(costs):,} inputs, {len(found):,} findings. Bystander: {answers:,} answers.")
     for cost in found:
         print(f"{cost.number}: {cost.where}, {cost.what}: {cost.failure or f'{cost.excess:.2f} of its limit'}")
     if found:

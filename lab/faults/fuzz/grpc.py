@@ -18,7 +18,7 @@ from ensemble_tensorflow_serving import tensorflow_serving_pb2 as serving
 from lab.faults.fuzz import frames
 from lab.faults.fuzz.frames import varint
 from lab.faults.fuzz.images import IMAGES, photograph
-from lab.faults.fuzz.inputs import AWKWARD, CASES, Input, damaged
+from lab.faults.fuzz.inputs import AWKWARD, CASES, Input, damaged, several
 
 Kind = Callable[[Random, int], bytes]
 # The fields from a message to one within it.
@@ -26,8 +26,6 @@ Way = tuple[FieldDescriptor, ...]
 VARINT, FIXED64, BYTES, OPEN, CLOSE = range(5)
 # The number of a field that no message has.
 UNKNOWN = 1000
-# An image may come as often as this, in about as many bytes together.
-MOST_IMAGES, MOST_BYTES = 64, 30 * 2**20
 
 
 class GrpcFuzzer:
@@ -72,7 +70,7 @@ def kinds(message: Descriptor) -> dict[str, Kind]:
         made |= {f"gRPC fields: {'.'.join(each.name for each in way)}: {name}": make for name, make in _large(way)}
     if message.name in REQUESTS:
         made["gRPC messages: damaged"] = lambda rng, size: damaged(_whole(message.name, rng, size), rng)
-        made["gRPC messages: wrong values"] = partial(_spoiled, message.name)
+        made["gRPC messages: wrong values"] = partial(_spoiled, message)
         made |= {name: partial(_images, message.name, make) for name, make in IMAGES.items()}
     if message.name == "ModelInferRequest":
         made["gRPC messages: raw contents with false lengths"] = _false_lengths
@@ -186,9 +184,7 @@ REQUESTS: dict[str, Callable[[list[bytes], bool], Message]] = {
 
 
 def _images(message: str, make: Kind, rng: Random, size: int) -> bytes:
-    image = make(rng, min(size, MOST_BYTES))
-    count = min(rng.choice((1, MOST_IMAGES)), max(1, min(size, MOST_BYTES) // (len(image) + 1)))
-    return REQUESTS[message]([image] * count, rng.random() < 0.5).SerializeToString()
+    return REQUESTS[message](several(make, rng, size), rng.random() < 0.5).SerializeToString()
 
 
 def _whole(message: str, rng: Random, size: int) -> bytes:
@@ -197,55 +193,21 @@ def _whole(message: str, rng: Random, size: int) -> bytes:
     return make([photograph()], rng.random() < 0.5).SerializeToString() if make else b""
 
 
-def _spoiled(message: str, rng: Random, size: int) -> bytes:
-    """Return a valid message, of which one field has another value, or many more."""
-    whole = REQUESTS[message]([photograph()], rng.random() < 0.5)
-    holder, spoiled = rng.choice(list(_fields(whole)))
-    count = rng.choice((1, 64, 65, max(1, min(size, 100_000))))
-    if spoiled.message_type is None:
-        value = _value(spoiled, rng)
-        if spoiled.is_repeated:
-            getattr(holder, spoiled.name).extend([value] * count)
-        else:
-            setattr(holder, spoiled.name, value)
-    elif spoiled.message_type.GetOptions().map_entry:
-        for number in range(min(count, 10_000)):
-            getattr(holder, spoiled.name)[str(number)]  # Looking an entry up makes it.
-    elif spoiled.is_repeated:
-        for _ in range(min(count, 10_000)):
-            getattr(holder, spoiled.name).add()
-    return whole.SerializeToString()
-
-
-def _fields(message: Message) -> Iterator[tuple[Message, Any]]:
-    """Yield every field of a message, and of the messages that it holds."""
-    for each in message.DESCRIPTOR.fields:
-        yield message, each
-    for each, value in message.ListFields():
-        if each.message_type is None:
-            continue
-        if each.message_type.GetOptions().map_entry:
-            inner = [entry for entry in value.values() if isinstance(entry, Message)]
-        else:
-            inner = list(value) if each.is_repeated else [value]
-        for one in inner:
-            yield from _fields(one)
-
-
-def _value(of: Any, rng: Random) -> Any:
-    kind = of.cpp_type
-    if kind == FieldDescriptor.CPPTYPE_STRING:
-        text = rng.choice(CASES["strings"])
-        return text if of.type == FieldDescriptor.TYPE_BYTES else text.decode("latin-1")
-    if kind in {FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE}:
-        return rng.choice((0.0, float("nan"), float("inf"), -1e300 if kind == FieldDescriptor.CPPTYPE_DOUBLE else -1.0))
-    if kind == FieldDescriptor.CPPTYPE_BOOL:
-        return rng.random() < 0.5
-    if kind == FieldDescriptor.CPPTYPE_ENUM:
-        return rng.choice([each.number for each in of.enum_type.values])
-    bits = 31 if kind in {FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_UINT32} else 63
-    signed = kind in {FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64}
-    return rng.choice((0, 1, 2**bits - 1, *((-1, -(2**bits)) if signed else ())))
+def _spoiled(message: Descriptor, rng: Random, size: int) -> bytes:
+    """Return a valid message, and behind it a field with another value, or many: they replace its own, or join them."""
+    way = rng.choice(_ways(message))
+    number = way[-1].number
+    awkward = rng.choice((rng.choice(AWKWARD), 2**63 - 1, 2**64 - 1))
+    unit = rng.choice(
+        (
+            field(number, rng.choice(CASES["strings"])),
+            varint(number << 3 | VARINT) + varint(awkward),
+            varint(number << 3 | FIXED64) + struct.pack("<d", rng.choice((0.0, float("nan"), float("inf"), -1e300))),
+            *_units(number).values(),
+        )
+    )
+    count = rng.choice((1, 64, 65, max(1, min(size // len(unit), 100_000))))
+    return _whole(message.name, rng, size) + _wrapped(way, unit * count)
 
 
 def _false_lengths(rng: Random, size: int) -> bytes:

@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from lab.faults.fuzz.bodies import MIB, UNLISTED, Endpoint, kinds
-from lab.faults.fuzz.inputs import Input
+from lab.faults.fuzz.bodies import UNLISTED, Endpoint, kinds
+from lab.faults.fuzz.inputs import MIB, MOST_BYTES, Input
 from lab.faults.fuzz.wires import Draft
 
-# The most bytes of a request: the server's limit, less what a head takes.
-MOST_BYTES = 32 * MIB - 2**16
 MOST_PIECES = 2000
 # In place of a name in a path, so that no member is unloaded.
 NOBODY = "nobody"

@@ -1,11 +1,10 @@
-"""An input of the fuzzers: what is sent, and the damage that makes one of something well formed."""
+"""An input of the fuzzer: what is sent, and the damage that makes one of something well formed."""
 
 from __future__ import annotations
 
 import re
 import struct
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -18,6 +17,11 @@ from deployments.ingress.settings import MOST_ELEMENTS
 # `http` is all that is written to a connection; `grpc` a message as it is, without protobuf's checks; `http2` frames
 # that no gRPC library would write.
 Way = Literal["http", "grpc", "http2"]
+# The most bytes of a request: the server's limit, less what a head takes.
+MIB = 2**20
+MOST_BYTES = 32 * MIB - 2**16
+# An image may come as often as this in a request, in about as many bytes together.
+MOST_IMAGES, MOST_IMAGE_BYTES = 64, 23 * MIB
 # Sizes and counts that parsers trip over.
 AWKWARD = (0, 1, 2, 7, 8, 15, 16, 255, 256, 32767, 32768, 65535, 65536, 2**24, 2**31 - 1, 2**31, 2**32 - 1)
 # Headers are where parsers decide what to allocate.
@@ -100,59 +104,38 @@ def stretched(
     return first + b"".join(units) + last + close * count
 
 
-def _flip(data: bytearray, rng: Random) -> None:
-    for _ in range(rng.choice((1, 1, 2, 8, 64))):
-        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-
-
-def _fill(data: bytearray, rng: Random) -> None:
-    first, size = rng.randrange(len(data)), rng.randrange(1, 65)
-    filler = rng.choice((b"\x00" * size, b"\xff" * size, rng.randbytes(size)))
-    data[first : first + size] = filler[: len(data) - first]
-
-
-def _remove(data: bytearray, rng: Random) -> None:
-    first = rng.randrange(len(data))
-    del data[first : first + rng.randrange(1, max(2, len(data) // 8))]
-
-
-def _repeat(data: bytearray, rng: Random) -> None:
-    first = rng.randrange(len(data))
-    data[first:first] = data[first : first + rng.randrange(1, 257)] * rng.choice((1, 2, 30))
-
-
-def _insert(data: bytearray, rng: Random) -> None:
-    first = rng.randrange(len(data) + 1)
-    data[first:first] = rng.randbytes(rng.randrange(1, 65))
-
-
-def _swap(data: bytearray, rng: Random) -> None:
-    size = rng.randrange(1, max(2, len(data) // 4))
-    one, other = (rng.randrange(max(1, len(data) - size)) for _ in range(2))
-    kept = bytes(data[one : one + size])
-    data[one : one + size] = data[other : other + size]
-    data[other : other + size] = kept
-
-
-def _number(data: bytearray, rng: Random) -> None:
+def _number(rng: Random) -> bytes:
+    """Return an awkward number of two or four bytes, in either order."""
     code = rng.choice(("<H", ">H", "<I", ">I"))
-    packed = struct.pack(code, rng.choice(AWKWARD) & (0xFFFF if code[1] == "H" else 0xFFFFFFFF))
-    last = min(len(data), rng.choice((HEADER_BYTES, len(data)))) - len(packed)
-    if last > 0:
-        first = rng.randrange(last + 1)
-        data[first : first + len(packed)] = packed
+    return struct.pack(code, rng.choice(AWKWARD) & (0xFFFF if code[1] == "H" else 0xFFFFFFFF))
 
 
-MUTATIONS: tuple[Callable[[bytearray, Random], None], ...] = (_flip, _fill, _remove, _repeat, _insert, _swap, _number)
+def _damaged_once(data: bytes, rng: Random) -> bytes:
+    """Return the bytes with one part removed, repeated, moved, filled, flipped, or replaced by an awkward number."""
+    place, elsewhere = rng.randrange(len(data)), rng.randrange(len(data))
+    size = rng.choice((1, rng.randrange(1, 65), rng.randrange(1, max(2, len(data) // 8))))
+    part, number = data[place : place + size], _number(rng)
+    made = rng.choice(("removed", "repeated", "moved", "filled", "inserted", "flipped", "number"))
+    if made == "number":
+        place = rng.randrange(max(1, min(len(data), rng.choice((HEADER_BYTES, len(data)))) - len(number) + 1))
+        part = data[place : place + len(number)]
+    replaced = {
+        "removed": b"",
+        "repeated": part * rng.choice((2, 3, 30)),
+        "moved": data[elsewhere : elsewhere + size],
+        "filled": rng.choice((b"\0", b"\xff")) * len(part),
+        "inserted": rng.randbytes(min(size, 64)) + part,
+        "flipped": bytes(byte ^ 1 << rng.randrange(8) for byte in part),
+        "number": number,
+    }
+    return data[:place] + replaced[made] + data[place + len(part) :]
 
 
 def mutated(data: bytes, rng: Random) -> bytes:
     """Return the bytes with one to four kinds of damage."""
-    changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 4))):
-        if changed:
-            rng.choice(MUTATIONS)(changed, rng)
-    return bytes(changed)
+        data = _damaged_once(data, rng) if data else data
+    return data
 
 
 def truncated(data: bytes, rng: Random) -> bytes:
@@ -165,10 +148,17 @@ def damaged(data: bytes, rng: Random) -> bytes:
     return rng.choice((mutated, truncated))(data, rng)
 
 
+def several(make: Any, rng: Random, size: int) -> list[bytes]:
+    """Return an image once, or as often as fits."""
+    image = make(rng, min(size, MOST_IMAGE_BYTES))
+    fits = max(1, min(size, MOST_IMAGE_BYTES) // (len(image) + 1))
+    return [image] * min(fits, rng.choice((1, MOST_IMAGES)))
+
+
 def zeros(size: int, wbits: int) -> bytes:
     """Return `size` compressed zeros, about a thousandth of the bytes; `wbits` is zlib's. One megabyte is repeated."""
-    packer, block = zlib.compressobj(9, wbits=wbits), bytes(2**20)
+    packer, block = zlib.compressobj(9, wbits=wbits), bytes(MIB)
     start = packer.compress(block) + packer.flush(zlib.Z_FULL_FLUSH)
     repeated = packer.compress(block) + packer.flush(zlib.Z_FULL_FLUSH)
     # The checksum at the end is wrong; a reader finds that out after it has unpacked everything.
-    return start + repeated * (size // 2**20 - 1) + packer.flush()
+    return start + repeated * (size // MIB - 1) + packer.flush()

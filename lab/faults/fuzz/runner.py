@@ -7,7 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,18 @@ AFTER_S, REST_S = 0.15, 5.0
 GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
 # The server's processes whose end is a failure; a decoding process is replaced after an image has ended it.
 VITAL = ("ray::", "haproxy", "raylet", "gcs_server")
-WORST = ("number", "sent to", "what is sent", "key", "bytes", "answered", "bystander waits, s", "CPU, s", "memory, MB")
-FAMILIES = ("what is sent", "inputs", "answered", "failures", "slowest, s", "bystander waits, s", "memory, MB")
-MOST_ROWS = 10
+FAMILIES = (
+    "what is sent",
+    "inputs",
+    "answered",
+    "failures",
+    "slowest, s",
+    "bystander waits, s",
+    "CPU, s",
+    "memory, MB",
+    "share of the limit",
+    "number of the worst",
+)
 
 
 @dataclass(frozen=True)
@@ -101,14 +110,12 @@ class Runner:
         bystander: uses the server meanwhile.
         server: whose CPU time and processes are watched; None to watch none.
         memory: likewise.
-        answers: how many the bystander got.
     """
 
     sender: Sender
     bystander: Bystander
     server: Running | None = None
     memory: Memory | None = None
-    answers: int = 0
     _vital: Mapping[int, str] = field(default_factory=dict)
     _rest: float = 0.0
 
@@ -116,9 +123,9 @@ class Runner:
         """Measure what the server uses without inputs."""
         assert self.server is not None
         self._vital = vital(self.server)
-        used, began = self.server.cpu_s(), time.monotonic()
+        used, began = self.server.cpu_s(), time.perf_counter()
         time.sleep(REST_S)
-        self._rest = (self.server.cpu_s() - used) / (time.monotonic() - began)
+        self._rest = (self.server.cpu_s() - used) / (time.perf_counter() - began)
 
     def cost(self, number: int, sent: Input) -> Cost:
         """Send an input alone; of what breaks a limit, return the least cost of some attempts."""
@@ -135,38 +142,23 @@ class Runner:
         return asyncio.run(self._volley(inputs))
 
     async def _volley(self, inputs: Mapping[int, Input]) -> list[Cost]:
-        await asyncio.to_thread(self._report)
-        before, used, began = self.memory.begin() if self.memory else 0, self._used(), time.monotonic()
+        before, used, began = self.memory.begin() if self.memory else 0, self._used(), time.perf_counter()
         outcomes = await asyncio.gather(*map(self.sender.send, inputs.values()))
         await asyncio.sleep(AFTER_S)
-        wait_s, wrong = await asyncio.to_thread(self._report)
-        cpu_s = max(0.0, self._used() - used - self._rest * (time.monotonic() - began))
-        memory = max(0, self.memory.peak - before) if self.memory else 0
+        wait_s, wrong = await asyncio.to_thread(self.bystander.report, began)
+        shared: dict[str, Any] = {
+            "alone": len(inputs) == 1,
+            "wait_s": wait_s,
+            "cpu_s": max(0.0, self._used() - used - self._rest * (time.perf_counter() - began)),
+            "memory": max(0, self.memory.peak - before) if self.memory else 0,
+        }
         costs = [
-            Cost(
-                number=number,
-                where=sent.where,
-                what=sent.what,
-                with_key=sent.with_key,
-                size=sent.size,
-                status=outcome.status,
-                seconds=outcome.seconds,
-                failure=outcome.failure,
-                alone=len(inputs) == 1,
-                wait_s=wait_s,
-                cpu_s=cpu_s,
-                memory=memory,
-            )
+            Cost(number, sent.where, sent.what, sent.with_key, sent.size, *astuple(outcome), **shared)
             for (number, sent), outcome in zip(inputs.items(), outcomes, strict=True)
         ]
         if failure := self._lost() or (wrong and f"the bystander was answered {wrong}"):
             costs[-1] = replace(costs[-1], failure=failure)
         return costs
-
-    def _report(self) -> tuple[float, str]:
-        wait_s, wrong, count = self.bystander.report()
-        self.answers += count
-        return wait_s, wrong
 
     def _used(self) -> float:
         return self.server.cpu_s() if self.server else 0.0
@@ -227,7 +219,7 @@ def fuzzed(placement: Placement, folder: Path) -> Iterator[tuple[Runner, str]]:
     load = Workload("embedded", DEFAULT_ROOT, 2, CIFAR_SIZE, (photograph,), None)
     with (
         running(OURS[placement], load, edit, GIVES_BACK) as server,
-        Bystander(HOST, HTTP_PORT, photograph.read_bytes(), other) as bystander,
+        Bystander(f"http://{HOST}:{HTTP_PORT}", photograph.read_bytes(), other) as bystander,
     ):
         memory = Memory(lambda: [process.pid for process in server.processes()])
         memory.start()
@@ -239,26 +231,6 @@ def fuzzed(placement: Placement, folder: Path) -> Iterator[tuple[Runner, str]]:
             memory.stop()
 
 
-def worst(costs: Sequence[Cost]) -> Table:
-    """Return the worst inputs, one of each kind: failures first, then those nearest to their limit."""
-    ranked = sorted(costs, key=lambda cost: (cost.failure is not None, cost.excess), reverse=True)
-    kinds: dict[str, Cost] = {}
-    for cost in ranked:
-        kinds.setdefault(cost.what.partition(", ")[0], cost)
-    rows = [
-        [
-            str(cost.number),
-            *(text.replace("|", "/") for text in (cost.where, cost.what)),
-            "yes" if cost.with_key else "no",
-            f"{cost.size:,}",
-            cost.status,
-            *(f"{cost.wait_s:.2f}", f"{cost.cpu_s:.2f}", f"{cost.memory / 1e6:,.0f}", f"{cost.excess:.2f}"),
-        ]
-        for cost in list(kinds.values())[:MOST_ROWS]
-    ]
-    return Table((*WORST, "share of the limit"), rows, words=(1, 2, 3, 5))
-
-
 def families(costs: Sequence[Cost]) -> Table:
     """Return a line for each family of inputs: how often each status was seen, and the worst of each measure."""
     groups: dict[str, list[Cost]] = defaultdict(list)
@@ -267,6 +239,7 @@ def families(costs: Sequence[Cost]) -> Table:
     rows = []
     for family, group in groups.items():
         statuses = Counter(cost.status for cost in group).most_common()
+        worst = max(group, key=lambda cost: (cost.failure is not None, cost.excess))
         rows.append(
             [
                 family,
@@ -275,7 +248,10 @@ def families(costs: Sequence[Cost]) -> Table:
                 f"{sum(cost.failure is not None for cost in group):,}",
                 f"{max(cost.seconds for cost in group):.1f}",
                 f"{max(cost.wait_s for cost in group):.2f}",
+                f"{max(cost.cpu_s for cost in group):.2f}",
                 f"{max(cost.memory for cost in group) / 1e6:,.0f}",
+                f"{worst.excess:.2f}",
+                str(worst.number),
             ]
         )
     return Table(FAMILIES, rows, words=(0, 2))

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import multiprocessing
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from multiprocessing.connection import Connection as Pipe
-from typing import Any
+from typing import Any, Self
 
-from ensemble_serving.transports import NoResponse, Request, Transport, connect
+import msgspec
+import numpy as np
+
+from ensemble_capacity.load.generator import Generator
+from ensemble_capacity.load.load import Arrivals, Target
+from ensemble_capacity.load.protocols import Classify
+from ensemble_capacity.load.records import RIGHT, Records, latency_ms, ok, outcome
+from ensemble_serving.transports import Request, once
+from scripts.errors import ScriptError
 
 ASK_EVERY_S = 0.05
 # Longer than the server's own deadline.
 PATIENCE_S = 60.0
-OK, UNAVAILABLE = 200, 503
+UNAVAILABLE = 503
 READ_EVERY_S = 0.01
 # New processes, such as one that decodes in another's place, are looked for this often.
 LOOK_EVERY_S = 0.5
@@ -26,69 +30,51 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Bystander:
-    """A client in a process of its own; while it is entered, it sends an image every 50 ms."""
+    """A client that sends an image every 50 ms while it is entered; the first answer is taken as the right one."""
 
-    def __init__(self, host: str, port: int, image: bytes, key: str = "") -> None:
-        """Set the server, what is sent, and the key that is shown."""
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_run, args=(theirs, host, port, image, key), name="bystander")
+    def __init__(self, url: str, image: bytes, key: str = "") -> None:
+        """Ask for the right label, again while the server refuses; raises ScriptError if it does for too long."""
+        request = Request("/classify", image, (("authorization", f"Bearer {key}"),) if key else ())
+        give_up = time.monotonic() + PATIENCE_S
+        while not (response := once(url, request, timeout_s=PATIENCE_S)).ok:
+            if time.monotonic() > give_up:
+                raise ScriptError(f"the bystander was answered {response.status}: {response.body[:200]!r}")
+            time.sleep(ASK_EVERY_S)
+        label = msgspec.json.decode(response.body)["label"]
+        target = Target(url, Classify(), (image,), (label,), key=key, timeout_s=PATIENCE_S)
+        self._generator = Generator(target, Arrivals(1 / ASK_EVERY_S, "constant"))
 
-    def __enter__(self) -> Bystander:
-        """Begin to ask; take the first answer as the right one."""
-        self._process.start()
-        self.report()
+    def __enter__(self) -> Self:
+        """Begin to ask."""
+        self._generator.__enter__()
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        """End the bystander."""
-        self._pipe.send(None)
-        self._process.join()
+    def __exit__(self, *error: Any) -> None:
+        """Stop asking."""
+        self._generator.__exit__(*error)
 
-    def report(self) -> tuple[float, str, int]:
-        """Return the longest wait since the last report, seconds, a wrong answer if any, and the number of answers.
+    @property
+    def answers(self) -> int:
+        """The number of requests that are over."""
+        return self._generator.count
 
-        A refusal that says when to come again is not wrong. A request that is under way is waited for.
+    def report(self, since: float) -> tuple[float, str]:
+        """Return the longest wait in seconds, and a wrong answer if any, of the requests that ended after a time.
+
+        A refusal (503) is not wrong. Requests that are due by now are waited for.
         """
-        self._pipe.send("report")
-        longest_s, wrong, count = self._pipe.recv()
-        return longest_s, wrong, count
+        until = time.perf_counter()
+        due = int((until - self._generator.began) / ASK_EVERY_S) - 1
+        while np.count_nonzero((found := self._generator.records())["due"] < until) < due and not self._generator.ended:
+            time.sleep(READ_EVERY_S)
+        return judged(found[found["done"] > since])
 
 
-def _run(pipe: Pipe, host: str, port: int, image: bytes, key: str) -> None:
-    shown = (("authorization", f"Bearer {key}"),) if key else ()
-    asyncio.run(_ask(pipe, connect(f"http://{host}:{port}", timeout_s=PATIENCE_S, headers=shown), image))
-
-
-async def _ask(pipe: Pipe, connection: Transport, image: bytes) -> None:
-    longest, wrong, count, is_over = 0.0, "", 0, False
-    right: str | None = None
-    while not is_over:
-        began = time.monotonic()
-        label, problem = await _classify(connection, image)
-        longest, count = max(longest, time.monotonic() - began), count + 1
-        right = right or label
-        if problem or (label and label != right):
-            wrong = problem or f"{label}, not {right}"
-        while pipe.poll(max(0.0, began + ASK_EVERY_S - time.monotonic())):
-            if pipe.recv() is None:
-                is_over = True
-                break
-            pipe.send((longest, wrong, count))
-            longest, wrong, count = 0.0, "", 0
-    await connection.close()
-
-
-async def _classify(connection: Transport, image: bytes) -> tuple[str, str]:
-    """Return the label, or what was wrong; neither for a refusal."""
-    try:
-        response = await connection.send(Request("/classify", image))
-    except NoResponse as err:
-        return "", str(err)
-    if response.status == OK:
-        return str(json.loads(response.body)["label"]), ""
-    is_refusal = response.status == UNAVAILABLE and response.retry_after_s is not None
-    return "", "" if is_refusal else f"{response.status} {response.body[:100]!r}"
+def judged(found: Records) -> tuple[float, str]:
+    """Return the longest wait, seconds, and what was wrong with an answer; empty for nothing."""
+    wrong = found[~(ok(found) & (found["flags"] & RIGHT > 0)) & (found["status"] != UNAVAILABLE)]
+    longest_s = float(latency_ms(found).max()) / 1000 if len(found) else 0.0
+    return longest_s, f"{outcome(int(wrong[0]['status']))}, or another label" if len(wrong) else ""
 
 
 def private_bytes(pid: int) -> int:

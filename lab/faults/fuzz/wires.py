@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from lab.faults.fuzz.images import photograph
@@ -45,75 +46,56 @@ class Draft:
 Kind = Callable[[Random, int], Draft]
 
 
-def _path(rng: Random, size: int) -> Draft:
-    start = (
-        rng.choice((b"GET ", b"POST ")) + rng.choice(CASES["paths"]) + rng.choice((b"", rng.choice(CASES["queries"])))
-    )
-    return Draft(start=start + b" HTTP/1.1", due=frozenset({"504"}))
+LATE = frozenset({"504"})
 
 
-def _query(rng: Random, size: int) -> Draft:
-    # One of them allows a millisecond.
-    return Draft(photograph(), query=rng.choice(CASES["queries"]), due=frozenset({"504"}))
-
-
-def _start(rng: Random, size: int) -> Draft:
-    method, version = rng.choice(CASES["methods"]), rng.choice(CASES["versions"])
-    return Draft(start=b" ".join((method, rng.choice((b"/classify", b"/v2")), version)), whole=False)
-
-
-def _headers(rng: Random, size: int) -> Draft:
-    lines = [rng.choice(CASES["headers"]) for _ in range(rng.choice((1, 1, 3)))]
-    return Draft(photograph(), lines, whole=False)
-
-
-def _upgrade(rng: Random, size: int) -> Draft:
+def _upgrade(rng: Random) -> Draft:
     start = rng.choice((b"GET /", b"GET /classify", b"POST /classify", b"GET /v2")) + b" HTTP/1.1"
     body = rng.choice((b"", rng.randbytes(100), b"\x81\x05hello"))
     upgrade, connection = rng.choice(CASES["upgrades"]), b"Upgrade, HTTP2-Settings"
     return Draft(body, [upgrade], start=start, length=b"Content-Length: 0", connection=connection)
 
 
-def _stranger(rng: Random, size: int) -> Draft:
-    return Draft(raw=rng.choice((*CASES["strangers"], rng.randbytes(1_000))))
-
-
-def _damaged_head(rng: Random, size: int) -> Draft:
+def _damaged_head(rng: Random) -> Draft:
     head = b"POST /classify?top_k=1&members=true HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     length = b"Content-Length: %d\r\n\r\n" % len(photograph())
     return Draft(raw=damaged(head + length, rng) + photograph())
 
 
-def _length(rng: Random, size: int) -> Draft:
-    return Draft(photograph(), length=rng.choice(CASES["lengths"]), whole=False)
-
-
-def _chunks(rng: Random, size: int) -> Draft:
-    body = rng.choice(CASES["chunk_sizes"]) + b"\r\nhello\r\n" + rng.choice(CASES["chunk_ends"])
-    return Draft(body, length=rng.choice(CASES["codings"]), whole=False)
-
-
-def _smuggling(rng: Random, size: int) -> Draft:
+def _smuggling(rng: Random) -> Draft:
     line = rng.choice(CASES["smuggling"])
     body = (b"0\r\n\r\n" if b"oding" in line else b"") + SMUGGLED
     declared = rng.choice((len(body), 0, 4, len(body) - len(SMUGGLED)))
     return Draft(body, length=b"Content-Length: %d\r\n%b" % (declared, line), whole=False)
 
 
-def _long_key(rng: Random, size: int) -> Draft:
-    return Draft(lines=[b"Authorization: Bearer " + b"k" * min(size, HEAD_BYTES)])
+def _start(rng: Random, method: bytes, path: bytes, version: bytes = b"HTTP/1.1") -> bytes:
+    return b" ".join((method, path + rng.choice((b"", rng.choice(CASES["queries"]))), version))
 
 
+def _chunks(rng: Random) -> bytes:
+    return b"%b\r\nhello\r\n%b" % (rng.choice(CASES["chunk_sizes"]), rng.choice(CASES["chunk_ends"]))
+
+
+# One of the queries allows a millisecond.
+_MADE: dict[str, Callable[[Random], Draft]] = {
+    "paths": lambda rng: Draft(start=_start(rng, rng.choice((b"GET", b"POST")), rng.choice(CASES["paths"])), due=LATE),
+    "queries": lambda rng: Draft(photograph(), query=rng.choice(CASES["queries"]), due=LATE),
+    "methods and versions": lambda rng: Draft(
+        start=_start(
+            rng, rng.choice(CASES["methods"]), rng.choice((b"/classify", b"/v2")), rng.choice(CASES["versions"])
+        ),
+        whole=False,
+    ),
+    "headers": lambda rng: Draft(photograph(), rng.choices(CASES["headers"], k=rng.choice((1, 1, 3))), whole=False),
+    "upgrades": _upgrade,
+    "other protocols": lambda rng: Draft(raw=rng.choice((*CASES["strangers"], rng.randbytes(1_000)))),
+    "damaged heads": _damaged_head,
+    "lengths": lambda rng: Draft(photograph(), length=rng.choice(CASES["lengths"]), whole=False),
+    "chunks": lambda rng: Draft(_chunks(rng), length=rng.choice(CASES["codings"]), whole=False),
+    "smuggling": _smuggling,
+}
 WIRES: dict[str, Kind] = {
-    "HTTP: paths": _path,
-    "HTTP: queries": _query,
-    "HTTP: methods and versions": _start,
-    "HTTP: headers": _headers,
-    "HTTP: upgrades": _upgrade,
-    "HTTP: other protocols": _stranger,
-    "HTTP: damaged heads": _damaged_head,
-    "HTTP: lengths": _length,
-    "HTTP: chunks": _chunks,
-    "HTTP: smuggling": _smuggling,
-    "HTTP: a long key": _long_key,
+    **{f"HTTP: {name}": partial(lambda make, rng, size: make(rng), make) for name, make in _MADE.items()},
+    "HTTP: a long key": lambda rng, size: Draft(lines=[b"Authorization: Bearer " + b"k" * min(size, HEAD_BYTES)]),
 }

@@ -5,9 +5,10 @@ import sys
 import pytest
 
 from lab.benchmark import __main__ as benchmark
-from lab.benchmark.__main__ import KEYS, MEASURES, run, table
+from lab.benchmark.__main__ import COLUMNS, MEASURES, run
 from lab.benchmark.systems import OURS, System, named
 from lab.benchmark.workloads import workload
+from lab.rows import table
 from scripts.errors import ScriptError
 
 
@@ -17,7 +18,7 @@ class FakeServer:
     rounds = 0
 
     def load(self, load, protocol, clients, seconds):
-        sample = dict.fromkeys(list(MEASURES)[:-1], 1.0)
+        sample = dict.fromkeys(MEASURES[:-1], 1.0)
         return {**sample, "requests_per_s": 100.0 * clients + FakeServer.rounds}
 
 
@@ -34,8 +35,6 @@ def fake(monkeypatch):
         yield FakeServer()
 
     class Limit:
-        checks = ()
-
         def measure(self):
             order.append("limit")
             return {clients: {"requests_per_s": 200.0 * clients, "p50_ms": 1.0} for clients in (1, 8)}
@@ -88,18 +87,23 @@ def test_a_limit_that_hangs_is_given_up(monkeypatch):
 
 
 def test_what_a_system_has_not_is_left_out_of_the_tables():
-    numbers = (100.0, 1.0, 2.0, 3.0)
-    limit = ("trivial", "limit", None, None, 8, *numbers, None, None, None)
-    ours = ("trivial", "ours", "colocated", "http", 8, *numbers, 0.1, 900.0, 0.97)
-    rows = [dict(zip(("workload", *KEYS, *MEASURES), row, strict=True)) for row in (limit, ours)]
-    lines = table(rows).markdown().splitlines()
-    assert lines[2] == "| limit | - | - | 8 | 100 | 1.00 | 2.0 | 3.00 | - | - | - |"
+    limit = {
+        "system": "limit",
+        "placement": None,
+        "protocol": None,
+        "clients": 8,
+        "requests_per_s": 100.0,
+        "p50_ms": 1.0,
+    }
+    ours = {**limit, "system": "ours", "placement": "colocated", "protocol": "http", "ratio_to_limit": 0.97}
+    lines = table(COLUMNS, [limit, ours]).markdown().splitlines()
+    assert lines[2] == "| limit |  |  | 8 | 100 | 1.00 |  |  |  |  |  |"
     assert lines[3].startswith("| ours | colocated | http | 8 |")
     assert len(lines) == 4
 
 
 def test_an_unknown_system_is_told():
-    known = "limit, ours, colocated, throughput, cascade, student, cached, bentoml"
+    known = "limit, ours, colocated, throughput, cascade, student, cached, chain"
     with pytest.raises(ScriptError, match=f"no system 'nginx'; there are {known}"):
         named(["ours", "nginx"])
     assert [system.name for system in named(["limit", "ours", "chain"])] == ["ours", "ours", "chain"]

@@ -73,7 +73,7 @@ def test_a_peer_that_declares_no_request_is_sent_the_image():
 
 def test_every_peer_is_well_declared():
     names = sorted(path.stem for path in PEERS.glob("*.py"))
-    assert {"litserve", "mlserver", "bentoml", "triton"} < set(names)
+    assert {"litserve", "mlserver", "triton"} < set(names)
     assert [system.name for system in named(names)] == names
 
 

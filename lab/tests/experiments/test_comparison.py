@@ -1,10 +1,11 @@
 """Reported figures stand beside measured ones; a figure that was not measured is named."""
 
 from lab.experiments.comparison import Here, text
-from lab.reported import INTEL, Reported
+from lab.reported import DOCUMENTS, Reported
 
-RATE = Reported(INTEL, "Table 3", "rate", 763, "images/s", model="ResNet", hardware="one", experiment="precision")
-TIME = Reported(INTEL, "Table 1", "time", 26.9, "ms", model="ResNet", hardware="two", experiment="precision")
+INTEL = DOCUMENTS["Intel"]
+RATE = Reported(INTEL, "Table 3", "rate", "images/s", 763, model="ResNet", hardware="one", experiment="precision")
+TIME = Reported(INTEL, "Table 1", "time", "ms", 26.9, model="ResNet", hardware="two", experiment="precision")
 
 
 def test_a_column_of_equal_cells_becomes_a_sentence():

@@ -7,10 +7,11 @@ from functools import partial
 
 import pytest
 
-from lab import reported
+from lab import reported, rows
 from lab.experiments import __main__ as command
 from lab.experiments import experiment
-from lab.experiments.experiment import BEGIN, END, Bars, Experiment, Here, Part, medians
+from lab.experiments.experiment import BEGIN, END, Bars, Experiment, Here
+from lab.rows import Part, medians
 from scripts.errors import ScriptError
 
 KNOWN = command.EXPERIMENTS
@@ -160,7 +161,7 @@ def test_what_was_measured_before_an_error_stays_and_the_error_has_a_row_and_a_n
     first, last = Part("a", measured, {"way": "peer"}).rows()
     assert first == {"way": "peer", "rate": 1}
     assert last["error"].endswith("x port taken")
-    assert len(last["error"]) == experiment.LAST
+    assert len(last["error"]) == rows.LAST
     table = counted[0].table([first, last])
     assert table.lines == [["peer", "1.0", ""], ["peer", "", ""]]
     assert table.notes == [f"peer: not measured: {last['error']}"]

@@ -7,7 +7,7 @@ from graph.config import parse
 from lab import reported
 from lab.benchmark.workloads import workload
 from lab.experiments import experiment, hops
-from lab.experiments.traced import divided
+from lab.experiments.hops import divided
 from scripts.errors import ScriptError
 from scripts.trace.spans import Span
 

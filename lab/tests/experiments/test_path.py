@@ -5,7 +5,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.experiments.traced import path
+from lab.experiments.hops import path
 from scripts.trace.spans import Span
 
 

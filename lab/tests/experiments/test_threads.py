@@ -7,7 +7,6 @@ import yaml
 
 from graph.config import parse
 from lab import reported
-from lab.experiments import quota as quotas
 from lab.experiments import threads
 from lab.experiments.threads import THREADS, Setting, grid
 from scripts.errors import ScriptError
@@ -84,13 +83,13 @@ def group(tmp_path, monkeypatch):
     """A hierarchy of version 1, in which this process is in the uppermost group."""
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1")
-    monkeypatch.setattr(quotas, "_group", lambda root: (root / "cpu", "cpu"))
+    monkeypatch.setattr(threads, "_group", lambda root: (root / "cpu", "cpu"))
     return tmp_path
 
 
 def test_a_quota_is_of_what_starts_in_the_block(group):
     own = str(os.getpid())
-    with quotas.quota(1.5, group):
+    with threads.quota(1.5, group):
         [limited] = (group / "cpu").glob("ensemble-lab-*")
         assert (limited / "cgroup.procs").read_text() == own
         assert int((limited / "cpu.cfs_quota_us").read_text()) / int((limited / "cpu.cfs_period_us").read_text()) == 1.5
@@ -98,11 +97,11 @@ def test_a_quota_is_of_what_starts_in_the_block(group):
 
 
 def test_without_a_quota_no_group_is_made(group):
-    with quotas.quota(None, group):
+    with threads.quota(None, group):
         assert list((group / "cpu").glob("ensemble-lab-*")) == []
 
 
 def test_a_hierarchy_that_cannot_be_written_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(quotas, "_group", lambda root: (root / "none", "cpu"))
-    with pytest.raises(ScriptError, match="run as root"), quotas.quota(1.0, tmp_path):
+    monkeypatch.setattr(threads, "_group", lambda root: (root / "none", "cpu"))
+    with pytest.raises(ScriptError, match="run as root"), threads.quota(1.0, tmp_path):
         pass

@@ -1,7 +1,6 @@
 """The fuzzers: inputs are of their seed alone, go to whatever is served, and what comes back is judged."""
 
 import asyncio
-import itertools
 import subprocess
 import sys
 import time
@@ -17,16 +16,19 @@ from deployments.ingress.http import documents
 from deployments.ingress.protocol import services
 from deployments.transformer import decoding
 from deployments.transformer.transformer import TransformerSettings
+from ensemble_capacity.load.records import RIGHT
 from lab.faults.fuzz import images
 from lab.faults.fuzz.bodies import UNLISTED, example
-from lab.faults.fuzz.corpus import LARGE, SHARES, Corpus
+from lab.faults.fuzz.command import LARGE, SHARES, Corpus
 from lab.faults.fuzz.grpc import GrpcFuzzer
-from lab.faults.fuzz.http import MOST_BYTES, NOBODY, routes
-from lab.faults.fuzz.inputs import CASES, Input, stretched
-from lab.faults.fuzz.runner import Cost, Runner, families, worst
+from lab.faults.fuzz.http import NOBODY, routes
+from lab.faults.fuzz.inputs import CASES, MOST_BYTES, Input, stretched
+from lab.faults.fuzz.runner import Cost, Runner, families
 from lab.faults.fuzz.sending import Sender, is_typed, is_whole
-from lab.faults.fuzz.watching import Bystander, Memory, private_bytes
+from lab.faults.fuzz.watching import Bystander, Memory, judged, private_bytes
+from packages.capacity.tests.load.loads import made
 from tests.door import Door
+from tests.local_servers import HttpServer, Reply
 
 SEED, KEY = 5, "ens_key"
 # A head of HTTP, whose parts may be large themselves.
@@ -97,7 +99,7 @@ def test_every_family_has_its_share_and_every_endpoint_its_turn(corpus, small):
     assert set(small.kinds) == set(SHARES) - set(LARGE)
     seen = Counter(small.made(number).family for number in range(600))
     assert set(seen) == set(small.kinds)
-    turns = [small.made(number) for number in range(3, 8 * len(small.endpoints), 4)]
+    turns = [small.made(number) for number in range(0, 8 * len(small.endpoints), 4)]
     for with_key in (True, False):
         assert len({each.where for each in turns if each.with_key is with_key}) >= len(small.endpoints) - 5
 
@@ -113,7 +115,7 @@ def test_every_kind_can_be_made_and_is_no_larger_than_what_is_taken_in(small):
 
 
 def test_an_input_as_large_as_may_be_is_no_larger_than_what_is_taken_in(corpus):
-    sizes = [corpus.made(number).size for number in range(3, 400, 40)]
+    sizes = [corpus.made(number).size for number in range(0, 400, 40)]
     assert max(sizes) <= MOST_BYTES + HEAD_BYTES
 
 
@@ -233,11 +235,9 @@ class Reports:
 
     def __init__(self, *waits, wrong=""):
         self.waits, self.wrong = iter(waits), wrong
-        # Each volley asks before it and after it.
-        self.turn = itertools.cycle((False, True))
 
-    def report(self):
-        return (next(self.waits), self.wrong, 1) if next(self.turn) else (0.0, "", 0)
+    def report(self, since):
+        return next(self.waits), self.wrong
 
 
 async def test_inputs_are_sent_at_once_and_a_bystander_is_heard():
@@ -248,11 +248,11 @@ async def test_inputs_are_sent_at_once_and_a_bystander_is_heard():
         costs = await asyncio.to_thread(runner.volley, inputs)
         assert [cost.status for cost in costs] == ["200", "500", "200", "500", "200"]
         assert [cost.number for cost in costs if cost.is_finding] == [1, 3]
-        assert runner.answers == 1
         [cost] = await asyncio.to_thread(Runner(sender, Reports(0.1, wrong="dog, not cat")).volley, {0: inputs[0]})
         assert cost.failure == "the bystander was answered dog, not cat"
     [row] = families(costs).lines
     assert row[:4] == ["some", "5", "200 (3), 500 (2)", "2"]
+    assert row[-1] in {"1", "3"}
 
 
 @pytest.mark.parametrize(("waits", "told"), [((0.1,), 0.1), ((0.9, 0.1), 0.1), ((0.9, 0.8, 0.7), 0.7)])
@@ -275,12 +275,12 @@ def test_the_limits():
     assert CHEAP.record()["finding"] is False
 
 
-def test_the_worst_come_first_and_failures_before_them():
-    costs = [CHEAP, replace(CHEAP, number=4, what="JSON: zeros", wait_s=9.0)]
-    costs += [replace(CHEAP, number=6, what="JSON: zeros, by gzip", wait_s=8.0)]
-    costs += [replace(CHEAP, number=5, what="bombs: a|b", failure="500 oh")]
-    assert [line[0] for line in worst(costs).lines] == ["5", "4", "3"]
-    assert "a/b" in worst(costs).markdown()
+def test_a_family_names_its_worst_input_and_a_failure_is_worse_than_a_cost():
+    costs = [CHEAP, replace(CHEAP, number=4, wait_s=9.0), replace(CHEAP, number=5, wait_s=8.0)]
+    [row] = families(costs).lines
+    assert (row[0], row[5], row[-2:]) == ("bodies", "9.00", ["36.00", "4"])
+    [row] = families([*costs, replace(CHEAP, number=6, failure="500 oh")]).lines
+    assert (row[3], row[-1]) == ("1", "6")
 
 
 TAKES = "print(flush=True); input(); taken = b'x' * 50_000_000; print(flush=True); input()"
@@ -307,24 +307,23 @@ def test_the_peak_of_memory_is_seen():
         process.kill()
 
 
-async def test_a_bystander_reports_what_was_wrong():
-    answers = [(b"200 OK", "cat"), (b"503 Full", "none"), (b"200 OK", "dog")]
+def test_a_bystander_reports_what_was_wrong():
+    later = [Reply(body=b'{"label": "cat"}'), Reply(503, b"full"), Reply(body=b'{"label": "dog"}')]
 
-    async def answer(reader, writer):
-        while not reader.at_eof():
-            head = await reader.readuntil(b"\r\n\r\n")
-            assert b"authorization: bearer k" in head.lower()
-            await reader.readexactly(5)
-            status, label = answers.pop(0) if answers else (b"200 OK", "cat")
-            writer.write(answered(status, b'{"label": "%b"}' % label.encode()))
+    def answer(asked):
+        assert asked.headers["authorization"] == "Bearer k"
+        return later[asked.number] if asked.number < len(later) else later[0]
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    bystander = Bystander("127.0.0.1", server.sockets[0].getsockname()[1], b"image", "k")
-    await asyncio.to_thread(bystander.__enter__)
-    reports = []
-    while not {"dog", "503"} <= {wrong[:3] for _, wrong, _ in reports}:
-        reports.append(await asyncio.to_thread(bystander.report))
-    assert all(wait_s >= 0 for wait_s, _, _ in reports)
-    assert "dog, not cat" in {wrong for _, wrong, _ in reports}
-    await asyncio.to_thread(bystander.__exit__)
-    server.close()
+    with HttpServer(answer) as server, Bystander(server.url, b"image", "k") as bystander:
+        while bystander.answers < 5:
+            time.sleep(0.01)
+        longest_s, wrong = bystander.report(0.0)
+        assert longest_s > 0
+        assert wrong == "200, or another label"
+        assert bystander.report(time.perf_counter())[1] == ""
+
+
+def test_a_refusal_is_not_wrong_and_another_failure_is():
+    assert judged(made((0, 0, 2, 200, RIGHT), (1, 1, 2, 503, 0))) == (2.0, "")
+    assert judged(made((0, 0, 1, 200, RIGHT), (1, 1, 2, 500, 0)))[1].startswith("500")
+    assert judged(made()) == (0.0, "")

@@ -1,30 +1,30 @@
 import signal
 import subprocess
 import sys
-from argparse import Namespace
 
 import pytest
 
 from lab.faults import kills
-from lab.faults.kills import HEADINGS, PARTS, Fate, Served, report, rows
+from lab.faults.kills import KILLS, PARTS, Served, shown
+from lab.rows import table
 
 FATES = [
-    ("HAProxy", "load", Fate("healed")),
-    ("HAProxy", "load", Fate("late", failure="printed a traceback")),
-    ("GCS", "stop", Fate("ended", cleared=7)),
+    {"number": 1, "killed": "HAProxy", "moment": "load", "outcome": "healed", "cleared": 0, "failure": ""},
+    {"number": 2, "killed": "HAProxy", "moment": "load", "outcome": "late", "cleared": 0, "failure": "a traceback"},
+    {"number": 3, "killed": "GCS", "moment": "stop", "outcome": "ended", "cleared": 7, "failure": ""},
+    {"campaign": "kills", "error": "another Ray was ended"},
 ]
 
 
-def test_each_part_at_each_moment_has_a_line(tmp_path, capsys):
-    assert rows(FATES) == [
+def test_each_part_at_each_moment_has_a_line():
+    found = table(KILLS.columns, shown(FATES))
+    assert found.lines[:2] == [
         ["GCS", "stop", "1", "0", "1", "0", "7", "0"],
         ["HAProxy", "load", "2", "1", "0", "1", "0", "1"],
     ]
-    report(FATES, Namespace(markdown=tmp_path / "kills.md"))
-    assert "HAProxy" in capsys.readouterr().out
-    lines = (tmp_path / "kills.md").read_text().splitlines()
-    assert lines[0] == f"| {' | '.join(HEADINGS)} |"
-    assert len(lines) == 4
+    assert "another Ray was ended" in found.markdown()
+    assert [bool(KILLS.failed(row)) for row in FATES[:3]] == [False, True, False]
+    assert KILLS.note(FATES[1]) == "kill 2, HAProxy at its load: a traceback"
 
 
 class Small(Served):

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from lab.faults import memory
+from lab.faults import campaign, memory
 
 
 class Pretends:
@@ -29,10 +29,10 @@ def test_the_growth_is_told_after_so_many_requests_and_as_many_again(monkeypatch
         yield server
 
     monkeypatch.setattr(memory, "running", running)
-    monkeypatch.setattr(memory, "set_up", lambda: None)
+    monkeypatch.setattr(campaign, "set_up", lambda: None)
     monkeypatch.setattr(memory, "workload", lambda *_: None)
     file = tmp_path / "memory.json"
-    memory.main(["--requests", "400", "--placement", "separate", "--json", str(file)])
+    memory.MEMORY.main(["--requests", "400", "--placement", "separate", "--json", str(file)])
     # Of 150 each: a quarter of 400, 400, and 400 again.
     assert server.asked == ["http", *["http", "grpc", "http"] * 2]
     told = json.loads(file.read_text())

@@ -1,11 +1,10 @@
-import math
-
 import pytest
 
 from ensemble_capacity.load.load import Arrivals, Closed
 from ensemble_capacity.load.records import LOST, RETRY
 from lab.faults import refusals
-from lab.faults.refusals import LOADS, Result, result, sent
+from lab.faults.refusals import LOADS, REFUSALS, result, sent
+from lab.rows import table
 from packages.capacity.tests.load.loads import made
 from tests.local_servers import HttpServer, Reply, refusal
 
@@ -28,19 +27,23 @@ def test_what_a_load_came_to():
         (0, 0, 1, 500, 0),
         (0, 0, 1, 500, 0),
     )
-    told = result("a load", found, 40.0, 50.0, 3.0)
-    assert (told.share, told.refused, told.failed) == (0.8, 2, 3)
-    assert told.others == {"500": 2, "no connection": 1}
-    assert told.p99_ms == pytest.approx(2000)
-    assert told.at_first_retry == 0.5
-    assert math.isnan(result("a load", found[:1], 1.0, 1.0, 0.0).at_first_retry)
+    told = result(found, 40.0, 50.0, 3.0)
+    assert (told["share"], told["refused"], told["failed"]) == (0.8, 2, 3)
+    assert told["others"] == {"500": 2, "no connection": 1}
+    assert told["p99_ms"] == pytest.approx(2000)
+    assert told["at_first_retry"] == 0.5
+    assert result(found[:1], 1.0, 1.0, 0.0)["at_first_retry"] is None
 
 
 def test_each_load_is_as_it_says():
     assert [load.mode(100.0) for load in LOADS] == [Closed(500), Arrivals(300.0), Closed(200, obey=True)]
 
 
-@pytest.mark.parametrize(("share", "told"), [(0.5, "50.0%"), (math.nan, "")])
+@pytest.mark.parametrize(("share", "told"), [(0.5, "50.0%"), (None, "")])
 def test_a_line_of_the_table(share, told):
-    result = Result("a load", 10.4, 0.951, 1234, 0, {}, 1500.2, share, 3.6)
-    assert result.cells() == ["a load", "10", "0.95", "1,234", "0", "1,500", told, "+4 MB"]
+    row = {"what": "a load", "rate": 10.4, "share": 0.951, "refused": 1234, "failed": 0, "others": {}}
+    row |= {"p99_ms": 1500.2, "at_first_retry": share, "growth_mb": 3.6}
+    [line] = table(REFUSALS.columns, [row]).lines
+    assert line == ["a load", "10", "0.95", "1,234", "0", "1,500", told, "+4 MB"]
+    assert REFUSALS.note(row) == ""
+    assert "2 with 500" in REFUSALS.note({**row, "others": {"500": 2}})

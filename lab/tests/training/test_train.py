@@ -375,28 +375,6 @@ def test_an_architecture_costs_what_it_says(architecture: str, most: int) -> Non
     assert most - 1.5 < multiplications(ARCHITECTURES[architecture](10), 32) <= most
 
 
-def test_the_first_epochs_see_smaller_images(tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, sizes = draw(COUNTS, (32, 32)), []
-    learn = loop.sum_gradients
-
-    def seen(model: torch.nn.Module, images: torch.Tensor, *more: Any) -> float:
-        sizes.append(tuple(images.shape[1:]))
-        return learn(model, images, *more)
-
-    monkeypatch.setattr(loop, "sum_gradients", seen)
-    train(replace(recipe(2), early_epochs=1, early_size=16), data, None, 32, tmp_path / "checkpoint.pt")
-    # Two batches of 16 in each epoch.
-    assert sizes == [(3, 16, 16)] * 2 + [(3, 32, 32)] * 2
-
-
-@pytest.mark.parametrize("size", ["8", "33"])
-def test_an_early_size_no_network_takes_is_told(tmp_path: Path, size: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    flags = ["--data", tmp_path, "--checkpoint", tmp_path / "c.pt", "--early-epochs", "1", "--early-size", size]
-    monkeypatch.setattr(sys, "argv", ["train", "resnet", *map(str, flags)])
-    with pytest.raises(SystemExit):
-        command.main()
-
-
 def test_a_narrow_student_costs_less_and_is_exported(tmp_path: Path, draw: Draw) -> None:
     data, checkpoint = draw(COUNTS, (32, 32)), tmp_path / "checkpoint.pt"
     train(replace(recipe(1, "student"), width=0.5), data, None, 20, checkpoint)

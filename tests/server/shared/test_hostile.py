@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from lab.faults.fuzz.corpus import Corpus
+from lab.faults.fuzz.command import Corpus
 from lab.faults.fuzz.runner import Runner, document
 from lab.faults.fuzz.sending import Sender
 from lab.faults.fuzz.watching import Bystander
@@ -19,7 +19,7 @@ BY_SERVE = ("HTTP: upgrades",)
 @pytest.fixture(scope="module")
 def runner(server):
     address = httpx.URL(server.url)
-    with Bystander(address.host, address.port, pictures.jpeg()) as bystander:
+    with Bystander(server.url, pictures.jpeg()) as bystander:
         yield Runner(Sender(address.host, address.port, server.grpc_port), bystander)
 
 
@@ -34,5 +34,5 @@ def test_hostile_input_is_refused_and_others_are_answered(runner, costs, request
     _, _, front = request.node.callspec.params["server"]
     others = OTHERS + BY_SERVE if front == "serve" else OTHERS
     assert len(costs) == INPUTS
-    assert runner.answers > INPUTS // AT_ONCE
+    assert runner.bystander.answers > INPUTS // AT_ONCE
     assert [f"{cost.what}: {cost.failure}" for cost in costs if cost.failure and not cost.what.startswith(others)] == []

@@ -4,8 +4,7 @@ import httpx
 import numpy as np
 import pytest
 
-from lab.experiments.asking import REGION, Asking, region, register
-from lab.experiments.forms import FORMS, shared
+from lab.experiments.forms import FORMS, REGION, Asking, region, register, shared
 from lab.experiments.payloads import cost, jpeg
 from tests.server.shared.servers import only
 

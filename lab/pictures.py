@@ -1,8 +1,15 @@
-"""Charts of bars and diagrams of boxes as SVG, light or dark as the reader's system is, drawn with Matplotlib."""
+"""Draws the charts of the documentation from its own figures, as SVG, light or dark as the reader's system is.
+
+    ensemble pictures
+
+Run it after a figure of a drawn table, or a file of docs/benchmarks, has changed; a test fails until it is done. The
+diagrams in docs/images are edited by hand.
+"""
 
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +19,27 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from scripts.flags import described
+from scripts.shipped import CHECKOUT
+
+DOCS = CHECKOUT / "docs"
+IMAGES = DOCS / "images"
+EPYC = "two virtual CPUs of an AMD EPYC"
+MACHINE = f"{EPYC} (Zen 4)"
+SYSTEMS = {
+    ("limit", None): "the models alone, unserved",
+    ("ours", "colocated"): "this application, one process",
+    ("ours", "separate"): "this application, a process per node",
+    ("triton", None): "Triton's ensemble, a process per node",
+    ("triton-callable", None): "Triton, one callable",
+    ("mlserver", None): "MLServer",
+    ("fastapi", None): "FastAPI",
+    ("litserve", None): "LitServe",
+}
 WIDTH, ROW, HEAD, FOOT = 9.6, 0.27, 0.75, 0.45
-BOX_WIDTH, BOX_HEIGHT, COLUMN, LINE = 1.3, 0.45, 1.68, 0.76
 # The colours on a light page and on a dark one; ours is the only colour.
-INK, NOTE, BAR, OURS, PAPER = "#1f2328", "#59636e", "#afb8c1", "#0969da", "#f6f8fa"
-DARK = {INK: "#e6edf3", NOTE: "#9198a1", BAR: "#656c76", OURS: "#4493f8", PAPER: "#151b23"}
+INK, NOTE, BAR, OURS = "#1f2328", "#59636e", "#afb8c1", "#0969da"
+DARK = {INK: "#e6edf3", NOTE: "#9198a1", BAR: "#656c76", OURS: "#4493f8"}
 # Text stays text, and the same picture gives the same file.
 SETTINGS: Any = {
     "svg.fonttype": "none",
@@ -104,79 +127,6 @@ def _draw_bar(axes: Any, row: int, bar: Bar, most: float) -> None:
     axes.annotate(bar.text, (end, row), (5, 0), textcoords="offset points", va="center", color=INK, weight=weight)
 
 
-@dataclass(frozen=True)
-class Box:
-    """A box of two lines at a column and a line of the grid, which may be fractions."""
-
-    label: str
-    note: str
-    column: float
-    line: float
-
-
-@dataclass(frozen=True)
-class Diagram:
-    """A diagram of boxes and arrows.
-
-    Attributes:
-        title: what it shows.
-        note: what the dashed frames are, or another sentence.
-        boxes: by name.
-        arrows: from a box to a box, with a text.
-        processes: the boxes that a dashed frame has together.
-    """
-
-    title: str
-    note: str
-    boxes: Mapping[str, Box]
-    arrows: Sequence[tuple[str, str, str]]
-    processes: Sequence[Sequence[str]] = ()
-
-    def svg(self) -> str:
-        """Draw the picture."""
-        lines, columns = (max(getattr(box, of) for box in self.boxes.values()) for of in ("line", "column"))
-        width, height = columns * COLUMN + BOX_WIDTH, lines * LINE + BOX_HEIGHT
-        figure, axes = _figure(max(WIDTH, width + 0.4), height + HEAD + 0.4, self.title, self.note)
-        axes.set(xlim=(-0.15, max(WIDTH - 0.4, width) + 0.15), ylim=(height + 0.15, -0.15), aspect="equal", anchor="NW")
-        axes.axis("off")
-        for names in self.processes:
-            self._frame(axes, [self.boxes[name] for name in names])
-        for arrow in self.arrows:
-            self._arrow(axes, *arrow)
-        for box in self.boxes.values():
-            x, y = box.column * COLUMN, box.line * LINE
-            _rectangle(axes, x, y, BOX_WIDTH, BOX_HEIGHT, facecolor=PAPER, edgecolor=NOTE)
-            middle = x + BOX_WIDTH / 2
-            axes.text(middle, y + (0.15 if box.note else 0.225), box.label, ha="center", va="center", color=INK)
-            axes.text(middle, y + 0.33, box.note, ha="center", va="center", color=NOTE, fontsize=8)
-        return _svg(figure, f"{self.title}. {self.note}")
-
-    def _frame(self, axes: Any, boxes: Sequence[Box]) -> None:
-        x, y = min(box.column for box in boxes) * COLUMN - 0.09, min(box.line for box in boxes) * LINE - 0.09
-        right, below = max(box.column for box in boxes) * COLUMN, max(box.line for box in boxes) * LINE
-        width, height = right + BOX_WIDTH + 0.09 - x, below + BOX_HEIGHT + 0.09 - y
-        _rectangle(axes, x, y, width, height, facecolor="none", edgecolor=OURS, linestyle="--")
-
-    def _arrow(self, axes: Any, begin: str, end: str, text: str) -> None:
-        first, last = self.boxes[begin], self.boxes[end]
-        x1, y1 = first.column * COLUMN + BOX_WIDTH, first.line * LINE + BOX_HEIGHT / 2
-        x2, y2 = last.column * COLUMN, last.line * LINE + BOX_HEIGHT / 2
-        if first.column == last.column:
-            x1 = x2 = x2 + BOX_WIDTH / 2
-            y1, y2 = (y1 + BOX_HEIGHT / 2, y2 - BOX_HEIGHT / 2)
-        axes.annotate(
-            "", (x2, y2), (x1, y1), arrowprops={"arrowstyle": "-|>", "color": NOTE, "shrinkA": 0, "shrinkB": 0}
-        )
-        axes.text((x1 + x2) / 2 + 0.05, (y1 + y2) / 2 - 0.08, text, color=NOTE, fontsize=8)
-
-
-def _rectangle(axes: Any, x: float, y: float, width: float, height: float, **style: Any) -> None:
-    from matplotlib.patches import FancyBboxPatch
-
-    rounded = "round,pad=0,rounding_size=0.06"
-    axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=rounded, linewidth=1, **style))
-
-
 def _figure(width: float, height: float, title: str, note: str) -> tuple[Figure, Any]:
     """Return a figure of a size in inches and its axes, below the title."""
     with mpl.rc_context(SETTINGS):
@@ -201,3 +151,82 @@ def _svg(figure: Figure, described: str) -> str:
     head = f"<title>{escape(described)}</title><style>@media(prefers-color-scheme:dark){{{rules}}}</style>"
     text = out.getvalue()
     return re.sub(r"(<svg [^>]*>)", lambda found: found[1] + head, text[text.index("<svg") :], count=1)
+
+
+def charts() -> dict[str, Chart]:
+    """Return every chart by the name of its file in docs/images."""
+    return {
+        "embedded": _requests("embedded", f"HTTP, int8, images of 15 KB; {MACHINE}, 2026-11-25"),
+        "imagenet": _requests("imagenet", f"HTTP, ResNet-50 and DenseNet-169, 224x224; {MACHINE}, 2026-11-26"),
+        "faults": _faults(),
+        "accuracy": _accuracy(),
+    }
+
+
+def table(page: str, heading: str) -> list[list[str]]:
+    """Read the rows of a page's first table whose head begins with this text, without their formatting."""
+    lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith(f"| {heading} |"))
+    rows = []
+    for line in lines[first + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([re.sub(r"\*\*|\\\*", "", cell).strip() for cell in line.strip("|").split(" | ")])
+    return rows
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", "").replace("%", "").strip())
+
+
+def _rows(name: str) -> Sequence[Mapping[str, Any]]:
+    rows: Sequence[Mapping[str, Any]] = json.loads((DOCS / "benchmarks" / f"{name}.json").read_text(encoding="utf-8"))
+    return rows
+
+
+def _requests(workload: str, note: str) -> Chart:
+    rows = [row for row in _rows(workload) if row["protocol"] in {None, "http"}]
+    groups = []
+    for clients in (8, 32):
+        bars = [
+            Bar(
+                SYSTEMS[row["system"], row["placement"]],
+                row["requests_per_s"],
+                f"{row['requests_per_s']:.0f}",
+                row["system"] == "ours",
+            )
+            for row in rows
+            if row["clients"] == clients
+        ]
+        groups.append((f"{clients} clients", bars))
+    return Chart("Requests per second; more is better", note, groups)
+
+
+def _faults() -> Chart:
+    rows = table("reliability.md", "what is done")
+    bars = [Bar(row[0], _number(row[5]), f"{row[5]} s, {row[2]} failed", ours=row[2] == "0") for row in rows]
+    note = f"Coloured: no request failed. 16 clients; {EPYC}, November 2026"
+    return Chart("The longest time without an answer, seconds; less is better", note, [("", bars)], ascending=True)
+
+
+def _accuracy() -> Chart:
+    bars = []
+    for name, version, precision, top1, interval, *_ in table("models.md", "model"):
+        low, high = map(_number, interval.split(" to "))
+        label = f"{name} {version}, {precision}" if version else f"{name}, {precision}"
+        bars.append(Bar(label, _number(top1), top1, name == "ensemble", (low, high)))
+    note = "95 % intervals; 5,000 test images of CIFAR-10 that also chose the models, 32x32"
+    return Chart("Top-1 accuracy, %; more is better", note, [("", bars)])
+
+
+def main() -> None:
+    """Parse the command line and draw."""
+    described(__doc__).parse_args()
+    pictures = charts()
+    for name, picture in pictures.items():
+        (IMAGES / f"{name}.svg").write_text(picture.svg(), encoding="utf-8")
+    print(f"drew {', '.join(pictures)} in {IMAGES}")
+
+
+if __name__ == "__main__":
+    main()

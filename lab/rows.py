@@ -1,0 +1,91 @@
+"""Rows of figures: the parts of a measurement that make them, their medians, and the table that they fill."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ensemble_models.results import Table
+from scripts.errors import ScriptError
+from scripts.shipped import CHECKOUT
+
+Row = dict[str, Any]
+Rows = list[Row]
+# The last characters of a failed server's log, which stand in its row.
+LAST = 300
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is measured, stored and resumed as a whole: mostly a server.
+
+    Attributes:
+        name: of the part, unique within the experiment.
+        measure: gives its rows.
+        key: is in each of its rows; where it is empty, an error ends the experiment instead of becoming a row.
+    """
+
+    name: str
+    measure: Callable[[], Iterable[Mapping[str, Any]]]
+    key: Mapping[str, Any] = field(default_factory=dict)
+
+    def rows(self) -> Rows:
+        """Measure its rows; the last one has the error that ended the part, if any.
+
+        Raises:
+            ScriptError: it could not be measured, and has no key.
+        """
+        rows: Rows = []
+        try:
+            for row in self.measure():
+                rows.append({**self.key, **row})
+        except ScriptError as err:
+            if not self.key:
+                raise
+            told = " ".join(str(err).replace(str(CHECKOUT), ".").split())
+            rows.append({**self.key, "error": told[-LAST:]})
+        return rows
+
+
+def table(columns: str, rows: Rows, notes: Sequence[str] = ()) -> Table:
+    """Fill the columns of `Experiment.columns` in; where a figure is missing, the cell is empty."""
+    parted = [column.strip().partition(" {") for column in columns.split("|")]
+    heads, templates = [head for head, *_ in parted], ["{" + template for *_, template in parted]
+    words = [place for place, template in enumerate(templates) if ":" not in template]
+    lines = [[_filled(template, row) for template in templates] for row in rows]
+    errors = [
+        f"{', '.join(line[place] for place in words if line[place])}: not measured: {row['error']}"
+        for row, line in zip(rows, lines, strict=True)
+        if "error" in row
+    ]
+    return Table(heads, lines, words=words, notes=[*errors, *notes])
+
+
+def _filled(template: str, row: Row) -> str:
+    try:
+        return template.format_map({name: value for name, value in row.items() if value is not None})
+    except (KeyError, TypeError):
+        return ""
+
+
+def medians(rows: Rows, figures: Collection[str]) -> Rows:
+    """Take the medians of rows that differ in nothing but these figures; one that failed in a round has its error."""
+    alike: dict[str, Rows] = {}
+    for row in rows:
+        key = {name: value for name, value in row.items() if name not in figures and name != "error"}
+        alike.setdefault(json.dumps(key), []).append(row)
+    found = []
+    for same in alike.values():
+        failed = [row for row in same if "error" in row]
+        measured = () if failed else (name for name in figures if name in same[0])
+        middle = {name: statistics.median(row[name] for row in same) for name in measured}
+        found.append((failed or same)[0] | middle)
+    return found
+
+
+def measured(rows: Rows) -> Rows:
+    """Leave out the rows of failures."""
+    return [row for row in rows if "error" not in row]
