@@ -88,6 +88,16 @@ def linked(page: Path) -> Iterator[Path]:
         yield target
 
 
+def with_linked(pages: Iterable[Path]) -> set[Path]:
+    """Add the files that pages link to, and the files that linked pages link to."""
+    found: set[Path] = set()
+    new = set(pages)
+    while new:
+        found |= new
+        new = {file for page in new if page == MAP or page.suffix == ".md" for file in linked(page)} - found
+    return found
+
+
 def check_blocks(page: Path) -> None:
     """Raise ScriptError for a table or a block of YAML that a reader could not use."""
     lines, tokens = page.read_text(encoding="utf-8").split("\n"), MarkdownIt("commonmark").enable("table")
@@ -156,8 +166,7 @@ def build(folder: Path) -> Path:
     for page in sorted(written):
         check_blocks(CHECKOUT / page)
     shutil.rmtree(folder, ignore_errors=True)
-    sources = {MAP, *(CHECKOUT / page for page in written)}
-    for source in sorted(sources | {file for page in sources for file in linked(page)}):
+    for source in sorted(with_linked([MAP, *(CHECKOUT / page for page in written)])):
         copy = folder / "source" / source.relative_to(CHECKOUT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, copy)

@@ -24,8 +24,7 @@ from scripts.shipped import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
 IMAGES = DOCS / "images"
-EPYC = "two virtual CPUs of an AMD EPYC"
-MACHINE = f"{EPYC} (Zen 4)"
+MACHINE = "two virtual CPUs of an AMD EPYC (Zen 4)"
 SYSTEMS = {
     ("limit", None): "the models alone, unserved",
     ("ours", "colocated"): "this application, one process",
@@ -158,7 +157,6 @@ def charts() -> dict[str, Chart]:
     return {
         "embedded": _requests("embedded", f"HTTP, int8, images of 15 KB; {MACHINE}, 2026-11-25"),
         "imagenet": _requests("imagenet", f"HTTP, ResNet-50 and DenseNet-169, 224x224; {MACHINE}, 2026-11-26"),
-        "faults": _faults(),
         "accuracy": _accuracy(),
     }
 
@@ -200,13 +198,6 @@ def _requests(workload: str, note: str) -> Chart:
         ]
         groups.append((f"{clients} clients", bars))
     return Chart("Requests per second; more is better", note, groups)
-
-
-def _faults() -> Chart:
-    rows = table("reliability.md", "what is done")
-    bars = [Bar(row[0], _number(row[5]), f"{row[5]} s, {row[2]} failed", ours=row[2] == "0") for row in rows]
-    note = f"Coloured: no request failed. 16 clients; {EPYC}, November 2026"
-    return Chart("The longest time without an answer, seconds; less is better", note, [("", bars)], ascending=True)
 
 
 def _accuracy() -> Chart:

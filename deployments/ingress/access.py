@@ -71,7 +71,12 @@ class Access:
         self._keys, self._clock = keys.KeyFile(path, clock), clock
         # By the name of a key, when its next request is due.
         self._due: dict[str, float] = {}
-        self._requests = TaggedCounter("ensemble_key_requests", "Requests by the name of their key.", "key", "outcome")
+        self._requests = TaggedCounter(
+            "ensemble_key_requests",
+            "Requests by key: admitted, rate_limited, or without a name unauthenticated.",
+            "key",
+            "outcome",
+        )
 
     def admit(self, authorization: str | None) -> str:
         """Return the name of the key that a caller shows in its `authorization`, if the caller has sent one.

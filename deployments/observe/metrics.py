@@ -107,7 +107,9 @@ class Metrics:
     """The ingress's metrics of requests and batches."""
 
     def __init__(self) -> None:
-        self._requests = TaggedCounter("ensemble_requests", "Requests answered.", "protocol", "outcome")
+        self._requests = TaggedCounter(
+            "ensemble_requests", "Requests by outcome: ok, cancelled, or the code of an error.", "protocol", "outcome"
+        )
         self._request_duration = TaggedHistogram(
             "ensemble_request_duration_seconds",
             "Time from a request's arrival at the ingress to its answer.",
@@ -115,11 +117,11 @@ class Metrics:
             "protocol",
         )
         self._refusals = TaggedCounter(
-            "ensemble_admission_refusals", "Requests refused at the in-flight limit, or for want of memory to decode."
+            "ensemble_admission_refusals", "Requests refused at the in-flight limit, or for lack of decoding memory."
         )
         self._queue_wait = TaggedHistogram(
             "ensemble_queue_wait_seconds",
-            "Time from an image's arrival until its batch left the queue; per batch, that of the longest.",
+            "Longest wait of an image in the queue, per batch.",
             SECONDS,
         )
         self._batch_size = TaggedHistogram("ensemble_batch_size", "Images in a batch.", SIZES)
@@ -136,10 +138,10 @@ class Metrics:
             "reason",
         )
         self._exits = TaggedCounter(
-            "ensemble_cascade_exits", "Images by the last member that the cascade asked.", "member"
+            "ensemble_cascade_exits", "Images by the last member that the cascade called.", "member"
         )
         self._eased = TaggedCounter(
-            "ensemble_cascade_eased", "Images for which fewer members were asked because of the load."
+            "ensemble_cascade_eased", "Images of load-shed answers, for which fewer members were called."
         )
         self._member_predictions = TaggedCounter(
             "ensemble_member_predictions",
@@ -231,7 +233,7 @@ def _address_report(nodes: Collection[Any]) -> Callable[[], None]:
     """Make a function that reports the health of the addresses of remote members' servers."""
     addresses = TaggedGauge(
         "ensemble_remote_addresses",
-        "Addresses of a member's server: `asked`, or `left_alone` because they are not healthy.",
+        "Addresses of a member's server: asked, or left_alone because they are ejected.",
         *("member", "state"),
     )
     remote = [node for node in nodes if isinstance(node, Remote)]

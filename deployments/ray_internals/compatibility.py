@@ -1,6 +1,6 @@
 """The names of Ray that this project uses beyond Ray's public interface, and the fallback for a Ray without a name.
 
-Each part is looked for before it is used. `docs/ray.md` says what each one gains.
+Each part is looked for before it is used. `docs/compatibility.md` says what each one gains.
 """
 
 from __future__ import annotations

@@ -62,7 +62,10 @@ class IngressReplica:
         inline = {name: node() for name, node in nodes.items() if not isinstance(node, DeploymentHandle)}
         handles = {name: node for name, node in nodes.items() if isinstance(node, DeploymentHandle)}
         calls = TaggedCounter(
-            "ensemble_edge_calls", "Batches sent to a separate node, by the kind of edge.", "node", "edge"
+            "ensemble_edge_calls",
+            "Batches for a separate node: direct (socket), handle, or inline (the ingress did its work).",
+            "node",
+            "edge",
         )
         is_direct, cluster = spec.edges == "direct", ClusterSize()
         edges = {

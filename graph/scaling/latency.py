@@ -151,7 +151,10 @@ class LatencyTarget:
         """Count a decision. A metric belongs to the process that decides, which the policy is not made in."""
         if self._decisions is None:
             self._decisions = TaggedCounter(
-                "ensemble_scaling_decisions", "Decisions of LatencyTarget, by their reason.", "scaled", "reason"
+                "ensemble_scaling_decisions",
+                "Changes of the number of replicas by LatencyTarget, and its warnings.",
+                "scaled",
+                "reason",
             )
         self._decisions.add(deployment, reason)
 

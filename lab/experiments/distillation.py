@@ -51,7 +51,7 @@ class Student:
     seed: int
 
     def recipe(self, images: int) -> Recipe:
-        """Make the recipe for training on labelled images; docs/training.md has its rates and augmentation."""
+        """Make the recipe for training on labelled images; lab/training/README.md has its rates and augmentation."""
         alone = self.way == LABELS
         taught: dict[str, Any] = {"mix": "either", "mix_probability": 0.5, "mixtures": MIXTURES, "teachers": MEMBERS}
         return Recipe(

@@ -1,16 +1,16 @@
-"""Writes docs/reference from the code: configuration, commands, errors, HTTP, gRPC, Python, and a JSON schema.
+"""Writes docs/reference from the code: configuration and JSON schema, commands, errors, HTTP, gRPC, metrics, Python.
 
     ensemble reference
 
-Run it after a change of a field, a command's options, an error, a path, a proto or a public
-docstring; a test fails until it is done.
+Run it after a change of a field, a command's options, an error, a path, a proto, a metric or a public
+docstring; a test fails until then.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from lab.reference import commands, configuration, errors, grpc, http, python
+from lab.reference import commands, configuration, errors, grpc, http, metrics, python
 from scripts.flags import described
 from scripts.shipped import CHECKOUT
 
@@ -20,16 +20,9 @@ NOTE = "<!-- Written by `ensemble reference` from the code; a change here is los
 
 def files() -> dict[str, str]:
     """Return the text of each file, by its name in the folder."""
-    pages = {
-        "configuration": configuration,
-        "commands": commands,
-        "errors": errors,
-        "http": http,
-        "grpc": grpc,
-        "python": python,
-    }
+    pages = (configuration, commands, errors, http, grpc, metrics, python)
     return {
-        **{f"{name}.md": NOTE + made.page() for name, made in pages.items()},
+        **{f"{made.__name__.rpartition('.')[2]}.md": NOTE + made.page() for made in pages},
         configuration.FILE: configuration.schema(),
     }
 

@@ -42,6 +42,15 @@ def test_a_link_that_leads_nowhere_is_refused(tmp_path, monkeypatch):
         list(docs.linked(page))
 
 
+def test_links_of_a_linked_page_are_followed(tmp_path, monkeypatch):
+    monkeypatch.setattr(docs, "CHECKOUT", tmp_path)
+    first, second, code = (tmp_path / name for name in ("first.md", "second.md", "code.py"))
+    first.write_text("[second](second.md)")
+    second.write_text("[first](first.md) and [code](code.py)")
+    code.touch()
+    assert docs.with_linked([first]) == {first, second, code}
+
+
 WHOLE = """```yaml title="my.yaml"
 applications:
   - name: ensemble

@@ -28,7 +28,7 @@ from tests.server.test_isolation import decoding
 PROMISE = re.compile(r"\blogs?\s+(says|has|reports|contains)\b|\b(is|and) logged\b|with a warning|print a\s+warning")
 # How each begins, and the page that promises it.
 PROMISED = {
-    "docs/remote.md": "members: 'far'",
+    "docs/cluster.md": "members: 'far'",
     "docs/observability.md": "spans can't be exported to",
     "docs/cache.md": "Redis does not answer",
     "docs/configuration.md": "member 'latest': version 2 is refused",

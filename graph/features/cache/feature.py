@@ -43,7 +43,7 @@ class CacheMetrics:
     def __init__(self) -> None:
         self.images = TaggedCounter(
             "ensemble_cache_images",
-            "Images by the cache's result: hit, miss, or passed at the caller's wish.",
+            "Images by the cache's result: hit, miss, or passed, because the caller bypassed the cache.",
             "result",
         )
         self._saved = Counter(

@@ -51,7 +51,7 @@ def counters() -> CanaryCounters:
 
 def follow(trials: Sequence[Trial]) -> None:
     """Report the shares in force."""
-    share = TaggedGauge("ensemble_canary_share", "Share of the images in force.", "member")
+    share = TaggedGauge("ensemble_canary_share", "Share of the images that a canary answers.", "member")
     rolled_back = TaggedGauge(
         "ensemble_canary_rolled_back", "1 for a canary that was rolled back, by the reason.", "member", "reason"
     )

@@ -26,10 +26,10 @@ def counters() -> AuditCounters:
     return AuditCounters(
         TaggedCounter(
             "ensemble_cascade_audits",
-            "Early exits that the other members received, too: agrees, differs, or dropped.",
+            "Audited early exits, by whether all members agree: agrees, differs, or dropped.",
             *("member", "result"),
         ),
-        TaggedCounter("ensemble_cascade_tightened", "Thresholds that the audit has raised.", "member"),
+        TaggedCounter("ensemble_cascade_tightened", "Rises of a threshold by the audit.", "member"),
     )
 
 
@@ -37,11 +37,11 @@ def follow_audit(audit: Audit) -> None:
     """Report the thresholds and the results of the audit."""
     shares = TaggedGauge(
         "ensemble_cascade_audit_share",
-        "Share of recent exits that all members together answer differently, and its 95 % interval.",
+        "Share of recent exits that all members together answer differently: mean, and low and high of 95 %.",
         *("member", "bound"),
     )
-    thresholds = TaggedGauge("ensemble_cascade_exit_at", "Thresholds in force.", "member")
-    at_most = TaggedGauge("ensemble_cascade_audit_at_most", "The configured bound of that share.")
+    thresholds = TaggedGauge("ensemble_cascade_exit_at", "Threshold in force.", "member")
+    at_most = TaggedGauge("ensemble_cascade_audit_at_most", "Configured bound of the audited share.")
 
     def report() -> None:
         if audit.at_most is not None:

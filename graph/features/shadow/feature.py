@@ -22,7 +22,7 @@ def counters() -> ShadowCounters:
     return ShadowCounters(
         TaggedCounter(
             "ensemble_shadow_images",
-            "Images drawn for a shadow, by what came of them: compared, failed or dropped.",
+            "Images drawn for a shadow: compared, failed or dropped.",
             *("member", "result"),
         ),
         TaggedCounter(

@@ -39,7 +39,7 @@ class Recipe:
 
 
 # What is changed of the better preset while too much is lost: the first paid for EfficientNet-Lite0, the second for a
-# DenseNet (docs/models.md, docs/training.md).
+# DenseNet (docs/models.md, lab/training/README.md).
 CHANGES: tuple[dict[str, Any], ...] = ({"left_out": "first layers"}, {"bias_correction": "accurate"})
 
 

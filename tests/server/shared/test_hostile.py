@@ -10,7 +10,7 @@ from lab.faults.fuzz.watching import Bystander
 from tests import pictures
 
 SEED, INPUTS, AT_ONCE, LARGEST = 20, 256, 16, 2**16
-# gRPC answers them before they reach ours: see docs/reliability.md.
+# gRPC answers them before they reach ours: see lab/faults/README.md.
 OTHERS = ("gRPC calls: another method", "gRPC messages: random bytes", "gRPC messages: damaged")
 # Serve's own proxy answers 500 to a valid upgrade to WebSockets, because the application has none.
 BY_SERVE = ("HTTP: upgrades",)

@@ -1,6 +1,5 @@
 """The dashboard, by Grafana's own schema and by the metrics that the code registers; nobody looks at it here."""
 
-import ast
 import json
 import re
 import runpy
@@ -10,6 +9,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from lab.reference import metrics
 from tests.conftest import ROOT
 
 CONFIGS = ROOT / "configs"
@@ -17,29 +17,18 @@ CONFIGS = ROOT / "configs"
 EVERYWHERE, OF_A_GAUGE = {"application", "deployment", "job", "instance", "le"}, {"replica"}
 METRIC = re.compile(r"\bray_(ensemble_\w+)(?:\{([^}]*)\})?")
 GROUPED = re.compile(r"by \(([^)]*)\)")
-KINDS = {"TaggedCounter": "_total", "Counter": "_total", "TaggedGauge": "", "TaggedHistogram": "_bucket"}
-
-
-def strings(nodes):
-    """The texts among expressions."""
-    for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
-        elif isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple):
-            yield from strings(node.value.elts)
 
 
 def registered():
     """By its name at Prometheus, the labels of each metric that the code registers."""
-    found = {}
-    for folder in ("deployments", "graph"):
-        for file in (ROOT / folder).rglob("*.py"):
-            for call in ast.walk(ast.parse(file.read_text())):
-                kind = getattr(call.func, "id", "") if isinstance(call, ast.Call) else ""
-                if kind in KINDS and (name := next(strings(call.args[:1]), "")).startswith("ensemble_"):
-                    labels = {*strings(call.args[2:]), *EVERYWHERE, *(OF_A_GAUGE if "Gauge" in kind else ())}
-                    found[name + KINDS[kind]] = labels
-    return found
+    return {
+        f"{each.name}{'_bucket' if each.kind == 'histogram' else ''}": {
+            *each.labels,
+            *EVERYWHERE,
+            *(OF_A_GAUGE if each.kind == "gauge" else ()),
+        }
+        for each in metrics.registered()
+    }
 
 
 def is_part(part, whole):
@@ -98,13 +87,3 @@ def test_every_query_asks_for_metrics_and_labels_that_there_are():
         assert there, query
         assert grouped | selected <= there, query
         assert shown <= grouped, (query, shown)
-
-
-def test_the_documentation_has_every_metric_with_its_labels():
-    lines = (ROOT / "docs" / "observability.md").read_text().splitlines()
-    rows = [line.split("|")[1:3] for line in lines if line.startswith("| `ray_ensemble_")]
-    documented = {name: labels for names, labels in rows for name in re.findall(r"`ray_(\w+)`", names)}
-    known = {name.removesuffix("_bucket"): labels - EVERYWHERE - OF_A_GAUGE for name, labels in registered().items()}
-    assert documented.keys() == known.keys()
-    for name, labels in documented.items():
-        assert set(re.findall(r"`(\w+)`", labels)) == known[name], name

@@ -267,7 +267,7 @@ def main(**given: Any) -> None:
     Open Inference Protocol or TensorFlow Serving's API, and one that takes an image as the body of a POST (to the
     URL's path, by default /classify, with its query). Latency counts from when a request was due. A load is measured in
     windows until the last three agree, as perf_analyzer does it. The exit status is 1 if every request failed. See
-    docs/load.md.
+    docs/capacity.md.
     """
     options = SimpleNamespace(**given)
     check(click.get_current_context(), options)

@@ -169,7 +169,7 @@ def main(**given: Any) -> None:
 
     The first time it measures this machine for about four minutes: each node by batch size and threads, and servers
     under loads that it also predicts. The profile is kept, for all configurations of the same models; a prediction
-    is an interval, as wide as these predictions were wrong. See docs/planning.md.
+    is an interval, as wide as these predictions were wrong. See docs/capacity.md.
     """
     options = SimpleNamespace(**given)
     if options.images and options.profile is not None and options.profile.exists() and not options.measure:

@@ -235,7 +235,7 @@ def main(**given: Any) -> None:
     fresh server. Measurements are kept beside the output, so that an interrupted search goes on. With
     --max-accuracy-loss, other versions of the models and other thresholds of a cascade are tried, too; without it,
     answers stay the same. The exit status is 3 if no candidate reaches the goal; the nearest is written. See
-    docs/planning.md.
+    docs/capacity.md.
     """
     options = SimpleNamespace(**given)
     check(options)

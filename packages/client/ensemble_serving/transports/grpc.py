@@ -1,6 +1,6 @@
 """gRPC's unary calls over HTTP/2; messages stay bytes.
 
-A call costs a third of the CPU time that it costs by grpcio's own asynchronous client (docs/load.md).
+A call costs a third of the CPU time that it costs by grpcio's own asynchronous client (packages/client/README.md).
 Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 """
 

@@ -1,6 +1,6 @@
 """HTTP/1.1: httptools' parser on asyncio's own protocol.
 
-A request costs a fifth of the CPU time that it costs with aiohttp, and a thirtieth of httpx' (docs/load.md).
+A request costs a fifth of the CPU time that it costs with aiohttp, and a thirtieth of httpx'.
 """
 
 from __future__ import annotations
