@@ -11,7 +11,7 @@ import pytest
 from deployments.contract.payload import Pixels
 from deployments.repository.errors import ModelError
 from deployments.repository.network import load
-from deployments.repository.repository import find, versions
+from deployments.repository.repository import Model, find, versions
 from ensemble_models import int8, quantize
 from ensemble_models.baking import bake
 from ensemble_models.dataset import Dataset, decode_all, sample
@@ -81,12 +81,23 @@ def test_int8_is_smaller_and_answers_alike(
     assert len(written.metadata["source"]["sha256"]) == 64
     # The eight that calibrated are not among those that measured.
     assert written.metadata["accuracy"]["images"] == 28
-    before, after = ((model.folder / "model.bin").stat().st_size for model in (source, written))
-    assert after <= largest * before
+    assert quantize.weight_bytes(written) <= largest * quantize.weight_bytes(source)
     before, after = predict([source, written], Dataset.open(data))
     assert 0 < np.abs(before - after).max() < 0.1
     # What differs from image to image, differs likewise.
     assert np.corrcoef((before - before.mean(0)).ravel(), (after - after.mean(0)).ravel())[0, 1] > 0.9
+
+
+def test_weights_beside_the_model_count(tmp_path: Path) -> None:
+    """PaddlePaddle's, and those of ONNX with external data."""
+    for name, size in (
+        ("classifier.onnx", 10),
+        ("classifier.onnx.data", 1000),
+        ("labels.txt", 7),
+        ("metadata.json", 7),
+    ):
+        (tmp_path / name).write_bytes(bytes(size))
+    assert quantize.weight_bytes(Model("m", 1, tmp_path / "classifier.onnx", {})) == 1010
 
 
 def test_what_did_not_shrink_is_refused(tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +176,7 @@ def test_without_metadata_the_weights_tell_their_precision(
     (tmp_path / "m" / "1").mkdir(parents=True)
     ov.save_model(baked(), tmp_path / "m" / "1" / "model.xml", compress_to_fp16=compress)
     replace_nncf(monkeypatch, baked())
-    with pytest.raises(ModelError, match=f"as in the {precision} version"):
+    with pytest.raises(ModelError, match=f"of the {precision} ones"):
         quantize.quantize(tmp_path, "m", None, Quantization(draw({"photos": 2}), samples=2))
 
 
