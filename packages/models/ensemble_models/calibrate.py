@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from deployments.contract.payload import Probabilities
 from deployments.repository.errors import ModelError
@@ -18,6 +19,9 @@ from ensemble_models.prediction import answers_probabilities, computed_in, predi
 from ensemble_models.statistics import Truth, calibration_error, log_loss, temperature, top1
 from ensemble_models.writing import derived_metadata, describe, write_version
 from scripts.errors import ScriptError
+
+# Answers may differ where two classes are as near: rounding in bfloat16 depends on how a batch is split.
+NEAR_TIE = 0.1
 
 
 def calibrate(
@@ -57,6 +61,7 @@ def calibrate(
 
     def measure(written: Model) -> dict[str, Any]:
         after = predict([written], held_out)[0]
+        check_same(before, after)
         print(f"fitted to {len(held_out)} images of {held_out.path.name}: temperature {found}")
         measured = {"before": figures(before, labels), "after": figures(after, labels)}
         for when, values in measured.items():
@@ -81,6 +86,13 @@ def calibrate(
     return write_version(
         network, repository, name, number, metadata, compress_to_fp16=False, replace=replace, check=measure
     )
+
+
+def check_same(before: Probabilities, after: Probabilities) -> None:
+    """Raise ModelError if any answer differs, other than where two classes are as probable; both float32 [N,C]."""
+    second, first = np.sort(before[before.argmax(axis=1) != after.argmax(axis=1)], axis=1)[:, -2:].T
+    if differ := int((first - second > NEAR_TIE).sum()):
+        raise ModelError(f"the temperature changes {differ} answers, so nothing was written; this is a bug: report it")
 
 
 def figures(probabilities: Probabilities, labels: Truth) -> dict[str, float]:

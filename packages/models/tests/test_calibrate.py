@@ -16,11 +16,11 @@ from deployments.repository.repository import find, sha256, versions
 from ensemble_models import calibrate as command
 from ensemble_models import int8, quantize
 from ensemble_models.baking import TEMPERATURE
-from ensemble_models.calibrate import calibrate
+from ensemble_models.calibrate import calibrate, check_same
 from ensemble_models.dataset import Dataset, check_unseen, images_left_out, sample
 from ensemble_models.prediction import predict
 from ensemble_models.quantize import Quantization
-from packages.models.tests.tiny import LABELS, SIZE, add
+from packages.models.tests.tiny import LABELS, SIZE, add, constant
 from scripts.errors import ScriptError
 
 TRUE = 4.0
@@ -207,3 +207,21 @@ def test_a_model_of_another_format_is_not_replaced(tmp_path: Path, data: Path) -
     (tmp_path / "m" / "1" / "metadata.json").write_text(json.dumps({"classes": LABELS}))
     with pytest.raises(ModelError, match=r"model\.onnx would be lost.*omit --replace"):
         calibrate(tmp_path, "m", None, data, replace=True)
+
+
+def test_a_model_whose_answers_would_change_is_not_written(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(tmp_path, "m", brightness(), "FP16")
+    monkeypatch.setattr(command, "with_temperature", lambda *_: constant([0.2, 0.5, 0.3]))
+    with pytest.raises(ModelError, match=r"changes \d+ answers, so nothing was written"):
+        calibrate(tmp_path, "m", None, data)
+    assert [entry.name for entry in (tmp_path / "m").iterdir()] == ["1"]
+
+
+def test_answers_may_only_differ_where_two_classes_are_as_probable() -> None:
+    before = np.array([[0.5, 0.49, 0.01], [0.9, 0.1, 0]], np.float32)
+    check_same(before, before)
+    check_same(before, np.array([[0.3, 0.4, 0.3], [0.9, 0.1, 0]], np.float32))
+    with pytest.raises(ModelError, match="changes 1 answers"):
+        check_same(before, np.array([[0.5, 0.4, 0.1], [0.4, 0.6, 0]], np.float32))
