@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from tqdm import tqdm
 
@@ -65,6 +67,28 @@ class Campaign:
         found = table(self.columns, self.shown(rows), notes)
         found.show()
         write_files(args, found, rows)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What is done to a server.
+
+    Attributes:
+        name: on the command line.
+        what: as a sentence for the table.
+    """
+
+    name: str
+    what: str
+
+
+D = TypeVar("D", bound=Done)
+
+
+def chosen(kind: str, of: Sequence[D], names: Sequence[str], measure: Callable[[D], Iterable[Row]]) -> list[Part]:
+    """Make a part of each of a kind that is named, or of all where none is."""
+    wanted = [each for each in of if each.name in names or not names]
+    return [Part(each.name, partial(measure, each), {kind: each.name, "what": each.what}) for each in wanted]
 
 
 def add_names(parser: argparse.ArgumentParser, kind: str, names: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import RETRY, Records, between, latency_ms, ok, outcomes, quantile
 from lab.benchmark.systems import HTTP_PORT, OURS, running
 from lab.benchmark.workloads import workload
-from lab.faults.campaign import Campaign, add_names
+from lab.faults.campaign import Campaign, Done, add_names, chosen
 from lab.rows import Part, Row, Rows
 from scripts.errors import positive
 
@@ -34,18 +34,14 @@ REFUSED = 503
 
 
 @dataclass(frozen=True)
-class Load:
-    """A kind of overload.
+class Load(Done):
+    """A kind of overload; see `Done`.
 
     Attributes:
-        name: on the command line.
-        what: as a sentence for the table.
         mode: how it is sent, where the best rate is so many requests per second.
         ingress: settings of the ingress that differ from the default.
     """
 
-    name: str
-    what: str
     mode: Callable[[float], Mode]
     ingress: dict[str, Any] = field(default_factory=dict)
 
@@ -128,11 +124,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def parts(args: argparse.Namespace) -> list[Part]:
     """Make each load that is asked for a part."""
-    return [
-        Part(load.name, partial(measure, load, args.seconds), {"load": load.name, "what": load.what})
-        for load in LOADS
-        if load.name in args.names or not args.names
-    ]
+    return chosen("load", LOADS, args.names, partial(measure, seconds=args.seconds))
 
 
 def note(row: Row) -> str:

@@ -34,7 +34,7 @@ from PIL import Image
 from ensemble_serving.transports import NoResponse, Request, once
 from lab.benchmark.systems import HTTP_PORT
 from lab.benchmark.workloads import Placement, workload
-from lab.faults.campaign import Campaign, add_names
+from lab.faults.campaign import Campaign, Done, add_names, chosen
 from lab.faults.stage import CALM_S, Stage, sight, stage
 from lab.rows import Part, Row, Rows
 from scripts.errors import ScriptError, positive
@@ -52,20 +52,16 @@ HEAD = b"POST /classify HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
 
 
 @dataclass(frozen=True)
-class Scenario:
-    """A fault.
+class Scenario(Done):
+    """A fault; see `Done`.
 
     Attributes:
-        name: on the command line.
-        what: what is done, as a sentence for the table.
         do: does it.
         replicas: how many each deployment has, where that is not one.
         placement: where the nodes run.
         nodes: of Ray, all on this machine.
     """
 
-    name: str
-    what: str
     do: Callable[[Stage], None]
     replicas: Mapping[str, int] = field(default_factory=dict)
     placement: Placement = "separate"
@@ -278,11 +274,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def parts(args: argparse.Namespace) -> list[Part]:
     """Make each scenario that is asked for a part."""
-    return [
-        Part(each.name, partial(measure, each, args.clients), {"scenario": each.name, "what": each.what})
-        for each in SCENARIOS
-        if each.name in args.names or not args.names
-    ]
+    return chosen("scenario", SCENARIOS, args.names, partial(measure, clients=args.clients))
 
 
 def note(row: Row) -> str:
