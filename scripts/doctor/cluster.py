@@ -124,10 +124,10 @@ def joining(head_address: str) -> Iterator[Finding | dict[str, Any]]:
         return
     yield Finding("ok", f"cluster: the head at {head_address} answers, and takes this machine's token")
     machines.listen_on_own_address(config)
-    different = dict(machines.differences(common, machines.common(config)))
-    if mixed := different.pop(machines.ARITHMETIC, ""):
-        yield Finding("look", f"cluster: {mixed}, and may label some images differently", machines.SAME_LABELS)
-    for difference in different.values():
+    different, mixed = machines.differences(common, machines.common(config))
+    if mixed:
+        yield Finding("look", f"cluster: {mixed}", machines.SAME_LABELS)
+    for difference in different:
         yield Finding("wrong", f"cluster: {difference}", "install what the head has, and copy its models")
     if not different:
         yield Finding("ok", "cluster: code, models and their versions are the head's")

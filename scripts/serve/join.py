@@ -56,11 +56,11 @@ def join(address: str) -> None:
     certificate = certificate_named(config)
     # Whether keys are required was decided at the head.
     check_exposure(config, True, certificate is not None)
-    different = dict(machines.differences(common, machines.common(config)))
-    if mixed := different.pop(machines.ARITHMETIC, ""):
-        print(f"WARNING: {mixed}, and may label some images differently; {machines.SAME_LABELS}", flush=True)
+    different, mixed = machines.differences(common, machines.common(config))
+    if mixed:
+        print(f"WARNING: {mixed}; {machines.SAME_LABELS}", flush=True)
     if different:
-        raise ScriptError(f"{'; '.join(different.values())}. Every machine must have these alike")
+        raise ScriptError(f"{'; '.join(different)}. Every machine must have these alike")
     checks = configuration.Checks(config)
     checks.wait_for_arguments()
     checks.wait()

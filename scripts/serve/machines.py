@@ -10,7 +10,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from importlib import metadata
 from importlib.util import find_spec
@@ -112,11 +112,18 @@ def published(address: str) -> tuple[dict[str, Any], dict[str, str]]:
     return document["config"], document["common"]
 
 
-def differences(theirs: Mapping[str, str], mine: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the name of each difference between this machine and the head of its cluster, and a sentence about it."""
-    for name in {**theirs, **mine}:
-        if theirs.get(name) != mine.get(name):
-            yield name, f"{name} differs: {theirs.get(name, 'nothing')} on the head, {mine.get(name, 'nothing')} here"
+def differences(theirs: Mapping[str, str], mine: Mapping[str, str]) -> tuple[list[str], str]:
+    """Return a sentence for each difference from the head of the cluster, and one about CPUs, empty if they are alike.
+
+    The first ones keep this machine from joining; the last one is a warning.
+    """
+    found = {
+        name: f"{name} differs: {theirs.get(name, 'nothing')} on the head, {mine.get(name, 'nothing')} here"
+        for name in {**theirs, **mine}
+        if theirs.get(name) != mine.get(name)
+    }
+    mixed = found.pop(ARITHMETIC, "")
+    return list(found.values()), f"{mixed}, and may label some images differently" if mixed else ""
 
 
 def _noticeboard(action: str, address: str, document: str = "") -> str:
@@ -153,15 +160,17 @@ def _digest(packages: Iterable[str]) -> str:
 
 
 def _models(config: Mapping[str, Any]) -> dict[str, str]:
+    from deployments.contract.member import MemberConfig
     from deployments.members.arithmetic import arithmetic
     from deployments.members.local import LocalMember
     from graph.config import parse
 
-    found = {ARITHMETIC: arithmetic()}
+    found, members = {}, list[MemberConfig]()
     for application in ours(config):
         parsed = parse(application.get("args") or {})
+        members += parsed.nodes
         for member in parsed.nodes:
             if isinstance(member, LocalMember):
                 digest = hashlib.sha256(member.file_digests(parsed.model_repository).encode()).hexdigest()[:12]
                 found[f"the model of {member.name}"] = digest
-    return found
+    return {ARITHMETIC: arithmetic(members), **found}

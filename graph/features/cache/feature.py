@@ -33,7 +33,7 @@ def identity(config: EnsembleConfig, agreed: EnsembleSignature) -> bytes:
     }
     if config.cache is not None and config.cache.redis is not None:
         # Other machines share the entries.
-        decides["arithmetic"] = arithmetic()
+        decides["arithmetic"] = arithmetic(config.nodes)
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).digest()
 
 

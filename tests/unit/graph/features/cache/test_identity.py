@@ -96,7 +96,7 @@ def test_two_features_of_one_name_decide_both(root, monkeypatch):
 
 def test_the_cpu_decides_where_other_machines_share_the_entries(root, monkeypatch):
     def digests(arithmetic):
-        monkeypatch.setattr(feature, "arithmetic", lambda: arithmetic)
+        monkeypatch.setattr(feature, "arithmetic", lambda _: arithmetic)
         return digest(root), digest(root, cache={"redis": "redis://a"})
 
     (alone, shared), (also_alone, not_shared) = digests("exact int8, bf16"), digests("saturating int8, f32")
