@@ -84,7 +84,7 @@ class Observer:
         finally:
             if trace.span is not None:
                 trace.end(call.attributes, call.fault)
-            # Counted once the answer is on its way.
+            # In the loop's next turn, so that the answer does not wait for the count.
             seconds = time.perf_counter() - started
             asyncio.get_running_loop().call_soon(self._count, protocol, call.outcome, seconds)
 
