@@ -33,7 +33,7 @@ from scripts.errors import ScriptError, errors_in_one_line, fraction
 from scripts.flags import described
 
 LIMIT_PATIENCE_S, LIMIT_TRIES_S = 120.0, 30.0
-# Figures of a row, of which the median over the rounds is taken; what a system has not is left out.
+# Figures of a row, of which the median over the rounds is taken.
 MEASURES = (
     "requests_per_s",
     "p50_ms",
@@ -119,10 +119,15 @@ def run(
             samples += found
             before = after
             steps.update()
-            yield medians(samples, MEASURES)
+            yield _rows(samples)
         if not systems:
-            yield medians(samples, MEASURES)
+            yield _rows(samples)
     steps.close()
+
+
+def _rows(samples: Rows) -> Rows:
+    """Take the medians; every row has every figure, None for one that its system has not."""
+    return [{**row, **{name: row.get(name) for name in MEASURES}} for row in medians(samples, MEASURES)]
 
 
 def _key(load: Workload, system: System | None, protocol: str | None, clients: int) -> Row:
