@@ -64,6 +64,12 @@ class ServeApi:
         found = [each["status"] for application in self.applications() for each in application["deployments"].values()]
         return bool(found) and set(found) == {"HEALTHY"}
 
+    def runs(self, deployment: str) -> bool:
+        """Tell whether Serve counts a replica as running, for each deployment of this name."""
+        found = [each["deployments"].get(deployment) for each in self.applications()]
+        states = [{replica["state"] for replica in each["replicas"]} for each in found if each is not None]
+        return all("RUNNING" in each for each in states)
+
     def applications(self) -> list[dict[str, Any]]:
         """Request Serve's report of each application; empty while Serve does not answer."""
         try:

@@ -18,6 +18,7 @@ import httpx
 import psutil
 
 from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING
+from deployments.contract.names import INGRESS
 from deployments.ray_internals.address import host_address, is_in_cluster
 from scripts import configuration
 from scripts.errors import ScriptError
@@ -225,7 +226,7 @@ def health(url: str) -> httpx.Response:
 
 
 def wait_until_ready(api: ServeApi, cluster: Cluster, logs: Logs, url: str, stop: threading.Event) -> None:
-    """Wait until every member has answered once; what is waited for is printed every now and then.
+    """Wait until every member has answered once, and Serve knows it; print now and then what is waited for.
 
     Raises:
         ScriptError: the deployment failed, or took longer than `READY_TIMEOUT_S`.
@@ -239,7 +240,8 @@ def wait_until_ready(api: ServeApi, cluster: Cluster, logs: Logs, url: str, stop
         logs.print_new()
         try:
             ready = health(url)
-            if ready.status_code == httpx.codes.OK:
+            # A replica answers a moment before Serve has its first report of health.
+            if ready.status_code == httpx.codes.OK and api.runs(INGRESS):
                 return
             waited_for = f"{url} answers {ready.status_code}: {ready.text[:500]}"
         except httpx.TransportError as err:
