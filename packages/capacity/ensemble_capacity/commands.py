@@ -4,7 +4,7 @@ COMMANDS = {
     "Capacity": {
         "plan": ("ensemble_capacity.plan.__main__", "Predicts a configuration's rates and latencies."),
         "tune": ("ensemble_capacity.tune.__main__", "Chooses the settings that suit a p99, and writes them."),
-        "load": ("ensemble_capacity.load.__main__", "Loads a server and reports its rate, latency and cost."),
+        "load": ("ensemble_capacity.load.__main__", "Loads a server and reports its rate and latency."),
         "cost": ("ensemble_capacity.cost", "Computes what calls cost on machines paid by the hour."),
     },
 }

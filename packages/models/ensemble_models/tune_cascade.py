@@ -35,7 +35,6 @@ TRIED = {1: 201, 2: 81, 3: 21}
 # The log-odds of the lowest and the highest threshold between 0 and 1: the probabilities 0.18 and 0.9991.
 LOG_ODDS = (-1.5, 7.0)
 MOST_MEMBERS = len(TRIED) + 1
-CHOOSING = "images that choose, half of all,"
 
 
 @dataclass(frozen=True)
@@ -107,30 +106,14 @@ def orders(members: Members) -> Iterator[tuple[str, ...]]:
 
 def lost(hits: NDArray[np.bool_], full: NDArray[np.bool_]) -> float:
     """Bound the top-1 that a cascade loses, points, at 95 %, on images that all members together answer right."""
-    return bound((full & ~hits).astype(float))
+    values = (full & ~hits).astype(float)
+    return float(100 * (values.mean() + ONE_SIDED * values.std() / np.sqrt(len(values))))
 
 
 def check_count(members: int) -> None:
     """Raise ScriptError if a cascade can't be chosen for `members` members."""
     if not 2 <= members <= MOST_MEMBERS:
         raise ScriptError(f"a cascade is chosen for 2 to {MOST_MEMBERS} members; name them by --members")
-
-
-def check_enough(images: int, most_lost: float, what: str = CHOOSING) -> None:
-    """Raise ScriptError if one image is more than a loss, points, so that these images can't show it.
-
-    A loss of 0 is let through, because no number of images is enough to show it.
-    """
-    if 0 < most_lost < 100 / images:
-        raise ScriptError(
-            f"{images:,} {what} can't show a loss of {most_lost:g} points: one of them is {100 / images:.3g} points; "
-            f"give {math.ceil(100 / most_lost):,} of them or more, or allow a larger loss"
-        )
-
-
-def bound(values: NDArray[np.float64]) -> float:
-    """Bound a mean from above, at 95 %, percent."""
-    return float(100 * (values.mean() + ONE_SIDED * values.std() / np.sqrt(len(values))))
 
 
 def members_of(models: Sequence[Model], gates: Sequence[str], dataset: Dataset, method: Method) -> Members:

@@ -1,4 +1,4 @@
-"""Loads a server and reports its rate, latency and cost."""
+"""Loads a server and reports its rate and latency."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any, get_args
 
 import click
-import psutil
 from tqdm import tqdm
 
 from ensemble_capacity.load.generator import Generator
@@ -112,7 +111,7 @@ def modes_of(options: SimpleNamespace) -> list[Mode]:
         times = _times(options.replay)
         return [Arrivals(len(times) / max(times[-1], 1e-9), times=times)]
     if options.rate or options.slo_ms is not None:
-        return [Arrivals(rate, options.arrivals, options.cv, seed=options.seed) for rate in options.rate or [1.0]]
+        return [Arrivals(rate, options.arrivals, options.cv) for rate in options.rate or [1.0]]
     return [Closed(clients) for clients in options.concurrency or [8]]
 
 
@@ -146,8 +145,7 @@ def duration_of(options: SimpleNamespace, mode: Mode) -> Duration:
     if isinstance(mode, Arrivals) and mode.times is not None:
         # To the last request, and no longer.
         return Duration(0.0, mode.times[-1] + 0.001, percentile=percentile)
-    given = (options.warm_up, options.seconds, options.window, options.stability / 100)
-    return Duration(*given, trials=options.trials, percentile=percentile, limit_ms=options.slo_ms)
+    return Duration(options.warm_up, options.seconds, percentile=percentile, limit_ms=options.slo_ms)
 
 
 def described(target: Target) -> Target:
@@ -181,12 +179,8 @@ def described(target: Target) -> Target:
 
 def check(context: click.Context, options: SimpleNamespace) -> None:
     """Raise UsageError for options that contradict each other, or have no effect beside the others."""
-    for old, new in (("photographs", "images"), ("clients", "concurrency")):
-        if given := getattr(options, old):
-            print(f"ensemble load: name them by --{new}; a later version takes no {old}", file=sys.stderr)
-            setattr(options, new, given)
     modes = [f"--{name}" for name in ("concurrency", "rate", "replay") if getattr(options, name)]
-    is_open, is_timed = options.rate or options.slo_ms, options.seconds or options.replay
+    is_open = options.rate or options.slo_ms
     if len(modes) > 1 or (modes and options.slo_ms):
         searching = "--slo-ms: searches the rate by itself, not together with " if options.slo_ms else ""
         raise click.UsageError(searching + ", ".join(modes) + ("" if searching else ": name one of them"))
@@ -195,10 +189,9 @@ def check(context: click.Context, options: SimpleNamespace) -> None:
     if options.repeats is not None and (options.batch > 1 or options.data):
         raise click.UsageError("--repeats: not together with --batch or --data")
     ignored = (
-        (not is_open, ("arrivals", "cv", "seed"), "is for --rate or --slo-ms"),
+        (not is_open, ("arrivals", "cv"), "is for --rate or --slo-ms"),
         (options.arrivals != "gamma", ("cv",), "is for --arrivals gamma"),
         (options.replay, ("seconds", "warm_up"), "not together with --replay, which lasts as long as its times"),
-        (is_timed, ("window", "stability", "trials"), "not together with --seconds or --replay, whose time is fixed"),
     )
     for name, reason in ((name, reason) for is_so, names, reason in ignored if is_so for name in names):
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
@@ -221,9 +214,6 @@ class Shape(click.ParamType[Any]):
 
 @click.command("load", cls=Command)
 @click.argument("url")
-# As an earlier version had them.
-@click.argument("photographs", type=FILE, nargs=-1, metavar="")
-@option("--clients", type=POSITIVE, multiple=True, hidden=True, help="See --concurrency.")
 @option("--images", type=FILE, multiple=True, metavar="PATH...", help="Files and folders to send; else a cat.")
 @option("--data", type=FILE, help="Labelled images to send, <class>/*.jpg, folder or zip.")
 @option("--batch", type=click.IntRange(1, 64), default=1, help="Images per request.")
@@ -238,24 +228,17 @@ class Shape(click.ParamType[Any]):
 @option("--arrivals", type=click.Choice(get_args(Process)), default="poisson", help="Of --rate and --slo-ms.")
 @option("--cv", type=Number(), default=2.0, help="Of gamma: coefficient of variation of the gaps; 1 is poisson.")
 @option("--slo-ms", type=Number(), help="Search the highest rate at which the percentile is at most this.")
-@option("--percentile", type=Number(below=100), help="Of the latency: for --slo-ms, 99; for --stability, the mean.")
-@option("--seed", type=int, default=0, help="Of the arrivals.")
+@option("--percentile", type=Number(below=100), help="Of the latency: for --slo-ms, 99; for windows, the mean.")
 @option("--seconds", type=Number(), help="Measure for this time, instead of in windows.")
-@option("--window", type=Number(), default=5.0, help="Length of a window, seconds.")
-@option("--stability", type=Number(), default=10.0, help="Largest difference between windows that agree, percent.")
-@option("--trials", type=POSITIVE, default=10, help="Most windows.")
 @option("--warm-up", type=Number(or_zero=True), default=1.0, help="Before the measurement, seconds.")
 @option("--timeout", type=Number(), default=60.0, help="Longest time of a request, seconds.")
 @option("--processes", type=click.IntRange(1, 64), default=1, help="Processes that send.")
 @option("--connections", type=POSITIVE, help="Most connections; default: 1,000, for gRPC up to 8.")
-@option("--pid", type=POSITIVE, help="The server's process; default: the one that listens on the URL's port.")
 @option("--json", type=OutputFile(), help="Write everything as JSON.")
 @option("--markdown", type=OutputFile(), help="Write the table.")
-@option("--csv", type=OutputFile(), help="Write perf_analyzer's columns.")
 @option("--html", type=OutputFile(), help="Write a page with charts, which opens from disk.")
-@option("--price-per-hour", type=Number(), help="Price of the machine, for the cost of a million images.")
 def main(**given: Any) -> None:
-    """Load a server and report its rate, latency and cost.
+    """Load a server and report its rate and latency.
 
     ensemble load http://127.0.0.1:8000                                   # 8 clients at a time
     ensemble load http://127.0.0.1:8000 --concurrency 1 8 32 --html load.html
@@ -274,8 +257,6 @@ def main(**given: Any) -> None:
     try:
         modes, target = modes_of(options), target_of(options)
         rows = loaded(options, modes, described(target))
-    except psutil.NoSuchProcess as err:
-        raise click.UsageError(f"--pid: there is no process {options.pid}") from err
     except (ScriptError, OSError) as err:
         raise click.UsageError(str(err)) from err
     if not any(row.requests for row in rows):
@@ -287,7 +268,7 @@ def loaded(options: SimpleNamespace, modes: Sequence[Mode], target: Target) -> l
     rows: list[Row] = []
     found = None
     percentile = options.percentile or 99.0
-    with Server(target, options.model, options.pid) as server:
+    with Server(target, options.model) as server:
 
         def run(mode: Mode) -> Row:
             rows.append(measured(options, mode, target, server))
@@ -303,8 +284,7 @@ def loaded(options: SimpleNamespace, modes: Sequence[Mode], target: Target) -> l
                 found = len(rows) - 1 if is_found else None
         finally:
             if rows:
-                made = (options.url, target.protocol.name, rows, options.slo_ms, percentile, found)
-                write(Report(*made, options.price_per_hour), options)
+                write(Report(options.url, target.protocol.name, rows, options.slo_ms, percentile, found), options)
     return rows
 
 
@@ -329,7 +309,6 @@ def write(report: Report, options: SimpleNamespace) -> None:
     texts: dict[str, Callable[[], str]] = {
         "markdown": table.markdown,
         "json": report.json,
-        "csv": report.csv,
         "html": lambda: page(report),
     }
     for name, text in texts.items():

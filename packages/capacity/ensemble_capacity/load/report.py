@@ -1,15 +1,14 @@
-"""The result of a load for people and programs: a table, sentences, JSON, CSV, and a page with charts."""
+"""The result of a load for people and programs: a table, sentences, JSON, and a page with charts."""
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 import os
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from html import escape
 from typing import Any
@@ -17,7 +16,6 @@ from typing import Any
 import msgspec
 
 from ensemble_capacity.load.measure import Row
-from ensemble_capacity.load.server import PARTS
 from ensemble_models.results import Table
 
 HEADINGS = (
@@ -25,12 +23,6 @@ HEADINGS = (
     *("failed", "server CPU, ms", "client CPU, ms", "windows", "client"),
 )
 NOT_MEASURED = "not measured here"
-# perf_analyzer's own, https://github.com/triton-inference-server/perf_analyzer/blob/main/docs/measurements_metrics.md
-COLUMNS = (
-    *("Inferences/Second", "Client Send", "Network+Server Send/Recv", "Server Queue", "Server Compute Input"),
-    *("Server Compute Infer", "Server Compute Output", "Client Recv"),
-    *("p50 latency", "p90 latency", "p95 latency", "p99 latency"),
-)
 STYLE = """body { font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; margin: 1rem 0; } .wide { overflow-x: auto; }
 th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid #8884; }
@@ -48,7 +40,6 @@ class Report:
         rows: what was measured, in order.
         slo_ms: the objective: what the percentile of the latency may be; None without one.
         found: the position of the row that the search found; None without one.
-        price_per_hour: of the machine; None if it was not given.
     """
 
     url: str
@@ -57,7 +48,6 @@ class Report:
     slo_ms: float | None = None
     percentile: float = 99.0
     found: int | None = None
-    price_per_hour: float | None = None
     date: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"))
     machine: str = field(default_factory=lambda: f"{os.cpu_count()} CPUs, {platform.machine()}, {platform.system()}")
 
@@ -66,12 +56,6 @@ class Report:
         """The row that the search found, or else the last one."""
         return self.rows[-1] if self.found is None else self.rows[self.found]
 
-    def cost(self, row: Row) -> float | None:
-        """Calculate the price of a million images at a row's rate, in the unit of the price per hour."""
-        if self.price_per_hour is None or not row.images_per_s:
-            return None
-        return self.price_per_hour / 3600 / row.images_per_s * 1e6
-
     def table(self) -> Table:
         """Make a line of each row."""
         title = None if self.slo_ms is None else f"p{self.percentile:g} is at most {self.slo_ms:g} ms"
@@ -79,23 +63,7 @@ class Report:
 
     def json(self) -> str:
         """Write everything as JSON; what is no number is null."""
-        rows = [{**asdict(row), "cost_per_million_images": self.cost(row)} for row in self.rows]
-        content = {**{name: getattr(self, name) for name in self.__dataclass_fields__}, "rows": rows}
-        return msgspec.json.format(msgspec.json.encode(content, enc_hook=float), indent=1).decode() + "\n"
-
-    def csv(self) -> str:
-        """Write the rows as perf_analyzer does, microseconds: of a search, the rows of given rates.
-
-        Sending and receiving count as the network's; where the server reports no statistics, their cells are empty.
-        """
-        is_closed = all(row.mode == "concurrency" for row in self.rows)
-        stream = io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(["Concurrency" if is_closed else "Request Rate", *COLUMNS])
-        for row in sorted(self.rows, key=lambda row: row.images_per_s):
-            if is_closed or row.mode != "concurrency":
-                writer.writerow([f"{row.value:g}", *_measured(row)])
-        return stream.getvalue()
+        return msgspec.json.format(msgspec.json.encode(self, enc_hook=float), indent=1).decode() + "\n"
 
     def remarks(self) -> Iterator[str]:
         """Make the sentences below the table."""
@@ -113,8 +81,6 @@ class Report:
         last = self.shown
         energy = _energy(last)
         yield f"energy at {last.name}: {f'{energy}, the whole machine' + chr(39) + 's' if energy else NOT_MEASURED}"
-        if (cost := self.cost(last)) is not None:
-            yield f"cost at {last.name}: {cost:.2f} per million images"
         if self.slo_ms is not None:
             objective = self.table().title
             found = f"{last.value:.1f} requests/s is the highest rate found at which {objective}"
@@ -124,14 +90,6 @@ class Report:
 def _energy(row: Row) -> str:
     images = row.images_per_s * row.server.seconds
     return "" if row.server.joules is None or not images else f"{row.server.joules / images:.3f} J per image"
-
-
-def _measured(row: Row) -> list[str]:
-    parts = row.server.parts_us
-    network = 1000 * row.mean_ms - sum(parts.values())
-    server = [f"{parts[name]:.0f}" if name in parts else "" for name in PARTS]
-    percentiles = [number(1000 * each, 0) for each in row.percentiles_ms.values()]
-    return [f"{row.images_per_s:.2f}", "0", number(network, 0), *server, "0", *percentiles]
 
 
 def number(value: float, digits: int) -> str:
@@ -186,7 +144,6 @@ def _details(report: Report, row: Row) -> str:
         "in flight": [(at - begin, float(in_flight)) for at, _, in_flight in figures.queue],
     }
     cpu = {name: 1000 * row.per_request(used) for name, used in figures.cpu_s.items()}
-    cost = report.cost(row)
     charts = {
         "Latency over time, by when requests were due": lines(percentiles, "s", "ms", report.slo_ms),
         "Outcomes by code": lines(by_code, "s", "requests/s"),
@@ -197,7 +154,6 @@ def _details(report: Report, row: Row) -> str:
         "CPU per request, by process": bars({**cpu, "the load generator": row.client_cpu_ms}, "ms"),
         "Memory, by process": bars(figures.memory_mb, "MB"),
         "Energy": f"<p>{_energy(row) or NOT_MEASURED}</p>",
-        "Cost": "<p>give --price-per-hour</p>" if cost is None else f"<p>{cost:.2f} per million images</p>",
     }
     body = "".join(f"<h3>{escape(title)}</h3>{chart}" for title, chart in charts.items())
     is_open = " open" if row is report.shown else ""

@@ -11,7 +11,6 @@ from typing import Any, Self
 from urllib.parse import quote
 
 import msgspec
-import psutil
 
 from ensemble_capacity.load.load import Target
 from ensemble_capacity.load.machine import Energy, Processes, difference
@@ -61,15 +60,11 @@ class Moment:
 class Server:
     """Watches a server from the beginning of a `with` block to its end, twice a second, in a thread of its own."""
 
-    def __init__(self, target: Target, model: str, pid: int | None = None) -> None:
-        """Set the server, the model whose statistics are read, and its process, if it is known.
-
-        Raises:
-            psutil.NoSuchProcess: there is no such process.
-        """
+    def __init__(self, target: Target, model: str) -> None:
+        """Set the server, and the model whose statistics are read."""
         self._target, self._model = target, model
         host, port = address(parsed(target.url))
-        self._processes = Processes.of_port(host, port) if pid is None else Processes(psutil.Process(pid))
+        self._processes = Processes.of_port(host, port)
         self._energy: Energy | None = None
         if self._processes is not None:
             with suppress(OSError, ValueError):

@@ -78,26 +78,20 @@ def only_application(config: Mapping[str, Any]) -> dict[str, Any]:
     return found[0]
 
 
-def profile_of(
-    options: SimpleNamespace, config: Mapping[str, Any], images: Sequence[bytes], like: Profile | None = None
-) -> Profile:
+def profile_of(options: SimpleNamespace, config: Mapping[str, Any], images: Sequence[bytes]) -> Profile:
     """Read the profile that is kept, and measure what it does not have.
 
     Args:
         options: of `profile_options`.
         config: what is profiled.
         images: that are decoded and sent.
-        like: the profile of the configuration itself, where this is one of other versions of its models.
 
     Raises:
         ScriptError: it can't be measured or read.
     """
     # Refuses what can't be planned, before minutes of measurement.
     every_member(config)
-    kept = profiles.kept_file(only_application(config), images)
-    file = options.profile or kept
-    if options.profile is not None and like is not None:
-        file = file.with_stem(f"{file.stem}-{kept.stem}")
+    file = options.profile or profiles.kept_file(only_application(config), images)
     begun = profiles.read(file) if file.exists() and not options.measure else None
     if begun is not None and begun.is_complete:
         return begun
@@ -107,8 +101,6 @@ def profile_of(
     def log(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    if like is not None:
-        begun = begun or msgspec.structs.replace(like, nodes={}, is_complete=False)
     log(f"Measuring a profile of this machine, about four minutes; it is kept in {file} after each step.")
     return measure(config, images, begun, lambda profile: profiles.write(profile, file), lambda text: log(f"  {text}"))
 

@@ -15,23 +15,18 @@ import click
 import msgspec
 import yaml
 
-from deployments.contract.names import TRANSFORMER
 from deployments.cpus import available_cpus
 from deployments.ingress.settings import IngressSettings
 from ensemble_capacity.plan.__main__ import only_application, photographs, profile_of, profile_options
-from ensemble_capacity.plan.profile import Placement, Profile
-from ensemble_capacity.tune.alternatives import AS_CONFIGURED, BATCH, Alternative, Alternatives, Versions
+from ensemble_capacity.plan.profile import Placement
 from ensemble_capacity.tune.candidates import HELD, Goal, Predictions, Tried
 from ensemble_capacity.tune.journal import read
 from ensemble_capacity.tune.measuring import TAKES_S, Measuring
-from ensemble_models.dataset import Dataset, sample
-from ensemble_models.options import FILE, Command, Number, OutputFile, option
+from ensemble_models.options import Command, Number, OutputFile, option
 from ensemble_models.results import Table
 from scripts import configuration
 
 SHOWN = 15
-# Images of `--data` that are sent.
-SENT = 32
 NOT_REACHED = 3
 HEADINGS = ("settings", "predicted rate, 1/s", "sent, 1/s", "answered, 1/s", "p99, ms", "memory, MB", "goal")
 FIELD = re.compile(r"^(?P<indent>[ -]*)(?P<name>\w+): \S.*$")
@@ -40,8 +35,6 @@ COMMENTS = {name: field.description for name, field in IngressSettings.model_fie
     "threads": "that compute; left out, the member's share of the cores",
     "num_replicas": "processes",
     "streams": "parts of a batch that a member computes at a time; left out, the fastest, measured at the first start",
-    "version": "of the model",
-    "exit_at": "the probability from which an image is asked no further, for each member but the last",
 }
 
 
@@ -115,8 +108,6 @@ def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, machine: Mapping[
         f"# For {on_cores(cores)}; where there are more: taskset -c 0-{cores - 1} ensemble serve FILE",
         f"# Profile: {machine['cpu']}, {machine['cores']} cores, {machine['date']}.",
     ]
-    if chosen.candidate.alternative.loss:
-        lines.append(f"# Top-1 against the configuration that was tuned: {chosen.candidate.alternative.loss}.")
     commented: set[str] = set()
     for line in yaml.safe_dump(dict(config), sort_keys=False, width=120).splitlines():
         found = FIELD.match(line)
@@ -136,37 +127,13 @@ def beside(config: dict[str, Any], file: Path) -> dict[str, Any]:
     return config
 
 
-def served_alternatives(
-    options: SimpleNamespace, config: Mapping[str, Any], images: Sequence[bytes]
-) -> tuple[list[Alternative], dict[Versions, Profile]]:
-    """Find what may be served, and profile each version of it.
-
-    Raises:
-        ScriptError: see `Alternatives.found` and `profile_of`.
-    """
-    ensemble, agreed = configuration.check(only_application(config))
-    cascade = ensemble.ensemble.cascade
-    own = profile_of(options, config, images)
-    profiles: dict[Versions, Profile] = {AS_CONFIGURED.versions: own}
-    if noise := own.noise():
-        print(noise)
-
-    def costs(versions: Versions) -> dict[str, float]:
-        if versions not in profiles:
-            profiles[versions] = profile_of(options, Alternative("", versions).config(config), images, own)
-        nodes = profiles[versions].nodes
-        return {name: curves[0].at(BATCH)[0] for name, curves in nodes.items() if name != TRANSFORMER}
-
-    if options.max_accuracy_loss is None and (cascade is None or options.exits or options.data is None):
-        exits = options.exits or None
-        if cascade is not None and exits is None:
-            print("Candidates are predicted as if every image reached every member: --data or --exits say how many do.")
-            exits = (0.0,) * (len(cascade.order) - 1)
-        return [replace(AS_CONFIGURED, exits=exits)], profiles
-    found = Alternatives(ensemble, agreed, Dataset.open(options.data), options.max_accuracy_loss, costs).found()
-    for each in found:
-        costs(each.versions)
-    return found, profiles
+def exits_of(options: SimpleNamespace, config: Mapping[str, Any]) -> tuple[float, ...] | None:
+    """Read the exits of a cascade; where none are given, every image reaches every member."""
+    cascade = configuration.check_arguments(only_application(config)).ensemble.cascade
+    if options.exits or cascade is None:
+        return options.exits or None
+    print("Candidates are predicted as if every image reached every member: --exits says how many do.")
+    return (0.0,) * (len(cascade.order) - 1)
 
 
 def searched(options: SimpleNamespace, predictions: Predictions, measuring: Measuring) -> list[Tried]:
@@ -198,10 +165,6 @@ def check(options: SimpleNamespace) -> None:
     is_elsewhere = options.cores not in {None, available_cpus()} and not options.no_measurement
     wrong = {
         "--minimize cores: name the requests per second by --rate": options.minimize and options.rate is None,
-        "--max-accuracy-loss: is measured on the images of --data": options.max_accuracy_loss is not None
-        and options.data is None,
-        "--exits: with --max-accuracy-loss the images of --data show them": options.max_accuracy_loss is not None
-        and options.exits,
         "--again: nothing is measured with --no-measurement": options.again and options.no_measurement,
         "--cores: another machine can't be measured here; add --no-measurement": is_elsewhere,
     }
@@ -216,8 +179,6 @@ def check(options: SimpleNamespace) -> None:
 @option("--p99-ms", type=Number(), required=True, help="Highest p99, ms.")
 @option("--rate", type=Number(), help="Least requests per second that must be answered.")
 @option("--hold", type=HeldType(), multiple=True, metavar="NAME=VALUE...", help=f"Not searched: {', '.join(HELD)}.")
-@option("--data", type=FILE, help="Labelled images to send, <class>/*.jpg, folder or zip file.")
-@option("--max-accuracy-loss", type=Number(or_zero=True), help="Points of top-1 that may be lost on --data, at 95 %.")
 @option("--out", type=OutputFile(), default=Path("tuned.yaml"), help="The configuration that is written.")
 @option("--no-measurement", is_flag=True, help="Predict only, as for another machine.")
 @option("--again", is_flag=True, help="Repeat earlier measurements.")
@@ -228,27 +189,24 @@ def main(**given: Any) -> None:
     ensemble tune --p99-ms 50                                        # of configs/colocated.yaml, into tuned.yaml
     ensemble tune my.yaml --p99-ms 50 --out fast.yaml --hold placement=inline max_batch_size=8
     ensemble tune --minimize cores --rate 300 --p99-ms 50            # on as few cores as answer so many requests
-    ensemble tune my.yaml --p99-ms 50 --data images/ --max-accuracy-loss 0.2
 
     Every candidate is predicted by the profile of `ensemble plan`. The best six are served, and the highest rate that
     each holds is searched roughly; of the best three it is searched to 5 %; the best holds its rate for a minute in a
-    fresh server. Measurements are kept beside the output, so that an interrupted search goes on. With
-    --max-accuracy-loss, other versions of the models and other thresholds of a cascade are tried, too; without it,
-    answers stay the same. The exit status is 3 if no candidate reaches the goal; the nearest is written. See
-    docs/capacity.md.
+    fresh server. Measurements are kept beside the output, so that an interrupted search goes on. No setting changes an
+    answer. The exit status is 3 if no candidate reaches the goal; the nearest is written. See docs/capacity.md.
     """
     options = SimpleNamespace(**given)
     check(options)
     config = configuration.read(options.config)
     goal, cores, fixed = Goal(options.p99_ms, options.rate), options.cores or available_cpus(), dict(options.hold)
     images = photographs(options.images)
-    if options.data is not None and not options.images:
-        images = [encoded for encoded, _ in sample(Dataset.open(options.data), SENT).read()]
-    alternatives, profiles = served_alternatives(options, config, images)
+    profile = profile_of(options, config, images)
+    if noise := profile.noise():
+        print(noise)
     # What measures here also loads here.
     here = options.clients_here or not options.no_measurement
-    predictions = Predictions(config, profiles, goal, cores, alternatives, here, fixed)
-    known = [*images, *(msgspec.json.encode(each) for each in (config, list(profiles.values()), goal))]
+    predictions = Predictions(config, profile, goal, cores, exits_of(options, config), here, fixed)
+    known = [*images, *(msgspec.json.encode(each) for each in (config, profile, goal))]
     file = options.out.with_suffix(".measured.json")
     journal = read(file, known, options.again)
     measuring = Measuring(config, goal, images, cores, journal, file, options.rate if options.minimize else math.inf)
@@ -258,9 +216,8 @@ def main(**given: Any) -> None:
         tried = searched(options, predictions, measuring)
     (shown := table(tried, goal)).show()
     chosen = tried[0]
-    machine = profiles[AS_CONFIGURED.versions].machine
     written = beside(chosen.candidate.config(config), options.out)
-    options.out.write_text(text(written, chosen, goal, machine, cores), encoding="utf-8")
+    options.out.write_text(text(written, chosen, goal, profile.machine, cores), encoding="utf-8")
     if options.markdown is not None:
         options.markdown.write_text(shown.markdown(), encoding="utf-8")
     print(f"Wrote {options.out}, for {on_cores(cores)}: ensemble serve {options.out}")

@@ -12,7 +12,6 @@ from ensemble_capacity.plan.model import Prediction, predict
 from ensemble_capacity.plan.placements import placed, tuned
 from ensemble_capacity.plan.profile import Placement, Profile
 from ensemble_capacity.plan.scenario import scenario
-from ensemble_capacity.tune.alternatives import AS_CONFIGURED, Alternative, Versions
 from graph.placement import share_of_threads
 from scripts import configuration
 
@@ -34,7 +33,6 @@ class Candidate:
         batch_wait_ms: of the ingress.
         max_concurrent_batches: of the ingress.
         streams: of each member; None for the configuration's, or else the fastest.
-        alternative: what is served.
     """
 
     placement: Placement
@@ -45,19 +43,18 @@ class Candidate:
     batch_wait_ms: float
     max_concurrent_batches: int
     streams: int | None = None
-    alternative: Alternative = AS_CONFIGURED
 
     def config(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Make the Serve config with these settings."""
         names = ("max_batch_size", "batch_wait_ms", "max_concurrent_batches")
-        moved = placed(self.alternative.config(config), self.placement, self.ingresses, self.nodes)
+        moved = placed(config, self.placement, self.ingresses, self.nodes)
         ingress = {name: getattr(self, name) for name in names}
         return tuned(moved, threads=self.threads, streams=self.streams, ingress=ingress)
 
     @property
     def shape(self) -> tuple[Any, ...]:
         """The settings that a prediction is most often wrong about: candidates that differ in them are measured."""
-        return self.placement, self.ingresses, self.nodes, self.threads, self.alternative
+        return self.placement, self.ingresses, self.nodes, self.threads
 
     @property
     def replicas(self) -> int:
@@ -72,12 +69,11 @@ class Candidate:
         batches = (
             f"batch {self.max_batch_size}, wait {self.batch_wait_ms:g} ms, in flight {self.max_concurrent_batches}"
         )
-        other = "" if self.alternative.name == AS_CONFIGURED.name else f", {self.alternative.name}"
-        return f"{self.placement}, replicas {replicas}, threads {threads}{streams}, {batches}{other}"
+        return f"{self.placement}, replicas {replicas}, threads {threads}{streams}, {batches}"
 
 
 # The names that `--hold` takes.
-HELD = [name for name in Candidate.__dataclass_fields__ if name != "alternative"]
+HELD = list(Candidate.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
@@ -160,44 +156,42 @@ class Predictions:
 
     Attributes:
         config: the Serve config.
-        profiles: of the machine, by the versions that are served.
+        profile: of the machine.
         goal: the p99 to hold.
         cores: of the machine.
-        alternatives: what may be served.
+        exits: of a cascade; see `Scenario.exits`.
         clients_here: whether the clients compute on the server's cores.
         fixed: fields of a candidate that the user holds, by name.
     """
 
     config: Mapping[str, Any]
-    profiles: Mapping[Versions, Profile]
+    profile: Profile
     goal: Goal
     cores: int
-    alternatives: Sequence[Alternative] = (AS_CONFIGURED,)
+    exits: Sequence[float] | None = None
     clients_here: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
     def ranked(self) -> list[Tried]:
-        """Predict every candidate in every alternative, with every number of streams; the best first."""
+        """Predict every candidate with every number of streams; the best first."""
         arguments = next(configuration.ours(self.config))["args"]
         names = [member["name"] for member in arguments["members"]]
         # The members of a cascade compute in turn.
         at_once = 1 if (arguments.get("ensemble") or {}).get("cascade") else len(names)
         grid = candidates(self.cores, self.fixed, at_once)
         every = (
-            replace(each, alternative=other, streams=streams)
-            for each, other in itertools.product(grid, self.alternatives)
+            replace(each, streams=streams)
+            for each in grid
             for streams in (each.streams, *self._streams(each, names, at_once))
         )
         return ranked(map(self.highest, every), self.goal)
 
     def highest(self, candidate: Candidate) -> Tried:
         """Find the highest rate at which a candidate's p99 is predicted to hold, or else take half of its peak."""
-        other = candidate.alternative
-        given = scenario(next(configuration.ours(candidate.config(self.config))), other.exits, self.cores)
-        profile = self.profiles[other.versions]
+        given = scenario(next(configuration.ours(candidate.config(self.config))), self.exits, self.cores)
 
         def at(load: Arrivals | Closed) -> Prediction:
-            return predict(given, profile, load, self.cores, clients_here=self.clients_here)
+            return predict(given, self.profile, load, self.cores, clients_here=self.clients_here)
 
         low, high = 0.0, at(Closed(MANY)).requests_per_s
         # Where none is predicted to hold, half of the most that it answers is where a measurement begins.
@@ -216,7 +210,7 @@ class Predictions:
         if "streams" in self.fixed:
             return []
         threads = candidate.threads or share_of_threads(self.cores, at_once, candidate.replicas)
-        measured = [self.profiles[AS_CONFIGURED.versions].streams(name, threads) for name in names]
+        measured = [self.profile.streams(name, threads) for name in names]
         return sorted(set.intersection(*map(set, measured)))
 
 

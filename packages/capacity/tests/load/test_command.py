@@ -56,10 +56,7 @@ BAD = {
     (NOBODY, "--cv", "3"): "--cv: is for --rate or --slo-ms",
     (NOBODY, "--rate", "9", "--cv", "3"): "--cv: is for --arrivals gamma",
     (NOBODY, "--arrivals", "gamma"): "--arrivals: is for --rate or --slo-ms",
-    (NOBODY, "--concurrency", "9", "--seed", "3"): "--seed: is for --rate or --slo-ms",
-    (NOBODY, "--seconds", "3", "--trials", "3"): "--trials: not together with --seconds or --replay",
     (NOBODY, "--replay", "{}/empty", "--seconds", "3"): "--seconds: not together with --replay",
-    (NOBODY, "--replay", "{}/empty", "--window", "3"): "--window: not together with --seconds or --replay",
     (NOBODY, "--shape", "image:3,224,224"): "--shape: /classify takes images as they are",
     (NOBODY, "--ca", "{}/empty"): "--ca: http:// has no certificate",
     (NOBODY, "--shape", "x"): "Invalid value for '--shape': must be like image:3,224,224",
@@ -85,43 +82,19 @@ def test_a_wrong_model_and_a_request_that_is_refused_name_the_flag(monkeypatch, 
         run(monkeypatch, server.url)
     assert end.value.code == 2
     assert "refuses the first request with 400: no image" in capsys.readouterr().err
-    with HttpServer() as server, pytest.raises(SystemExit):
-        run(monkeypatch, server.url, "--pid", 2**22 - 1)
-    assert "ensemble load: --pid: there is no process" in capsys.readouterr().err
 
 
 def test_loads_are_measured_and_reported(monkeypatch, tmp_path, capsys):
-    paths = {kind: tmp_path / f"load.{kind}" for kind in ("json", "csv", "html", "markdown")}
+    paths = {kind: tmp_path / f"load.{kind}" for kind in ("json", "html", "markdown")}
     flags = [text for kind, path in paths.items() for text in (f"--{kind}", path)]
     with HttpServer(lambda asked: Reply(delay_s=0.005)) as server:
         run(monkeypatch, server.url, "--concurrency", 1, 3, "--seconds", 0.5, "--warm-up", 0.1, "--timeout", 10, *flags)
     told = json.loads(paths["json"].read_text())
     assert [row["value"] for row in told["rows"]] == [1, 3]
     assert told["protocol"] == "classify"
-    assert len(paths["csv"].read_text().splitlines()) == len(paths["markdown"].read_text().splitlines()) - 1 == 3
+    assert len(paths["markdown"].read_text().splitlines()) == 4
     assert paths["html"].read_text().startswith("<!doctype html>")
     assert "3 at a time" in capsys.readouterr().out
-
-
-def test_what_an_earlier_version_took_is_taken_with_a_warning(monkeypatch, tmp_path, capsys):
-    (tmp_path / "one.jpg").write_bytes(b"one")
-    with HttpServer() as server:
-        run(
-            monkeypatch,
-            f"{server.url}/classify",
-            tmp_path / "one.jpg",
-            "--clients",
-            2,
-            "--seconds",
-            0.2,
-            "--warm-up",
-            0,
-        )
-    assert {asked.body for asked in server.asked if asked.method == "POST"} == {b"one"}
-    told = capsys.readouterr()
-    assert "2 at a time" in told.out
-    assert "name them by --images; a later version takes no photographs" in told.err
-    assert "name them by --concurrency; a later version takes no clients" in told.err
 
 
 def test_a_search_ends_with_what_it_found(monkeypatch, tmp_path, capsys):

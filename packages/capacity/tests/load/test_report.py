@@ -1,11 +1,7 @@
-import csv
-import io
 import json
 import math
 from dataclasses import replace
 from html.parser import HTMLParser
-
-import pytest
 
 from ensemble_capacity.load.load import Arrivals, Closed
 from ensemble_capacity.load.measure import row
@@ -34,46 +30,20 @@ def report(**more):
     return Report("http://127.0.0.1:9", "classify", ROWS, **{"date": "today", "machine": "here", **more})
 
 
-def test_the_csv_has_perf_analyzers_columns():
-    first, *rows = csv.reader(io.StringIO(Report("u", "p", ROWS[:1]).csv()))
-    assert ",".join(first) == (
-        "Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,Server Compute Input,"
-        "Server Compute Infer,Server Compute Output,Client Recv,p50 latency,p90 latency,p95 latency,p99 latency"
-    )
-    [[clients, per_second, sent, network, *parts, received, p50, _, _, p99]] = rows
-    assert (clients, per_second, sent, received) == ("8", "98.00", "0", "0")
-    assert parts == ["100", "200", "4000", "50"]
-    # The mean without what the server was at.
-    assert int(network) == 20_000 - 4350
-    assert (p50, p99) == ("20000", "20000")
-
-
-def test_the_csv_of_a_search_has_the_rates_by_throughput():
-    first, *rows = csv.reader(io.StringIO(report().csv()))
-    assert first[0] == "Request Rate"
-    assert [line[0] for line in rows] == ["25", "50"] or [line[0] for line in rows] == ["50", "25"]
-    # What the server did not report is empty.
-    [empty] = [line for line in rows if line[0] == "25"]
-    assert empty[4:8] == [""] * 4
-
-
 def test_the_json_is_json_and_has_everything():
-    told = json.loads(Report("u", "p", [a_row(Closed(1), math.nan)], price_per_hour=0.36).json())
+    told = json.loads(Report("u", "p", [a_row(Closed(1), math.nan)]).json())
+    assert (told["url"], told["protocol"], told["found"]) == ("u", "p", None)
     [one] = told["rows"]
     assert one["percentiles_ms"]["p99"] is None
     assert one["server"]["batches"] == {"1": 5, "8": 2}
     assert one["outcomes"] == {"200": 99, "503": 1}
-    assert json.loads(report(price_per_hour=0.36).json())["rows"][1]["cost_per_million_images"] == pytest.approx(
-        0.36 / 3600 / 99 * 1e6
-    )
 
 
 def test_what_is_said_below_the_table():
-    told = "\n".join(report(slo_ms=50.0, found=1, price_per_hour=0.36).remarks())
+    told = "\n".join(report(slo_ms=50.0, found=1).remarks())
     assert "50/s: 99 200, 1 503; the first failure: 503 full" in told
     assert "energy at 50/s: 0.152 J per image" in told
     assert "50.0 requests/s is the highest rate found at which p99 is at most 50 ms" in told
-    assert "cost at 50/s: 1.01 per million images" in told
     silent = replace(report().rows[0], requests=0, shed=0.5, top1=None)
     told = "\n".join(Report("http://h", "classify", [silent]).remarks())
     assert "no request that was due in the time that was measured was answered" in told
@@ -107,7 +77,7 @@ class Page(HTMLParser):
 
 def test_the_page_is_whole_and_fetches_nothing():
     parser = Page()
-    text = page(report(slo_ms=25.0, found=1, price_per_hour=0.36))
+    text = page(report(slo_ms=25.0, found=1))
     parser.feed(text)
     parser.close()
     assert parser.open == []
@@ -117,10 +87,9 @@ def test_the_page_is_whole_and_fetches_nothing():
     assert tags.count("details") == 3
     assert [("open" in attributes) for tag, attributes in parser.seen if tag == "details"] == [False, True, False]
     words = " ".join(parser.text)
-    for title in ("Latency against rate", "Outcomes by code", "queue", "Nodes", "Batch sizes", "CPU", "Memory", "Cost"):
+    for title in ("Latency against rate", "Outcomes by code", "queue", "Nodes", "Batch sizes", "CPU", "Memory"):
         assert title in words
     assert "server <1>" in words
-    assert "1.01 per million images" in words
     # Of the load without figures: queue, nodes' statistics, batches, memory and energy.
     assert words.count(NOT_MEASURED) >= 5
 

@@ -1,5 +1,4 @@
 import json
-import os
 import time
 
 import psutil
@@ -62,14 +61,6 @@ def test_statistics_of_several_replicas_are_not_taken_for_one():
         while len(server._replicas) < 2:
             time.sleep(0.05)
         assert server.between(before, server.moment()).parts_us == {}
-
-
-def test_a_process_that_is_named_is_looked_at():
-    with HttpServer() as http:
-        with Server(target(http.url), "m", os.getpid()) as server:
-            assert server.moment().cpu_s
-        with pytest.raises(psutil.NoSuchProcess):
-            Server(target(http.url), "m", 2**22 - 1)
 
 
 def test_a_server_of_another_user_is_not_taken_for_this_process(monkeypatch):

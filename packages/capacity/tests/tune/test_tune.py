@@ -17,7 +17,6 @@ from ensemble_capacity.plan.profile import Curve, Overhead, Point, Served
 from ensemble_capacity.tune import __main__ as command
 from ensemble_capacity.tune import candidates as grid
 from ensemble_capacity.tune import measuring
-from ensemble_capacity.tune.alternatives import AS_CONFIGURED, Alternative, exits_of
 from ensemble_capacity.tune.candidates import Goal, Predictions, candidates, diverse, ranked
 from ensemble_capacity.tune.journal import Journal
 from ensemble_capacity.tune.measuring import Measuring
@@ -36,7 +35,7 @@ SMALL = {"ingresses": 1, "nodes": 1, "threads": 1, "batch_wait_ms": 0.0, "max_co
 
 
 def predictions(p99_ms, **more):
-    return Predictions(CONFIG, {(): PROFILE}, Goal(p99_ms), 2, **{"fixed": SMALL, **more})
+    return Predictions(CONFIG, PROFILE, Goal(p99_ms), 2, **{"fixed": SMALL, **more})
 
 
 def test_the_grid_holds_what_is_held():
@@ -61,39 +60,31 @@ def test_each_member_of_a_cascade_has_all_cores_without_a_setting():
     two = Curve(2, 2, (Point(1, 1.0, 0.5), Point(16, 16.0, 8.0)), (1.0, 1.0))
     one = Curve(1, 1, (Point(1, 1.0, 1.0), Point(16, 16.0, 16.0)), (1.0, 1.0))
     known = profile(nodes={**profile().nodes, **{name: (one, two) for name in names}})
-    served = AS_CONFIGURED.__class__("as configured", exits=(0.5,) * (len(names) - 1))
+    exits = (0.5,) * (len(names) - 1)
     fixed = {**SMALL, "placement": "inline"}
     del fixed["threads"]
     config = {"applications": [cascade]}
-    tried = Predictions(config, {(): known}, Goal(100), 2, [served], fixed=fixed).ranked()
+    tried = Predictions(config, known, Goal(100), 2, exits, fixed=fixed).ranked()
     assert tried[0].candidate.threads is None
     # Two threads for each would be the same candidate by another name.
     assert {each.candidate.threads for each in tried} == {None, 1}
 
 
-def test_every_alternative_is_predicted_with_every_number_of_streams():
+def predictions_of(known, fixed):
+    return Predictions(CONFIG, known, Goal(100), 2, fixed=fixed).ranked()
+
+
+def test_every_number_of_streams_is_predicted():
     one, two = (Curve(2, streams, FLAT.points, FLAT.together) for streams in (1, 2))
     both = profile(nodes={**PROFILE.nodes, "resnet": (FLAT, two, one), "densenet": (FLAT, two, one)})
-    other = Alternative("int8", (("resnet", 2),))
     fixed = {**SMALL, "threads": 2, "placement": "inline", "max_batch_size": 8}
-    given = {(): both, other.versions: both}
-    tried = Predictions(CONFIG, given, Goal(100), 2, [AS_CONFIGURED, other], fixed=fixed).ranked()
-    found = [each.candidate for each in tried]
-    assert {(each.alternative.name, each.streams) for each in found} == {
-        ("as configured", None), ("as configured", 1), ("int8", None), ("int8", 1),
-    }  # fmt: skip
-    assert len({str(each) for each in found}) == 4
-    [last] = [each for each in found if each.alternative == other and each.streams == 1]
-    [resnet, densenet] = last.config(CONFIG)["applications"][0]["args"]["members"]
-    assert (resnet["version"], resnet["streams"], densenet["streams"]) == (2, 1, 1)
-    assert "version" not in densenet
-    held = Predictions(CONFIG, given, Goal(100), 2, fixed={**fixed, "streams": None}).ranked()
+    found = {each.candidate.streams: each.candidate for each in predictions_of(both, fixed)}
+    assert set(found) == {None, 1}
+    assert len({str(each) for each in found.values()}) == 2
+    members = found[1].config(CONFIG)["applications"][0]["args"]["members"]
+    assert [member["streams"] for member in members] == [1, 1]
+    held = predictions_of(both, {**fixed, "streams": None})
     assert [each.candidate.streams for each in held] == [None]
-
-
-def test_the_exits_of_a_cascade_are_shares_of_what_each_member_gets():
-    assert exits_of([0.5, 0.25, 0.25]) == (0.5, 0.5)
-    assert exits_of([1.0, 0.0]) == (1.0,)
 
 
 def test_each_candidate_is_a_configuration_that_can_be_served():
@@ -167,7 +158,7 @@ class Machine:
 def measured(tmp_path, goal=Goal(100), **more):
     journal = Journal()
     fixed = {**SMALL, "placement": "inline"}
-    tried = Predictions(CONFIG, {(): PROFILE}, goal, 2, fixed=fixed).ranked()
+    tried = Predictions(CONFIG, PROFILE, goal, 2, fixed=fixed).ranked()
     return Measuring(CONFIG, goal, [b""], 2, journal, tmp_path / "kept.json", **more).best(tried), tried
 
 
@@ -353,8 +344,6 @@ def test_what_was_measured_is_not_measured_again(tune, tmp_path):
         ["--p99-ms", "nan"],
         ["--p99-ms", "5", "--out", "."],
         ["--p99-ms", "5", "--again", "--no-measurement"],
-        ["--p99-ms", "5", "--max-accuracy-loss", "1", "--data", ".", "--exits", "0.5"],
-        ["--p99-ms", "5", "--max-accuracy-loss", "1"],
         ["--p99-ms", "5", "--minimize", "cores"],
         ["--p99-ms", "5", "--cores", "1024"],
         [],
