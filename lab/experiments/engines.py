@@ -1,6 +1,6 @@
 """Inference engines in one process, without a server: PyTorch eager, ONNX Runtime and OpenVINO.
 
-python -m lab.experiments.engines NETWORK PRECISION SECONDS      # OpenVINO, under the ISA cap of the environment
+python -m lab.experiments.engines WORKER SECONDS      # a `Worker` as JSON; it begins at a line of the standard input
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,8 +32,8 @@ CLIENTS, WARM_UP_S = 28, 1.0
 # The newest instructions that oneDNN may use: AVX-512 as Skylake had it, before VNNI.
 WITHOUT_VNNI = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
 Infer = Callable[[], object]
-# Given how many images are computed at a time, on equal shares of the cores: what makes a client's inference of one.
-Engine = Callable[[int], Callable[[], Infer]]
+# Given the threads, and how many images share them at a time: what makes a client's inference of one.
+Engine = Callable[[int, int], Callable[[], Infer]]
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,9 @@ class Network:
         """Compute what this application serves: pixels are converted and normalized inside of it."""
         model, pixels = self.model(precision), np.random.default_rng(0).integers(0, 256, (1, *self.size, 3), np.uint8)
 
-        def start(at_once: int) -> Callable[[], Infer]:
+        def start(threads: int, at_once: int) -> Callable[[], Infer]:
             hint = "f32" if precision == "float32" else None
-            [compiled] = compile_models([model.path], (available_cpus(), at_once), hint)
+            [compiled] = compile_models([model.path], (threads, at_once), hint)
 
             def make() -> Infer:
                 request = compiled.create_infer_request()
@@ -97,8 +98,8 @@ class Network:
             with torch.inference_mode():
                 return model(image)
 
-        def start(at_once: int) -> Callable[[], Infer]:
-            torch.set_num_threads(max(1, available_cpus() // at_once))
+        def start(threads: int, at_once: int) -> Callable[[], Infer]:
+            torch.set_num_threads(max(1, threads // at_once))
             return lambda: infer
 
         return start
@@ -114,9 +115,9 @@ class Network:
             torch.onnx.export(self.module(), (image,), file, dynamo=True, external_data=False, verbose=False)
             encoded = file.read_bytes()
 
-        def start(at_once: int) -> Callable[[], Infer]:
+        def start(threads: int, at_once: int) -> Callable[[], Infer]:
             options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = max(1, available_cpus() // at_once)
+            options.intra_op_num_threads = max(1, threads // at_once)
             session = onnxruntime.InferenceSession(encoded, options, providers=["CPUExecutionProvider"])
             feed = {session.get_inputs()[0].name: image.numpy()}
             return lambda: lambda: session.run(None, feed)
@@ -138,35 +139,114 @@ def figures(engine: Engine, seconds: float) -> dict[str, float]:
     return {"ms": timed(engine, 1, seconds)[0], "images_per_s": timed(engine, CLIENTS, seconds)[1]}
 
 
-def capped(network: str, precision: Precision, seconds: float) -> dict[str, float]:
-    """Measure OpenVINO in a process that may not use VNNI.
+@dataclass(frozen=True)
+class Worker:
+    """A process of its own that computes a network for clients.
+
+    Attributes:
+        network: a name in `NETWORKS`.
+        engine: OpenVINO, or PyTorch, which has float32 alone.
+        precision: of the network.
+        threads: that compute.
+        clients: in a closed loop.
+        cpus: the cores that it is pinned to; none for all.
+    """
+
+    network: str
+    engine: str
+    precision: Precision
+    threads: int
+    clients: int = 1
+    cpus: tuple[int, ...] = ()
+
+    def work(self, seconds: float) -> None:
+        """Compile, report that, wait for a line, and print what was measured."""
+        if self.cpus:
+            os.sched_setaffinity(0, self.cpus)
+        [network] = [each for each in NETWORKS if each.name == self.network]
+        engine = network.pytorch() if self.engine == "PyTorch" else network.openvino(self.precision)
+
+        def begin() -> None:
+            print("ready", flush=True)
+            sys.stdin.readline()
+
+        ms, images_per_s = timed(engine, self.clients, seconds, self.threads, begin)
+        print(json.dumps({"ms": ms, "images_per_s": images_per_s}))
+
+
+def together(
+    workers: Sequence[Worker], seconds: float, environment: Mapping[str, str] | None = None
+) -> list[dict[str, float]]:
+    """Measure workers at the same time.
 
     Raises:
-        ScriptError: it failed.
+        ScriptError: one of them failed.
     """
-    command = [sys.executable, "-P", "-m", "lab.experiments.engines", network, precision, str(seconds)]
-    done = subprocess.run(  # noqa: S603
-        command, env={**os.environ, **WITHOUT_VNNI}, capture_output=True, text=True, cwd=CHECKOUT
+    measured = []
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(  # noqa: S603
+                    [sys.executable, "-P", "-m", "lab.experiments.engines", json.dumps(asdict(each)), str(seconds)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env={**os.environ, **(environment or {})},
+                    text=True,
+                    cwd=CHECKOUT,
+                )
+            )
+            for each in workers
+        ]
+        for process in processes:
+            assert process.stdout is not None
+            process.stdout.readline()
+        # Each reads a line only now, so that all begin together.
+        for process in processes:
+            with suppress(BrokenPipeError):
+                assert process.stdin is not None
+                process.stdin.write("\n")
+                process.stdin.flush()
+        for worker, process in zip(workers, processes, strict=True):
+            out, error = process.communicate()
+            if process.returncode:
+                raise ScriptError(
+                    f"{worker.network} by {worker.engine} ended with {process.returncode}: {error[-500:]}"
+                )
+            measured.append(cast(dict[str, float], json.loads(out)))
+    return measured
+
+
+def capped(network: str, precision: Precision, seconds: float) -> dict[str, float]:
+    """Measure OpenVINO in processes that may not use VNNI; raises ScriptError if they failed."""
+    [one], [many] = (
+        together([Worker(network, "OpenVINO", precision, available_cpus(), clients)], seconds, WITHOUT_VNNI)
+        for clients in (1, CLIENTS)
     )
-    if done.returncode:
-        raise ScriptError(f"OpenVINO without VNNI ended with {done.returncode}: {done.stderr[-500:]}")
-    return cast(dict[str, float], json.loads(done.stdout))
+    return {"ms": one["ms"], "images_per_s": many["images_per_s"]}
 
 
-def timed(engine: Engine, clients: int, seconds: float) -> tuple[float, float]:
+def timed(
+    engine: Engine,
+    clients: int,
+    seconds: float,
+    threads: int | None = None,
+    ready: Callable[[], object] = lambda: None,
+) -> tuple[float, float]:
     """Measure milliseconds of an image, the median with its time in the queue, and images/s, in a closed loop.
 
-    As many images as there are cores are computed at a time, the others wait: each engine is spared threads that
-    outnumber the cores.
+    As many images as there are cores are computed at a time, the others wait: an engine is spared threads that
+    outnumber the cores, unless more `threads` are asked for. `ready` is called when all is compiled.
 
     Raises:
         ScriptError: no image was computed in that time.
     """
     at_once = min(clients, available_cpus())
-    make, turn = engine(at_once), threading.Semaphore(at_once)
+    make, turn = engine(threads or available_cpus(), at_once), threading.Semaphore(at_once)
     made = [make() for _ in range(clients)]
     # Two threads at OpenVINO's first tensor freeze for ever.
     made[0]()
+    ready()
     begin = time.perf_counter() + WARM_UP_S
     end = begin + seconds
 
@@ -190,5 +270,4 @@ def timed(engine: Engine, clients: int, seconds: float) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    [chosen] = [each for each in NETWORKS if each.name == sys.argv[1]]
-    print(json.dumps(figures(chosen.openvino(cast(Precision, sys.argv[2])), float(sys.argv[3]))))
+    Worker(**json.loads(sys.argv[1])).work(float(sys.argv[2]))

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from deployments.cpus import available_cpus
+from deployments.cpus import available_cpus, usable
 from graph.placement import share_of_threads
 from lab.benchmark.systems import OURS, running
-from lab.benchmark.workloads import MEMBERS, workload
-from lab.experiments.experiment import Bars, Experiment, Here, check_photographs
+from lab.benchmark.workloads import MEMBERS, photographs, workload
+from lab.experiments.engines import Worker, together
+from lab.experiments.experiment import Bars, Experiment, Here
 from lab.rows import Part, Row, Rows, measured, medians
 from scripts.errors import ScriptError
 
@@ -84,6 +87,9 @@ def clean(root: Path = ROOT) -> None:
 
 CLIENTS, QUOTA, ROUNDS = 32, 1.5, 3
 FIGURES = ("requests_per_s", "p50_ms", "p99_ms")
+SERVED, NETWORK = "this server", "ResNet-50"
+# The engines that compute a network alone, without a server.
+ENGINES = ("PyTorch", "OpenVINO")
 
 
 @dataclass(frozen=True)
@@ -91,22 +97,25 @@ class Setting:
     """A point of the grid.
 
     Attributes:
-        workers: processes with the whole graph.
+        workers: processes with the whole graph, or with one network alone.
         threads: of each model in each of them.
         pinned: whether each worker has cores of its own (`cpus: auto`).
         quota: CPUs that all may use together; None for those of the machine.
+        computed: by this server, or by an engine alone.
     """
 
     workers: int
     threads: int
     pinned: bool
     quota: float | None = None
+    computed: str = SERVED
 
     @property
     def is_default(self) -> bool:
         """Whether a configuration that says nothing about threads gets this here."""
         cores = available_cpus() if self.quota is None else max(1, math.floor(self.quota))
-        return (self.workers, self.threads, self.pinned) == (1, share_of_threads(cores, len(MEMBERS), 1), False)
+        default = (SERVED, 1, share_of_threads(cores, len(MEMBERS), 1), False)
+        return (self.computed, self.workers, self.threads, self.pinned) == default
 
     def edit(self, config: dict[str, Any]) -> None:
         """Change the Serve config of one process."""
@@ -119,7 +128,10 @@ class Setting:
         ingress.update(num_replicas=self.workers, ray_actor_options={"num_cpus": 0.5})
 
     def load(self, seconds: float) -> Iterator[Row]:
-        """Serve and load it."""
+        """Serve and load it, or compute the network alone, one image after the other in each worker."""
+        if self.computed in ENGINES:
+            yield self._alone(seconds)
+            return
         load = workload("embedded", "int8")
         try:
             with ExitStack() as stack:
@@ -130,14 +142,36 @@ class Setting:
             clean()
         yield {name: found[name] for name in FIGURES}
 
+    def _alone(self, seconds: float) -> Row:
+        cores = usable()
+        each = max(1, len(cores) // self.workers)
+        own = [
+            tuple(cores[number * each : (number + 1) * each]) if self.pinned else () for number in range(self.workers)
+        ]
+        workers = [Worker(NETWORK, self.computed, "float32", self.threads, cpus=cpus) for cpus in own]
+        found = together(workers, seconds)
+        rate = sum(each["images_per_s"] for each in found)
+        return {"requests_per_s": rate, "p50_ms": statistics.median(each["ms"] for each in found)}
+
 
 def grid() -> list[Setting]:
-    """List workers and threads up to the cores, pinned and not, and unpinned in a quota."""
-    counts = sorted({1, available_cpus()})
+    """List workers and threads up to the cores, pinned and not, and unpinned in a quota; and a network alone."""
+    cores = available_cpus()
+    counts = sorted({1, cores})
     kinds: list[tuple[bool, float | None]] = [(False, None), (True, None), (False, QUOTA)]
-    return [
+    served = [
         Setting(workers, threads, pinned, limit) for pinned, limit in kinds for workers in counts for threads in counts
     ]
+    alone = dict.fromkeys([(1, cores, False), (cores, cores, False), (cores, 1, False), (cores, 1, True)])
+    return served + [Setting(*each, computed=engine) for engine in ENGINES for each in alone]
+
+
+def check() -> None:
+    """Raise ScriptError if the photographs or PyTorch are missing."""
+    photographs("small")
+    photographs("large")
+    if find_spec("torch") is None or find_spec("torchvision") is None:
+        raise ScriptError("a network alone needs PyTorch: make train, or pip install torch torchvision")
 
 
 def parts(seconds: float) -> Sequence[Part]:
@@ -150,17 +184,18 @@ def parts(seconds: float) -> Sequence[Part]:
 
 
 def shown(rows: Rows) -> Rows:
-    """Take the medians, and the share of the best rate on the same CPUs."""
-    found = medians(rows, FIGURES)
-    best: dict[float | None, float] = {}
+    """Take the medians, and the share of the best rate of what computes the same on the same CPUs."""
+    found = [{"computed": SERVED, **row} for row in medians(rows, FIGURES)]
+    best: dict[tuple[str, float | None], float] = {}
     for row in measured(found):
-        best[row["quota"]] = max(best.get(row["quota"], 0.0), row["requests_per_s"])
+        alike = row["computed"], row["quota"]
+        best[alike] = max(best.get(alike, 0.0), row["requests_per_s"])
     return [
         {
             **row,
             "cpus": "all" if row["quota"] is None else f"a quota of {row['quota']:g}",
             "own": "pinned" if row["pinned"] else "unpinned",
-            **({} if "error" in row else {"share": 100 * row["requests_per_s"] / best[row["quota"]]}),
+            **({} if "error" in row else {"share": 100 * row["requests_per_s"] / best[row["computed"], row["quota"]]}),
         }
         for row in found
     ]
@@ -176,23 +211,27 @@ def notes(rows: Rows) -> list[str]:
 
 
 def compare(rows: Rows) -> Mapping[str, Here]:
-    """Take the same steps here: threads that outnumber the cores, threads matched to cores, and pinned ones."""
+    """Take the same steps here: threads that outnumber the cores, threads matched to cores, and pinned ones.
+
+    The document's servers are PyTorch's; a purely neural model is computed by OpenVINO.
+    """
     at = {
-        (row["workers"], row["threads"], row["pinned"]): row["requests_per_s"]
+        (row["computed"], row["workers"], row["threads"], row["pinned"]): row["requests_per_s"]
         for row in measured(rows)
         if row["quota"] is None
     }
-    cores = max((workers for workers, _, _ in at), default=1)
+    cores = max((workers for _, workers, _, _ in at), default=1)
+    torch, openvino = ENGINES
     settings = {
-        "the base": (1, cores, False),
-        "before threads are matched to cores": (cores, cores, False),
-        "threads matched to cores": (cores, 1, False),
-        "threads matched, and pinned to physical cores": (cores, 1, True),
-        "a purely neural model, before pinning": (cores, 1, False),
-        "a purely neural model, pinned": (cores, 1, True),
+        "the base": (torch, 1, cores, False),
+        "before threads are matched to cores": (torch, cores, cores, False),
+        "threads matched to cores": (torch, cores, 1, False),
+        "threads matched, and pinned to physical cores": (torch, cores, 1, True),
+        "a purely neural model, before pinning": (openvino, cores, 1, False),
+        "a purely neural model, pinned": (openvino, cores, 1, True),
     }
     return {
-        what: Here(at[key], f"{at[key]:.0f} requests/s: {key[0]} x {key[1]}{', pinned' * key[2]}")
+        what: Here(at[key], f"{at[key]:.1f} images/s by {key[0]}: {key[1]} x {key[2]}{', pinned' * key[3]}")
         for what, key in settings.items()
         if key in at
     }
@@ -201,23 +240,24 @@ def compare(rows: Rows) -> Mapping[str, Here]:
 THREADS = Experiment(
     name="threads",
     title="Requests per second by workers and threads per model; the default is coloured",
-    setting=f"Images of 15 KB, models of 32x32 in int8, {CLIENTS} clients over HTTP, {ROUNDS} rounds",
-    check=check_photographs,
+    setting=f"This server: images of 15 KB, models of 32x32 in int8, {CLIENTS} clients over HTTP. Alone: {NETWORK} in "
+    f"float32, random weights, 224x224, one image at a time in each worker. {ROUNDS} rounds",
+    check=check,
     parts=parts,
-    columns="CPUs {cpus} | cores {own} | workers {workers:d} | threads per model {threads:d} | "
-    "requests/s {requests_per_s:.1f} | p50, ms {p50_ms:.1f} | p99, ms {p99_ms:.1f} | "
+    columns="computed by {computed} | CPUs {cpus} | cores {own} | workers {workers:d} | "
+    "threads per model {threads:d} | requests/s {requests_per_s:.1f} | p50, ms {p50_ms:.1f} | p99, ms {p99_ms:.1f} | "
     "of the best, % {share:.0f}",
     picture=Bars(
         "requests_per_s",
         "{workers} x {threads}, {own}",
         "{requests_per_s:.0f}",
-        "workers x threads, CPUs: {cpus}",
+        "{computed}, workers x threads, CPUs: {cpus}",
         lambda row: row["default"],
     ),
     seconds=4.0,
     shown=shown,
     notes=notes,
     compare=compare,
-    differs="two int8 models of 32x32 by OpenVINO instead of one PyTorch model; two virtual CPUs instead of 8 of 24 "
-    "cores with hyper-threads; 32 clients",
+    differs=f"{NETWORK} instead of the document's models, alone instead of behind a server; two virtual CPUs instead "
+    "of 8 of 24 cores with hyper-threads",
 )

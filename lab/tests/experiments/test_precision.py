@@ -79,8 +79,8 @@ def test_clients_are_computed_at_most_one_on_each_core(monkeypatch):
     monkeypatch.setattr(engines, "available_cpus", lambda: 2)
     started, inside, most = [], [], []
 
-    def engine(at_once):
-        started.append(at_once)
+    def engine(threads, at_once):
+        started.append((threads, at_once))
 
         def infer():
             inside.append(None)
@@ -91,13 +91,13 @@ def test_clients_are_computed_at_most_one_on_each_core(monkeypatch):
         return lambda: infer
 
     timed(engine, 5, 0.05)
-    assert started == [2]
+    assert started == [(2, 2)]
     assert max(most) <= 2
 
 
 def test_a_time_in_which_nothing_ends_is_refused():
     with pytest.raises(ScriptError, match="no image was computed"):
-        timed(lambda _: lambda: lambda: None, 1, 0.0)
+        timed(lambda *_: lambda: lambda: None, 1, 0.0)
 
 
 # PyTorch's exporter warns of its own code.
@@ -106,4 +106,4 @@ def test_the_other_engines_compute_the_architecture_of_the_bundled_model(network
     pytest.importorskip("torch", reason="PyTorch is large: make train")
     pytest.importorskip("onnxruntime")
     for engine in (network.pytorch(), network.onnxruntime()):
-        assert np.asarray(engine(1)()()).reshape(-1).shape == (10,)
+        assert np.asarray(engine(1, 1)()()).reshape(-1).shape == (10,)

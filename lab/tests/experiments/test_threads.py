@@ -19,7 +19,7 @@ def two_cores(monkeypatch):
 
 
 def test_the_grid_has_each_setting_once_and_one_default_for_each_number_of_cpus():
-    assert len(set(grid())) == len(grid()) == 12
+    assert len(set(grid())) == len(grid()) == 12 + 2 * 4
     assert [(each.quota, each.workers, each.threads) for each in grid() if each.is_default] == [
         (None, 1, 1),
         (threads.QUOTA, 1, 1),
@@ -46,10 +46,17 @@ def test_what_could_not_be_measured_has_its_row_and_the_default_is_compared_with
         if asked[-1].workers == 2 and asked[-1].pinned:
             raise ScriptError("no\nroom")
         # The first round is disturbed.
-        rate = 100.0 * asked[-1].threads if len(asked) > len(grid()) else 1.0
+        rate = 100.0 * asked[-1].threads if len(asked) > len(served) else 1.0
         yield SimpleNamespace(load=lambda *_: {"requests_per_s": rate, "p50_ms": 1.0, "p99_ms": 2.0, "other": 0})
 
-    limits = []
+    served, limits, alone = [each for each in grid() if each.computed == threads.SERVED], [], []
+
+    def together(workers, seconds):
+        alone.append(workers)
+        return [{"ms": 3.0, "images_per_s": 10.0 * worker.threads + len(worker.cpus)} for worker in workers]
+
+    monkeypatch.setattr(threads, "together", together)
+    monkeypatch.setattr(threads, "usable", lambda: [4, 5])
 
     @contextmanager
     def quota(cpus):
@@ -60,22 +67,21 @@ def test_what_could_not_be_measured_has_its_row_and_the_default_is_compared_with
     monkeypatch.setattr(threads, "quota", quota)
     monkeypatch.setattr(threads, "workload", lambda *_: None)
     rows = [row for part in threads.parts(1.0) for row in part.rows()]
-    assert asked == 3 * grid()
+    assert asked == 3 * served
+    assert [worker.cpus for worker in alone[3]] == [(4,), (5,)]
+    assert {worker.cpus for workers in alone[:3] for worker in workers} == {()}
     assert limits == [each.quota for each in asked]
     shown = threads.shown(rows)
     made = THREADS.table(shown)
-    assert [line[4] for line in made.lines].count("") == 2
+    assert [line[5] for line in made.lines].count("") == 2
     assert sum("reaches 50 % of the best" in note for note in made.notes) == 2
     assert sum(note.endswith("room") for note in made.notes) == 2
     found = threads.compare(shown)
-    # The pinned ones could not be measured.
-    assert {each.subject for each in reported.of("threads")} - set(found) == {
-        "threads matched, and pinned to physical cores",
-        "a purely neural model, pinned",
-    }
-    assert found["before threads are matched to cores"].value == 200.0
-    assert found["threads matched to cores"].value == 100.0
-    assert [sum(bar.ours for bar in bars) for _, bars in THREADS.picture.groups(shown)] == [1, 1]
+    assert {each.subject for each in reported.of("threads")} == set(found)
+    assert found["the base"].value == 20.0
+    assert found["before threads are matched to cores"].value == 40.0
+    assert found["threads matched, and pinned to physical cores"].value == 22.0
+    assert [sum(bar.ours for bar in bars) for _, bars in THREADS.picture.groups(shown)] == [1, 1, 0, 0]
 
 
 @pytest.fixture
