@@ -1,7 +1,7 @@
-"""From plain Ray Serve to this application, a measure at a time; and plain Ray Serve as its documentation tunes it.
+"""From plain Ray Serve, as it comes and as its documentation tunes it, to this application, a measure at a time.
 
-Every step of the ladder keeps those above it. All get the same images from the same clients over HTTP. The columns are
-Locust's; accuracy is that of all labelled images, by the server's own decoding, prediction and combination.
+Every step of this application keeps those above it. All get the same images from the same clients over HTTP. The
+columns are Locust's; accuracy is that of all labelled images, by the server's own decoding, prediction and combination.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from deployments.cpus import available_cpus
 from deployments.repository.repository import DEFAULT_ROOT, find
 from ensemble_capacity.load.load import Closed
 from ensemble_models.dataset import Dataset, sample
@@ -22,16 +21,16 @@ from ensemble_models.tune_cascade import members_of
 from lab.benchmark.systems import OURS, named, running
 from lab.benchmark.workloads import MEMBERS, Placement, Precision, Workload, workload
 from lab.experiments.experiment import Bars, Experiment, Here, labelled
-from lab.rows import Part, Row, Rows
+from lab.rows import Part, Row, Rows, medians
 from scripts.errors import ScriptError
 
-CLIENTS = 32
+CLIENTS, ROUNDS = 32, 3
 # So many of the labelled images are sent.
 SENT = 1000
-# What Serve does by itself; `ensemble serve` turns its throughput mode on.
-SLOW = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"}
-THROUGHPUT = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
-HAPROXY = {**THROUGHPUT, "RAY_SERVE_ENABLE_HA_PROXY": "1"}
+STUDENT = "student"
+# What Serve's documentation has for throughput; `ensemble serve` turns the first one on by itself.
+TUNED = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1", "RAY_SERVE_ENABLE_HA_PROXY": "1"}
+FIGURES = ("requests", "failures", "median_ms", "average_ms", "min_ms", "max_ms", "requests_per_s")
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,12 @@ class Step:
         peer: the name of another server of the benchmark; None for this application, which the others are about.
         placement: of the nodes.
         precision: of the members.
-        front: who takes requests.
+        front: who takes requests: Serve's own HAProxy, or this application's.
         edges: how separate nodes are called.
         batch: the most images of a batch; None for the default.
-        threads: of a member; None for its share of the cores.
-        environment: switches of Serve.
+        members: whose answers are combined.
+        environment: switches of Serve for a peer.
+        times: how much longer than others it is loaded, so that enough requests are answered.
     """
 
     name: str
@@ -57,16 +57,22 @@ class Step:
     front: str = "direct"
     edges: str = "direct"
     batch: int | None = None
-    threads: int | None = None
+    members: tuple[str, ...] = MEMBERS
     environment: Mapping[str, str] = field(default_factory=dict)
+    times: int = 1
+
+    @property
+    def switches(self) -> Mapping[str, str]:
+        """Its switches of Serve."""
+        return TUNED if self.peer is None and self.front == "serve" else self.environment
 
     def edit(self, config: dict[str, Any]) -> None:
         """Change a Serve config of this application, so that it serves this, with one replica of each node."""
         application = config["applications"][0]
         own = application["args"]
         own.update(front=self.front, edges=self.edges)
-        for member in own["members"]:
-            member["threads"] = self.threads
+        if self.members != MEMBERS:
+            own["members"] = [{**own["members"][0], "name": name} for name in self.members]
         if self.batch is not None:
             own["ingress"] = {"max_batch_size": self.batch, "max_concurrent_batches": 32 // self.batch}
         for deployment in application["deployments"]:
@@ -81,10 +87,11 @@ class Step:
         """
         load, predicted = images.load(self.precision)
         system = OURS[self.placement] if self.peer is None else named([self.peer])[0]
-        with running(system, load, self.edit, self.environment) as server:
-            row = server.row(load, "http", Closed(CLIENTS), seconds)
+        with running(system, load, self.edit, self.switches) as server:
+            row = server.row(load, "http", Closed(CLIENTS), seconds * self.times)
         if not row.requests:
             raise ScriptError(f"no request was answered: {row.first_error}")
+        answers = predicted.combined(self.members).argmax(axis=1)
         yield {
             "requests": row.requests,
             "failures": row.failed,
@@ -94,47 +101,30 @@ class Step:
             "min_ms": row.min_ms,
             "max_ms": row.max_ms,
             "requests_per_s": row.requests_per_s,
-            "top1": 100 * float((predicted.full() == predicted.labels).mean()),
+            "top1": 100 * float((answers == predicted.labels).mean()),
         }
 
 
 def ladder() -> list[Step]:
     """List the steps, from the foot."""
-    nodes = Step(
-        "this application's nodes, one image at a time",
-        front="serve",
-        edges="handle",
-        batch=1,
-        threads=available_cpus(),
-        environment=SLOW,
-    )
-    found = [Step("plain Ray Serve, a deployment per step", peer="chain-untuned"), nodes]
+    plain = [
+        Step("plain Ray Serve as it comes", "chain-untuned", times=6),
+        Step("plain Ray Serve, one thread per model", "chain", times=6),
+        Step("plain Ray Serve, that and its documentation's switches", "chain", environment=TUNED),
+    ]
+    nodes = Step("this application behind Serve's HAProxy, one image at a time", front="serve", edges="handle", batch=1)
+    found = [nodes]
     changes: list[tuple[str, dict[str, Any]]] = [
-        ("batching", {"batch": None}),
-        ("Serve's throughput mode", {"environment": {}}),
+        ("batches", {"batch": None}),
         ("direct edges", {"edges": "direct"}),
         ("int8", {"precision": "int8"}),
-        ("matched threads", {"threads": None}),
         ("one process", {"placement": "colocated"}),
-        ("the ingress itself in front", {"front": "direct"}),
+        ("its own front instead of Serve's HAProxy", {"front": "direct"}),
+        ("the student alone", {"members": (STUDENT,)}),
     ]
     for name, change in changes:
         found.append(replace(found[-1], name=name, **change))
-    return found
-
-
-def tuned() -> list[Step]:
-    """List the chain, its tunings, and this application."""
-    return [
-        Step("plain Ray Serve as it comes", "chain-untuned", precision="int8"),
-        Step("one thread per model", "chain", precision="int8"),
-        Step("and `@serve.batch`", "chain-batched", precision="int8"),
-        Step("and throughput mode", "chain-batched", precision="int8", environment=THROUGHPUT),
-        Step("and HAProxy", "chain-batched", precision="int8", environment=HAPROXY),
-        Step("one thread per model, throughput mode and HAProxy", "chain", precision="int8", environment=HAPROXY),
-        Step("this application, a process per node", precision="int8"),
-        Step("this application, one process", placement="colocated", precision="int8"),
-    ]
+    return plain + found
 
 
 class Images:
@@ -161,20 +151,24 @@ class Images:
             ScriptError: an image or a model can't be read.
         """
         load = replace(workload("embedded", precision), images=self._sent())
-        models = [find(DEFAULT_ROOT, name, load.version) for name in MEMBERS]
+        models = [find(DEFAULT_ROOT, name, load.version) for name in (*MEMBERS, STUDENT)]
         return load, members_of(models, (), self.dataset, "mean")
 
 
-def parts(steps: Sequence[Step], seconds: float) -> Sequence[Part]:
-    """Make each step a part."""
+def parts(seconds: float) -> Sequence[Part]:
+    """Give each step its turn in each of the rounds."""
     images = Images(labelled())
-    return [Part(step.name, partial(step.measured, images, seconds), {"step": step.name}) for step in steps]
+    return [
+        Part(f"{step.name}, {turn}", partial(step.measured, images, seconds), {"step": step.name})
+        for turn in range(ROUNDS)
+        for step in ladder()
+    ]
 
 
-def with_ratios(rows: Rows) -> Rows:
-    """Add how many times the rate of the step before each reaches."""
+def shown(rows: Rows) -> Rows:
+    """Take the medians, and add how many times the rate of the step before each reaches."""
     found, before = [], None
-    for row in rows:
+    for row in medians(rows, FIGURES):
         rate = row.get("requests_per_s")
         found.append({**row, **({"times": rate / before} if rate and before else {})})
         before = rate or before
@@ -199,27 +193,18 @@ def compare(rows: Rows) -> Mapping[str, Here]:
 LADDER = Experiment(
     name="ladder",
     title="Requests per second, step by step; more is better",
-    setting=f"CIFAR-10's test images, 32x32, {CLIENTS} clients over HTTP",
+    setting=f"CIFAR-10's test images, 32x32, {CLIENTS} clients over HTTP, {ROUNDS} rounds",
     check=labelled,
-    parts=lambda seconds: parts(ladder(), seconds),
+    parts=parts,
     columns="step {step} | requests {requests:,} | failures {failures:,} | median, ms {median_ms:.1f} | "
     "average, ms {average_ms:.1f} | min, ms {min_ms:.1f} | max, ms {max_ms:.1f} | "
     "requests/s {requests_per_s:.1f} | times the step before {times:.2f} | top-1, % {top1:.2f}",
-    picture=Bars("requests_per_s", "{step}", "{requests_per_s:.1f}"),
+    picture=Bars(
+        "requests_per_s", "{step}", "{requests_per_s:.1f}", ours=lambda row: not row["step"].startswith("plain")
+    ),
     seconds=6.0,
-    shown=with_ratios,
+    shown=shown,
     notes=notes,
     compare=compare,
     differs="two models of 32x32 in one answer, two cores and one machine instead of three pods, other steps",
-)
-BASELINE = replace(
-    LADDER,
-    name="baseline",
-    title="Requests per second of plain Ray Serve and of this application; more is better",
-    setting=f"{LADDER.setting}, int8",
-    parts=lambda seconds: parts(tuned(), seconds),
-    compare=lambda rows: {},
-    picture=Bars(
-        "requests_per_s", "{step}", "{requests_per_s:.1f}", ours=lambda row: row["step"].startswith("this application")
-    ),
 )

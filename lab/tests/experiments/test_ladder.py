@@ -10,9 +10,9 @@ from ensemble_models.ensembles import Members
 from graph.config import parse
 from lab import reported
 from lab.benchmark.systems import named
-from lab.benchmark.workloads import Workload
+from lab.benchmark.workloads import MEMBERS, Workload
 from lab.experiments import ladder
-from lab.experiments.ladder import LADDER, tuned, with_ratios
+from lab.experiments.ladder import LADDER, TUNED, shown
 from scripts.errors import ScriptError
 from scripts.shipped import shipped
 
@@ -26,7 +26,8 @@ ROW = SimpleNamespace(
     max_ms=9.0,
     requests_per_s=200.0,
 )
-OURS = [step for step in [*ladder.ladder(), *tuned()] if step.peer is None]
+STEPS = ladder.ladder()
+OURS = [step for step in STEPS if step.peer is None]
 FILES = {"separate": "serve_config.yaml", "colocated": "configs/colocated.yaml"}
 
 
@@ -41,20 +42,20 @@ def parsed(step):
 def test_a_step_is_a_configuration(step):
     config = parsed(step)
     assert (config.front, config.edges) == (step.front, step.edges)
-    assert {member.threads for member in config.members} == {step.threads}
+    assert tuple(member.name for member in config.members) == step.members
+    assert step.switches == (TUNED if step.front == "serve" else {})
     assert step.batch is None or config.ingress.max_batch_size == step.batch
 
 
 def test_every_step_of_the_ladder_changes_one_thing():
-    own = [vars(step) for step in ladder.ladder()[1:]]
+    own = [vars(step) for step in OURS]
     for before, after in itertools.pairwise(own):
         assert len({name for name in after if after[name] != before[name]} - {"name"}) == 1
 
 
-@pytest.mark.parametrize("steps", [ladder.ladder(), tuned()])
-def test_every_step_can_be_started_and_has_a_name_of_its_own(steps):
-    assert len({step.name for step in steps}) == len(steps)
-    assert named([step.peer for step in steps if step.peer is not None])
+def test_every_step_can_be_started_and_has_a_name_of_its_own():
+    assert len({step.name for step in STEPS}) == len(STEPS)
+    assert named([step.peer for step in STEPS if step.peer is not None])
 
 
 def test_a_step_that_loses_stays_in_the_table():
@@ -64,7 +65,7 @@ def test_a_step_that_loses_stays_in_the_table():
         {"step": name, "requests": 1200, "failures": 0, "requests_per_s": rate, "top1": 93.0, **numbers}
         for name, rate in rates.items()
     ]
-    lines = LADDER.table(with_ratios(records)).lines
+    lines = LADDER.table(shown(records)).lines
     assert [line[0] for line in lines] == list(rates)
     assert [line[8] for line in lines] == ["", "0.50", "4.00"]
     assert lines[0][1] == "1,200"
@@ -78,24 +79,26 @@ def test_a_server_that_does_not_start_leaves_its_row_and_the_steps_go_on(tmp_pat
         yield SimpleNamespace(row=lambda *_: ROW)
 
     monkeypatch.setattr(ladder, "running", running)
-    predicted = Members({"one": np.eye(2, dtype=np.float32)}, np.zeros(2, np.int64), {"one": 1.0}, {})
+    names = (*MEMBERS, ladder.STUDENT)
+    scores = {name: np.eye(2, dtype=np.float32) for name in names}
+    predicted = Members(scores, np.zeros(2, np.int64), dict.fromkeys(names, 1.0), {})
     monkeypatch.setattr(ladder, "members_of", lambda *_: predicted)
     monkeypatch.setattr(ladder, "workload", lambda name, each: Workload(name, tmp_path, 2, (32, 32), (), None))
     monkeypatch.setattr(ladder, "find", lambda *_: None)
     monkeypatch.setattr("lab.experiments.experiment.default_data", lambda: draw({"cat": 2}))
-    records = [row for part in ladder.parts(tuned(), 1.0) for row in part.rows()]
-    assert [record["step"] for record in records] == [step.name for step in tuned()]
+    records = [row for part in ladder.parts(1.0) for row in part.rows()]
+    assert [record["step"] for record in records] == [step.name for step in STEPS] * 3
     assert records[1]["error"] == "the server did not start: the end of its log"
     assert records[0]["requests"] == 1200
     assert records[0]["top1"] == 50.0
-    lost = LADDER.table(with_ratios(records))
+    lost = LADDER.table(shown(records))
     assert lost.lines[1][1] == ""
-    assert lost.lines[2][8] == "1.00"
+    assert lost.lines[4][8] == "1.00"
     assert lost.notes[0].endswith("the server did not start: the end of its log")
     assert ladder.notes(records)[0].endswith("the first failure was 'HTTP 500'.")
-    [(_, bars)] = ladder.BASELINE.picture.groups(records)
+    [(_, bars)] = LADDER.picture.groups(shown(records))
     assert bars[-1].ours
-    assert len(bars) == len(records) - 2
+    assert len(bars) == len(STEPS) - 2
 
 
 def test_the_ends_of_the_ladder_are_compared_with_every_reported_one():
