@@ -16,6 +16,10 @@ Row = dict[str, Any]
 Rows = list[Row]
 # The last characters of a failed server's log, which stand in its row.
 LAST = 300
+# About how long a server takes to start and to end, and a load to warm up, seconds.
+START_S, WARM_UP_S = 12.0, 1.0
+# Counts of a row, which are added up over the rounds.
+COUNTS = ("requests", "failed")
 
 
 @dataclass(frozen=True)
@@ -26,11 +30,19 @@ class Part:
         name: of the part, unique within the experiment.
         measure: gives its rows.
         key: is in each of its rows; where it is empty, an error ends the experiment instead of becoming a row.
+        loads: how many loads it takes, each of the experiment's seconds.
+        start_s: how long it takes beside the loads.
     """
 
     name: str
     measure: Callable[[], Iterable[Mapping[str, Any]]]
     key: Mapping[str, Any] = field(default_factory=dict)
+    loads: float = 1
+    start_s: float = START_S
+
+    def takes_s(self, seconds: float) -> float:
+        """Estimate how long it takes."""
+        return self.start_s + self.loads * (WARM_UP_S + seconds)
 
     def rows(self) -> Rows:
         """Measure its rows; the last one has the error that ended the part, if any.
@@ -72,18 +84,33 @@ def _filled(template: str, row: Row) -> str:
 
 
 def medians(rows: Rows, figures: Collection[str]) -> Rows:
-    """Take the medians of rows that differ in nothing but these figures; one that failed in a round has its error."""
+    """Take the medians of rows that differ in nothing but these figures; one that failed in a round has its error.
+
+    Counts are added up.
+    """
     alike: dict[str, Rows] = {}
     for row in rows:
-        key = {name: value for name, value in row.items() if name not in figures and name != "error"}
+        key = {name: value for name, value in row.items() if name not in {*figures, *COUNTS, "error"}}
         alike.setdefault(json.dumps(key), []).append(row)
     found = []
     for same in alike.values():
         failed = [row for row in same if "error" in row]
-        measured = () if failed else (name for name in figures if name in same[0])
-        middle = {name: statistics.median(row[name] for row in same) for name in measured}
+        middle = (
+            {} if failed else {name: _together(name, [row[name] for row in same]) for name in _figures(same, figures)}
+        )
         found.append((failed or same)[0] | middle)
     return found
+
+
+def _figures(same: Rows, figures: Collection[str]) -> list[str]:
+    return [name for name in same[0] if name in figures or name in COUNTS]
+
+
+def _together(name: str, values: Sequence[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    if not there:
+        return None
+    return sum(there) if name in COUNTS else statistics.median(there)
 
 
 def measured(rows: Rows) -> Rows:

@@ -8,11 +8,13 @@ import sys
 import tomllib
 import venv
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.tensors import Input, OpenInference
+from ensemble_serving.transports import Request, Transport
 from lab.benchmark.workloads import CACHE
 from scripts.errors import ScriptError
 
@@ -39,6 +41,36 @@ def grpc_form(shape: Sequence[int] = (1,)) -> OpenInference:
     """Make the gRPC request form of a server of the Open Inference Protocol, whose input `image` has this shape."""
     image = Input("image", "BYTES", (-1, *shape[1:]))
     return OpenInference("ensemble", is_grpc=True, shapes={}, inputs=(image,))
+
+
+@dataclass(frozen=True)
+class TorchServe:
+    """TorchServe's own gRPC: a message `PredictionsRequest` with one input, `data`, for each image."""
+
+    name: ClassVar[str] = "torchserve"
+
+    async def described(self, transport: Transport, url: str, key: str, ca_file: Path | None = None) -> TorchServe:
+        """See `Protocol.described`; the model is not described."""
+        return self
+
+    def request(self, images: Sequence[bytes]) -> Request:
+        """See `Protocol.request`."""
+        [image] = images
+        entry = _field(1, b"data") + _field(2, image)
+        message = _field(1, b"ensemble") + _field(3, entry)
+        return Request("/org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions", message)
+
+    def seen(self, body: bytes, label: str) -> int:
+        """See `Protocol.seen`; no label is known."""
+        return 0
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Write a field of a Protobuf message whose content has a length."""
+    length, left = b"", len(content)
+    while left > 127:
+        length, left = length + bytes([left & 127 | 128]), left >> 7
+    return bytes([number << 3 | 2]) + length + bytes([left]) + content
 
 
 def head(file: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,11 +20,11 @@ import yaml
 from ensemble_capacity.load.load import Closed, Mode, Target
 from ensemble_capacity.load.machine import Processes
 from ensemble_capacity.load.measure import Duration, Row, measure
-from ensemble_capacity.load.protocols import Classify
-from ensemble_capacity.load.tensors import OpenInference
+from ensemble_capacity.load.protocols import Classify, Protocol
+from ensemble_capacity.load.server import Server
 from ensemble_capacity.process import says_ready, started
 from ensemble_serving.transports import NoResponse, once
-from lab.benchmark.peer import AS_IT_IS, form, grpc_form, head, python_of
+from lab.benchmark.peer import AS_IT_IS, TorchServe, form, grpc_form, head, python_of
 from lab.benchmark.workloads import ROOT, Placement, Workload
 from lab.network import Machine
 from scripts.errors import ScriptError
@@ -37,6 +37,7 @@ HTTP_PORT = int(os.environ.get("ENSEMBLE_LAB_HTTP_PORT", "18100"))
 GRPC_PORT = int(os.environ.get("ENSEMBLE_LAB_GRPC_PORT", "19100"))
 READY_TIMEOUT_S, PORTS_TIMEOUT_S = 120.0, 15.0
 WARM_UP_S = 1.0
+MODEL = "ensemble"
 PEERS = Path(__file__).resolve().parent / "peers"
 ENSEMBLE = grpc_form()
 # A peer's file has the name of the package that it needs, which Python would find in the file's folder first.
@@ -62,7 +63,7 @@ class System:
     placement: Placement | None
     protocols: tuple[str, ...]
     form: Classify = AS_IT_IS
-    grpc_form: OpenInference = ENSEMBLE
+    grpc_form: Protocol = ENSEMBLE
     file: str | None = None
     arguments: tuple[str, ...] = ()
     takes_sizes: bool = False
@@ -113,14 +114,16 @@ def forms_of(file: Path) -> Iterator[System]:
     """Yield a peer's server, and its variants, named `<file>-<variant>`, by its head's `[tool.benchmark]` table.
 
     Besides the fields of `form`: `grpc`, whether the server answers the Open Inference Protocol over gRPC, too, on
-    `--grpc-port`; `shape`, of the input of a gRPC request; `sizes`, whether `--size` may have a height and width for
-    each model; and `variants`, the arguments of each, by its name.
+    `--grpc-port`, or `torchserve` for TorchServe's own; `shape`, of the input of a gRPC request; `sizes`, whether
+    `--size` may have a height and width for each model; and `variants`, the arguments of each, by its name.
     """
     declared = dict(head(file).get("tool", {}).get("benchmark", {}))
     variants = {"": (), **declared.pop("variants", {})}
-    protocols = ("http", "grpc") if declared.pop("grpc", False) else ("http",)
+    grpc = declared.pop("grpc", False)
+    protocols = ("http", "grpc") if grpc else ("http",)
     takes_sizes = declared.pop("sizes", False)
-    forms: dict[str, Any] = {"grpc_form": grpc_form(declared.pop("shape", (1,))), "form": form(declared)}
+    over_grpc = TorchServe() if grpc == "torchserve" else grpc_form(declared.pop("shape", (1,)))
+    forms: dict[str, Any] = {"grpc_form": over_grpc, "form": form(declared)}
     for name, arguments in variants.items():
         full = f"{file.stem}-{name}" if name else file.stem
         more = {"arguments": tuple(arguments), "takes_sizes": takes_sizes}
@@ -160,9 +163,15 @@ class Running:
         return replicas_among(self.processes(), deployment)
 
     def row(
-        self, workload: Workload, protocol: str, mode: Mode, seconds: float, timeout_s: float = Target.timeout_s
+        self,
+        workload: Workload,
+        protocol: str,
+        mode: Mode,
+        seconds: float,
+        timeout_s: float = Target.timeout_s,
+        watched: bool = False,
     ) -> Row:
-        """Measure a load; requests may have failed, also by the time-out."""
+        """Measure a load; requests may have failed, also by the time-out. `watched` reads the server's statistics."""
         target = Target(
             f"{protocol}://127.0.0.1:{HTTP_PORT if protocol == 'http' else GRPC_PORT}",
             self._system.form if protocol == "http" else self._system.grpc_form,
@@ -170,7 +179,8 @@ class Running:
             repeats=workload.repeats,
             timeout_s=timeout_s,
         )
-        return measure(target, mode, Duration(WARM_UP_S, seconds))
+        with Server(target, MODEL) if watched else nullcontext() as server:
+            return measure(target, mode, Duration(WARM_UP_S, seconds), server=server)
 
     def load(self, workload: Workload, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
         """Measure a closed loop of clients, and the server's use of the machine meanwhile.
@@ -186,6 +196,7 @@ class Running:
         # Over the warm-up as well, like the CPU that was counted.
         per_request = seconds / (seconds + WARM_UP_S) * 1000 / row.requests
         return {
+            "requests": row.requests,
             "requests_per_s": row.requests_per_s,
             "p50_ms": row.percentiles_ms["p50"],
             "p99_ms": row.percentiles_ms["p99"],

@@ -1,11 +1,12 @@
 """Makes an experiment of docs/experiments here: what five documents reported, beside what this machine does.
 
+    ensemble experiments list                  # how long each takes, and when and at which commit it was measured
     ensemble experiments batches               # one of them; writes its result, tables and picture in docs/experiments
     ensemble experiments all --seconds 2       # all of these that this commit has not been measured by on this machine
     ensemble experiments pages                 # writes tables and pictures anew from the stored results
 
-An interrupted run resumes where it stopped. What is missing for any of them is named before the first one starts.
-`all` leaves out autoscaling and distillation, which take hours.
+An interrupted run resumes where it stopped; each says before it starts how long it will take. What is missing for any
+of them is named before the first one starts. `all` leaves out autoscaling and distillation, which take hours.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
 
+from ensemble_models.results import Table
 from lab import experiments
-from lab.experiments.experiment import Experiment
+from lab.experiments.experiment import Experiment, commits_since
 from scripts.errors import ScriptError, errors_in_one_line, number
 from scripts.flags import described
 from scripts.serve.environment import set_up
@@ -53,10 +55,27 @@ def draw(experiments: Sequence[Experiment]) -> None:
         print(f"not measured yet, so nothing was drawn: {', '.join(lacking)}")
 
 
+def listed(experiments: Sequence[Experiment]) -> Table:
+    """Make a table of how long each takes, and how old its result is."""
+    lines = []
+    for each in experiments:
+        stored = each.stored()
+        told = (
+            (stored.date, stored.commit, commits_since(stored.commit), stored.machine) if stored else ("", "", "", "")
+        )
+        try:
+            minutes = "hours" if each.takes_hours else f"{each.minutes():.0f}"
+        except ScriptError as err:
+            minutes = f"not here: {err}"
+        lines.append([each.name, minutes, *told])
+    heads = ["experiment", "minutes", "measured on", "at commit", "commits ago", "machine"]
+    return Table(heads, lines, words=range(len(heads)))
+
+
 def main() -> None:
     """Make the experiment that is named."""
     parser = described(__doc__)
-    parser.add_argument("experiment", choices=sorted([*EXPERIMENTS, "all", "pages"]))
+    parser.add_argument("experiment", choices=sorted([*EXPERIMENTS, "all", "list", "pages"]))
     parser.add_argument("--seconds", type=number(0), help="of each load; default: as long as its page says")
     parser.add_argument("--again", action="store_true", help="also what this commit has measured on this machine")
     args = parser.parse_args()
@@ -64,6 +83,9 @@ def main() -> None:
     with errors_in_one_line():
         if args.experiment == "pages":
             draw(list(EXPERIMENTS.values()))
+            return
+        if args.experiment == "list":
+            listed(list(EXPERIMENTS.values())).show()
             return
         chosen = short if args.experiment == "all" else [EXPERIMENTS[args.experiment]]
         check(chosen)

@@ -19,10 +19,10 @@ from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running
 from lab.benchmark.workloads import Workload, workload
 from lab.experiments.experiment import Bars, Experiment, Here, check_photographs
 from lab.experiments.forms import REGION, region, register, share_memory, shared_jpegs
-from lab.rows import Part, Row, Rows, medians
+from lab.rows import Part, Row, Rows
 from scripts.errors import ScriptError
 
-SIZES, CLIENTS, WARM_UP_S, ROUNDS = (1, 2, 4, 8, 16, 32, 64), 2, 1.0, 3
+SIZES, CLIENTS, WARM_UP_S, ROUNDS = (1, 4, 8, 16, 32, 64), 2, 1.0, 3
 FIGURES = ("images_per_s", "p50_ms")
 HTTP_URL = f"http://127.0.0.1:{HTTP_PORT}"
 SHARED, ALONE = "shared memory", "in one process"
@@ -41,13 +41,11 @@ class Shared(OpenInference):
 
 
 def parts(seconds: float) -> Sequence[Part]:
-    """Make one part of all ways on one server, in turns, and one without a server, in each of the rounds."""
+    """Make one part of all ways on one server, in turns, and one without a server."""
     load = workload("embedded", "int8")
-    ways = {"served": served, "alone": alone}
     return [
-        Part(f"{name}, {turn}", partial(measure_ways, load, seconds))
-        for turn in range(ROUNDS)
-        for name, measure_ways in ways.items()
+        Part("served", partial(served, load, seconds), loads=3 * len(SIZES)),
+        Part("alone", partial(alone, load, seconds), loads=len(SIZES), start_s=3),
     ]
 
 
@@ -71,7 +69,11 @@ def served(load: Workload, seconds: float) -> Iterator[Row]:
                 row = measure(target(batch=size), Closed(CLIENTS), Duration(WARM_UP_S, seconds))
                 if row.failed or not row.requests:
                     raise ScriptError(f"{way}, {size} images: {row.failed} failed: {row.first_error}")
-                found = {"images_per_s": row.images_per_s, "p50_ms": row.percentiles_ms["p50"]}
+                found = {
+                    "requests": size * row.requests,
+                    "images_per_s": row.images_per_s,
+                    "p50_ms": row.percentiles_ms["p50"],
+                }
                 yield {"way": way, "images": size, **found}
 
 
@@ -79,14 +81,19 @@ def alone(load: Workload, seconds: float) -> Rows:
     """Compute the same images by the same models in one process, without a server, one batch after the other."""
     found = Limit(load, SIZES, seconds, [f"{available_cpus()}:1:{size}" for size in SIZES]).measure()
     return [
-        {"way": ALONE, "images": size, "images_per_s": each["requests_per_s"], "p50_ms": each["p50_ms"]}
+        {
+            "way": ALONE,
+            "images": size,
+            "requests": round(seconds * each["requests_per_s"]),
+            "images_per_s": each["requests_per_s"],
+            "p50_ms": each["p50_ms"],
+        }
         for size, each in found.items()
     ]
 
 
 def with_peaks(rows: Rows) -> Rows:
-    """Take the medians, and mark the row of the most images per second of each way."""
-    rows = medians(rows, FIGURES)
+    """Mark the row of the most images per second of each way."""
     most = {row["way"]: row["images"] for row in sorted(rows, key=lambda row: row["images_per_s"])}
     return [{**row, "peak": row["images"] == most[row["way"]]} for row in rows]
 
@@ -120,9 +127,12 @@ BATCHES = Experiment(
     setting=f"Images of 15 KB, models of 32x32 in int8, {CLIENTS} clients, one process, {ROUNDS} rounds",
     check=check_photographs,
     parts=parts,
-    columns="sent by {way} | images per request {images:d} | images/s {images_per_s:.0f} | p50, ms {p50_ms:.1f}",
+    columns="sent by {way} | images per request {images:d} | images {requests:,} | "
+    "images/s {images_per_s:.0f} | p50, ms {p50_ms:.1f}",
     picture=Bars("images_per_s", "{images} images", "{images_per_s:.0f}", "{way}", lambda row: row["peak"]),
-    seconds=10.0,
+    seconds=5.0,
+    figures=FIGURES,
+    rounds=ROUNDS,
     shown=with_peaks,
     compare=compare,
     differs="members of 32x32 pixels instead of ResNet50 or a random forest, two clients, two cores",

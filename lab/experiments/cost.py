@@ -62,7 +62,7 @@ COST = Experiment(
     title="Dollars per million calls; less is better",
     setting="Computed from reported prices, and from the rates of the experiment `zoo`",
     check=lambda: None,
-    parts=lambda _: [Part("all", rows)],
+    parts=lambda _: [Part("all", rows, loads=0, start_s=0)],
     columns="machines {where} | instance {name} | $/hour {dollars_per_hour:g} | answers, 1/s {requests_per_s:.1f} | "
     "sent, 1/s {traffic:.2f} | idle, % {idle:.0f} | $ per million calls {per_million:,.2f} | $/month {per_month:,.0f}",
     picture=Bars("per_million", "{name}", "${per_million:,.2f}", "{where}", lambda row: "here" in row["where"]),

@@ -6,7 +6,7 @@ import json
 import platform
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from lab.benchmark.workloads import photographs
 from lab.experiments import comparison
 from lab.experiments.comparison import Here as Here  # the experiments import it from here
 from lab.pictures import Bar, Chart
-from lab.rows import Part, Row, Rows, table
+from lab.rows import Part, Row, Rows, medians, table
 from scripts.errors import ScriptError
 from scripts.shipped import CHECKOUT
 
@@ -82,7 +82,9 @@ class Experiment:
             experiment that measures no reported figure.
         picture: the bars of the rows that are shown.
         seconds: of each load, unless others are asked for; 0 if nothing is loaded.
-        shown: the rows of the table and the picture, made of those that were measured.
+        figures: of which the page has the medians, because rows are measured several times; none to show all rows.
+        rounds: in each of which every part is measured once.
+        shown: the rows of the table and the picture, made of those that were measured, or of their medians.
         notes: sentences below the table, of the rows that are shown.
         compare: figures of the rows that are shown, by the `subject` of a reported one.
         differs: what is not as it was where the figures were reported.
@@ -98,6 +100,8 @@ class Experiment:
     columns: str
     picture: Bars | Callable[[Rows], Groups]
     seconds: float
+    figures: Sequence[str] = ()
+    rounds: int = 1
     shown: Callable[[Rows], Rows] = lambda rows: rows
     notes: Callable[[Rows], Sequence[str]] = lambda rows: ()
     compare: Callable[[Rows], Mapping[str, Here]] = lambda rows: {}
@@ -148,12 +152,25 @@ class Experiment:
         """Measure all parts but those that an interrupted run of the same machine, commit and seconds stored."""
         stored = json.loads(self._partial.read_text(encoding="utf-8")) if self._partial.exists() else {}
         done: dict[str, Rows] = stored["parts"] if stored.get("of") == of else {}
-        parts = self.parts(of[-1])
-        for part in tqdm(parts, self.name, unit="part", disable=len(parts) == 1):
-            if part.name not in done:
-                done[part.name] = part.rows()
-                self._partial.write_text(json.dumps({"of": of, "parts": done}), encoding="utf-8")
+        parts = [
+            replace(part, name=f"{part.name}, {turn}") for turn in range(self.rounds) for part in self.parts(of[-1])
+        ]
+        left = [part for part in parts if part.name not in done]
+        minutes = sum(part.takes_s(of[-1]) for part in left) / 60
+        print(f"{self.name}: {len(left)} of {len(parts)} parts are left, about {minutes:.0f} minutes", flush=True)
+        for part in tqdm(left, self.name, unit="part", disable=len(parts) == 1):
+            done[part.name] = part.rows()
+            self._partial.write_text(json.dumps({"of": of, "parts": done}), encoding="utf-8")
         return [row for part in parts for row in done[part.name]]
+
+    def summary(self, rows: Rows) -> Rows:
+        """Make the rows that the page shows of those that were measured."""
+        return self.shown(medians(rows, self.figures) if self.figures else rows)
+
+    def minutes(self, seconds: float | None = None) -> float:
+        """Estimate how long it takes from the beginning."""
+        chosen = seconds or self.seconds
+        return self.rounds * sum(part.takes_s(chosen) for part in self.parts(chosen)) / 60
 
     def draw(self) -> None:
         """Write the page's tables and the picture anew from what is stored."""
@@ -174,7 +191,7 @@ class Experiment:
         _, end, after = rest.partition(END.format(self.name))
         if not end:
             raise ScriptError(f"{page.name} has no line {END.format(self.name).strip()}")
-        rows = self.shown(result.rows)
+        rows = self.summary(result.rows)
         loads = f", {result.seconds:g} s of each load" if result.seconds else ""
         origin = (
             f"{result.setting}. {result.machine}, {result.date}, commit `{result.commit}`{loads}. "
@@ -209,9 +226,14 @@ def origin() -> tuple[str, str]:
     """Name this machine, and the commit of this checkout."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
-    head = subprocess.run(  # noqa: S603
-        ["git", "-C", str(CHECKOUT), "rev-parse", "--short=12", "HEAD"],  # noqa: S607
-        capture_output=True,
-        text=True,
-    )
-    return f"{available_cpus()} cores of {model}", head.stdout.strip()
+    return f"{available_cpus()} cores of {model}", _git("rev-parse", "--short=12", "HEAD")
+
+
+def commits_since(commit: str) -> str:
+    """Count the commits of this checkout after one; empty where it is not known."""
+    return _git("rev-list", "--count", f"{commit}..HEAD")
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(CHECKOUT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()  # noqa: S603

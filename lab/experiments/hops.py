@@ -31,7 +31,7 @@ from ensemble_serving.transports import NoResponse, Transport, connect
 from lab.benchmark.workloads import photographs, workload
 from lab.experiments.experiment import Experiment, Groups, Here
 from lab.pictures import Bar
-from lab.rows import Part, Row, Rows
+from lab.rows import START_S, Part, Row, Rows
 from scripts.errors import ScriptError
 from scripts.trace.spans import Span, read_traces
 
@@ -137,7 +137,7 @@ def divided(clients: Sequence[Asked], traces: Mapping[str, Sequence[Span]]) -> d
     }
 
 
-RATES = (10, 20, 40)
+RATES, ROUNDS = (10, 20), 3
 MIDDLE = RATES[1]
 EDGES = ("direct", "handle")
 # Each kind of a member on another server, and its model there.
@@ -187,13 +187,15 @@ def configured(way: str, elsewhere: str | None = None) -> dict[str, Any]:
 
 def parts(seconds: float) -> Sequence[Part]:
     """Make all ways one part, because the spans are written when the servers have ended."""
-    return [Part("all", partial(every_way, seconds))]
+    return [
+        Part("all", partial(every_way, seconds), loads=len(WAYS) * len(RATES) * ROUNDS, start_s=START_S * len(WAYS))
+    ]
 
 
 def every_way(seconds: float) -> Rows:
-    """Serve each way, and send each rate."""
+    """Serve each way, and send each rate in each of the rounds."""
     images = [file.read_bytes() for file in photographs("small")]
-    clients: dict[tuple[str, float], list[Asked]] = {}
+    clients: dict[tuple[str, float], list[Asked]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with ExitStack() as stack:
@@ -205,8 +207,8 @@ def every_way(seconds: float) -> Rows:
             elsewhere = f"{head.replace('http', 'grpc')}:{int(port) + 1}"
             for way in tqdm(WAYS, unit="server"):
                 with serving(configured(way, elsewhere), traced_in=folder) as url:
-                    for rate in RATES:
-                        clients[way, rate] = uvloop.run(send(url, images, rate, seconds))
+                    for rate in RATES * ROUNDS:
+                        clients[way, rate] += uvloop.run(send(url, images, rate, seconds))
         # Each server has written its last spans when it has ended.
         traces = {trace.trace_id: trace.spans for trace in read_traces(folder / FOLDER)}
     return [{"way": way, "rate": rate, **divided(each, traces)} for (way, rate), each in clients.items()]
@@ -260,14 +262,15 @@ def picture(rows: Rows) -> Groups:
 HOPS = Experiment(
     name="hops",
     title=f"Milliseconds of a request in each node and between nodes, at {MIDDLE} requests/s",
-    setting="JPEGs of 224x224, 15 KB; ResNet-50 and DenseNet-169 in int8; over HTTP, one image per request",
+    setting="JPEGs of 224x224, 15 KB; ResNet-50 and DenseNet-169 in int8; over HTTP, one image per request, "
+    f"{ROUNDS} rounds",
     check=check,
     parts=parts,
     columns="nodes {way} | requests/s {rate:g} | requests {requests:d} | "
     + "".join(f"{name}, ms {{{name}:.2f}} | " for name in PARTS[:-2])
     + "hops, ms {each_hop:>} | proxy, ms {proxy:.2f} | latency, ms {latency_ms:.2f} | sum, % of it {share:.1f}",
     picture=picture,
-    seconds=3.0,
+    seconds=10.0,
     shown=with_parts,
     compare=compare,
     differs="one machine of two cores, with the client, instead of nodes of a cluster; one client at random times",

@@ -21,7 +21,7 @@ from ensemble_models.tune_cascade import members_of
 from lab.benchmark.systems import OURS, named, running
 from lab.benchmark.workloads import MEMBERS, Placement, Precision, Workload, workload
 from lab.experiments.experiment import Bars, Experiment, Here, labelled
-from lab.rows import Part, Row, Rows, medians
+from lab.rows import Part, Row, Rows
 from scripts.errors import ScriptError
 
 CLIENTS, ROUNDS = 32, 3
@@ -30,7 +30,7 @@ SENT = 1000
 STUDENT = "student"
 # What Serve's documentation has for throughput; `ensemble serve` turns the first one on by itself.
 TUNED = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1", "RAY_SERVE_ENABLE_HA_PROXY": "1"}
-FIGURES = ("requests", "failures", "median_ms", "average_ms", "min_ms", "max_ms", "requests_per_s")
+FIGURES = ("median_ms", "average_ms", "min_ms", "max_ms", "requests_per_s")
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class Step:
         answers = predicted.combined(self.members).argmax(axis=1)
         yield {
             "requests": row.requests,
-            "failures": row.failed,
-            "first_error": row.first_error,
+            "failed": row.failed,
+            **({"first_error": row.first_error} if row.failed else {}),
             "median_ms": row.percentiles_ms["p50"],
             "average_ms": row.mean_ms,
             "min_ms": row.min_ms,
@@ -109,8 +109,7 @@ def ladder() -> list[Step]:
     """List the steps, from the foot."""
     plain = [
         Step("plain Ray Serve as it comes", "chain-untuned", times=6),
-        Step("plain Ray Serve, one thread per model", "chain", times=6),
-        Step("plain Ray Serve, that and its documentation's switches", "chain", environment=TUNED),
+        Step("plain Ray Serve, one thread per model, and its documentation's switches", "chain", environment=TUNED),
     ]
     nodes = Step("this application behind Serve's HAProxy, one image at a time", front="serve", edges="handle", batch=1)
     found = [nodes]
@@ -156,19 +155,18 @@ class Images:
 
 
 def parts(seconds: float) -> Sequence[Part]:
-    """Give each step its turn in each of the rounds."""
+    """Make each step a part."""
     images = Images(labelled())
     return [
-        Part(f"{step.name}, {turn}", partial(step.measured, images, seconds), {"step": step.name})
-        for turn in range(ROUNDS)
+        Part(step.name, partial(step.measured, images, seconds), {"step": step.name}, loads=step.times)
         for step in ladder()
     ]
 
 
 def shown(rows: Rows) -> Rows:
-    """Take the medians, and add how many times the rate of the step before each reaches."""
+    """Add how many times the rate of the step before each reaches."""
     found, before = [], None
-    for row in medians(rows, FIGURES):
+    for row in rows:
         rate = row.get("requests_per_s")
         found.append({**row, **({"times": rate / before} if rate and before else {})})
         before = rate or before
@@ -177,7 +175,7 @@ def shown(rows: Rows) -> Rows:
 
 def notes(rows: Rows) -> list[str]:
     """Tell the first failure of each step."""
-    return [f"{row['step']}: the first failure was {row['first_error']!r}." for row in rows if row.get("failures")]
+    return [f"{row['step']}: the first failure was {row['first_error']!r}." for row in rows if row.get("failed")]
 
 
 def compare(rows: Rows) -> Mapping[str, Here]:
@@ -196,13 +194,15 @@ LADDER = Experiment(
     setting=f"CIFAR-10's test images, 32x32, {CLIENTS} clients over HTTP, {ROUNDS} rounds",
     check=labelled,
     parts=parts,
-    columns="step {step} | requests {requests:,} | failures {failures:,} | median, ms {median_ms:.1f} | "
+    columns="step {step} | requests {requests:,} | failures {failed:,} | median, ms {median_ms:.1f} | "
     "average, ms {average_ms:.1f} | min, ms {min_ms:.1f} | max, ms {max_ms:.1f} | "
     "requests/s {requests_per_s:.1f} | times the step before {times:.2f} | top-1, % {top1:.2f}",
     picture=Bars(
         "requests_per_s", "{step}", "{requests_per_s:.1f}", ours=lambda row: not row["step"].startswith("plain")
     ),
-    seconds=6.0,
+    seconds=4.0,
+    figures=FIGURES,
+    rounds=ROUNDS,
     shown=shown,
     notes=notes,
     compare=compare,

@@ -19,7 +19,7 @@ from ensemble_capacity.load.records import RIGHT, SHED, Records, latency_ms, ok,
 from lab.benchmark.systems import HTTP_PORT, VARIANTS, Running, running
 from lab.benchmark.workloads import Workload, workload
 from lab.experiments.experiment import Bars, Experiment, labelled
-from lab.rows import Part, Row, Rows
+from lab.rows import START_S, Part, Row, Rows
 
 TIMES = 1.5
 # The thresholds in force under load: nobody asks the DenseNet, and most images stop at the student, if it is there.
@@ -50,6 +50,8 @@ SETUPS = {
     "the cascade, and thresholds for load": (VARIANTS["cascade"], _edit(AT_THE_RESNET)),
     "the student first, and thresholds for load": (VARIANTS["student"], _edit(AFTER_THE_STUDENT)),
 }
+# About how long the servers' starts, the capacity and the single requests take, seconds.
+AROUND_S = len(SETUPS) * (START_S + AFTER_S) + CAPACITY_ROUNDS * CAPACITY_S
 
 
 def every_setup(seconds: float) -> Iterator[Row]:
@@ -119,7 +121,7 @@ OVERLOAD = Experiment(
     title=f"Refused images at {TIMES:g} times the capacity of both members, %; less is better",
     setting=f"CIFAR-10's test images, 32x32, int8, one process, batches of up to {LARGEST_BATCH}",
     check=labelled,
-    parts=lambda seconds: [Part("all", lambda: every_setup(seconds))],
+    parts=lambda seconds: [Part("all", lambda: every_setup(seconds), loads=len(SETUPS), start_s=AROUND_S)],
     columns="one process with {setup} | sent {sent:,} | refused {refused:,} | failed {failed:,} | "
     "p50, ms {p50_ms:,.0f} | p99, ms {p99_ms:,.0f} | top-1, % {top1:.2f} | load-shed, % {shed:.1f} | "
     "load-shed until, s {shed_until_s:.1f}",

@@ -218,7 +218,7 @@ PAYLOADS = Experiment(
     title="An image of 224x224 from the client to the answer, ms, by its form; less is better",
     setting="Pixels of 224x224 and JPEGs of quality 75, a model that does no work, one client, one process",
     check=check,
-    parts=lambda seconds: [Part("forms", partial(every_form, seconds))],
+    parts=lambda seconds: [Part("forms", partial(every_form, seconds), loads=len(BATCHES) * (len(FORMS) + 4))],
     columns=f"images {{images}} | form {{form}} | images per request {{batch:d}} | bytes/image {{bytes:,.0f}} | "
     f"Gb/s at {RATE:,} images/s {{traffic:.2f}} | client CPU, ms/image {{client_ms:.2f}} | "
     f"server CPU, ms/image {{server:>}} | p50, ms {{p50:>}}",

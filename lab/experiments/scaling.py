@@ -8,20 +8,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from deployments.cpus import available_cpus, usable
 from lab.benchmark.systems import HTTP_PORT, OURS, running
-from lab.benchmark.workloads import ROOT, Workload, workload
+from lab.benchmark.workloads import ROOT, Workload, photographs, workload
 from lab.experiments.experiment import Bars, Experiment, Here, check_photographs
 from lab.network import Machine, network
 from lab.rows import Part, Row, Rows, measured
 from scripts.errors import ScriptError
 
-CLIENTS = (1, 2, 4, 8, 16, 32)
+CLIENTS, ROUNDS = (1, 2, 4, 8, 16), 3
+FIGURES = ("requests_per_s", "p50_ms", "p99_ms", "megabits_per_s", "wire_there", "wire_back")
 # Of the highest rate of a size, this share counts as reached.
 REACHED = 0.95
 # A load has begun when so many bytes have come: more than the first request, which looks whether the server is there.
@@ -53,7 +54,7 @@ class Size:
 
     def load(self, seconds: float) -> Iterator[Row]:
         """Serve the workload, and load it by more and more clients: here, or in a network namespace of their own."""
-        load = workload("embedded", "int8")
+        load = replace(workload("imagenet", "int8"), images=photographs("small"))
         image = sum(path.stat().st_size for path in load.images) / len(load.images) * 8 / 1e6
         ask = _here if self.machines == 1 else _apart
         for clients, row in ask(self, load, seconds):
@@ -62,15 +63,15 @@ class Size:
 
 def _here(size: Size, load: Workload, seconds: float) -> Iterator[tuple[int, Row]]:
     with running(OURS["colocated"], load, size.edit) as server:
-        for clients in CLIENTS:
+        for clients in CLIENTS * ROUNDS:
             row = server.load(load, "http", clients, seconds)
-            yield clients, {name: row[name] for name in ("requests_per_s", "p50_ms", "p99_ms")}
+            yield clients, {name: row[name] for name in ("requests", "requests_per_s", "p50_ms", "p99_ms")}
 
 
 def _apart(size: Size, load: Workload, seconds: float) -> Iterator[tuple[int, Row]]:
     with network(2) as [server, client], running(OURS["colocated"], load, size.edit, machine=server):
         across(client, server, load, max(CLIENTS), seconds)
-        for clients in CLIENTS:
+        for clients in CLIENTS * ROUNDS:
             yield clients, across(client, server, load, clients, seconds)
 
 
@@ -94,7 +95,8 @@ def across(client: Machine, server: Machine, load: Workload, clients: int, secon
     if row["failed"]:
         raise ScriptError(f"{row['failed']} requests failed: {row['first_error']}")
     times = {f"{name}_ms": row["percentiles_ms"][name] for name in ("p50", "p99")}
-    return {"requests_per_s": row["requests_per_s"], **times, "wire_there": there, "wire_back": back}
+    counts = {name: row[name] for name in ("requests", "requests_per_s")}
+    return {**counts, **times, "wire_there": there, "wire_back": back}
 
 
 def _wire(server: Machine, process: subprocess.Popen[str], seconds: float) -> list[float]:
@@ -110,10 +112,11 @@ def _wire(server: Machine, process: subprocess.Popen[str], seconds: float) -> li
 
 
 def parts(seconds: float) -> Sequence[Part]:
-    """Serve one replica on one core; one, two and four on all; and one across a network."""
+    """Serve one replica on one core; one on all, and one for each; and one across a network."""
     cores = available_cpus()
-    sizes = dict.fromkeys([Size(1, 1), *(Size(cores, replicas) for replicas in (1, 2, 4)), Size(cores, 1, 2)])
-    return [Part(size.name, partial(size.load, seconds), asdict(size)) for size in sizes]
+    sizes = dict.fromkeys([Size(1, 1), *(Size(cores, replicas) for replicas in (1, cores)), Size(cores, 1, 2)])
+    loads = len(CLIENTS) * ROUNDS
+    return [Part(size.name, partial(size.load, seconds), asdict(size), loads) for size in sizes]
 
 
 def compare(rows: Rows) -> Mapping[str, Here]:
@@ -149,11 +152,12 @@ def compare(rows: Rows) -> Mapping[str, Here]:
 SCALING = Experiment(
     name="scaling",
     title="Requests per second by clients, replicas and cores",
-    setting="Images of 15 KB, models of 32x32 in int8, over HTTP, one process per replica",
+    setting="JPEGs of 224x224, 15 KB; ResNet-50 and DenseNet-169 in int8; over HTTP, one process per replica, "
+    f"{ROUNDS} rounds",
     check=check_photographs,
     parts=parts,
     columns="machines {machines:d} | cores {cores:d} | replicas {replicas:d} | clients {clients:d} | "
-    "requests/s {requests_per_s:.0f} | p50, ms {p50_ms:.1f} | p99, ms {p99_ms:.1f} | "
+    "requests {requests:,} | requests/s {requests_per_s:.0f} | p50, ms {p50_ms:.1f} | p99, ms {p99_ms:.1f} | "
     "Mb/s of images {megabits_per_s:.1f} | wire to the server, Mb/s {wire_there:.1f} | "
     "wire back, Mb/s {wire_back:.1f}",
     picture=Bars(
@@ -163,7 +167,8 @@ SCALING = Experiment(
         "cores: {cores}, replicas: {replicas}, machines: {machines}",
         lambda row: True,
     ),
-    seconds=3.0,
+    seconds=4.0,
+    figures=FIGURES,
     compare=compare,
-    differs="models of 32x32 and larger JPEGs; two cores of one machine, which the clients share, instead of a cluster",
+    differs="larger JPEGs; two cores of one machine, which the clients share, instead of a cluster",
 )

@@ -20,7 +20,7 @@ from lab.benchmark.systems import OURS, running
 from lab.benchmark.workloads import MEMBERS, photographs, workload
 from lab.experiments.engines import Worker, together
 from lab.experiments.experiment import Bars, Experiment, Here
-from lab.rows import Part, Row, Rows, measured, medians
+from lab.rows import START_S, Part, Row, Rows, measured
 from scripts.errors import ScriptError
 
 ROOT = Path("/sys/fs/cgroup")
@@ -87,6 +87,9 @@ def clean(root: Path = ROOT) -> None:
 
 CLIENTS, QUOTA, ROUNDS = 32, 1.5, 3
 FIGURES = ("requests_per_s", "p50_ms", "p99_ms")
+# About how long a process takes to import an engine and to compile, seconds.
+ALONE_S = 6.0
+STORED = ("requests", *FIGURES)
 SERVED, NETWORK = "this server", "ResNet-50"
 # The engines that compute a network alone, without a server.
 ENGINES = ("PyTorch", "OpenVINO")
@@ -140,7 +143,7 @@ class Setting:
                 found = server.load(load, "http", CLIENTS, seconds)
         finally:
             clean()
-        yield {name: found[name] for name in FIGURES}
+        yield {name: found[name] for name in STORED}
 
     def _alone(self, seconds: float) -> Row:
         cores = usable()
@@ -151,19 +154,18 @@ class Setting:
         workers = [Worker(NETWORK, self.computed, "float32", self.threads, cpus=cpus) for cpus in own]
         found = together(workers, seconds)
         rate = sum(each["images_per_s"] for each in found)
-        return {"requests_per_s": rate, "p50_ms": statistics.median(each["ms"] for each in found)}
+        p50 = statistics.median(each["ms"] for each in found)
+        return {"requests": round(rate * seconds), "requests_per_s": rate, "p50_ms": p50}
 
 
 def grid() -> list[Setting]:
-    """List workers and threads up to the cores, pinned and not, and unpinned in a quota; and a network alone."""
+    """List workers and threads up to the cores, pinned or in a quota; and the document's steps for a network alone."""
     cores = available_cpus()
     counts = sorted({1, cores})
-    kinds: list[tuple[bool, float | None]] = [(False, None), (True, None), (False, QUOTA)]
-    served = [
-        Setting(workers, threads, pinned, limit) for pinned, limit in kinds for workers in counts for threads in counts
-    ]
+    unpinned = [Setting(workers, threads, False) for workers in counts for threads in counts]
+    others = [Setting(cores, 1, True), Setting(1, 1, False, QUOTA), Setting(cores, 1, False, QUOTA)]
     alone = dict.fromkeys([(1, cores, False), (cores, cores, False), (cores, 1, False), (cores, 1, True)])
-    return served + [Setting(*each, computed=engine) for engine in ENGINES for each in alone]
+    return unpinned + others + [Setting(*each, computed=engine) for engine in ENGINES for each in alone]
 
 
 def check() -> None:
@@ -175,17 +177,21 @@ def check() -> None:
 
 
 def parts(seconds: float) -> Sequence[Part]:
-    """Serve and load every setting, in each of the rounds."""
+    """Serve and load every setting."""
     return [
-        Part(f"{each}, {turn}", partial(each.load, seconds), {**asdict(each), "default": each.is_default})
-        for turn in range(ROUNDS)
+        Part(
+            str(each),
+            partial(each.load, seconds),
+            {**asdict(each), "default": each.is_default},
+            start_s=START_S if each.computed == SERVED else ALONE_S,
+        )
         for each in grid()
     ]
 
 
 def shown(rows: Rows) -> Rows:
-    """Take the medians, and the share of the best rate of what computes the same on the same CPUs."""
-    found = [{"computed": SERVED, **row} for row in medians(rows, FIGURES)]
+    """Add the share of the best rate of what computes the same on the same CPUs."""
+    found = [{"computed": SERVED, **row} for row in rows]
     best: dict[tuple[str, float | None], float] = {}
     for row in measured(found):
         alike = row["computed"], row["quota"]
@@ -245,7 +251,8 @@ THREADS = Experiment(
     check=check,
     parts=parts,
     columns="computed by {computed} | CPUs {cpus} | cores {own} | workers {workers:d} | "
-    "threads per model {threads:d} | requests/s {requests_per_s:.1f} | p50, ms {p50_ms:.1f} | p99, ms {p99_ms:.1f} | "
+    "threads per model {threads:d} | requests {requests:,} | "
+    "requests/s {requests_per_s:.1f} | p50, ms {p50_ms:.1f} | p99, ms {p99_ms:.1f} | "
     "of the best, % {share:.0f}",
     picture=Bars(
         "requests_per_s",
@@ -255,6 +262,8 @@ THREADS = Experiment(
         lambda row: row["default"],
     ),
     seconds=4.0,
+    figures=FIGURES,
+    rounds=ROUNDS,
     shown=shown,
     notes=notes,
     compare=compare,

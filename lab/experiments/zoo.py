@@ -17,7 +17,7 @@ from lab.benchmark.systems import OURS, running
 from lab.benchmark.workloads import MEMBERS, Precision
 from lab.experiments.experiment import Bars, Experiment, labelled
 from lab.experiments.ladder import Images
-from lab.rows import Part, Row, Rows, medians
+from lab.rows import Part, Row
 
 EXIT_AT, CLIENTS, ROUNDS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.97), 32, 3
 FIGURES = ("requests_per_s", "cpu_ms")
@@ -69,8 +69,8 @@ class Setup:
         load, predicted = images.load(self.precision)
         with running(OURS["colocated"], load, self.edit) as server:
             found = server.load(load, "http", CLIENTS, seconds)
-        rates = {"requests_per_s": found["requests_per_s"], "cpu_ms": found["server_cpu_ms_per_request"]}
-        yield {**self.answers(predicted), **rates}
+        rates = {name: found[name] for name in ("requests", "requests_per_s")}
+        yield {**self.answers(predicted), **rates, "cpu_ms": found["server_cpu_ms_per_request"]}
 
 
 def setups() -> list[Setup]:
@@ -83,22 +83,16 @@ def setups() -> list[Setup]:
 
 
 def parts(seconds: float) -> Sequence[Part]:
-    """Give each setup its turn in each of the rounds."""
+    """Make each setup a part."""
     images = Images(labelled())
     return [
         Part(
-            f"{each.name}, {each.precision}, {turn}",
+            f"{each.name}, {each.precision}",
             partial(each.measured, images, seconds),
             {"setup": each.name, "precision": each.precision},
         )
-        for turn in range(ROUNDS)
         for each in setups()
     ]
-
-
-def shown(rows: Rows) -> Rows:
-    """Take the medians over the rounds."""
-    return medians(rows, FIGURES)
 
 
 ZOO = Experiment(
@@ -118,5 +112,6 @@ ZOO = Experiment(
         lambda row: row["exits"] is not None,
     ),
     seconds=4.0,
-    shown=shown,
+    figures=FIGURES,
+    rounds=ROUNDS,
 )

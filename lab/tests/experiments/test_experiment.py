@@ -31,14 +31,14 @@ def test_the_page_and_the_picture_show_what_is_stored(one):
 
 @pytest.mark.parametrize("one", STORED, ids=lambda one: one.name)
 def test_what_was_measured_answers_reported_figures(one):
-    figures = set(one.compare(one.shown(one.stored().rows)))
+    figures = set(one.compare(one.summary(one.stored().rows)))
     assert figures or not reported.of(one.name)
     assert figures <= {each.subject for each in reported.of(one.name)}
 
 
 @pytest.mark.parametrize("one", STORED, ids=lambda one: one.name)
 def test_every_row_fills_the_table(one):
-    rows = one.shown(one.stored().rows)
+    rows = one.summary(one.stored().rows)
     lines = one.table(rows).lines
     assert len(lines) == len(rows)
     assert all(any(line[place] for line in lines) for place in range(2))
