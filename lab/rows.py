@@ -106,10 +106,11 @@ def _figures(same: Rows, figures: Collection[str]) -> list[str]:
     return [name for name in same[0] if name in figures or name in COUNTS]
 
 
-def _together(name: str, values: Sequence[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    if not there:
-        return None
+def _together(name: str, values: Sequence[Any]) -> Any:
+    """Add counts up, and take the median of other figures; of texts, take the first."""
+    there = [value for value in values if value not in {None, ""}]
+    if not there or isinstance(there[0], str):
+        return there[0] if there else values[0]
     return sum(there) if name in COUNTS else statistics.median(there)
 
 

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 
 from ensemble_capacity.cost import HOURS_A_YEAR, INSTANCES, MILLION, TRAFFIC, Instance
-from lab.experiments.experiment import FOLDER, Bars, Experiment, Here
+from lab.experiments.experiment import Bars, Experiment, Here
+from lab.experiments.ladder import EXIT_AT, LADDER
 from lab.reported import of
 from lab.rows import Part, Row, Rows
 
 FULL, BUSY = 0.7, (0.7, 0.07)
+# Steps of the experiment `ladder`, and what is served there.
 SETUPS = {
-    ("resnet and densenet", "float32"): "both, float32",
-    ("resnet and densenet", "int8"): "both, int8",
-    ("resnet then densenet, exit at 0.7", "int8"): "cascade, int8",
+    "direct edges": "both, float32, a process per node",
+    "int8": "both, int8, a process per node",
+    "its own front instead of Serve's HAProxy": "both, int8, one process",
+    f"a cascade that ends at {EXIT_AT:g}": "a cascade, int8, one process",
+    "the student alone": "the student, int8, one process",
 }
 LAMBDA = "calls per month up to which Lambda is cheaper than EC2 with Elastic Inference"
 MACHINES = ("the CPU machine", "the machine with an accelerator", "the GPU machine")
 
 
 def rows() -> Rows:
-    """Compute the document's machines at its traffic, and setups of the experiment `zoo` at shares of their rates."""
+    """Compute the document's machines at its traffic, and steps of the experiment `ladder` at shares of their rates."""
     found = [_row(each, TRAFFIC, "reported machines, at 26 pictures a minute") for each in INSTANCES]
-    for row in json.loads((FOLDER / "zoo.json").read_text(encoding="utf-8"))["rows"]:
-        if name := SETUPS.get((row["setup"], row["precision"])):
+    measured = LADDER.stored()
+    for row in () if measured is None else LADDER.summary(measured.rows):
+        if (name := SETUPS.get(row["step"])) and "error" not in row:
             # The machine here has no price of its own: the reported CPU machine's is taken.
             here = Instance(name, INSTANCES[0].dollars_per_hour, row["requests_per_s"])
             found += [_row(here, busy * row["requests_per_s"], f"here, {busy:.0%} busy") for busy in BUSY]
@@ -60,7 +64,7 @@ def compare(rows: Rows) -> Mapping[str, Here]:
 COST = Experiment(
     name="cost",
     title="Dollars per million calls; less is better",
-    setting="Computed from reported prices, and from the rates of the experiment `zoo`",
+    setting="Computed from reported prices, and from the rates of the experiment `ladder`",
     check=lambda: None,
     parts=lambda _: [Part("all", rows, loads=0, start_s=0)],
     columns="machines {where} | instance {name} | $/hour {dollars_per_hour:g} | answers, 1/s {requests_per_s:.1f} | "

@@ -24,13 +24,13 @@ from lab.experiments.experiment import Bars, Experiment, Here, labelled
 from lab.rows import Part, Row, Rows
 from scripts.errors import ScriptError
 
-CLIENTS, ROUNDS = 32, 3
+CLIENTS, ROUNDS, EXIT_AT = 32, 3, 0.7
 # So many of the labelled images are sent.
 SENT = 1000
 STUDENT = "student"
 # What Serve's documentation has for throughput; `ensemble serve` turns the first one on by itself.
 TUNED = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1", "RAY_SERVE_ENABLE_HA_PROXY": "1"}
-FIGURES = ("median_ms", "average_ms", "min_ms", "max_ms", "requests_per_s")
+FIGURES = ("first_error", "median_ms", "average_ms", "min_ms", "max_ms", "requests_per_s")
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Step:
         edges: how separate nodes are called.
         batch: the most images of a batch; None for the default.
         members: whose answers are combined.
+        exit_at: of a cascade of them, in their order; None to ask all members of every image.
         environment: switches of Serve for a peer.
         times: how much longer than others it is loaded, so that enough requests are answered.
     """
@@ -58,6 +59,7 @@ class Step:
     edges: str = "direct"
     batch: int | None = None
     members: tuple[str, ...] = MEMBERS
+    exit_at: float | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     times: int = 1
 
@@ -73,6 +75,8 @@ class Step:
         own.update(front=self.front, edges=self.edges)
         if self.members != MEMBERS:
             own["members"] = [{**own["members"][0], "name": name} for name in self.members]
+        if self.exit_at is not None:
+            own["ensemble"] = {"quorum": 1, "cascade": {"order": list(self.members), "exit_at": [self.exit_at]}}
         if self.batch is not None:
             own["ingress"] = {"max_batch_size": self.batch, "max_concurrent_batches": 32 // self.batch}
         for deployment in application["deployments"]:
@@ -91,18 +95,26 @@ class Step:
             row = server.row(load, "http", Closed(CLIENTS), seconds * self.times)
         if not row.requests:
             raise ScriptError(f"no request was answered: {row.first_error}")
-        answers = predicted.combined(self.members).argmax(axis=1)
         yield {
             "requests": row.requests,
             "failed": row.failed,
-            **({"first_error": row.first_error} if row.failed else {}),
+            "first_error": row.first_error,
             "median_ms": row.percentiles_ms["p50"],
             "average_ms": row.mean_ms,
             "min_ms": row.min_ms,
             "max_ms": row.max_ms,
             "requests_per_s": row.requests_per_s,
-            "top1": 100 * float((answers == predicted.labels).mean()),
+            **self.accuracy(predicted),
         }
+
+    def accuracy(self, predicted: Members) -> Row:
+        """Compute its top-1, and the share of images that a cascade answers before its last member, percent."""
+        if self.exit_at is None:
+            answers, exits = predicted.combined(self.members).argmax(axis=1), None
+        else:
+            walk = predicted.walk(self.members, [self.exit_at])
+            answers, exits = walk.answers, 100 * sum(walk.stops[:-1])
+        return {"top1": 100 * float((answers == predicted.labels).mean()), "exits": exits}
 
 
 def ladder() -> list[Step]:
@@ -119,7 +131,8 @@ def ladder() -> list[Step]:
         ("int8", {"precision": "int8"}),
         ("one process", {"placement": "colocated"}),
         ("its own front instead of Serve's HAProxy", {"front": "direct"}),
-        ("the student alone", {"members": (STUDENT,)}),
+        (f"a cascade that ends at {EXIT_AT:g}", {"exit_at": EXIT_AT}),
+        ("the student alone", {"members": (STUDENT,), "exit_at": None}),
     ]
     for name, change in changes:
         found.append(replace(found[-1], name=name, **change))
@@ -196,7 +209,8 @@ LADDER = Experiment(
     parts=parts,
     columns="step {step} | requests {requests:,} | failures {failed:,} | median, ms {median_ms:.1f} | "
     "average, ms {average_ms:.1f} | min, ms {min_ms:.1f} | max, ms {max_ms:.1f} | "
-    "requests/s {requests_per_s:.1f} | times the step before {times:.2f} | top-1, % {top1:.2f}",
+    "requests/s {requests_per_s:.1f} | times the step before {times:.2f} | top-1, % {top1:.2f} | "
+    "early exits, % {exits:.1f}",
     picture=Bars(
         "requests_per_s", "{step}", "{requests_per_s:.1f}", ours=lambda row: not row["step"].startswith("plain")
     ),

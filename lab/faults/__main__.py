@@ -6,11 +6,10 @@ import sys
 
 from lab.faults.fuzz import command as fuzz
 from lab.faults.kills import KILLS
-from lab.faults.memory import MEMORY
 from lab.faults.refusals import REFUSALS
 from lab.faults.scenarios import FAULTS
 
-CAMPAIGNS = {**{each.name: each.main for each in (REFUSALS, KILLS, MEMORY)}, "fuzz": fuzz.main}
+CAMPAIGNS = {**{each.name: each.main for each in (REFUSALS, KILLS)}, "fuzz": fuzz.main}
 
 
 def main() -> None:

@@ -5,7 +5,6 @@
     ensemble faults fuzz --help              # hostile and costly input, which has options of its own
     ensemble faults refusals --help          # more requests than a server can answer, likewise
     ensemble faults kills --help             # processes killed at any moment of a start, a load, a stop
-    ensemble faults memory --help            # 200,000 requests, and the memory that they take
 
 Each scenario starts a server of its own, of the shipped configuration with the bundled models. Clients never retry a
 request. It prints the requests that failed, the answers that lacked a member, the rate of answers during the fault as a

@@ -22,14 +22,19 @@ def test_each_setting_is_sent_each_rate(monkeypatch):
     def running(system, load, edit):
         setting = edit.__self__
         times = {"p50": 1.0 + setting.wait_ms, "p99": 9.0}
-        row = SimpleNamespace(requests_per_s=10.0 * setting.size, failed=0, percentiles_ms=times)
-        yield SimpleNamespace(row=lambda *_: row)
+        server = SimpleNamespace(batches={1: 3, 5: 1})
+        row = SimpleNamespace(
+            requests=40, requests_per_s=10.0 * setting.size, failed=0, percentiles_ms=times, server=server
+        )
+        yield SimpleNamespace(row=lambda *_, watched: row)
 
     monkeypatch.setattr(batching, "running", running)
     monkeypatch.setattr(batching, "workload", lambda *_: None)
-    rows = [row for part in parts(1.0) for row in part.rows()]
-    assert len(BATCHING.table(rows).lines) == (1 + 3 * 3) * 4
+    rows = BATCHING.summary([row for part in parts(1.0) for row in part.rows()])
+    lines = BATCHING.table(rows).lines
+    assert len(lines) == (1 + 2 * 3) * 3
+    assert (lines[0][3], lines[0][-1]) == ("120", "2.0")
     [text] = [here.text for here in compare(rows).values()]
     assert set(compare(rows)) == {each.subject for each in reported.of("batching")}
-    assert text.startswith("10/s in batches of 1, 40/s in batches of 4")
+    assert text.startswith("10.0/s in batches of up to 1, 80.0/s in batches of up to 8")
     assert text.endswith("1.0 ms with a wait of 0, 6.0 ms with a wait of 5, 21.0 ms with a wait of 20")

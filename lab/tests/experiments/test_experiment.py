@@ -15,6 +15,8 @@ from lab.rows import Part, medians
 from scripts.errors import ScriptError
 
 KNOWN = command.EXPERIMENTS
+# Measured before rows had so many requests.
+FEWEST, OLDER = 300, ()
 STORED = [each for each in KNOWN.values() if each.stored() is not None]
 
 
@@ -173,6 +175,41 @@ def test_medians_are_of_rows_that_differ_in_nothing_else():
     rows = [{"way": way, "rate": rate} for rate in (1, 9, 2) for way in ("a", "b")]
     rows[3] = {"way": "b", "error": "no"}
     assert medians(rows, ["rate"]) == [{"way": "a", "rate": 2}, {"way": "b", "error": "no"}]
+
+
+def test_counts_are_added_up_over_the_rounds():
+    rounds = [{"way": "a", "requests": 100, "rate": rate, "told": told} for rate, told in ((3, ""), (1, "x"), (2, ""))]
+    assert medians(rounds, ["rate", "told"]) == [{"way": "a", "requests": 300, "rate": 2, "told": "x"}]
+
+
+def test_every_part_has_its_turn_in_each_round_and_the_time_is_told_before(counted, capsys):
+    one, seen, _ = counted
+    one = replace(one, rounds=3, figures=("rate",))
+    one.run(None, again=True)
+    assert seen == [3, 3, 3]
+    assert len(one.stored().rows) == 3
+    assert len(one.summary(one.stored().rows)) == 1
+    assert one.minutes() == pytest.approx(3 * (rows.START_S + rows.WARM_UP_S + 3) / 60)
+    assert "arrivals: 3 of 3 parts are left, about 1 minutes" in capsys.readouterr().out
+
+
+def test_every_row_of_requests_has_enough_of_them():
+    few = [
+        (name, row)
+        for name, one in KNOWN.items()
+        if (result := one.stored()) is not None
+        for row in one.summary(result.rows)
+        if row.get("requests", FEWEST) < FEWEST and name not in OLDER
+    ]
+    assert few == []
+
+
+def test_the_list_tells_how_long_each_takes_and_how_old_it_is(counted):
+    one, _, _ = counted
+    one.run(None, again=False)
+    [line] = command.listed([one]).lines
+    assert line[:2] == ["arrivals", "0"]
+    assert line[4] == "0"
 
 
 def test_a_page_without_a_place_for_the_tables_is_reported(counted):

@@ -50,7 +50,7 @@ def test_a_step_is_a_configuration(step):
 def test_every_step_of_the_ladder_changes_one_thing():
     own = [vars(step) for step in OURS]
     for before, after in itertools.pairwise(own):
-        assert len({name for name in after if after[name] != before[name]} - {"name"}) == 1
+        assert len({name for name in after if after[name] != before[name]} - {"name", "exit_at"}) <= 1
 
 
 def test_every_step_can_be_started_and_has_a_name_of_its_own():
@@ -58,11 +58,22 @@ def test_every_step_can_be_started_and_has_a_name_of_its_own():
     assert named([step.peer for step in STEPS if step.peer is not None])
 
 
+def test_accuracy_is_that_of_who_was_asked():
+    # Right and sure, wrong and sure, wrong and unsure.
+    resnet = np.array([[0.9, 0.1], [0.1, 0.9], [0.4, 0.6]], np.float32)
+    densenet = np.array([[0.8, 0.2], [0.8, 0.2], [0.9, 0.1]], np.float32)
+    same = dict.fromkeys(MEMBERS, 1.0)
+    predicted = Members({"resnet": resnet, "densenet": densenet}, np.zeros(3, np.int64), same, same)
+    found = [ladder.Step("x", exit_at=exit_at).accuracy(predicted) for exit_at in (None, 0.95, 0.7, 0.5)]
+    assert [each["top1"] for each in found] == pytest.approx([200 / 3, 200 / 3, 200 / 3, 100 / 3])
+    assert [each["exits"] for each in found] == [None, *(pytest.approx(exits) for exits in (0, 200 / 3, 100))]
+
+
 def test_a_step_that_loses_stays_in_the_table():
     numbers = dict.fromkeys(("median_ms", "average_ms", "min_ms", "max_ms"), 1.0)
     rates = {"first": 100.0, "loses": 50.0, "last": 200.0}
     records = [
-        {"step": name, "requests": 1200, "failures": 0, "requests_per_s": rate, "top1": 93.0, **numbers}
+        {"step": name, "requests": 1200, "failed": 0, "requests_per_s": rate, "top1": 93.0, **numbers}
         for name, rate in rates.items()
     ]
     lines = LADDER.table(shown(records)).lines
@@ -86,19 +97,20 @@ def test_a_server_that_does_not_start_leaves_its_row_and_the_steps_go_on(tmp_pat
     monkeypatch.setattr(ladder, "workload", lambda name, each: Workload(name, tmp_path, 2, (32, 32), (), None))
     monkeypatch.setattr(ladder, "find", lambda *_: None)
     monkeypatch.setattr("lab.experiments.experiment.default_data", lambda: draw({"cat": 2}))
-    records = [row for part in ladder.parts(1.0) for row in part.rows()]
-    assert [record["step"] for record in records] == [step.name for step in STEPS] * 3
+    rounds = [row for part in ladder.parts(1.0) for row in part.rows()] * 3
+    records = LADDER.summary(rounds)
+    assert [record["step"] for record in records] == [step.name for step in STEPS]
     assert records[1]["error"] == "the server did not start: the end of its log"
-    assert records[0]["requests"] == 1200
+    assert (records[0]["requests"], records[0]["failed"]) == (3600, 3)
     assert records[0]["top1"] == 50.0
-    lost = LADDER.table(shown(records))
+    lost = LADDER.table(records)
     assert lost.lines[1][1] == ""
-    assert lost.lines[4][8] == "1.00"
+    assert lost.lines[3][8] == "1.00"
     assert lost.notes[0].endswith("the server did not start: the end of its log")
     assert ladder.notes(records)[0].endswith("the first failure was 'HTTP 500'.")
-    [(_, bars)] = LADDER.picture.groups(shown(records))
+    [(_, bars)] = LADDER.picture.groups(records)
     assert bars[-1].ours
-    assert len(bars) == len(STEPS) - 2
+    assert len(bars) == len(STEPS) - 1
 
 
 def test_the_ends_of_the_ladder_are_compared_with_every_reported_one():

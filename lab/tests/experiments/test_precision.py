@@ -15,7 +15,11 @@ from scripts.errors import ScriptError
 @pytest.fixture
 def rows(monkeypatch, tmp_path):
     """The rows of a server that answers worse over gRPC, and of engines that are twice as slow as the one before."""
-    asked, speeds = [], iter([(2.0**number, 100.0 - number) for number in range(99)])
+    asked = []
+    # Each is measured in three rounds.
+    measured = iter(
+        [{"requests": 9, "ms": 2.0 ** (number // 3), "images_per_s": 100.0 - number // 3} for number in range(99)]
+    )
 
     @contextmanager
     def running(system, load):
@@ -31,29 +35,29 @@ def rows(monkeypatch, tmp_path):
     monkeypatch.setattr(precision, "ask", ask)
     monkeypatch.setattr(precision, "labelled", lambda: Dataset(tmp_path, ()))
     for name in ("figures", "capped"):
-        monkeypatch.setattr(precision, name, lambda *_: dict(zip(("ms", "images_per_s"), next(speeds), strict=True)))
+        monkeypatch.setattr(precision, name, lambda *_: next(measured))
     for name in ("pytorch", "onnxruntime", "openvino"):
         monkeypatch.setattr(Network, name, lambda *_: None)
-    made = [row for part in precision.parts(1.0) for row in part.rows()]
+    made = precision.PRECISION.summary([row for part in precision.parts(1.0) for row in part.rows()])
     assert asked == [("colocated", 1), ("colocated", 2)]
     return made
 
 
 def test_every_network_is_computed_by_every_engine_and_the_bundled_ones_have_an_accuracy(rows):
-    made = precision.PRECISION.table(precision.joined(rows)).lines
-    assert len(made) == 5 * 4 + 2 + 2
+    made = precision.PRECISION.table(rows).lines
+    assert len(made) == 2 * 4 + 2 + 2 * 3
     lines = {(line[0], line[1]): line[2:] for line in made}
-    assert lines["ResNet-50", "PyTorch, float32"] == ["1.00", "100.0", "", ""]
-    assert lines["bundled DenseNet", "OpenVINO, int8"][2:] == ["70.00", "60.00"]
-    assert lines["both bundled models", "OpenVINO, int8"] == ["", "", "100.00", "100.00"]
+    assert lines["ResNet-50", "PyTorch, float32"] == ["27", "1.00", "100.0", "", ""]
+    assert lines["bundled DenseNet", "OpenVINO, int8"] == ["", "", "", "70.00", "60.00"]
+    assert lines["both bundled models", "OpenVINO, int8"] == ["", "", "", "100.00", "100.00"]
 
 
 def test_every_reported_figure_is_answered(rows):
-    found = precision.compare(precision.joined(rows))
+    found = precision.compare(rows)
     assert set(found) == {each.subject for each in reported.of("precision")}
     assert found["ResNet, float32, TensorFlow"].value == 1.0
     assert found["top-1 of the ResNet, float32"].text == "90.00 % over HTTP, 80.00 % over gRPC"
-    assert [len(bars) for _, bars in precision.picture(precision.joined(rows))] == [2] * 8
+    assert [len(bars) for _, bars in precision.picture(rows)] == [2] * 8
 
 
 def test_missing_packages_are_told(monkeypatch):

@@ -20,7 +20,7 @@ def two_cores(monkeypatch):
 
 
 def test_every_size_is_there_once():
-    assert len({part.name for part in parts(1.0)}) == 5
+    assert len({part.name for part in parts(1.0)}) == 4
 
 
 @pytest.mark.parametrize(("size", "cpus"), [(Size(1, 1), (0,)), (Size(2, 1), None)])
@@ -47,7 +47,8 @@ def rows(tmp_path, monkeypatch):
         yield SimpleNamespace(load=answered)
 
     def answered(load, protocol, clients, seconds):
-        return {"requests_per_s": min(100.0 * clients, 200.0 * now[0].cores), "p50_ms": 1.0, "p99_ms": 2.0}
+        rate = min(100.0 * clients, 200.0 * now[0].cores)
+        return {"requests": 100, "requests_per_s": rate, "p50_ms": 1.0, "p99_ms": 2.0}
 
     @contextmanager
     def network(count):
@@ -59,8 +60,9 @@ def rows(tmp_path, monkeypatch):
     monkeypatch.setattr(scaling, "network", network)
     monkeypatch.setattr(scaling, "across", across)
     monkeypatch.setattr(scaling, "running", running)
-    monkeypatch.setattr(scaling, "workload", lambda *_: Workload("embedded", tmp_path, 2, (32, 32), (image,), None))
-    return [row for part in parts(1.0) for row in part.rows()]
+    monkeypatch.setattr(scaling, "workload", lambda *_: Workload("imagenet", tmp_path, 2, (224, 224), (), None))
+    monkeypatch.setattr(scaling, "photographs", lambda _: (image,))
+    return SCALING.summary([row for part in parts(1.0) for row in part.rows()])
 
 
 def test_what_cores_add_is_compared(rows):
@@ -75,14 +77,14 @@ def test_what_cores_add_is_compared(rows):
 
 def test_the_table_has_what_was_measured(rows):
     made = SCALING.table(rows)
-    assert len(made.lines) == 4 * len(CLIENTS) + 1
+    assert len(made.lines) == 3 * len(CLIENTS) + 1
     assert made.notes[0].endswith("room")
 
 
 def test_the_wire_of_clients_elsewhere_is_stored_and_shown(rows):
     [across] = [row for row in rows if row["machines"] == 2 and row["clients"] == 4]
     assert (across["requests_per_s"], across["megabits_per_s"]) == (400.0, pytest.approx(40.0))
-    assert [line[8:] for line in SCALING.table(rows).lines if line[:4] == ["2", "2", "1", "4"]] == [["44.0", "4.4"]]
+    assert [line[9:] for line in SCALING.table(rows).lines if line[:4] == ["2", "2", "1", "4"]] == [["44.0", "4.4"]]
 
 
 def test_the_wire_is_what_the_servers_interface_counts_in_the_middle_of_the_load():

@@ -19,7 +19,7 @@ def two_cores(monkeypatch):
 
 
 def test_the_grid_has_each_setting_once_and_one_default_for_each_number_of_cpus():
-    assert len(set(grid())) == len(grid()) == 12 + 2 * 4
+    assert len(set(grid())) == len(grid()) == 7 + 2 * 4
     assert [(each.quota, each.workers, each.threads) for each in grid() if each.is_default] == [
         (None, 1, 1),
         (threads.QUOTA, 1, 1),
@@ -45,9 +45,9 @@ def test_what_could_not_be_measured_has_its_row_and_the_default_is_compared_with
         asked.append(edit.__self__)
         if asked[-1].workers == 2 and asked[-1].pinned:
             raise ScriptError("no\nroom")
-        # The first round is disturbed.
-        rate = 100.0 * asked[-1].threads if len(asked) > len(served) else 1.0
-        yield SimpleNamespace(load=lambda *_: {"requests_per_s": rate, "p50_ms": 1.0, "p99_ms": 2.0, "other": 0})
+        rate = 100.0 * asked[-1].threads
+        found = {"requests": 100, "requests_per_s": rate, "p50_ms": 1.0, "p99_ms": 2.0, "other": 0}
+        yield SimpleNamespace(load=lambda *_: found)
 
     served, limits, alone = [each for each in grid() if each.computed == threads.SERVED], [], []
 
@@ -67,15 +67,16 @@ def test_what_could_not_be_measured_has_its_row_and_the_default_is_compared_with
     monkeypatch.setattr(threads, "quota", quota)
     monkeypatch.setattr(threads, "workload", lambda *_: None)
     rows = [row for part in threads.parts(1.0) for row in part.rows()]
-    assert asked == 3 * served
+    assert asked == served
     assert [worker.cpus for worker in alone[3]] == [(4,), (5,)]
     assert {worker.cpus for workers in alone[:3] for worker in workers} == {()}
     assert limits == [each.quota for each in asked]
-    shown = threads.shown(rows)
+    shown = THREADS.summary(rows * 3)
     made = THREADS.table(shown)
-    assert [line[5] for line in made.lines].count("") == 2
-    assert sum("reaches 50 % of the best" in note for note in made.notes) == 2
-    assert sum(note.endswith("room") for note in made.notes) == 2
+    assert [line[6] for line in made.lines].count("") == 1
+    assert {line[5] for line in made.lines[:4]} == {"300"}
+    assert ["reaches 50 % of the best" in note for note in made.notes[1:]] == [True, False]
+    assert made.notes[0].endswith("room")
     found = threads.compare(shown)
     assert {each.subject for each in reported.of("threads")} == set(found)
     assert found["the base"].value == 20.0
