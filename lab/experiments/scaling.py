@@ -31,7 +31,7 @@ BEGUN, LOOK_EVERY_S = 100_000, 0.05
 
 @dataclass(frozen=True)
 class Size:
-    """What the server has: cores, replicas of the whole graph that share them, and whether clients are elsewhere."""
+    """What the server has: cores, replicas of the whole graph, which divide them, and whether clients are elsewhere."""
 
     cores: int
     replicas: int
@@ -47,6 +47,8 @@ class Size:
         application = config["applications"][0]
         if self.cores < available_cpus():
             application["args"]["cpus"] = list(usable()[: self.cores])
+        elif self.replicas > 1:
+            application["args"]["cpus"] = "auto"
         for member in application["args"]["members"]:
             member["threads"] = 1
         [ingress] = application["deployments"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab import reported
+from lab.experiments.experiment import FOLDER
 from lab.reported import DOCUMENTS, REPORTED
 
 NEAR, TABLE, HEAD = 250, 900, 600
@@ -66,6 +67,15 @@ def test_a_figure_is_found_by_its_subject_and_measured_or_has_a_reason():
     twice = Counter((each.experiment, each.subject) for each in REPORTED)
     assert [key for key, count in twice.items() if count > 1] == []
     assert [each for each in REPORTED if (each.experiment is None) == (each.why_not is None)] == []
+
+
+def test_the_index_names_what_is_not_measured_and_why():
+    index = (FOLDER / "index.md").read_text()
+    lines = {line.split(" | ")[1]: line for line in index.splitlines() if line.startswith("| ") and " | " in line}
+    missing = [each.subject for each in REPORTED if each.why_not and each.subject not in lines]
+    assert missing == []
+    reasons = ("quantization-aware training", "compilation by TVM", "OpenMP against TBB", "watts", "ideal use of a GPU")
+    assert [each for each in reasons if len(lines[each].split(" | ")) != 3] == []
 
 
 def test_int8_gains_what_each_processor_allows():

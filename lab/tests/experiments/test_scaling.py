@@ -23,7 +23,7 @@ def test_every_size_is_there_once():
     assert len({part.name for part in parts(1.0)}) == 4
 
 
-@pytest.mark.parametrize(("size", "cpus"), [(Size(1, 1), (0,)), (Size(2, 1), None)])
+@pytest.mark.parametrize(("size", "cpus"), [(Size(1, 1), (0,)), (Size(2, 1), None), (Size(2, 2), "auto")])
 def test_a_size_is_a_configuration(size, cpus):
     config = yaml.safe_load(shipped("configs/colocated.yaml").read_text())
     size.edit(config)
