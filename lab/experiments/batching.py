@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ensemble_capacity.load.load import Arrivals, Closed
+from ensemble_capacity.load.load import Arrivals, Closed, Mode
 from ensemble_capacity.load.measure import Row as Measured
 from lab.benchmark.systems import OURS, running
 from lab.benchmark.workloads import workload
@@ -36,7 +36,7 @@ class Setting:
     def load(self, seconds: float) -> Iterator[Row]:
         """Serve this setting; send each rate, and as much as a closed loop reaches, in each of the rounds."""
         load = workload("photographs", "int8")
-        modes = {**{f"{rate}/s": Arrivals(rate) for rate in RATES}, FULL: Closed(CLIENTS)}
+        modes: dict[str, Mode] = {f"{rate}/s": Arrivals(rate) for rate in RATES} | {FULL: Closed(CLIENTS)}
         with running(OURS["colocated"], load, self.edit) as server:
             for name, mode in [*modes.items()] * ROUNDS:
                 row = server.row(load, "http", mode, seconds, watched=True)
