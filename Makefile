@@ -15,7 +15,7 @@ serve: $(VENV)/serve.installed $(if $(findstring photographs,$(CONFIG)),$(PHOTOG
 
 # Several processes share the tests, which mostly wait; each takes a whole file, or a whole folder of tests/server.
 test: $(VENV)/dev.installed
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder --durations 60
 
 # What needs neither Ray nor PyTorch: seconds.
 test-fast: $(VENV)/dev.installed

@@ -231,7 +231,8 @@ class Server(BaseHTTPRequestHandler):
         self.send_response(status)
         content = json.dumps(body).encode() if body else b"<html>welcome</html>"
         self.send_header("Content-Length", str(len(content)))
-        self.send_header("Retry-After", "0")
+        if status == 503:
+            self.send_header("Retry-After", "0")
         self.end_headers()
         self.wfile.write(content)
 
