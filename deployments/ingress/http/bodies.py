@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import zlib
 from collections.abc import AsyncGenerator, Mapping
 from typing import NamedTuple, TypeVar
@@ -18,6 +19,7 @@ from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidPar
 from deployments.contract.options import Options
 from deployments.contract.settings import MIB
 from deployments.ingress.admission import AdmissionController, Upload
+from deployments.ingress.elements import elements
 from deployments.ingress.options import DEFAULT
 from deployments.ingress.settings import IngressSettings
 
@@ -129,9 +131,7 @@ async def bounded(request: Request, limit: Limit, arrival: Upload) -> AsyncGener
         UnsupportedMediaType: its encoding is unknown.
         InvalidParameter: it is not compressed as it declares.
     """
-    received, declared = 0, _declared(request)
-    if declared > limit.most:
-        raise limit.error(f"the request declares {declared} bytes")
+    received, declared = 0, check_declared(request, limit)
     encoding = request.headers.get("content-encoding", "").strip().lower()
     async for chunk in request.stream() if encoding in {"", "identity"} else decoded(request, encoding):
         # The last one is empty.
@@ -142,6 +142,13 @@ async def bounded(request: Request, limit: Limit, arrival: Upload) -> AsyncGener
             arrival.grow(len(chunk), received == declared)
             yield chunk
     request.scope[WHOLE] = True
+
+
+def check_declared(request: Request, limit: Limit) -> int:
+    """Return the number of bytes that a request declares, or -1; raise ImageTooLarge if they exceed the limit."""
+    if (declared := _declared(request)) > limit.most:
+        raise limit.error(f"the request declares {declared} bytes")
+    return declared
 
 
 async def decoded(request: Request, encoding: str) -> AsyncGenerator[bytes, None]:
@@ -182,7 +189,7 @@ async def document(
     capacity: AdmissionController,
     by: Caller,
     limit: Limit | None = None,
-    is_json: bool = True,
+    json_bytes: int = sys.maxsize,
     image: Limit | None = None,
     asked: Options = DEFAULT,
 ) -> tuple[bytes, float]:
@@ -196,23 +203,26 @@ async def document(
         capacity: admits it.
         by: who sends it.
         limit: its limit; default: that of any body.
-        is_json: whether elements are counted.
-        image: the limit of each image, if the JSON has images in base64.
+        json_bytes: how many bytes of the body are JSON, of which elements are counted.
+        image: the limit of each image, if the JSON has images in base64, and a raw tensor of images follows it.
         asked: the options of the request's headers, which are known before its body.
 
     Raises:
         EnsembleError: as `AdmissionController.arriving` and `bounded`.
-        ImageTooLarge: a text is longer than an image's; what has not arrived yet is not read.
-        InvalidParameter: it may have more elements than the settings allow; what has not arrived yet is not read.
+        ImageTooLarge: an image, or its text, is too long; what has not arrived yet is not read.
+        InvalidParameter: it may have more elements or images than the settings allow; what has not arrived yet is not
+            read.
     """
-    settings, chunks, elements, text = capacity.settings, [], 0, 0
-    limit = limit or of_request(settings)
+    settings, chunks, count, text = capacity.settings, [], 0, 0
+    limit, raw = limit or of_request(settings), image and RawImages(capacity, image)
     async with capacity.arriving(asked, by) as arrival:
         async for chunk in bounded(request, limit, arrival):
-            if is_json:
-                elements += check_elements(chunk, settings.max_elements, elements)
-            if is_json and image is not None:
-                text = check_text(chunk, image, text)
+            in_json, rest = chunk[:json_bytes], chunk[json_bytes:]
+            json_bytes -= len(in_json)
+            count += check_elements(in_json, settings.max_elements, count)
+            if image and raw:
+                text = check_text(in_json, image, text)
+                raw.check(rest)
             chunks.append(chunk)
     return b"".join(chunks), arrival.began
 
@@ -243,6 +253,26 @@ def check_text(chunk: bytes, image: Limit, before: int = 0) -> int:
     return text
 
 
+class RawImages:
+    """Follows the images of a raw tensor as it arrives."""
+
+    def __init__(self, capacity: AdmissionController, image: Limit) -> None:
+        """Set what bounds their number, and the limit of each."""
+        self._capacity, self._image = capacity, image
+        # How many have begun, what has come of the next one's length, and where that is in what comes next.
+        self._count, self._begun, self._at = 0, b"", 0
+
+    def check(self, chunk: bytes) -> None:
+        """Raise ImageTooLarge for an image that is too long, and InvalidParameter for one too many."""
+        raw, at = self._begun + chunk, self._at
+        for begin, end in elements(raw, at):
+            self._count, at = self._count + 1, end
+            self._capacity.check_count(self._count)
+            if end - begin > self._image.most:
+                raise self._image.error(f"an image has {end - begin} bytes")
+        self._begun, self._at = raw[at:], max(0, at - len(raw))
+
+
 async def images(
     request: Request, capacity: AdmissionController, arrival: Upload, max_image_bytes: int
 ) -> list[bytes | EnsembleError]:
@@ -263,6 +293,8 @@ async def images(
         return [b"".join([chunk async for chunk in bounded(request, image, arrival)])]
     limit = of_request(settings)
     limit = limit._replace(most=limit.most + FORM_OVERHEAD_BYTES)
+    # Also of a form that is malformed already by its type.
+    check_declared(request, limit)
     try:
         form = await BoundedParser(request, capacity, limit, image, arrival).parse()
     except (MultiPartException, KeyError, UnicodeError) as err:

@@ -121,13 +121,13 @@ class OpenInferenceHttp:
         settings, store = self._ingress.settings, self._service.tensor_store
         if (declared := bodies.media_type(request.headers)) not in JSON_TYPES:
             raise UnsupportedMediaType(f"{declared!r} is not application/json")
-        header = request.headers.get(tensors.BINARY)
+        length = tensors.json_bytes(request.headers.get(tensors.BINARY))
         image = bodies.of_image(settings, self._service.max_image_bytes) if tensors.has_images(model) else None
-        limit = image if tensors.is_whole(header) else None
-        # Of binary tensors only the JSON before them has elements.
+        # Without JSON the whole body is one image.
+        limit, image = (None, image) if length else (image, None)
         by_headers, capacity = options.with_headers(options.DEFAULT, request.headers), self._ingress.capacity
-        body, began = await bodies.document(request, capacity, call.caller, limit, header is None, image, by_headers)
-        asked = tensors.read(model, body, header, settings, store)
+        body, began = await bodies.document(request, capacity, call.caller, limit, length, image, by_headers)
+        asked = tensors.read(model, body, length, settings, store)
         inferred = await model.infer(
             asked.tensor,
             [each.name for each in asked.requested],

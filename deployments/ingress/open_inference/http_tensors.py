@@ -6,6 +6,7 @@ parameter `binary_data_size`. A header of 0 means that the whole body is the one
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 import msgspec
@@ -76,16 +77,15 @@ class Asked(NamedTuple):
         return bool(output.parameters.get("binary_data", default))
 
 
-def read(model: Model, body: bytes, header: str | None, settings: IngressSettings, store: TensorStore) -> Asked:
-    """Read a request's tensor and the outputs it asks for; `header` is its `Inference-Header-Content-Length`.
+def read(model: Model, body: bytes, length: int, settings: IngressSettings, store: TensorStore) -> Asked:
+    """Read a request's tensor and the outputs it asks for; `length` is its number of bytes of JSON.
 
     Raises:
         InvalidParameter: it is malformed, or not for this model.
     """
-    length = _length(header, len(body))
-    if header is not None:
-        bodies.check_elements(body[:length], settings.max_elements)
-    if header is not None and length == 0:
+    if len(body) < length < sys.maxsize:
+        raise InvalidParameter(f"{BINARY} must be a number of the body's {len(body)} bytes; got {length}")
+    if length == 0:
         request = InferRequest([], parameters={"binary_data_output": True})
         return Asked(_whole(model, body), model.requested([]), request)
     request = bodies.parsed(body[:length], InferRequest)
@@ -129,17 +129,16 @@ def has_images(model: Model) -> bool:
     return model.metadata.inputs[0].datatype == "BYTES"
 
 
-def is_whole(header: str | None) -> bool:
-    """Tell whether the whole body is one element of the input."""
-    return header is not None and not header.strip("0")
+def json_bytes(header: str | None) -> int:
+    """Return how many bytes of a body are JSON by its `Inference-Header-Content-Length`; all, without this header.
 
-
-def _length(header: str | None, size: int) -> int:
-    """Return the number of bytes of JSON."""
+    Raises:
+        InvalidParameter: the header is no number.
+    """
     if header is None:
-        return size
-    if not (header.isascii() and header.isdigit() and len(header) < 12 and int(header) <= size):
-        raise InvalidParameter(f"{BINARY} must be a number of the body's {size} bytes; got {header[:40]!r}")
+        return sys.maxsize
+    if not (header.isascii() and header.isdigit() and len(header) < 12):
+        raise InvalidParameter(f"{BINARY} must be a number of the body's bytes; got {header[:40]!r}")
     return int(header)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from math import prod
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from deployments.contract.answer import PROBABILITY_DIGITS
 from deployments.contract.errors import InvalidParameter
+from deployments.ingress.elements import elements
 
 DTYPES: dict[str, Any] = {
     "BOOL": np.bool_,
@@ -117,15 +118,11 @@ def to_list(tensor: Tensor) -> list[Any]:
 
 def split(raw: bytes | memoryview, most: int) -> list[bytes]:
     """Split a raw tensor of BYTES into at most `most` + 1 elements: each follows its length, 4 bytes little-endian."""
-    elements: list[bytes] = []
-    offset = 0
-    while offset < len(raw) and len(elements) <= most:
-        end = offset + 4 + int.from_bytes(raw[offset : offset + 4], "little")
-        if offset + 4 > len(raw) or end > len(raw):
-            raise InvalidParameter("the raw tensor ends within an element; each is a 4-byte length and its bytes")
-        elements.append(bytes(raw[offset + 4 : end]))
-        offset = end
-    return elements
+    places = list(islice(elements(raw), most + 1))
+    end = places[-1][1] if places else 0
+    if end > len(raw) or (end < len(raw) and len(places) <= most):
+        raise InvalidParameter("the raw tensor ends within an element; each is a 4-byte length and its bytes")
+    return [bytes(raw[begin:end]) for begin, end in places]
 
 
 def classified(tensor: Tensor, most: int, labels: Sequence[str]) -> Tensor:

@@ -93,6 +93,7 @@ def single(image):
     [
         pytest.param(INFER, contents(8, bytes(1025)), id="typed"),
         pytest.param(INFER, field(7, single(bytes(1025))), id="raw"),
+        pytest.param(INFER, field(5, field(2, b"BYTES")) + field(7, single(b"x") + single(bytes(1025))), id="raw, two"),
         pytest.param(PREDICT, field(2, field(2, field(8, bytes(1025)))), id="a tensor's text"),
         pytest.param(SELDON, field(4, bytes(1025)), id="binary data"),
     ],

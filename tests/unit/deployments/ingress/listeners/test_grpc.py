@@ -113,15 +113,16 @@ async def test_more_than_a_message_declares_or_may_have_is_not_waited_for(tmp_pa
         assert listener.in_flight == 0
 
 
-@pytest.mark.parametrize("form", ["typed", "raw", "the second"])
+@pytest.mark.parametrize("form", ["typed", "raw", "the second", "the second, raw"])
 async def test_the_rest_of_an_image_that_is_too_large_is_not_waited_for(tmp_path, form):
     image = bytes(100_000)
     request = pb.ModelInferRequest(model_name="ensemble")
     contents = request.inputs.add(name="image", datatype="BYTES", shape=[1]).contents
-    if form == "raw":
-        request.raw_input_contents.append(len(image).to_bytes(4, "little") + image)
+    images = [bytes(1000)] * ("second" in form) + [image]
+    if "raw" in form:
+        request.raw_input_contents.append(b"".join(len(each).to_bytes(4, "little") + each for each in images))
     else:
-        contents.bytes_contents.extend([bytes(1000)] * (form == "the second") + [image])
+        contents.bytes_contents.extend(images)
     message = request.SerializeToString()
     head = HEAD.replace(b"ServerLive", b"ModelInfer") % (PREFIX + len(message))
     begun = b"\0" + len(message).to_bytes(4, "big") + message[:CHECKED_FROM]
