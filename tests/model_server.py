@@ -34,7 +34,7 @@ class StandIn:
         self.shape, self.classes = shape, classes
         self.output = self.described = "scores"
         self.versions = ["9", "10"]
-        self.headers, self.seconds_left, self.writers = [], [], set()
+        self.headers, self.seconds_left, self.asked, self.writers = [], [], [], set()
 
     async def start(self, way, port=0, host="127.0.0.1", key=None, certificate=None):
         if way == "http":
@@ -89,6 +89,7 @@ class StandIn:
     async def ModelInfer(self, request, context):  # noqa: N802
         self.headers.append(dict(context.invocation_metadata()))
         self.seconds_left.append(context.time_remaining())
+        self.asked.append((request.model_version, request.inputs[0].shape[0]))
         try:
             scores = await self._scores(request.inputs[0].shape[0])
         except Abort as err:

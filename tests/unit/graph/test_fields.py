@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import signal
+import threading
 import time
 from pathlib import Path
 from typing import get_args
@@ -13,13 +15,15 @@ from pydantic import BaseModel
 from ray.serve.schema import HTTPOptionsSchema, gRPCOptionsSchema
 
 from deployments.contract.batch import Batch
-from deployments.contract.caller import ANYONE, Caller
+from deployments.contract.caller import ADDRESS, ANYONE, Caller
 from deployments.contract.errors import ConfigurationError, Overloaded
 from deployments.contract.item import Item
-from deployments.contract.member import MemberConfig
+from deployments.contract.member import MemberConfig, MemberInterface
 from deployments.contract.options import Options
+from deployments.contract.preprocessing import Preprocessing
 from deployments.contract.rollout import ShadowSettings
 from deployments.doors import MEMBERS, find_class, names
+from deployments.ingress.keys import digest
 from deployments.ingress.listeners.slot import APPLICATION, FUNCTIONS
 from deployments.members.versioned import VersionSettings
 from ensemble_remote.tensors import convert_pixels
@@ -27,6 +31,7 @@ from graph import rules
 from graph.app import build
 from graph.config import EnsembleConfig, parse
 from graph.features.cache.stores import open_store
+from graph.features.cascade.feature import Cascading
 from graph.features.cascade.flow import LoadState
 from graph.pipeline.member_client import Member, Members
 from graph.placement import pinning
@@ -38,7 +43,7 @@ from scripts.serve.front import in_front
 from scripts.serve.haproxy import configuration as haproxy
 from scripts.serve.ports import wanted
 from tests import pictures
-from tests.conftest import ROOT
+from tests.model_server import Abort, StandIn
 from tests.networks import brightness, constant, one_hot, store
 from tests.replica import served
 from tests.unit.graph.features.cascade.test_load import waited
@@ -56,7 +61,19 @@ ENORMOUS = pictures.encode(pictures.grey(128, 2500, 2500), ".png")
 # Light in the middle, and dark at the sides.
 MIDDLE = pictures.grey(0)
 MIDDLE[16:48, 16:48] = 255
-UNIT = ROOT / "tests" / "unit"
+
+
+KEYS = ("first", "second")
+SLOW_SHADOW = {
+    "members": [ONE, SHADOW],
+    "user_config": {"shadows": {"six": {"share": 1, "max_queue_ms": 60_000}}},
+}
+
+
+def auditing(**more):
+    """A cascade whose early exits are audited."""
+    audit = {"share": 1, "at_most": 0.1, **more}
+    return two(ensemble={"cascade": {"order": ["one", "six"], "exit_at": [0.5], "audit": audit}})
 
 
 def one(**more):
@@ -160,6 +177,94 @@ async def shadowed(client):
     return drawn, (await client.get("/stats")).json()["rollout"]["shadows"]["six"]["replaces"]
 
 
+def live(name, look):
+    """What settings that change while the replica serves have become."""
+
+    async def see(client):
+        return look(client.replica._settings._adjustable[name])
+
+    return see
+
+
+def fails(trial):
+    """Whether a canary is rolled back that fails on every second image, and then on all."""
+    found = []
+    for number in range(200):
+        item = Item(queued_ns=number + 1, caller=Caller(headers={ADDRESS: str(number % 5)}))
+        trial.note("canary", [item], [number > 100 or number % 2 == 0], 0.1)
+        found.append(bool(trial.rolled_back))
+    return found.index(True) if any(found) else None
+
+
+def slow(trial):
+    """After how many images a canary is rolled back that takes five times as long."""
+    for number in range(200):
+        item = Item(queued_ns=number + 1, caller=Caller(headers={ADDRESS: str(number % 5)}))
+        trial.took([item], 0.5, 0.1)
+        trial.note("canary", [item], [False], 0.1)
+    return trial.rolled_back
+
+
+def drawn_by_key(trial):
+    """Which of some images of one user the canary answers."""
+    return [trial.takes(bytes([number]), Caller(headers={"x-user": "a"})) for number in range(50)]
+
+
+def after_a_second(shadow):
+    """Whether a shadow gets an image that has waited for a second."""
+    return shadow.draw([Item(queued_ns=time.time_ns() - 10**9)])
+
+
+def audited(look):
+    """What an audit makes of early exits of which all members answer half differently."""
+
+    async def see(client):
+        [audit] = [each._audit for each in client.replica._features if isinstance(each, Cascading)]
+        for number in range(100):
+            audit.note(0, 0.8, number % 2 == 0)
+        return look(audit)
+
+    return see
+
+
+async def by_two_keys(client):
+    """Whether the image of one key is cached for another."""
+    sent = [await client.post("/classify", content=JPEG, headers={"authorization": f"Bearer {key}"}) for key in KEYS]
+    return [(each.status_code, each.json()["cache"]["hit"]) for each in sent]
+
+
+async def apart(client):
+    """How many processes decode, after a small JPEG."""
+    await client.post("/classify", content=JPEG)
+    return len(client.replica._nodes["JpegTransformer"]._isolated.processes)
+
+
+async def decoded_by_a_frozen_process(client):
+    """What becomes of an image that a process does not decode in a second."""
+    pool = client.replica._nodes["JpegTransformer"]._isolated
+    await client.post("/classify", content=LARGE)
+    for process in pool.processes:
+        os.kill(process, signal.SIGSTOP)
+    return (await client.post("/classify?timeout_ms=1000", content=LARGE)).json()["error"]["code"]
+
+
+async def with_a_new_version(client):
+    """Whether a version is served that came after the start."""
+    member = client.replica._nodes["one"]
+    first, folder = member.version, member._repository.find("late").folder
+    store(folder.parents[1], "late", constant(one_hot(first)), first + 1)
+    member.update(settled=True)
+    return member.version - first
+
+
+async def once_loaded(client):
+    """An answer, after the versions that the settings name are loaded."""
+    for thread in threading.enumerate():
+        if thread.name == "load":
+            await asyncio.to_thread(thread.join)
+    return await sends()(client)
+
+
 def node(name, look):
     """What a node of the replica has become."""
 
@@ -177,6 +282,11 @@ def compiled(name):
 cached = node("one", lambda member: member._config.cache_dir and len(list(member._config.cache_dir.iterdir())))
 
 
+def two_keys(folder):
+    (folder / "two").write_text("".join(f"{key} {digest(key).hex()}\n" for key in KEYS))
+    return {"access": {"keys": str(folder / "two")}, "cache": {}}
+
+
 def keyed(folder):
     add_key(folder / "keys", "mobile", None)
     return {"access": {"keys": str(folder / "keys")}}
@@ -191,11 +301,17 @@ SERVED = {
             {"members": [{**ONE, "name": "brightness"}]},
         ),
         "threads": ({"transformer": {"threads": 3}}, node("JpegTransformer", lambda each: each._pool._max_workers)),
+        "isolate": ({"transformer": {"isolate": "all"}}, apart),
     },
     "TransformerSettings": {
         "max_image_bytes": ({"transformer": {"max_image_bytes": 1024}}, sends()),
         "max_image_pixels": ({"transformer": {"max_image_pixels": 1024}}, sends()),
         "max_decoding_bytes": ({"transformer": {"max_decoding_bytes": 2**25}}, sends(ENORMOUS)),
+        "decode_timeout_ms": (
+            {"transformer": {"decode_timeout_ms": 100}},
+            decoded_by_a_frozen_process,
+            {"transformer": {"threads": 1}},
+        ),
     },
     "OpenVinoConfig": {
         "performance_hint": (one(performance_hint="LATENCY"), compiled("PERFORMANCE_HINT")),
@@ -217,6 +333,24 @@ SERVED = {
         "model": (one(model="six"), sends()),
         "version": (one(version=2), sends()),
         "threads": (one(threads=2), compiled("INFERENCE_NUM_THREADS")),
+        "version_policy": (
+            one(model="late", version=None, version_policy="latest"),
+            with_a_new_version,
+            one(model="late", version=None),
+        ),
+    },
+    "VersionSettings": {"version": ({"user_config": {"nodes": {"one": {"version": 2}}}}, once_loaded)},
+    "LoadingSettings": {
+        "unloaded": (
+            {"user_config": {"loading": {"unloaded": ["six"]}}},
+            sends(),
+            two(access={"operators": "anyone"}, ensemble={"quorum": 1}),
+        ),
+        "loaded": (
+            {"user_config": {"loading": {"loaded": {"one": 2}}}},
+            asks("/v2/models/one"),
+            {"access": {"operators": "anyone"}},
+        ),
     },
     "MemberConfig": {
         "name": (one(name="uno", model="one"), sends()),
@@ -225,8 +359,33 @@ SERVED = {
         "share": ({"members": [ONE, {**SHADOW, "share": 0}]}, shadowed, {"members": [ONE, SHADOW]}),
         "replaces": ({"members": [ONE, {**SHADOW, "replaces": "one"}]}, shadowed, {"members": [ONE, SHADOW]}),
     },
-    "CanarySettings": {"share": (one(canary={**CANARY, "share": 0}), sends(), one(canary=CANARY))},
-    "CanaryConfig": {"version": (one(canary={**CANARY, "version": 3}), sends(), one(canary=CANARY))},
+    "CanarySettings": {
+        "share": (one(canary={**CANARY, "share": 0}), sends(), one(canary=CANARY)),
+        **{
+            name: (one(canary={**CANARY, name: value}), live("canaries.one", look), one(canary=CANARY))
+            for name, value, look in (
+                ("max_failures", 0.9, fails),
+                ("least", 90, fails),
+                ("max_slowdown", 9, slow),
+                ("window", 70, lambda trial: fails(trial) and len(trial.seconds["canary"])),
+            )
+        },
+    },
+    "CanaryConfig": {
+        "version": (one(canary={**CANARY, "version": 3}), sends(), one(canary=CANARY)),
+        "key": (
+            one(canary={**CANARY, "share": 0.5, "key": "header:x-user"}),
+            live("canaries.one", drawn_by_key),
+            one(canary={**CANARY, "share": 0.5}),
+        ),
+    },
+    "ShadowSettings": {
+        name: ({"user_config": {"shadows": {"six": change}}}, live("shadows.six", after_a_second), shadowing)
+        for name, change, shadowing in (
+            ("share", {"share": 0, "max_queue_ms": 60_000}, SLOW_SHADOW),
+            ("max_queue_ms", {"share": 1, "max_queue_ms": 100}, SLOW_SHADOW),
+        )
+    },
     "QuorumSettings": {
         "quorum": ({"ensemble": {"quorum": 1}}, sends(), {"members": [ONE, {**ONE, "name": "nothing"}]})
     },
@@ -242,7 +401,13 @@ SERVED = {
             two(ensemble={"cascade": {"order": ["one", "six"], "exit_at": [0.9]}}),
         ),
     },
+    "AuditSettings": {
+        "share": (auditing(share=1e-9), audited(lambda audit: len(audit.draw(range(100)))), auditing()),
+        "at_most": (auditing(at_most=0.6, tighten=True), audited(lambda audit: audit.exit_at), auditing(tighten=True)),
+        "tighten": (auditing(tighten=True), audited(lambda audit: audit.exit_at), auditing()),
+    },
     "CacheSettings": {
+        "per_key": ({"cache": {"per_key": True}}, by_two_keys, two_keys),
         "max_bytes": ({"cache": {"max_bytes": 65_536, "ttl_s": 1e-9}}, sends(JPEG, JPEG), {"cache": {}}),
         "max_entries": ({"cache": {"max_entries": 1}}, sends(JPEG, OTHER, JPEG), {"cache": {}}),
         "ttl_s": ({"cache": {"ttl_s": 1e-9}}, sends(JPEG, JPEG), {"cache": {}}),
@@ -365,6 +530,11 @@ def connects(args):
     return type(client).__name__, str(client.__dict__.get("_url", "")), member.model_name, member.url
 
 
+def signature_called(args):
+    """The signature of a servable that is called."""
+    return parse(args).members[0].connect("127.0.0.1", 10)._signature
+
+
 def undescribed(args):
     """The tensors of a server without metadata."""
     return parse(args).members[0].connect("127.0.0.1", 10)._configured
@@ -454,6 +624,7 @@ MADE = {
     "TensorFlowServing": {
         "kind": (far(kind="tensorflow_serving"), connects, far()),
         "datatype": (far(kind="tensorflow_serving", datatype="FP32"), undescribed, far(kind="tensorflow_serving")),
+        "signature_name": (far(**TYPED, signature_name="other"), signature_called, far(**TYPED)),
     },
     "CacheSettings": {
         "redis": ({"cache": {"redis": "redis://a"}}, lambda args: type(open_store(parse(args).cache)), {"cache": {}}),
@@ -488,24 +659,33 @@ MADE = {
     },
 }
 
-# Where time, a server elsewhere or several processes show it: the tests that do.
-TESTED = {
-    "deployments/transformer": {
-        "TransformerConfig": ["isolate"],
-        "TransformerSettings": ["decode_timeout_ms"],
+# What a server elsewhere sees of two batches of two images, and what fails: with the field, and without it.
+
+
+TWO = Batch(np.zeros((2, 8, 8, 3), np.uint8), (Item(), Item()))
+
+
+def flaky(rows):
+    raise Abort("UNAVAILABLE")
+
+
+def broken(rows):
+    raise Abort("INTERNAL")
+
+
+def logits(rows):
+    return np.tile(np.array([3, 1, 0, 0], np.float32), (rows, 1))
+
+
+ELSEWHERE = {
+    "TensorSettings": {"scores": ({"scores": "logits"}, logits)},
+    "RemoteConfig": {
+        "version": ({"version": 9}, None),
+        "timeout_ms": ({"timeout_ms": 1000}, None),
+        "max_batch_size": ({"max_batch_size": 1}, None),
+        "retries": ({"retries": 0}, flaky),
+        "break_after": ({"break_after": 1}, broken),
     },
-    "packages/plugins/onnxruntime": {"TensorSettings": ["scores"]},
-    "packages/plugins/remote": {"RemoteConfig": ["version", "timeout_ms", "max_batch_size", "retries", "break_after"]},
-    "packages/plugins/tensorflow-serving": {"TensorFlowServing": ["signature_name"]},
-    "graph/features/cascade": {"AuditSettings": ["share", "at_most", "tighten"]},
-    "graph/features/cache": {"CacheSettings": ["per_key"]},
-    "graph/features/canary": {
-        "CanarySettings": ["max_failures", "max_slowdown", "window", "least"],
-        "CanaryConfig": ["key"],
-    },
-    "graph/features/shadow": {"ShadowSettings": ["share", "max_queue_ms"]},
-    "graph/features/loading": {"LoadingSettings": ["unloaded", "loaded"]},
-    "graph": {"LocalMember": ["version_policy"], "VersionSettings": ["version"]},
 }
 
 
@@ -536,8 +716,7 @@ def test_every_field_has_an_entry_and_every_entry_a_field():
     kinds = [find_class(MEMBERS, name, MemberConfig) for name in names(MEMBERS)]
     roots = (EnsembleConfig, *kinds, ShadowSettings, VersionSettings, LoadingSettings)
     known = {field for root in roots for field in fields(root)} - {("MemberConfig", "kind")}
-    tested = [field for table in TESTED.values() for field in listed_in(table)]
-    entries = [*listed_in(SERVED), *listed_in(MADE), *tested]
+    entries = [*listed_in(SERVED), *listed_in(MADE), *listed_in(ELSEWHERE)]
     assert set(entries) == known
     assert len(entries) == len(known)
 
@@ -552,6 +731,7 @@ def root(tmp_path_factory):
         ("six", 1, constant(one_hot(6, peak=0.7))),
         ("nothing", 1, constant([float("nan")] * 8)),
         ("brightness", 1, brightness()),
+        ("late", 1, constant(one_hot(1))),
     ):
         store(folder, name, model, version)
     store(folder / "other", "one", constant(one_hot(4)))
@@ -572,7 +752,10 @@ async def test_a_request_shows_the_field(root, schema, name):
     change, see, *base = SERVED[schema][name]
     seen = []
     for changes in (base, [*base, change]):
-        async with served(complete(root, *changes)) as client:
+        args = complete(root, *changes)
+        user_config = args.pop("user_config", {})
+        async with served(args) as client:
+            client.replica.reconfigure(user_config)
             seen.append(await see(client))
     assert seen[0] != seen[1]
 
@@ -583,11 +766,19 @@ def test_a_start_shows_the_field(root, schema, name):
     assert see(complete(root, *base)) != see(complete(root, *base, change))
 
 
-@pytest.mark.parametrize("folder", TESTED)
-def test_a_test_names_the_field(folder):
-    tests = (ROOT / folder if folder.startswith("packages") else UNIT / folder).rglob("test_*.py")
-    source = "\n".join(file.read_text() for file in tests if file != Path(__file__))
-    assert [name for _, name in listed_in(TESTED[folder]) if name not in source] == []
+@pytest.mark.parametrize(("schema", "name"), listed_in(ELSEWHERE))
+async def test_a_server_elsewhere_shows_the_field(schema, name):
+    change, behave = ELSEWHERE[schema][name]
+    seen = []
+    for changes in ({}, change):
+        server = StandIn(behave)
+        port = await server.start("grpc")
+        [member] = parse(far(**changes, url=f"grpc://127.0.0.1:{port}")).members
+        node = member.make(None, MemberInterface(Preprocessing((8, 8)), ("a", "b", "c", "d")), 8)
+        failed = [[item.error and item.error.code for item in (await node(TWO)).items] for _ in range(2)]
+        await server.stop()
+        seen.append((failed, server.asked, [round(each) for each in server.seconds_left]))
+    assert seen[0] != seen[1]
 
 
 # The options of Serve's that this project reads; `rules` has a word on each of the others, or tls.py refuses it.
