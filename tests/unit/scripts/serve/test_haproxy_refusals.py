@@ -24,6 +24,25 @@ __all__ = ["folder"]
 pytestmark = pytest.mark.slow
 LARGE = bytes(40 * 2**20)
 GO = Path(__file__).with_name("post.go")
+NODE = """
+const [, url, size] = process.argv
+fetch(url, {method: "POST", body: new Uint8Array(size)})
+    .then(async answer => console.log(`${answer.status}\n${await answer.text()}`))
+"""
+PERL = "my $a = HTTP::Tiny->new->post($ARGV[0], {content => chr(0) x $ARGV[1]}); print qq($a->{status}\n$a->{content})"
+JAVA = """
+import java.net.URI;
+import java.net.http.*;
+
+public class Post {
+    public static void main(String[] asked) throws Exception {
+        var body = HttpRequest.BodyPublishers.ofByteArray(new byte[Integer.parseInt(asked[1])]);
+        var request = HttpRequest.newBuilder(URI.create(asked[0])).POST(body).build();
+        var answer = HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString());
+        System.out.println(answer.statusCode() + "\\n" + answer.body());
+    }
+}
+"""
 
 
 @contextmanager
@@ -84,6 +103,19 @@ def by_go(url, folder):
     return printed(folder / "post", url, str(len(LARGE)))
 
 
+def by_node(url, _):
+    return printed("node", "--eval", NODE, url, str(len(LARGE)))
+
+
+def by_java(url, folder):
+    (folder / "Post.java").write_text(JAVA)
+    return printed("java", folder / "Post.java", url, str(len(LARGE)))
+
+
+def by_perl(url, _):
+    return printed("perl", "-MHTTP::Tiny", "-e", PERL, url, str(len(LARGE)))
+
+
 def printed(*command):
     """What a program prints: the status, and the body in the next line."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -92,7 +124,7 @@ def printed(*command):
     return int(status), body
 
 
-CLIENTS = [by_urllib, by_http_client, by_httpx, by_httpx_in_chunks, by_curl, by_go]
+CLIENTS = [by_urllib, by_http_client, by_httpx, by_httpx_in_chunks, by_curl, by_go, by_node, by_java, by_perl]
 
 
 @pytest.mark.parametrize("client", CLIENTS)
