@@ -85,7 +85,7 @@ BATCHING = Experiment(
         "{sent}",
         lambda row: not row["wait_ms"],
     ),
-    seconds=7.0,
+    seconds=8.0,
     figures=FIGURES,
     compare=compare,
     differs="the document has no figure; two cores, which the clients share",

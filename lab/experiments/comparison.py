@@ -21,14 +21,14 @@ class Here:
     text: str
 
 
-def text(figures: Sequence[Reported], here: Mapping[str, Here], differs: str, notes: Sequence[str]) -> str:
-    """Write a table of the figures that were measured, notes, and what differs; empty if none was measured."""
+def text(figures: Sequence[Reported], here: Mapping[str, Here], differs: str) -> str:
+    """Write a table of the figures that were measured, and what differs; empty if none was measured."""
     rows = [(*_described(each), here[each.subject].text) for each in figures if each.subject in here]
     if not rows:
         return ""
     columns = dict(zip(HEADS, zip(*rows, strict=True), strict=True))
     alike = {head: columns.pop(head)[0] for head in OFTEN_ALIKE if len(set(columns[head])) == 1}
-    table = Table(list(columns), list(zip(*columns.values(), strict=True)), words=range(len(columns)), notes=notes)
+    table = Table(list(columns), list(zip(*columns.values(), strict=True)), words=range(len(columns)))
     every = f"Every reported figure: {', '.join(f'{head} {what}' for head, what in alike.items())}. " if alike else ""
     lacking = [f"- {each.subject}: {each.text}" for each in figures if each.subject not in here]
     absent = ["Reported, and not measured here:\n", *lacking, ""] if lacking else []

@@ -78,8 +78,7 @@ class Experiment:
         check: raises ScriptError if an extra, a peer or a dataset is missing.
         parts: that make the rows, by the seconds of each load.
         columns: of the table: headings, each with a template that a row's figures fill in, as `p50, ms {p50_ms:.1f}`,
-            with bars between them. A column whose template has no format holds words. The page has the table of an
-            experiment that measures no reported figure.
+            with bars between them. A column whose template has no format holds words.
         picture: the bars of the rows that are shown.
         seconds: of each load, unless others are asked for; 0 if nothing is loaded.
         figures: of which the page has the medians, because rows are measured several times; none to show all rows.
@@ -198,9 +197,8 @@ class Experiment:
             f"[All rows]({self.file.name}); `ensemble experiments {self.name} --again` measures them.\n\n"
         )
         shown = f"\n![{self.title}](../images/{self.name}.svg)\n"
-        table = self.table(rows)
-        beside = comparison.text(reported.of(self.name), self.compare(rows), self.differs, table.notes)
-        text = "\n".join([shown, beside or table.markdown(), origin])
+        beside = comparison.text(reported.of(self.name), self.compare(rows), self.differs)
+        text = "\n".join([shown, *filter(None, [beside]), self.table(rows).markdown(), origin])
         groups = self.picture.groups(rows) if isinstance(self.picture, Bars) else self.picture(rows)
         note = f"{result.setting}; {result.machine}, {result.date}"
         return before + begin + text + end + after, Chart(self.title, note, groups, ascending=self.ascending).svg()

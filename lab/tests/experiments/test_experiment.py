@@ -16,7 +16,10 @@ from scripts.errors import ScriptError
 
 KNOWN = command.EXPERIMENTS
 # Measured before rows had so many requests.
-FEWEST, OLDER = 300, ("autoscaling", "batches", "hops", "ladder", "overload", "payloads", "precision", "scaling")
+FEWEST, OLDER = (
+    300,
+    ("autoscaling", "batches", "batching", "hops", "ladder", "overload", "payloads", "precision", "scaling"),
+)
 STORED = [each for each in KNOWN.values() if each.stored() is not None]
 
 
