@@ -161,11 +161,13 @@ class Setting:
 def grid() -> list[Setting]:
     """List workers and threads up to the cores, pinned or in a quota; and the document's steps for a network alone."""
     cores = available_cpus()
-    counts = sorted({1, cores})
-    unpinned = [Setting(workers, threads, False) for workers in counts for threads in counts]
-    others = [Setting(cores, 1, True), Setting(1, 1, False, QUOTA), Setting(cores, 1, False, QUOTA)]
-    alone = dict.fromkeys([(1, cores, False), (cores, cores, False), (cores, 1, False), (cores, 1, True)])
-    return unpinned + others + [Setting(*each, computed=engine) for engine in ENGINES for each in alone]
+    served = [(1, 1, False), (cores, 1, False), (cores, cores, False), (cores, 1, True)]
+    matched = [(cores, 1, False), (cores, 1, True)]
+    steps = {ENGINES[0]: [(1, cores, False), (cores, cores, False), *matched], ENGINES[1]: matched}
+    found = [Setting(*each) for each in served]
+    found += [Setting(1, 1, False, QUOTA), Setting(cores, 1, False, QUOTA)]
+    found += [Setting(*each, computed=engine) for engine, settings in steps.items() for each in settings]
+    return list(dict.fromkeys(found))
 
 
 def check() -> None:

@@ -19,7 +19,7 @@ def two_cores(monkeypatch):
 
 
 def test_the_grid_has_each_setting_once_and_one_default_for_each_number_of_cpus():
-    assert len(set(grid())) == len(grid()) == 7 + 2 * 4
+    assert len(set(grid())) == len(grid()) == 6 + 6
     assert [(each.quota, each.workers, each.threads) for each in grid() if each.is_default] == [
         (None, 1, 1),
         (threads.QUOTA, 1, 1),
@@ -68,13 +68,13 @@ def test_what_could_not_be_measured_has_its_row_and_the_default_is_compared_with
     monkeypatch.setattr(threads, "workload", lambda *_: None)
     rows = [row for part in threads.parts(1.0) for row in part.rows()]
     assert asked == served
-    assert [worker.cpus for worker in alone[3]] == [(4,), (5,)]
-    assert {worker.cpus for workers in alone[:3] for worker in workers} == {()}
+    assert [worker.cpus for worker in alone[3]] == [worker.cpus for worker in alone[5]] == [(4,), (5,)]
+    assert {worker.cpus for workers in (*alone[:3], alone[4]) for worker in workers} == {()}
     assert limits == [each.quota for each in asked]
     shown = THREADS.summary(rows * 3)
     made = THREADS.table(shown)
     assert [line[6] for line in made.lines].count("") == 1
-    assert {line[5] for line in made.lines[:4]} == {"300"}
+    assert {line[5] for line in made.lines[:3]} == {"300"}
     assert ["reaches 50 % of the best" in note for note in made.notes[1:]] == [True, False]
     assert made.notes[0].endswith("room")
     found = threads.compare(shown)
