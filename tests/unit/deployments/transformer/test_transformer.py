@@ -1,4 +1,5 @@
 import io
+import threading
 import time
 
 import cv2
@@ -302,3 +303,19 @@ async def test_images_as_they_were_sent_go_on_if_they_can_be_decoded(wanted):
     assert set(answer.payload) == {"encoded", *wanted}
     assert {position: type(error) for position, error in errors(answer).items()} == {1: InvalidImage, 2: InvalidImage}
     assert answer.items[0].image_size == (48, 64)
+
+
+@pytest.mark.parametrize(
+    ("images", "in_threads"),
+    [
+        ([pictures.jpeg(224, 224)], False),
+        ([pictures.jpeg(224, 224), pictures.jpeg(224, 224, seed=1)], True),
+        ([pictures.jpeg(375, 500)], True),
+        ([pictures.progressive(224, 224)], True),
+    ],
+)
+async def test_a_small_jpeg_that_is_alone_wakes_no_thread(images, in_threads):
+    before = set(threading.enumerate())
+    answer = await JpegTransformer(LIMITS, WANTED, threads=1)(batch(images))
+    assert not errors(answer)
+    assert bool(set(threading.enumerate()) - before) is in_threads
