@@ -3,7 +3,8 @@
     ensemble benchmark --workload embedded --systems limit ours fastapi --json rows.json
 
 Every round takes each system in turn, with the limit measured again between them; rows are medians over the rounds.
-The load is a closed loop of clients in a process of its own, on the same cores.
+The load is a closed loop of clients in a process of its own, on the same cores. `--tail` adds to each row of one client
+the highest rate of Poisson arrivals whose p99 is at most 3 times the p50 of that row.
 
 Workloads: `embedded`, the bundled models; `imagenet`, ResNet-50 v1.5 and DenseNet-169 at 224x224 with random weights;
 `trivial`, constant models, so that only serving costs; `photographs` and `photographs-12mp`, the models of
@@ -26,7 +27,7 @@ from dataclasses import replace
 from tqdm import tqdm
 
 from ensemble_models.results import add_files, check_files, write_files
-from lab.benchmark.systems import System, can_serve, named, peers, running
+from lab.benchmark.systems import Running, System, can_serve, named, peers, running
 from lab.benchmark.workloads import WORKLOADS, Workload, workload
 from lab.rows import Row, Rows, medians, table
 from scripts.errors import ScriptError, errors_in_one_line, fraction
@@ -42,12 +43,15 @@ MEASURES = (
     "client_cpu_ms_per_request",
     "resident_mb",
     "ratio_to_limit",
+    "tail_requests_per_s",
+    "tail_ratio_to_limit",
 )
 COLUMNS = (
     "system {system} | placement {placement} | protocol {protocol} | clients {clients:d} | "
     "req/s {requests_per_s:,.0f} | p50 ms {p50_ms:,.2f} | p99 ms {p99_ms:,.1f} | "
     "server CPU ms {server_cpu_ms_per_request:,.2f} | client CPU ms {client_cpu_ms_per_request:,.2f} | "
-    "MB {resident_mb:,.0f} | of limit {ratio_to_limit:,.2f}"
+    "MB {resident_mb:,.0f} | of limit {ratio_to_limit:,.2f} | "
+    "req/s within tail {tail_requests_per_s:,.1f} | of limit {tail_ratio_to_limit:,.2f}"
 )
 
 
@@ -93,7 +97,13 @@ class Limit:
 
 
 def run(
-    load: Workload, systems: Sequence[System], limit: Limit | None, clients: Sequence[int], seconds: float, rounds: int
+    load: Workload,
+    systems: Sequence[System],
+    limit: Limit | None,
+    clients: Sequence[int],
+    seconds: float,
+    rounds: int,
+    with_tail: bool = False,
 ) -> Iterator[Rows]:
     """Measure, round by round: after each system, the medians of what there is so far.
 
@@ -108,14 +118,13 @@ def run(
             steps.set_postfix_str(f"{system.name} {system.placement or ''}")
             with running(system, load) as server:
                 found = [
-                    {**_key(load, system, protocol, count), **server.load(load, protocol, count, seconds)}
+                    row
                     for protocol in system.protocols
-                    for count in clients
+                    for row in _loads(load, system, server, protocol, clients, seconds, with_tail)
                 ]
             after = _limit(load, limit, samples)
-            for row in found if before else ():
-                around = (before[row["clients"]]["requests_per_s"] + after[row["clients"]]["requests_per_s"]) / 2
-                row["ratio_to_limit"] = row["requests_per_s"] / around
+            if before:
+                _add_ratios(found, before, after)
             samples += found
             before = after
             steps.update()
@@ -123,6 +132,32 @@ def run(
         if not systems:
             yield _rows(samples)
     steps.close()
+
+
+def _loads(
+    load: Workload,
+    system: System,
+    server: Running,
+    protocol: str,
+    clients: Sequence[int],
+    seconds: float,
+    with_tail: bool,
+) -> Rows:
+    """Measure a system by a protocol; the first row gets the rate within the tail, if it is wanted."""
+    rows = [{**_key(load, system, protocol, count), **server.load(load, protocol, count, seconds)} for count in clients]
+    if with_tail:
+        most = max(row["requests_per_s"] for row in rows)
+        rows[0]["tail_requests_per_s"] = server.rate_within_tail(load, protocol, rows[0]["p50_ms"], most, seconds)
+    return rows
+
+
+def _add_ratios(rows: Rows, before: dict[int, Row], after: dict[int, Row]) -> None:
+    """Add each rate's ratio to the limit around it: at the same number of clients, or the highest for a tail."""
+    around = {clients: (before[clients]["requests_per_s"] + after[clients]["requests_per_s"]) / 2 for clients in before}
+    for row in rows:
+        row["ratio_to_limit"] = row["requests_per_s"] / around[row["clients"]]
+        if "tail_requests_per_s" in row:
+            row["tail_ratio_to_limit"] = row["tail_requests_per_s"] / max(around.values())
 
 
 def _rows(samples: Rows) -> Rows:
@@ -166,6 +201,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--seconds", type=float, default=3, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--tail", action="store_true", help="also search the rate within the tail; 1 to 3 minutes each")
     parser.add_argument(
         "--stops", type=fraction, nargs="+", metavar="SHARE", help="of the photographs, at each early stage"
     )
@@ -174,6 +210,8 @@ def main() -> None:
     args = parser.parse_args()
     if min(args.rounds, args.seconds, *args.clients) <= 0:
         parser.error("--rounds, --seconds and --clients must be above 0")
+    if args.tail and args.clients[0] != 1:
+        parser.error("--tail is about a lone client; begin --clients with 1")
     check_files(parser, args)
     with errors_in_one_line():
         chosen = named(args.systems or ["ours", *peers()])
@@ -184,7 +222,7 @@ def main() -> None:
         limit = Limit(load, args.clients, args.seconds) if "limit" in (args.systems or ["limit"]) else None
         rows: Rows = []
         try:
-            for so_far in run(load, systems, limit, args.clients, args.seconds, args.rounds):
+            for so_far in run(load, systems, limit, args.clients, args.seconds, args.rounds, args.tail):
                 rows = so_far
         finally:
             # Of what ends early, what was measured.

@@ -17,10 +17,11 @@ from typing import Any
 import psutil
 import yaml
 
-from ensemble_capacity.load.load import Closed, Mode, Target
+from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
 from ensemble_capacity.load.machine import Processes
 from ensemble_capacity.load.measure import Duration, Row, measure
 from ensemble_capacity.load.protocols import Classify, Protocol
+from ensemble_capacity.load.search import Bracket, Trial, bracket
 from ensemble_capacity.load.server import Server
 from ensemble_capacity.process import says_ready, started
 from ensemble_serving.transports import NoResponse, once
@@ -37,6 +38,8 @@ HTTP_PORT = int(os.environ.get("ENSEMBLE_LAB_HTTP_PORT", "18100"))
 GRPC_PORT = int(os.environ.get("ENSEMBLE_LAB_GRPC_PORT", "19100"))
 READY_TIMEOUT_S, PORTS_TIMEOUT_S = 120.0, 15.0
 WARM_UP_S = 1.0
+# How many times the p50 of a lone client the p99 may be, and how many requests tell a p99.
+TAIL, TAIL_REQUESTS = 3, 200
 MODEL = "ensemble"
 PEERS = Path(__file__).resolve().parent / "peers"
 ENSEMBLE = grpc_form()
@@ -204,6 +207,19 @@ class Running:
             "client_cpu_ms_per_request": row.client_cpu_ms,
             "resident_mb": self.resident_mb(),
         }
+
+    def rate_within_tail(self, workload: Workload, protocol: str, lone_ms: float, most: float, seconds: float) -> float:
+        """Search the highest rate of Poisson arrivals below `most` whose p99 is within the tail; 0 if there is none.
+
+        A rate with a failed request does not hold. It gets as many seconds as `TAIL_REQUESTS` take, or more.
+        """
+
+        def at(rate: float) -> Trial:
+            row = self.row(workload, protocol, Arrivals(rate), max(seconds, TAIL_REQUESTS / rate))
+            holds = not row.failed and row.percentiles_ms["p99"] <= TAIL * lone_ms
+            return Trial(rate, row.requests_per_s, holds)
+
+        return bracket(at, 0.8 * most, known=Bracket(high=most)).low
 
 
 def replicas_among(processes: Iterable[psutil.Process], deployment: str) -> list[psutil.Process]:

@@ -18,8 +18,11 @@ class FakeServer:
     rounds = 0
 
     def load(self, load, protocol, clients, seconds):
-        sample = dict.fromkeys(MEASURES[:-1], 1.0)
+        sample = dict.fromkeys(MEASURES[:6], 1.0)
         return {**sample, "requests_per_s": 100.0 * clients + FakeServer.rounds}
+
+    def rate_within_tail(self, load, protocol, lone_ms, most, seconds):
+        return most / 2
 
 
 @pytest.fixture
@@ -54,6 +57,13 @@ def test_systems_take_turns_with_the_limit_between_them(fake):
     # Rounds 1, 3 and 5 were its own: the median is the middle one.
     assert row["requests_per_s"] == 803
     assert row["ratio_to_limit"] == pytest.approx(803 / 1600)
+
+
+def test_the_rate_within_the_tail_stands_beside_a_lone_client_and_the_highest_limit(fake):
+    _, limit = fake
+    *_, rows = run(workload("trivial", "int8"), [OURS["colocated"]], limit, [1, 8], 0.1, 1, with_tail=True)
+    tails = {(row["protocol"], row["clients"]): row["tail_ratio_to_limit"] for row in rows if row["system"] == "ours"}
+    assert tails == {("http", 1): 801 / 2 / 1600, ("http", 8): None, ("grpc", 1): 801 / 2 / 1600, ("grpc", 8): None}
 
 
 def test_what_was_measured_before_a_failure_is_written(fake, monkeypatch, tmp_path):
@@ -97,7 +107,7 @@ def test_what_a_system_has_not_is_left_out_of_the_tables():
     }
     ours = {**limit, "system": "ours", "placement": "colocated", "protocol": "http", "ratio_to_limit": 0.97}
     lines = table(COLUMNS, [limit, ours]).markdown().splitlines()
-    assert lines[2] == "| limit |  |  | 8 | 100 | 1.00 |  |  |  |  |  |"
+    assert lines[2] == "| limit |  |  | 8 | 100 | 1.00 |  |  |  |  |  |  |  |"
     assert lines[3].startswith("| ours | colocated | http | 8 |")
     assert len(lines) == 4
 
