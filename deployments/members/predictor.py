@@ -192,10 +192,13 @@ class Predictor:
             finally:
                 self._free(request)
 
-        request.set_callback(lambda _: loop.call_soon_threadsafe(finish), None)
+        # OpenVINO reads the array's own memory, which the callback keeps; its way for any input takes twice the time.
+        tensor = ov.Tensor(np.require(pixels, requirements=("C", "W")), shared_memory=True)
+        request.set_callback(lambda _: loop.call_soon_threadsafe(finish), tensor)
         with work.elsewhere(self._threads_per_request):
             try:
-                request.start_async({0: pixels}, share_inputs=True)
+                request.set_input_tensor(tensor)
+                request.start_async()
             except BaseException:
                 self._free(request)
                 raise

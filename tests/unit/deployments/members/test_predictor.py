@@ -41,6 +41,15 @@ async def test_rows_stay_in_order_however_they_are_split(repository, hint, count
     assert [item.versions for item in answer.items] == [{"brightness": 1}] * count
 
 
+async def test_pixels_that_cant_be_written_or_have_gaps_are_copied(repository):
+    member, wide = predictor(repository, "brightness"), np.repeat(pixels(10, 130), 2, axis=2)
+    read_only = pixels(10, 130)
+    read_only.flags.writeable = False
+    for given in (read_only, wide[:, :, ::2]):
+        answer = await member(batches.batch(given))
+        assert answer.payload.argmax(1).tolist() == [0, 4]
+
+
 async def test_logits_get_a_softmax_and_distributions_none(repository):
     answer = await predictor(repository, "one")(batch(0))
     np.testing.assert_allclose(answer.payload[0], one_hot(1), rtol=1e-5)
