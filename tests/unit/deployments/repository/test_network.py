@@ -28,8 +28,10 @@ def test_what_is_no_classifier_is_refused(tmp_path):
 def test_an_unreadable_file_is_refused(tmp_path):
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m" / "1" / "model.onnx").write_bytes(b"nonsense")
-    with pytest.raises(ModelError, match="can't read"):
+    with pytest.raises(ModelError, match=r"can't read .*: .*model") as caught:
         load(find(tmp_path, "m"))
+    # The reason, and not where in OpenVINO's code it arose.
+    assert ".cpp" not in str(caught.value)
 
 
 def test_no_file_of_a_served_model_is_mapped(tmp_path):

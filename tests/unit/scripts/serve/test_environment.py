@@ -38,6 +38,16 @@ def test_what_the_environment_sets_stays(monkeypatch, tmp_path):
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("names", ["b3", "tracecontext, b3", "baggage,b3multi"])
+def test_propagators_that_are_not_served_are_named_with_the_remedy(monkeypatch, names):
+    monkeypatch.setenv("OTEL_PROPAGATORS", names)
+    with pytest.raises(ScriptError, match=r"names b3(multi)?, .*: OTEL_PROPAGATORS= ensemble"):
+        environment.check_propagators()
+    for served in ("", "none", "tracecontext,baggage"):
+        monkeypatch.setenv("OTEL_PROPAGATORS", served)
+        environment.check_propagators()
+
+
 def test_each_server_has_a_token_of_its_own_and_machines_of_a_cluster_share_one(monkeypatch, tmp_path):
     monkeypatch.setattr(environment, "TOKEN_FILE", tmp_path / "home" / "ray_token")
     tokens = []
