@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -116,7 +118,9 @@ class Preparation:
         if self._labels is None:
             problem = f"{images.path} has {len(images.classes)} classes, and the model {self._classes}"
             return None, f"{problem}; name the model's by --labels"
+        # In any order, because ways are tried on the first ones first.
         some = sample(images, MOST_TRIED)
+        some = replace(some, names=tuple(random.Random(0).sample(some.names, len(some))))
         try:
             indices(images, self._labels, f"model {self._args.name!r}")
             labels = indices(some, self._labels, self._args.name)
@@ -137,8 +141,8 @@ class Preparation:
                 "by --data, or say it by --channel-order RGB|BGR and --normalize imagenet|unit|symmetric|none"
             )
         allowed = usual(self._args.channel_order, self._args.normalize) if given is None else [given]
-        chosen = trials.choose_normalization(allowed, self.baked, self._trial, self._trial.ways[0])
-        return chosen, f"{by if given else 'the best'} on {len(self._trial.labels)} images of {self._args.data}"
+        chosen, self._first = trials.choose_normalization(allowed, self.baked, self._trial, self._trial.ways[0])
+        return chosen, f"{by if given else 'the best'} on {len(self._first)} images of {self._args.data}"
 
     def _given_normalization(self) -> Normalization | None:
         """Read the normalization from flags and weights; None if a part of it is missing."""
@@ -185,5 +189,5 @@ class Preparation:
             return "as the weights were measured"
         if self._trial is None:
             return f"as for ImageNet; not measured: {self._unusable} (--resize and --crop-ratio say it)"
-        self._resizing, reason = trials.choose_resizing(self.baked(), self._trial)
+        self._resizing, reason = trials.choose_resizing(self.baked(), self._trial, self._first)
         return reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
@@ -19,10 +20,12 @@ from ensemble_models.results import Table
 from ensemble_models.statistics import Interval, Truth, hits
 from scripts.errors import ScriptError
 
-# After so many images some ways may be tried no longer.
-FEW = 100
-# A way is clearly worse if the interval shows so many points less than the best way.
-CLEARLY = 5.0
+# Ways are tried on so many images first, then on twice as many each time.
+FIRST = 25
+# Before so many images only a way is dropped that the interval shows to be so many points worse than the best one.
+FEW, CLEARLY = 100, 5.0
+# A way to resize that these images don't show to be better is not worth more of them.
+MOST_RESIZED = 200
 # Two ways with the same answers on fewer images may differ on more than 6 % of others (rule of three).
 ENOUGH = 50
 
@@ -40,32 +43,47 @@ class Trial:
     def pixels(self, way: Preprocessing, begin: int, end: int) -> Pixels:
         """Return some images' pixels by one of the ways, uint8 BGR [images,height,width,3]."""
         place = self.ways.index(way)
-        return np.stack([self._decoded(number)[place] for number in range(begin, end)])
+        with ThreadPoolExecutor() as threads:
+            return np.stack([each[place] for each in threads.map(self._decoded, range(begin, end))])
 
-    def race(self, tried: Sequence[tuple[ov.Model, Preprocessing]]) -> list[Probabilities]:
-        """Predict few images by networks, and the others only by the networks that may be the best.
+    def race(
+        self,
+        tried: Sequence[tuple[ov.Model, Preprocessing]],
+        most: int | None = None,
+        first: Sequence[Probabilities] = (),
+    ) -> list[Probabilities]:
+        """Predict few images by networks, and more only by the networks that may be the best, until one is left.
 
         Args:
             tried: networks, uint8 BGR [N,H,W,3] to float32 [N,classes], each with the way that makes its pixels.
+            most: how many images to predict; default: all.
+            first: what the first network has predicted before, in parts.
 
         Returns:
             The probabilities by each network, float32 [images,classes], of as many images as it was tried on.
         """
-        runners = [(runner(network), way) for network, way in tried]
-        few, all_of_them = min(FEW, len(self.labels)), len(self.labels)
-        outputs = [run(self.pixels(way, 0, few)) for run, way in runners]
-        right = [hits(each, self.labels[:few]) for each in outputs]
-        best = max(right, key=lambda each: float(each.mean()))
-        for row, (run, way) in enumerate(runners):
-            if few < all_of_them and Interval.paired(best - right[row]).low <= CLEARLY:
-                outputs[row] = np.concatenate([outputs[row], run(self.pixels(way, few, all_of_them))])
-        return outputs
+        most = min(most or len(self.labels), len(self.labels))
+        with ThreadPoolExecutor() as threads:
+            runners = list(threads.map(lambda each: runner(each[0]), tried))
+        outputs = [list(first), *([] for _ in tried[1:])]
+        racing, end = list(range(len(tried))), 0
+        while end < most and (len(racing) > 1 or end < FEW):
+            end = min(max(FIRST, 2 * end), most)
+            right = {}
+            for row in racing:
+                if (known := sum(map(len, outputs[row]))) < end:
+                    outputs[row].append(runners[row](self.pixels(tried[row][1], known, end)))
+                right[row] = hits(np.concatenate(outputs[row])[:end], self.labels[:end])
+            best = max(right.values(), key=lambda each: float(each.mean()))
+            clearly = 0.0 if end >= FEW else CLEARLY
+            racing = [row for row in racing if Interval.paired(best - right[row]).low <= clearly]
+        return [np.concatenate(each)[:end] for each in outputs]
 
 
 def choose_normalization(
     allowed: Sequence[Normalization], bake: Callable[[Normalization], ov.Model], trial: Trial, way: Preprocessing
-) -> Normalization:
-    """Choose, of those that are allowed, the one with which a model is right most often.
+) -> tuple[Normalization, Probabilities]:
+    """Choose, of those that are allowed, the one with which a model is right most often; also what it then predicts.
 
     Args:
         allowed: what fits the flags.
@@ -105,7 +123,7 @@ def choose_normalization(
                 f"these {len(labels)} images don't tell {every[kept].flags} from {every[row].flags}; pass the flags of "
                 "one of them, or more images by --data"
             )
-    return every[kept]
+    return every[kept], outputs[kept]
 
 
 def ways(given: Preprocessing, encoded: Sequence[bytes]) -> list[Preprocessing]:
@@ -119,23 +137,23 @@ def ways(given: Preprocessing, encoded: Sequence[bytes]) -> list[Preprocessing]:
     return [*(replace(given, crop_ratio=ratio) for ratio in ratios), replace(given, resize="stretch", crop_ratio=1.0)]
 
 
-def choose_resizing(network: ov.Model, trial: Trial) -> tuple[Preprocessing, str]:
+def choose_resizing(network: ov.Model, trial: Trial, first: Probabilities) -> tuple[Preprocessing, str]:
     """Choose the way to resize with which a model is right most often, and say why; see `ways`.
 
     Args:
         network: uint8 BGR [N,H,W,3] to float32 [N,classes].
         trial: the labelled images.
+        first: what it predicts for the first images by the first way.
     """
-    tried = trial.race([(network, way) for way in trial.ways])
+    tried = trial.race([(network, way) for way in trial.ways], MOST_RESIZED, [first])
     right = [hits(each, trial.labels[: len(each)]) for each in tried]
     lines = [
         (way.key, str(Interval.share(each > 0)), str(len(each))) for way, each in zip(trial.ways, right, strict=True)
     ]
     Table(("resizing", "top-1 (95 % interval)", "images"), lines, (0, 1)).show()
-    images = len(trial.labels)
-    whole = [row for row, each in enumerate(right) if len(each) == images]
-    best = max(whole, key=lambda row: right[row].mean())
-    if (best and len(right[0]) < images) or Interval.paired(right[best] - right[0]).low > 0:
+    images = max(map(len, right))
+    best = max((row for row, each in enumerate(right) if len(each) == images), key=lambda row: right[row].mean())
+    if len(right[0]) < images or Interval.paired(right[best] - right[0]).low > 0:
         return trial.ways[best], f"the best on {images} images"
     reason = "the images have the model's size" if trial.ways[0].crop_ratio == 1 else "as for ImageNet"
     return trial.ways[0], f"{reason}; no other way is clearly better on {min(map(len, right))} images"
