@@ -1,4 +1,4 @@
-"""The combiner: the probabilities of the members in, those of the ensemble out."""
+"""The combiner: the members' probabilities in, the ensemble's probabilities out."""
 
 from __future__ import annotations
 

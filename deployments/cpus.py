@@ -112,7 +112,7 @@ REPLICAS: ContextVar[int] = ContextVar("REPLICAS", default=1)
 
 @dataclass(frozen=True)
 class Pinning:
-    """The CPUs of a deployment's replicas: those of these numbers, or one part of all that nobody names for each.
+    """The CPUs of a deployment's replicas: these numbers, or for each replica a part of the CPUs that no entry names.
 
     Attributes:
         cpus: by number, or `auto`.

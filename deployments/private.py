@@ -19,7 +19,7 @@ def changeable_by_others(path: Path) -> Path | None:
     """Find the first folder on the way to a path, or the path itself, in which another user could put something else.
 
     Root may, and so may whoever owns `/` as this process sees it. A folder that others may write to is a way, but no
-    end, if it is sticky, as `/tmp` is: nobody can replace there what is another user's.
+    end, if it is sticky, as `/tmp` is: nobody can replace another user's files there.
     """
     owners = {0, os.getuid(), Path("/").stat().st_uid}
     level, found = Path("/"), Path("/").lstat()

@@ -18,7 +18,7 @@ def parse(args: dict[str, Any]) -> EnsembleConfig:
     """Validate the arguments of the application.
 
     Raises:
-        ConfigurationError: it names each wrong field, its value, and what is allowed.
+        ConfigurationError: it names each wrong field, its value, and the allowed values.
     """
     try:
         config = EnsembleConfig.model_validate(args)

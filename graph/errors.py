@@ -1,4 +1,4 @@
-"""The errors that a caller can get, and `ConfigurationError`: those of `deployments.contract.errors`, for importing."""
+"""The errors that a caller can get, and `ConfigurationError`, from `deployments.contract.errors`."""
 
 from deployments.contract import errors
 from deployments.contract.errors import *  # noqa: F403

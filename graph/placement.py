@@ -35,7 +35,7 @@ def pinning(config: EnsembleConfig, name: str) -> Pinning | None:
 
 
 def sharing(config: EnsembleConfig, member: MemberConfig) -> int:
-    """Count the members that compute at the same time on the same cores as a member; those of a cascade run in turn."""
+    """Count the members that compute at the same time on the same cores as a member; a cascade's run in turn."""
     if config.ensemble.cascade is not None:
         return 1
     computing = [each for each in config.members if isinstance(each, LocalMember)]
@@ -47,7 +47,7 @@ def sharing(config: EnsembleConfig, member: MemberConfig) -> int:
 
 
 def share_of_threads(cores: int, members: int, replicas: int) -> int:
-    """Return the threads of a member that leaves them open: those of all replicas fit the cores; at least one."""
+    """Return the threads of a member that leaves them open: the threads of all replicas fit the cores; at least one."""
     return max(1, cores // (max(1, members) * max(1, replicas)))
 
 

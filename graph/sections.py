@@ -41,7 +41,7 @@ class AuditSettings(Schema):
 
 
 class CascadeSettings(Schema):
-    """The members are called one after the other, until those that were called are sure together."""
+    """Members are called one after the other, until the called members are sure together."""
 
     order: tuple[Name, ...] = Field(
         min_length=2, max_length=64, description="every member, in the order in which they are called"
@@ -126,7 +126,7 @@ class EnsembleSettings(QuorumSettings):
         usual, lower = self.cascade.exit_at, self.under_load.exit_at
         if len(usual) != len(lower) or any(low > high for low, high in zip(lower, usual, strict=True)):
             raise ValueError(
-                f"under_load.exit_at needs {len(usual)} thresholds, none above those of the cascade: {list(usual)}"
+                f"under_load.exit_at needs {len(usual)} thresholds, none above the cascade's: {list(usual)}"
             )
         return self
 
@@ -137,7 +137,7 @@ def bounded(schema: dict[str, Any]) -> None:
 
 
 class CacheSettings(Schema):
-    """What is cached, where, and for how long."""
+    """The cache: its place, its size, and how long entries stay."""
 
     max_bytes: ByteSize = Field(
         ByteSize(64 * MIB),
@@ -160,7 +160,7 @@ class CacheSettings(Schema):
         False, description="whether each API key has entries of its own, so that no key sees what others sent"
     )
     redis_timeout_ms: int = Field(
-        50, ge=1, le=10_000, description="how long Redis may take, ms; beyond it there is no cache"
+        50, ge=1, le=10_000, description="longest time for Redis, ms; a slower Redis counts as no cache"
     )
 
     @field_validator("redis")

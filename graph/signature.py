@@ -87,7 +87,7 @@ def _check_canary(name: str, canary: str, agreed: EnsembleSignature) -> None:
     version = agreed.versions[canary]
     if version is not None and version == agreed.versions[name]:
         raise ConfigurationError(
-            f"members: {name!r}: canary: version {version} is what the member has itself; give the member the "
+            f"members: {name!r}: canary: version {version} is the member's own; give the member the "
             "`version` that the other images stay with"
         )
     if agreed.preprocessing[canary] != agreed.preprocessing[name]:

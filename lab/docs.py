@@ -1,9 +1,9 @@
-"""Builds the documentation as a website, and checks its links, tables and YAML; `make docs` serves it.
+"""Builds the documentation as a website, and checks its links, tables, YAML and sentences; `make docs` serves it.
 
-The site has the shape of the repository, so a link works here as it does in the files: beside the pages it has every
-file that a page links to. A page that is in no section of zensical.toml is refused, and so are a link to nothing, a
-table that is not drawn as one, YAML that is none, and a Serve config, or a part of one, that `ensemble doctor` would
-refuse.
+The site has the shape of the repository, so links work as they do in the files: it has the pages, and every file that
+a page links to. The command refuses a page that is in no section of zensical.toml, a link to nothing, a table without
+a head, and YAML that `ensemble doctor` would refuse. It also refuses unclear sentences of pages, of the reference, and
+of the code's docstrings and errors (`lab/prose.py`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ from markdown_it.token import Token
 from deployments.contract.errors import ConfigurationError
 from graph.config import EnsembleConfig
 from graph.sections import EnsembleSettings
+from lab import prose
 from scripts import configuration, keys
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.shipped import CHECKOUT
 
 CONFIG = CHECKOUT / "zensical.toml"
 PAGES = ("*.md", "docs/**/*.md")
+# The texts of the code that are read: its own, and of no test.
+CODE = ("deployments", "graph", "scripts", "packages")
 # The map of the pages that language models look for; its links are checked, and it is at the site's root.
 MAP = CHECKOUT / "llms.txt"
 # Links of Markdown to files of the repository, without their anchors.
@@ -155,6 +158,22 @@ def check_config(text: str, with_arguments: bool) -> None:
             configuration.check_arguments(application)
 
 
+def check_sentences(files: Iterable[Path]) -> None:
+    """Raise ScriptError for sentences that are long or unclear."""
+    if found := [f"{file.relative_to(CHECKOUT)}: {fault}" for file in files for fault in prose.faults(file)]:
+        listed = "\n".join(found)
+        raise ScriptError(f"rewrite these sentences, with a noun for each thing:\n{listed}")
+
+
+def code() -> Iterator[Path]:
+    """Find the modules whose docstrings and errors are checked."""
+    for folder in CODE:
+        modules = (CHECKOUT / folder).rglob("*.py")
+        yield from (
+            module for module in sorted(modules) if not {"tests", "build"} & set(module.parts[len(CHECKOUT.parts) :])
+        )
+
+
 def build(folder: Path) -> Path:
     """Build the site in a folder, whose content is removed first, and return the site's own folder.
 
@@ -165,6 +184,7 @@ def build(folder: Path) -> Path:
     check_sections(written, list(listed(tomllib.loads(CONFIG.read_text(encoding="utf-8"))["project"]["nav"])))
     for page in sorted(written):
         check_blocks(CHECKOUT / page)
+    check_sentences([*(CHECKOUT / page for page in sorted(written)), *code()])
     shutil.rmtree(folder, ignore_errors=True)
     for source in sorted(with_linked([MAP, *(CHECKOUT / page for page in written)])):
         copy = folder / "source" / source.relative_to(CHECKOUT)

@@ -46,7 +46,7 @@ class AnswersFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read what an earlier run has written; a line that it had not finished is removed.
+        """Read the answers of an earlier run, and remove an unfinished line.
 
         Raises:
             ScriptError: the file holds something else.
@@ -170,13 +170,15 @@ def parse() -> argparse.Namespace:
     parser = described(__doc__)
     parser.add_argument("images", nargs="+", type=Path, help="image files, and folders of them")
     parser.add_argument("--protocol", choices=("http", "grpc"), default="http")
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="of the HTTP server")
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="address of the HTTP server")
     parser.add_argument("--grpc", default="127.0.0.1:9000", help="host:port of the gRPC server")
     parser.add_argument("--ca", type=Path, help="certificate to trust, PEM; gRPC then uses TLS")
     parser.add_argument("--top-k", type=positive, default=1, help="classes for each image")
     parser.add_argument("--members", action="store_true", help="print each member's own answer too")
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each image")
-    parser.add_argument("--output", type=Path, metavar="FILE.csv", help="append each answer to this file instead")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE.csv", help="append each answer to this file, and print none"
+    )
     parser.add_argument("--workers", type=positive, default=16, help="requests at a time (default: 16)")
     args = parser.parse_args()
     check_writable(parser, args.output)

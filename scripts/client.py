@@ -53,7 +53,7 @@ class Client:
         await self._connection.close()
 
     async def classify(self, image: bytes, headers: tuple[tuple[str, str], ...] = (), **options: Any) -> dict[str, Any]:
-        """Send an image's bytes, again while the server refuses it for now; options are those of a request, as `top_k`.
+        """Send an image's bytes, again while the server refuses it for now; options are a request's, as `top_k`.
 
         Returns:
             The server's JSON: an answer, or an `error`, whose `temporary` is true if the image may be answered later.

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class ScriptError(ValueError):
-    """A command can't do what it was called for; the message says why and what to do instead."""
+    """A command can't do its work; the message gives the reason and a remedy."""
 
 
 class DatasetError(ScriptError):

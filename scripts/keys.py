@@ -131,13 +131,13 @@ def main() -> None:
     for command, text in COMMANDS.items():
         each = commands.add_parser(command, help=text)
         if command != "list":
-            each.add_argument("name", help="whose key it is")
+            each.add_argument("name", help="name of the key's owner")
         each.add_argument("--file", type=Path, required=True, help="the file that access.keys names")
         if command == "add":
             each.add_argument("--rate", type=float, help="requests per second, for each replica of the ingress")
         if command == "rotate":
             each.add_argument(
-                "--hours", type=zero_or_more, default=24.0, help="time to the previous key's end (default: 24)"
+                "--hours", type=zero_or_more, default=24.0, help="hours until the previous key ends (default: 24)"
             )
     args = parser.parse_args()
     check_writable(parser, args.file)

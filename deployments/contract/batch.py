@@ -173,7 +173,7 @@ class Work(Generic[P]):
             attributes: for the note of it.
             end_ns: when it was done, nanoseconds since the epoch; default: now.
             span: see `Note`.
-            cpu_ns: what other processes have taken for it, nanoseconds of CPU time.
+            cpu_ns: CPU time that other processes took for the work, nanoseconds.
         """
         attributes = {**attributes, "ensemble.batch.size": len(self._before.live)}
         if self._span is not None:

@@ -17,7 +17,7 @@ class Caller(NamedTuple):
     """The sender of a request.
 
     Attributes:
-        client: its share of the in-flight limit is kept under this name: that of its API key, its address, or none.
+        client: name of its share of the in-flight limit: its API key's name, its address, or none.
         headers: the request's headers that features use, by their names in small letters.
         name: of its API key; empty if it has none.
         address: its own, as HAProxy sees it; empty where there is no HAProxy.

@@ -1,12 +1,12 @@
 """A process' CPU meter, shared out over the spans of work that are under way in it.
 
 Threads serve several spans at a time, so no thread's clock is a span's. The meter therefore looks at the clock of the
-whole process whenever a span begins, ends, or changes what computes for it. What the process has used since the last
+whole process whenever a span begins, ends, or changes what computes for it. The process' CPU time since the last
 look is shared out:
 
-- what the event loop's thread has used belongs to the span that the loop works for;
-- what all other threads have used belongs to the spans that they compute for, by the number of threads of each;
-- what belongs to no span is the rest: reading and writing messages, and the work of Ray's threads.
+- the event loop's thread works for one span, which gets the thread's time;
+- the spans that compute share the time of all other threads, by the number of threads of each span;
+- the rest belongs to no span: reading and writing messages, and the work of Ray's threads.
 
 So the spans and the rest sum to the process' own meter. It is read only while a span is metered, and for `PAUSE_S`
 afterwards: what a process uses in longer pauses belongs to no span.
@@ -102,7 +102,7 @@ class Meter:
         return taken
 
     def look(self) -> None:
-        """Share out what the process has used since the last look."""
+        """Share out the process' CPU time since the last look."""
         if not self.is_on:
             return
         if not self._metered and time.monotonic() > self._until:
@@ -129,7 +129,7 @@ class Span:
 
     Attributes:
         metered: whether somebody wants to know what it takes.
-        cpu_ns: what it has taken so far, nanoseconds of CPU time.
+        cpu_ns: its CPU time so far, nanoseconds.
         threads: how many threads compute for it besides the event loop's.
     """
 

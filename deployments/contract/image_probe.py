@@ -1,6 +1,6 @@
 """What an encoded image declares in its first bytes, read without a library: enough to tell what it may cost.
 
-What is read here decides where an image waits and what it counts for, never whether it is accepted: the transformer
+The probe decides where an image waits and what it counts for, never whether it is accepted: the transformer
 reads headers again, with the library that decodes them.
 """
 
@@ -53,7 +53,7 @@ class ImageProbe(NamedTuple):
 
     Attributes:
         pixels: what it declares; 0 where it is no image, or does not say.
-        is_plain: whether it is a JPEG within `PLAIN_PIXELS`, `PLAIN_BYTES` and `PLAIN_SCANS`: what is sent most, and
+        is_plain: whether it is a JPEG within `PLAIN_PIXELS`, `PLAIN_BYTES` and `PLAIN_SCANS`: the most frequent images,
             decoded where it is. Everything else is decoded in a process of its own, and waits in a queue of its own.
         isolated_pixels: what decoding it in a process of its own costs, in pixels of a PNG; 0 where it is plain.
         jpeg: what its markers declare, if it is a JPEG that comes to its pixels.

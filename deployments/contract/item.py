@@ -39,7 +39,7 @@ class Note(msgspec.Struct, frozen=True, array_like=True):
         node: what it did, such as `predict resnet`.
         start_ns: when it began, nanoseconds since the epoch.
         end_ns: when it was done.
-        attributes: what else is worth knowing, by OpenTelemetry's names.
+        attributes: further facts, by OpenTelemetry's names.
         process: the host and the process id that it ran in.
         span: the id of its span, 16 hexadecimal digits, where another server was told it; else any will do.
     """
@@ -102,7 +102,7 @@ class MemberPrediction(msgspec.Struct, frozen=True, array_like=True):
 class ItemNote(msgspec.Struct, frozen=True):
     """A feature's note on an image: each feature has subclasses of its own, and an image has one note of a class.
 
-    Notes travel with the image. In another process `Item.note` makes the class of what has come.
+    Notes travel with the image. In another process `Item.note` restores the note's class.
 
     Attributes:
         decides: whether members may predict otherwise because of it. It then is a part of a cache's key.
@@ -117,7 +117,7 @@ class ItemNote(msgspec.Struct, frozen=True):
         return ""
 
     def merge(self, copies: Sequence[Self]) -> Self:
-        """Make one note of those that the image has after each member's work."""
+        """Merge the notes that the image has after each member's work into one."""
         return self
 
 
@@ -139,14 +139,14 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
         queued_ns: when it began to wait for a batch, nanoseconds since the epoch; 0 if it did not.
         probe: what the image declares, read once, where it comes in; None where nobody has read it.
         image_size: width and height of the image, pixels; the transformer sets it.
-        warning: what is odd about the image's file; empty for nothing; the transformer sets it, too.
+        warning: a fault of the image's file; empty for none; the transformer sets it, too.
         versions: the model version of each member that answered.
-        missing: the error's code of each member that did not answer; what is here was answered without them.
+        missing: the error's code of each member that did not answer; the predictions lack these members.
         predictions: the most probable class of each member that answered; the combiner sets it.
         error: why it failed; None as long as it has not, and then a row of the payload belongs to it.
         steps: the nodes that worked on it, in order.
-        notes: what features have noted, by the name of the note's class; see `note`.
-        extras: fields that features add to the answer, by name: those of `Classification`, or others.
+        notes: the features' notes, by the name of the note's class; see `note`.
+        extras: fields that features add to the answer, by name: fields of `Classification`, or others.
         metered: whether the nodes note what their work on it takes.
         caller: who sent the request; one of `INGRESS_ONLY`, as the next two.
         position: its position among the images of its request.

@@ -1,4 +1,4 @@
-"""The protocols of nodes: the one that every node has, and those that some have besides."""
+"""The protocols of nodes: one of every node, and further protocols of some nodes."""
 
 from __future__ import annotations
 

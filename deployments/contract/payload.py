@@ -23,7 +23,7 @@ P = TypeVar("P")
 
 
 class Decoded(NamedTuple):
-    """An image's pixels for each preprocessing, uint8 [H,W,3] BGR, its width and height, and what is odd about it."""
+    """An image's pixels for each preprocessing, uint8 [H,W,3] BGR, its width and height, and a fault of its file."""
 
     pixels: list[Pixels]
     size: tuple[int, int]

@@ -22,7 +22,7 @@ class CanarySettings(Schema):
         3.0, ge=1, le=1000, description="highest time for the same images, relative to the other version's"
     )
     window: int = Field(
-        1000, ge=10, le=100_000, description="how many of the latest calls of each version their usual time is taken of"
+        1000, ge=10, le=100_000, description="latest calls of each version whose median is its usual time"
     )
     least: int = Field(50, ge=1, le=100_000, description="fewest images of the canary before it is rolled back")
 

@@ -83,7 +83,7 @@ def flat(sections: Mapping[str, Any], groups: Collection[str]) -> dict[str, Any]
 def changed(name: str, change: Any, initial: Mapping[str, Schema]) -> Schema:
     """Apply a change to a section's settings; raises ConfigurationError for no such section or a wrong change."""
     if name not in initial:
-        raise ConfigurationError(f"{name} takes no user_config; those that do: {sorted(initial)}")
+        raise ConfigurationError(f"{name} takes no user_config; these deployments do: {sorted(initial)}")
     try:
         return type(initial[name]).model_validate({**initial[name].model_dump(), **change})
     except (ValidationError, TypeError) as err:

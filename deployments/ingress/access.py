@@ -50,7 +50,7 @@ class AccessConfig(Schema):
     @model_validator(mode="after")
     def _operators_are_told_by_their_keys(self) -> Self:
         if self.operators == "anyone" and self.keys is not None:
-            raise ValueError("operators: anyone, but there are keys; list the names of those that may")
+            raise ValueError("operators: anyone, but there are keys; list the names of the keys that may")
         if self.operators not in ((), "anyone") and self.keys is None:
             raise ValueError("operators: names of keys need `keys`, a file that has them; without keys say `anyone`")
         return self

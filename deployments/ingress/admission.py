@@ -34,14 +34,14 @@ MOST_WITH_LOWER, LEAST_OF_LOWER = 2, 16
 
 
 class AdmissionController:
-    """Admits requests, or refuses them, and counts what is in flight: admitted and not answered yet.
+    """Admits requests, or refuses them, and counts images in flight: admitted and not answered yet.
 
     Attributes:
         settings: the limits in force.
         images: in flight.
-        lower: those of them that are of the lower class.
-        size: their bytes, and those of bodies that are still arriving.
-        pixels: what those of them count that are decoded in processes of their own.
+        lower: images in flight of the lower class.
+        size: bytes of images in flight, and of bodies that are still arriving.
+        pixels: pixels of images in flight that are decoded in processes of their own.
     """
 
     def __init__(self, settings: IngressSettings) -> None:
@@ -86,7 +86,7 @@ class AdmissionController:
 
         Raises:
             OverShare: as of `admit`.
-            Overloaded: as of `admit`, too many requests arrive, or the bytes that came exceed what is admitted.
+            Overloaded: as of `admit`, too many requests arrive, or the bytes that came exceed the limit.
             DeadlineExceeded: it did not arrive in its time.
             SlowBody: it came at less than the least rate.
         """
@@ -142,7 +142,7 @@ class AdmissionController:
             is_lower: whether they are of the lower class, for which fewer places are.
 
         Raises:
-            Overloaded: they exceed what is admitted, or what is in flight takes longer than they have left.
+            Overloaded: they exceed the limit, or the images in flight take longer than they have left.
             OverShare: most places are taken, and they exceed the caller's share of them.
         """
         limits, counted = self.settings, f"{self.images} images are in flight"
@@ -166,7 +166,7 @@ class AdmissionController:
             raise self.refusal(f"{counted}, at {pace:.3g} a second; this request has {left_s:.3f} s left")
 
     def check_size(self, size: int, by: Caller = ANYONE) -> None:
-        """Raise Overloaded if these bytes more exceed what is admitted, whatever images they are of."""
+        """Raise Overloaded if these bytes more exceed the limit of bytes."""
         if self.size + size > (most := self.settings.max_in_flight_bytes):
             raise self.refusal(f"{self.size} bytes are in flight; at most {most} are admitted", by)
 
@@ -238,7 +238,7 @@ class Upload:
     Attributes:
         began: when it began to arrive, seconds since the epoch.
         sender: the name of the key, or the address, that it comes from.
-        size: what has come so far, bytes.
+        size: bytes that have come so far.
         limit: the timeout that ends it.
     """
 
@@ -253,7 +253,7 @@ class Upload:
         self.limit = asyncio.timeout_at(self._start + min(GRACE_S, timeout_s))
 
     def grow(self, size: int, whole: bool = False) -> None:
-        """Count more bytes, the last ones if it is `whole`; raises Overloaded if they exceed what is admitted."""
+        """Count more bytes, the last ones if it is `whole`; raises Overloaded if they exceed the limit."""
         self._capacity.check_size(size, self._by)
         self._capacity.size += size
         self.size += size

@@ -28,7 +28,7 @@ def check_once(names: Sequence[str]) -> None:
 def caller(headers: Mapping[str, str], name: str, fair_by: FairBy, kept: Collection[str] = ()) -> Caller:
     """Describe the sender of a request with these HTTP headers, or gRPC metadata; the `kept` ones stay.
 
-    `name` is that of the API key, empty if there is none.
+    `name` is the API key's, empty if there is none.
     """
     address = headers.get(ADDRESS, "")
     client = {"key": name, "address": address, "nobody": ""}[fair_by]

@@ -54,7 +54,7 @@ class Execution:
     """Executes a graph on the batches of a queue.
 
     Attributes:
-        statistics: what is counted of them.
+        statistics: counts of these models.
         missing: the members that the last image was answered without, and the codes of their errors.
     """
 

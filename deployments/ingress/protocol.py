@@ -58,7 +58,7 @@ class TensorStore:
 
 
 class Protocol:
-    """Serves nothing: a protocol overrides what it has.
+    """Serves nothing: a protocol overrides these methods.
 
     The attributes are read where HAProxy is started, too: its configuration is made of them.
 
@@ -152,7 +152,7 @@ class Extension:
 
 
 def resolve(named: Iterable[str] = ()) -> tuple[type[Protocol], ...]:
-    """List the installed protocols, and those that are named as `module:Class`.
+    """List the installed protocols, and the protocols that are named as `module:Class`.
 
     Raises:
         ValueError: one can't be imported, or is no protocol.
@@ -217,7 +217,7 @@ class Service:
         stats: counts what the page shows; None where nothing is counted.
         replica: the id of the ingress replica.
         replicas: the number of replicas of each deployment by state and machine, as Serve reports it.
-        members: by name, for each member that is a model of its own, the ingress of its pixels and what it is.
+        members: by name, for each member that is a model of its own, the ingress of its pixels and its description.
         protocols: how clients reach the application; default: every installed one.
         application: the name of the Serve application.
         extensions: what the application's features add.
@@ -255,7 +255,7 @@ class Service:
 
     @property
     def parts(self) -> Sequence[Protocol | Extension]:
-        """What has routes and calls."""
+        """An owner of routes and calls."""
         return (*self.protocols, *self.extensions)
 
     @property

@@ -2,7 +2,7 @@
 
 Serve's own `@serve.batch` cuts a batch when its wait is over, even while every concurrency slot is taken, so
 under load it queues many small batches, and an idle server makes a lone request wait. Here a batch is cut when a slot
-is free: a lone request leaves at once, and what arrives while the graph is busy leaves together.
+is free: a lone request leaves at once, and images that arrive while the graph is busy leave together.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ class Queued:
 
 
 class Queue:
-    """Gathers images into batches; those that others must not wait for have a batcher of their own."""
+    """Gathers images into batches; slow kinds of images have a batcher of their own."""
 
     def __init__(
         self,
@@ -320,7 +320,7 @@ class Queue:
         return sum(batching.waits for batching in each), sum(batching.waited_s for batching in each)
 
     def prepare(self, image: bytes, item: Item, position: int, trace: Trace) -> Queued:
-        """Make an image of a request ready to wait; what the image declares is read here, once."""
+        """Make an image of a request ready to wait; its declared size and format are read here, once."""
         found = self._probe(image)
         isolated, batches_before = found.isolated_pixels, position // self._settings().max_batch_size
         return Queued(

@@ -95,7 +95,7 @@ class Route:
 
 
 class Context(Protocol):
-    """The context of a call: `deployments.ingress.listeners.grpc_call.GrpcCall`, or that of Serve's gRPC server."""
+    """The context of a call: `deployments.ingress.listeners.grpc_call.GrpcCall`, or Serve's gRPC context."""
 
     def invocation_metadata(self) -> Any:
         """Return the client's metadata: pairs of a name and a value."""

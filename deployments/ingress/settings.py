@@ -34,7 +34,7 @@ class IngressSettings(Schema):
         256, ge=1, le=100_000, description="images admitted and not answered; one more is refused"
     )
     max_in_flight_bytes: int = Field(
-        256 * MIB, ge=1024, le=1024 * 1024 * MIB, description="size of these images and of arriving bodies, bytes"
+        256 * MIB, ge=1024, le=1024 * 1024 * MIB, description="size of admitted images and of arriving bodies, bytes"
     )
     max_in_flight_pixels: int = Field(
         200_000_000,
@@ -52,7 +52,7 @@ class IngressSettings(Schema):
     )
     retry_after_s: int = Field(1, ge=1, le=3600, description="shortest Retry-After of a refusal, seconds")
     fair_by: FairBy = Field(
-        "key", description="what shares the in-flight limit when most of it is used: API keys, addresses or nobody"
+        "key", description="who shares the in-flight limit when most of it is used: API keys, addresses or nobody"
     )
     timeout_ms: int = Field(30_000, ge=1, le=3_600_000, description="deadline of a request that sets none")
     max_parts: int = Field(64, ge=1, le=10_000, description="images in one request, at most `max_in_flight`")

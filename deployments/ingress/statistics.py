@@ -1,4 +1,4 @@
-"""What is counted of a model, as the statistics extension of the Open Inference Protocol has it."""
+"""The counts of a model, as the statistics extension of the Open Inference Protocol has it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Duration(msgspec.Struct):
 class InferenceStatistics(msgspec.Struct):
     """The images' times: from arrival to answer, of it in the queue, and in the graph before, at and after the members.
 
-    The times in the graph are those of its whole batch, which an early exit of a cascade does not wait for. There is no
+    The times in the graph are times of the whole batch, which an early exit of a cascade does not wait for. There is no
     cache to hit.
     """
 
@@ -50,7 +50,7 @@ class BatchStatistics(msgspec.Struct):
 
 
 class ModelStatistics(msgspec.Struct):
-    """What this process has counted of a model since its start; each replica of the ingress counts its own."""
+    """This process' counts of a model since its start; each ingress replica counts its own images."""
 
     name: str
     version: str
@@ -62,7 +62,7 @@ class ModelStatistics(msgspec.Struct):
 
 
 class AllStatistics(msgspec.Struct):
-    """What was counted of models since the start."""
+    """The counts of models since the start."""
 
     model_stats: list[ModelStatistics]
 

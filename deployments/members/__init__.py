@@ -1,4 +1,4 @@
-"""The kinds of members: this project's, one file each, and those that other packages bring."""
+"""The kinds of members: this project's, one file each, and the kinds of other packages."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ HUNG_AFTER_S = 30.0
 
 
 class Health:
-    """The health of a loaded model, by the inferences that failed in a row and by those that have not ended.
+    """The health of a loaded model, by the inferences that failed in a row, and the inferences that have not ended.
 
     Attributes:
         began: when each that has not ended began, seconds of a monotonic clock.

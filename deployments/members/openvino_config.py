@@ -21,7 +21,7 @@ class OpenVinoConfig(VersionedMember):
         1, ge=1, le=8, description="fewest images in a part when a batch is split; more save CPU time"
     )
     inference_precision: Literal["f32", "bf16", "f16"] | None = Field(
-        None, description="INFERENCE_PRECISION_HINT of what is not int8; default: OpenVINO's choice for the CPU"
+        None, description="INFERENCE_PRECISION_HINT of layers that are not int8; default: OpenVINO's choice"
     )
     cpu_pinning: bool = Field(False, description="ENABLE_CPU_PINNING; on, two members on one machine share core 0")
     cache_dir: Path | None = Field(None, description="CACHE_DIR for compiled models; default: none")

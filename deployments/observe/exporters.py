@@ -84,7 +84,7 @@ class Reporting(SpanExporter):
         logging.getLogger("opentelemetry.exporter.otlp").setLevel(logging.CRITICAL)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Export spans; those that can't be exported are lost."""
+        """Export spans; spans that can't be exported are lost."""
         try:
             result = self._exporter.export(spans)
         except Exception:

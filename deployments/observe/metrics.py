@@ -55,7 +55,7 @@ class Tags:
         return tags
 
     def bounded(self, values: Sequence[str | bool]) -> tuple[str | bool, ...]:
-        """Replace those of written values by `other` that are too many."""
+        """Replace written values beyond the limit by `other`."""
         return tuple(value if value in known else OTHER for known, value in zip(self._known, values, strict=True))
 
 
@@ -184,7 +184,7 @@ def report_state(nodes: Mapping[str, Any], edges: Mapping[str, Any] | None = Non
     """Report a process' CPU seconds and memory, its members' versions and its open connections, again and again.
 
     Args:
-        nodes: by name, those of this process.
+        nodes: this process' nodes, by name.
         edges: by the name of a separate node, its client, which has the number of open `connections`.
     """
     opened = TaggedGauge("ensemble_edge_connections", "Open connections to a node.", "node")

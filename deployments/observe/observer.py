@@ -25,7 +25,7 @@ class Call:
     Attributes:
         started: when it began, by `time.perf_counter`.
         outcome: `ok`, `cancelled` or the code of its error.
-        attributes: those that the root span gets at its end.
+        attributes: attributes that the root span gets at its end.
         fault: the message of a failure of the server, if there was one.
     """
 

@@ -112,7 +112,7 @@ class Tracing:
         return Trace(parent, span if span.is_recording() else None)
 
     def record(self, image_traces: Sequence[ImageTrace], start_ns: int, end_ns: int, items: Sequence[Item]) -> None:
-        """Make the spans of an answered batch: its own, linked to its requests, and those of each request's steps.
+        """Make the spans of an answered batch: one of its own, linked to its requests, and one per request and step.
 
         It left the queue and was answered at these times, nanoseconds since the epoch.
         """

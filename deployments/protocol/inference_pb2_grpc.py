@@ -1,6 +1,6 @@
 """The function of the Open Inference Protocol's service by the name that protoc generates.
 
-Configurations of earlier versions have that name; the function is that of `services`.
+Configurations of earlier versions have that name; the function is in `services`.
 """
 
 from deployments.protocol.services import add_open_inference

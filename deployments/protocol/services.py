@@ -1,7 +1,7 @@
 """The functions that `grpc_servicer_functions` in the YAML names: `add_<protocol>` for each protocol, and `add_all`.
 
 Serve's proxy calls them. They do the same as the functions `add_...Servicer_to_server` of generated code, except that
-the servicer gets requests as bytes: it checks them before it decodes them, and answers those that can't be decoded.
+the servicer gets requests as bytes: it checks them before it decodes them, and answers requests that can't be decoded.
 """
 
 from __future__ import annotations

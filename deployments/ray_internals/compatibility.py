@@ -38,7 +38,7 @@ class Internal:
 
 @cache
 def has(internal: Internal) -> bool:
-    """Look for what is used of Ray; log a warning, once in this process, if something is missing."""
+    """Look for the used names of Ray; log a warning, once in this process, if something is missing."""
     if (problem := internal.problem()) is not None:
         logger.warning(problem)
     return problem is None

@@ -40,7 +40,7 @@ def _store(address: str) -> Any:
 
 
 def main() -> None:
-    """Publish what stdin has, or print what is published."""
+    """Publish stdin, or print the published text."""
     action, address = sys.argv[1:]
     try:
         if action == "publish":

@@ -17,6 +17,6 @@ SWITCHES = {
 
 
 def set_switches() -> None:
-    """Set the switches in the environment, except those that it already has."""
+    """Set the switches in the environment, except switches that it already has."""
     for name, value in SWITCHES.items():
         os.environ.setdefault(name, value)

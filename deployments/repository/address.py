@@ -81,7 +81,7 @@ def source_class(scheme: str) -> type[Source]:
 
 
 def open_repository(where: RepositoryAddress) -> Repository:
-    """Open the repository at an address; within a process, those of the same website or bucket are one."""
+    """Open the repository at an address; a process opens a website or bucket once."""
     return Folder(where) if isinstance(where, Path) else _source(where)
 
 

@@ -94,7 +94,7 @@ def drop_output_quantization(network: ov.Model) -> None:
 
 
 def squeeze_scores(network: ov.Model) -> None:
-    """Change an output [N,classes,1,1], as that of a convolution, to [N,classes]."""
+    """Change an output [N,classes,1,1], as a convolution's, to [N,classes]."""
     result = network.get_results()[0]
     shape = result.get_output_partial_shape(0)
     if shape.rank.is_dynamic or len(shape) <= 2 or any(extent != 1 for extent in list(shape)[2:]):

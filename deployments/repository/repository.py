@@ -51,7 +51,7 @@ def user_cache(name: str) -> Path:
     """Return a folder of this application in the user's cache folder; the folder is made.
 
     Raises:
-        OSError: the folder can't be made, or other users could change what is in it.
+        OSError: the folder can't be made, or other users could change its files.
     """
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ensemble-serving" / name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

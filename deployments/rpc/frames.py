@@ -80,7 +80,7 @@ class Frames(asyncio.BufferedProtocol):
             self._inbox = self._inbox + bytes(min(begin, 2 * self._arrived) - self._arrived)
 
     def _begin_body(self, kind: int, header: bytes, size: int) -> None:
-        """Move what has arrived of the body out of the inbox."""
+        """Move the arrived part of the body out of the inbox."""
         begin = PREFIX.size + len(header)
         here = min(self._arrived - begin, size)
         if self._arrived > begin + here:

@@ -70,7 +70,7 @@ class Header(msgspec.Struct, array_like=True):
 
 
 def _version() -> str:
-    """Compute a digest of the code that decides what is sent: two versions of the code don't connect to each other."""
+    """Compute a digest of the code that defines messages: two versions of the code don't connect to each other."""
     folders = (Path(contract.__file__).parent, Path(answer.__file__).parent)
     files = (file for folder in folders for file in sorted(folder.glob("*.py")))
     return hashlib.sha256(b"".join(file.read_bytes() for file in [*files, Path(__file__)])).hexdigest()[:6]

@@ -179,7 +179,7 @@ class IngressReplica:
                 node.check_health()
 
     async def __del__(self) -> None:
-        """Serve awaits this when it stops the replica: what has come is answered, and the last spans go out."""
+        """Serve awaits this when it stops the replica: it answers admitted requests, and exports the last spans."""
         if (front := getattr(self, "_front", None)) is not None:
             await front.close()
         if hasattr(self, "_observer"):

@@ -83,6 +83,6 @@ class NodeDeployment:
             self.node.check_health()
 
     async def __del__(self) -> None:
-        """Serve awaits this when it stops the replica: what has come by the socket is finished."""
+        """Serve awaits this when it stops the replica: it finishes the batches from the socket."""
         if self._listener is not None:
             await self._listener.close()

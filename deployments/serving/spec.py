@@ -47,7 +47,7 @@ class IngressSpec:
         weights: the members' weights in the answer, by name, for the page.
         strategy: how the members' answers become one, in words, for the page.
         services: the service name of each node in a trace, by the name of the node's span.
-        protocols: those that the configuration names, besides the installed ones.
+        protocols: protocols that the configuration names, besides the installed ones.
         edges: how separate nodes are called.
         max_image_bytes: the longest encoded image.
         pinning: the CPUs of the ingress; None for all.

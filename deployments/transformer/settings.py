@@ -35,5 +35,5 @@ class TransformerConfig(TransformerSettings):
     )
     threads: int | None = Field(None, ge=1, le=256, description="decoding threads; default: the CPUs of the container")
     isolate: Isolate = Field(
-        "others", description="what is decoded in separate processes: all images but small JPEGs (`others`), or `all`"
+        "others", description="images that separate processes decode: all but small JPEGs (`others`), or `all`"
     )

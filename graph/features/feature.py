@@ -34,7 +34,7 @@ class Site:
     Attributes:
         application: the Serve application's name.
         replica: the unique id of this replica of the ingress.
-        nodes: every node by name, with what the features before have put around members.
+        nodes: every node by name, as wrapped by the features before.
         versions: by name, the version that each member serves; a feature that changes one notes it here.
         settings: its entry in `features`, an instance of its `Settings`; None if it has none.
     """
@@ -50,7 +50,7 @@ class Feature(Extension):
     """Takes part in an application.
 
     Attributes:
-        order: its place among the others: those of a lower order are made first, and see first what comes in.
+        order: its place among the others: features of a lower order are made first, and see an image first.
         Settings: the schema of its entry in `features`, for a feature that another package brings.
         section: the part of the configuration without which it can't take part; empty for none.
         of_any_shape: whether it works however the nodes are joined.
@@ -97,7 +97,7 @@ class Feature(Extension):
     def asker(self, members: Mapping[str, Member], combiner: Node[Any, Any], combined: bool) -> Node[Any, Any] | None:
         """Make a node that asks the members in another way than all side by side; None for no other way.
 
-        It returns their `combined` predictions, or those of each member.
+        It returns their `combined` predictions, or each member's predictions.
         """
         return None
 
@@ -125,7 +125,7 @@ def wanted(config: EnsembleConfig) -> list[Wanted]:
     """List the features of an application, in the order in which they are made and see what comes in.
 
     Raises:
-        ConfigurationError: `features` names what is no feature, or one without its section, or has a wrong field; an
+        ConfigurationError: `features` names no feature, or a feature without its section, or has a wrong field; an
             installed one can't be imported; or one refuses.
     """
     named = [_named(name, given, config) for name, given in config.features.items()]

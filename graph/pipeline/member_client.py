@@ -208,7 +208,7 @@ class MemberClient:
         return EnsembleError(INTERNAL_HINT)
 
     def _give_up(self, call: Call, left_s: float) -> None:
-        """Wait no longer; the member is late unless it answers in what is left of its fair time."""
+        """Wait no longer; the member is late unless it answers in the rest of its fair time."""
         if left_s <= 0:
             self.breaker.open(self._slow)
         if len(self._late) >= MAX_LATE:

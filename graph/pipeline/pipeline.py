@@ -124,7 +124,7 @@ def merge_member_outputs(
 ) -> Batch[MemberProbabilities]:
     """Merge the members' answers to a batch, by name; an image that fewer than `quorum` answered has failed.
 
-    Its error is that of the first member that failed. A row of NaN stands for an answer that is missing.
+    Its error is the error of the first member that failed. A row of NaN stands for an answer that is missing.
     """
     items = tuple(_merged(item, position, outcomes, quorum) for position, item in enumerate(asked.items))
     live = [position for position, item in enumerate(items) if item.error is None]
@@ -238,7 +238,7 @@ class Interceptor:
         """Mark images in `batch.items` before the graph gets them."""
 
     def on_part(self, batch: InFlight, positions: Sequence[int], part: Answered) -> Answered:
-        """See some of the images when they are done, by their positions; what is returned goes on in their place."""
+        """See some of the images when they are done, by their positions; the returned images go on in their place."""
         return part
 
     def on_end(self, batch: InFlight) -> None:

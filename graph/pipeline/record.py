@@ -12,7 +12,7 @@ ENSEMBLE = "ensemble"
 
 
 class Trials(ItemNote, frozen=True):
-    """What is tried on an image: the names of the members whose canary answers it."""
+    """The trial of an image: the names of the members whose canary answers it."""
 
     decides = True
     members: tuple[str, ...]
@@ -38,11 +38,11 @@ class Record:
 
     Attributes:
         index: the ensemble's.
-        members: that of each member that answered, by name.
+        members: the prediction of each member that answered, by name.
         versions: the version that answered of each member that has a canary, by name.
         last: the last member that a cascade asked; empty without one.
         trials: the members whose canary has answered.
-        shadows: that of each shadow, by name, once it has answered.
+        shadows: the prediction of each shadow, by name, once it has answered.
         label: the true class, once it is known.
         watchers: called with the name of each shadow, once both its answer and the true class are known.
         waiting: called once the true class is known.
@@ -70,7 +70,7 @@ class Record:
         return [index for name, index in self.members.items() if name != member]
 
     def others(self, replaced: str) -> dict[str, int]:
-        """Return the predictions that a shadow is compared with: the ensemble's, and that of the replaced member."""
+        """Return the predictions that a shadow is compared with: the ensemble's, and the replaced member's."""
         own = self.members.get(replaced)
         return {ENSEMBLE: self.index} if own is None else {ENSEMBLE: self.index, replaced: own}
 

@@ -17,7 +17,7 @@ from deployments.observe.metrics import TaggedCounter
 
 @dataclass(frozen=True)
 class Load:
-    """What a deployment has to do.
+    """The load of a deployment.
 
     Attributes:
         rate: calls that arrive, per second.
@@ -39,7 +39,7 @@ class Load:
 def waiting_longer(load: Load, servers: int, wait_s: float) -> float:
     """Return the share of calls that wait longer than a time for a free one of `servers` servers.
 
-    Whether a call waits is Erlang's C formula, which takes durations to be exponential. Those of a model vary less, and
+    Whether a call waits is Erlang's C formula, which takes durations to be exponential. A model's vary less, and
     then a queue is gone sooner: the tail falls faster, by the factor of Allen and Cunneen's approximation (Allen,
     Probability, Statistics and Queueing Theory, 1990).
     """
@@ -58,7 +58,7 @@ def needed(load: Load, target_s: float, late: float, at_a_time: int, most: int) 
     """Return the least number of replicas with which at most a share of the calls takes longer than a target.
 
     Args:
-        load: what has to be done.
+        load: the work to do.
         target_s: of a call, with its wait, seconds.
         late: the share that may take longer.
         at_a_time: calls that a replica works on at a time.
@@ -89,7 +89,7 @@ class LatencyTarget:
     """Grows at once to what a p99 needs, and shrinks to the most that the last while needed."""
 
     def __init__(self, p99_ms: float, keep_s: float = 60.0, at_a_time: int = 1) -> None:
-        """Set what is promised.
+        """Set the promised latency.
 
         Args:
             p99_ms: 99 % of the deployment's calls take at most so long, milliseconds.

@@ -17,7 +17,7 @@ WIDTH = 100
 INTRODUCTION = """# Commands
 
 `make serve` installs `ensemble` in `.venv/bin`. Every command of the project is a subcommand of it; `ensemble COMMAND
---help` prints what is on this page. `eval "$(ensemble completion)"` completes commands and options in bash.
+--help` prints the same text as this page. `eval "$(ensemble completion)"` completes commands and options in bash.
 
 The commands of the group "Models" are the package `ensemble-models`, which `make serve` installs, too, and elsewhere
 `pip install 'ensemble-serving[models]'`. The commands of the group "Capacity" come with `pip install -e

@@ -28,7 +28,7 @@ what holds without the field. Ray Serve's own fields, as `deployments`, are [doc
 Serve](https://docs.ray.io/en/latest/serve/configure-serve-deployment.html).
 
 [`{FILE}`]({FILE}) is the JSON schema of the whole YAML file, Serve's fields included. With it an editor completes the
-names of fields, shows this text and marks what is wrong; YAML Language Server (VS Code, Neovim, Emacs) reads it where
+names of fields, shows this text and marks mistakes; YAML Language Server (VS Code, Neovim, Emacs) reads it where
 the first line is:
 
 ```yaml

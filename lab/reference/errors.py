@@ -14,7 +14,7 @@ and when to retry, are on [the page of the interface](../api.md#errors). At a ha
 """
 OUTRO = """
 "Retry" is the header `Retry-After` over HTTP, and `grpc-retry-pushback-ms` in the trailers over gRPC: the same request
-may succeed after that time. The statuses are those of `/classify`; the Open Inference Protocol has the same, and the
+may succeed after that time. The statuses hold for `/classify` and for the Open Inference Protocol, whose errors are the
 text `<code>: <message>`.
 """
 

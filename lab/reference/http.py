@@ -24,7 +24,7 @@ from lab.reference.markdown import code, first_paragraph, table
 CODE = re.compile(r"`\w+`(?=: )")
 INTRODUCTION = """# HTTP
 
-These are the paths at 127.0.0.1:8000. A running server has those that are turned on as a document at `/openapi.json`,
+These are the paths at 127.0.0.1:8000. A running server describes the enabled paths at `/openapi.json`,
 with the schemas of all bodies, and as a page to try at `/docs`. [The page of the interface](../api.md) explains them,
 and [error codes](errors.md) lists every error.
 """
@@ -73,7 +73,7 @@ def _operation(path: str, method: str, operation: Mapping[str, Any]) -> str:
         rows = [
             (code(each["name"]), each["in"], _kind(each["schema"]), each.get("description", "")) for each in parameters
         ]
-        parts.append(table(("parameter", "in", "type", "what it is"), rows))
+        parts.append(table(("parameter", "in", "type", "meaning"), rows))
     if body := operation.get("requestBody"):
         kinds = [f"{code(media_type)} ({_kind(each['schema'])})" for media_type, each in body["content"].items()]
         parts.append(f"Body: {', '.join(kinds)}.\n")

@@ -88,3 +88,33 @@ def test_tables_are_drawn_and_yaml_can_be_used(tmp_path, monkeypatch, text, told
         return
     with pytest.raises(ScriptError, match=rf"^page\.md, {told}"):
         docs.check_blocks(page)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("page.md", "The rate is that of\none process, and `that of` is code.\n", '"that of"'),
+        ("page.md", "| what it is |\n|---|\n| a cell |\n", '"what it is"'),
+        ("page.md", f"- {'word ' * 36}\n- [{('word ' * 35).strip()}](that-of.md)\n", "36 words"),
+        ("page.md", f"```text\n{'word ' * 36}\n```\n", None),
+        (
+            "reference/page.md",
+            "```text\nusage: x [--a]\n\noptions:\n  --a  those of\n       a model\n```\n",
+            '"those of"',
+        ),
+        ("code.py", 'def f():\n    """Return it.\n\n    Args:\n        a: that of b.\n    """\n', '"that of"'),
+        ("code.py", 'raise Error(f"name {what} is bad; take the one that works")\n', '"the one that"'),
+        ("code.py", '# What is here is no text.\ntext = "those of"\n', None),
+    ],
+)
+def test_unclear_sentences_are_named(tmp_path, monkeypatch, name, text, fault):
+    monkeypatch.setattr(docs, "CHECKOUT", tmp_path)
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    if fault is None:
+        docs.check_sentences([file])
+        return
+    with pytest.raises(ScriptError, match=rf"\n{name}: {fault}") as caught:
+        docs.check_sentences([file])
+    assert str(caught.value).count("\n") == 1

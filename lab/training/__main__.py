@@ -42,7 +42,11 @@ def parser() -> argparse.ArgumentParser:
     add("architecture", choices=get_args(Architecture))
     add_flags(result, Recipe)
     add("--data", type=Path, required=True, help="zip file or folder of <class>/*.jpg")
-    add("--validation", type=Path, help="zip file or folder to measure on after each epoch (default: those held out)")
+    add(
+        "--validation",
+        type=Path,
+        help="zip file or folder to measure on after each epoch (default: the held-out images)",
+    )
     add("--checkpoint", type=Path, required=True, help="written every epoch, resumed from")
     add("--initial", type=Path, metavar="CHECKPOINT", help="a finished run's weights to begin with")
     add("--size", type=int, default=32, help="height and width to resize images to, pixels")

@@ -68,7 +68,7 @@ class Recipe:
         "the teachers' probabilities are learnt, or by `dist` their correlations between and within classes",
         choices=get_args(TeacherLoss),
     )
-    width: float = flag(1.0, "of the student: what its channels are multiplied by", type=float)
+    width: float = flag(1.0, "of the student: multiplies its channels", type=float)
     teacher_weight: float = flag(0.9, "the teachers' share in the loss; the labels have the rest", type=fraction)
 
     def to_json(self) -> dict[str, Any]:

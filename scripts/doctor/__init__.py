@@ -8,7 +8,7 @@ Verdict = Literal["ok", "look", "wrong"]
 
 
 class Finding(NamedTuple):
-    """The result of one check: its verdict, what was found, and what to do about it, empty if nothing.
+    """The result of one check: its verdict, the finding, and a remedy, empty if none is needed.
 
     `look` is for what may be wrong, and `wrong` for what can't be served with.
     """

@@ -1,13 +1,13 @@
-"""Checks this machine and a configuration; each line that is not `ok` ends in what to do.
+"""Checks this machine and a configuration; each line that is not `ok` ends with a remedy.
 
     ensemble doctor
     ensemble doctor configs/colocated.yaml
-    ensemble doctor --cluster --host-address 10.0.0.1 configs/cluster.yaml      on a machine that is to be a head
-    ensemble doctor --join 10.0.0.1 --host-address 10.0.0.2                     on one that is to join it
+    ensemble doctor --cluster --host-address 10.0.0.1 configs/cluster.yaml      # before it becomes a head
+    ensemble doctor --join 10.0.0.1 --host-address 10.0.0.2                     # before it joins
 
-It checks versions, the working directory, HAProxy, cores, instructions, memory, the private folder, the token, ports,
-the configuration and its models, times the versions of each model, and sends one image through each node in this
-process. The exit status is 1 if something is wrong.
+The command checks versions, the working directory, HAProxy, cores, instructions, memory, the private folder, the token,
+ports, the configuration and its models. It also times the versions of each model, and sends one image through each node
+in this process. The exit status is 1 if the configuration can't be served.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     role = parser.add_mutually_exclusive_group()
-    role.add_argument("--cluster", action="store_true", help="check it as the head of a cluster of several machines")
+    role.add_argument("--cluster", action="store_true", help="check this machine as the head of a cluster")
     role.add_argument("--join", metavar="HEAD", help="check whether this machine can join the head with this address")
     parser.add_argument("--host-address", metavar="IP", help="this machine's address in its cluster")
     args = parser.parse_args()

@@ -109,7 +109,7 @@ def cpu_flags() -> set[str]:
 
 
 def memory(needed: float, replicas: float, available: float | None = None) -> Finding:
-    """Compare the free memory with what replicas reserve or are expected to take; bytes."""
+    """Compare the free memory with the bytes that replicas reserve or are expected to take."""
     free = available if available is not None else psutil.virtual_memory().available
     what = f"memory: {free / GIB:.1f} GiB are free; the configuration reserves {needed / GIB:.1f} GiB"
     if needed > free:

@@ -1,4 +1,4 @@
-"""Checks of what is installed, and of a configuration and its models."""
+"""Checks of installed packages, and of a configuration and its models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WARM_UP, MEASURED = 3, 10
 
 
 def versions(required: list[str] | None = None) -> Finding:
-    """Check that what is installed is what this project needs."""
+    """Check that the versions that this project needs are installed."""
     try:
         found = required if required is not None else metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:

@@ -2,9 +2,9 @@
 
     ensemble serve serve_config.yaml
 
-It does what `serve run` does. It also sets the environment variables that Ray reads, turns Ray's token authentication
-on, checks the configuration and its models before Ray starts, ends what a killed server has left behind, and prints
-`Ready` once every member has answered.
+The command does the work of `serve run`. Before that it checks the configuration and its models, ends the processes of
+a killed server, sets Ray's environment variables, and turns on Ray's token authentication. It prints `Ready` once every
+member has answered.
 """
 
 from __future__ import annotations
@@ -30,9 +30,13 @@ def main() -> None:
         help="a Serve config file (default: the bundled one)",
     )
     parser.add_argument(
-        "--whole-dashboard", action="store_true", help="Ray's dashboard with all its pages, which takes more memory"
+        "--whole-dashboard",
+        action="store_true",
+        help="start Ray's dashboard with all its pages, which takes more memory",
     )
-    parser.add_argument("--without-keys", action="store_true", help="let other machines reach it without an API key")
+    parser.add_argument(
+        "--without-keys", action="store_true", help="let other machines reach the server without an API key"
+    )
     parser.add_argument(
         "--ports-from",
         type=int,
@@ -47,7 +51,7 @@ def main() -> None:
     parser.add_argument(
         "--cluster-port", type=int, metavar="N", help="the port at which other machines join (default: 6379)"
     )
-    parser.add_argument("--json-logs", action="store_true", help="log lines of JSON, with trace ids, here too")
+    parser.add_argument("--json-logs", action="store_true", help="log lines of JSON, with trace ids, in files and here")
     args = parser.parse_args()
 
     from deployments.contract.errors import ConfigurationError

@@ -78,7 +78,7 @@ class ServeApi:
             return []
 
     def shut_down(self, timeout_s: float) -> None:
-        """Stop every application; its replicas finish what they have."""
+        """Stop every application; its replicas finish their requests."""
         self._client.delete(APPLICATIONS, timeout=timeout_s)
 
 

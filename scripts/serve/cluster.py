@@ -234,7 +234,7 @@ def clear_leftovers() -> None:
 
 
 def end(processes: Iterable[psutil.Process], *ways: Callable[[psutil.Process], None]) -> None:
-    """End processes, by default by SIGTERM and those that remain by SIGKILL, or by other ways one after the other."""
+    """End processes, by default by SIGTERM and then by SIGKILL, or by other ways one after the other."""
     running = list(processes)
     for way in ways or (psutil.Process.terminate, psutil.Process.kill):
         for process in running:
@@ -288,7 +288,7 @@ def guarded() -> Iterator[None]:
 
 
 def guard() -> None:
-    """Wait for the end of the server, and end what it has left."""
+    """Wait for the end of the server, and end its remaining processes."""
     sys.stdin.buffer.read()
     while any(leftovers()):
         clear_leftovers()

@@ -1,10 +1,10 @@
-"""Deploys a changed configuration to a running server, and reports what becomes of it.
+"""Deploys a changed configuration to a running server, and waits until the change is in force.
 
     ensemble deploy my.yaml
 
-It does what `serve deploy` does. It also checks the configuration and its models first, refuses what would take effect
-only at the next start, waits until all is in force, and reports a `user_config` that a replica refuses. A server on
-other ports than the configuration's is found by the variables in the file that `ensemble serve` names for `source`.
+The command does the work of `serve deploy`. It also checks the configuration and its models first, refuses changes that
+need a restart, and reports a `user_config` that a replica refuses. If the server has other ports,
+`source` the file that `ensemble serve` names first.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def keeps(written: Mapping[str, Any], served: Mapping[str, Any]) -> dict[str, li
 def check_kept(config: Mapping[str, Any], keeps: Mapping[str, list[Any]]) -> None:
     """Raise ScriptError if a Serve config changes what a server keeps, or ends what it serves."""
     if not config.get("applications"):
-        raise ScriptError("it has no application, and would end the one that is served; Ctrl-C stops the server")
+        raise ScriptError("it has no application, and would end the served application; Ctrl-C stops the server")
     if not keeps:
         return
     wanted = kept(config)

@@ -62,7 +62,7 @@ def set_variables() -> None:
 
 
 def raise_file_limit() -> None:
-    """Raise the limit of this process, and of those that it starts, as far as the system lets it and it is useful."""
+    """Raise the limit of this process, and of its children, as far as the system lets it and it is useful."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

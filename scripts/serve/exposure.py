@@ -48,7 +48,7 @@ def check_exposure(config: dict[str, Any], without_keys: bool, tls: bool) -> Non
 
 
 def check_keys(config: dict[str, Any], host: str, without_keys: bool) -> None:
-    """Check that a server which listens on a host may serve what a config has.
+    """Check that a server which listens on a host may serve a config.
 
     Raises:
         ScriptError: others can reach it, and an application requires no key, or lets anyone unload its members.

@@ -29,7 +29,7 @@ MAX_PATH = 24
 def private_folder() -> Iterator[Path]:
     """Make a folder that only this user may enter; remove it at the end, unless an error refers to logs in it.
 
-    What killed servers left, and those that failed, is removed as well, except for the last one's.
+    Folders of killed and failed servers are removed as well, except for the last one's.
 
     Raises:
         ScriptError: another user could put another one in its place.

@@ -56,7 +56,7 @@ LASTS_S = 1.0
 
 @dataclass(frozen=True)
 class Listening:
-    """Where HAProxy listens: an address of this machine, and its ports; that of the metrics is on loopback.
+    """Where HAProxy listens: an address of this machine, and its ports; the metrics' port is on loopback.
 
     Attributes:
         tls: a certificate with its chain, and its key, PEM; None for no TLS.

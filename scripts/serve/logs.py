@@ -28,7 +28,7 @@ class Record(NamedTuple):
         level: one of `LEVELS`.
         deployment: its name with the application's, such as `ensemble_Ingress`; for Serve's own, the component.
         replica: the replica's id; for Serve's own, the number of the process.
-        message: what was logged.
+        message: the logged text.
         line: the first line as it is in the file; with JSON all of the record.
         cause: the last exception of the traceback; empty if there is none.
     """
@@ -81,7 +81,7 @@ class Logs:
         return found
 
     def skip(self) -> None:
-        """Pass over what has been logged so far; what of it is logged again is new."""
+        """Pass over the lines so far; a repetition counts as new."""
         for file in self.folder.glob("*.log"):
             for _ in self._lines(file):
                 pass

@@ -1,4 +1,4 @@
-"""The machines of a cluster: this machine's address, and what all of them must have in common."""
+"""The machines of a cluster: this machine's address, and the facts that all of them must have in common."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def common(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def publish(address: str, config: Mapping[str, Any]) -> None:
-    """Publish a Serve config at the head of a cluster, with what other machines must have in common with this one."""
+    """Publish a Serve config at the head of a cluster, with the facts that all machines must have in common."""
     _noticeboard("publish", address, json.dumps({"config": config, "common": common(config)}))
 
 

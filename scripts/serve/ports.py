@@ -77,6 +77,6 @@ def check_ports(*ports: Port) -> None:
                 problems.append(f"{port.host}:{port.number}{setting} can't be listened on: {err.strerror}")
     if problems:
         raise ScriptError(
-            f"{'; '.join(problems)}. Stop what uses {'it' if len(problems) == 1 else 'them'}, or change what is in "
+            f"{'; '.join(problems)}. Free {'it' if len(problems) == 1 else 'them'}, or change the setting in "
             "brackets (in a cluster, `..._options` at its head); `ensemble serve --ports-from N` takes N to N + 3"
         )

@@ -58,7 +58,7 @@ For `serve status`, `ensemble deploy` and handles in another shell:
 def stop_signals() -> Iterator[threading.Event]:
     """Make an event that Ctrl-C, SIGTERM or a closed terminal sets; a second signal ends every process at once.
 
-    A closed terminal does nothing to what `nohup` has started.
+    A closed terminal does not stop a server under `nohup`.
     """
     stop = threading.Event()
 
@@ -92,7 +92,7 @@ def serve(
         config_file: a Serve config.
         whole_dashboard: whether Ray's dashboard has all its pages.
         without_keys: whether other machines may reach it without a key.
-        ports_from: the first of the four ports to listen on; None for those of the configuration.
+        ports_from: the first of the four ports to listen on; None for the configuration's.
         json_logs: whether the logs are lines of JSON.
 
     Raises:
@@ -145,7 +145,7 @@ def serve(
 
 
 def watch(cluster: Cluster, haproxy: HAProxy | None, logs: Logs, api: ServeApi, stop: threading.Event) -> None:
-    """Renew what has ended, and print what replicas warn of and when all are healthy again, until it is to stop.
+    """Restart ended processes, and print replicas' warnings and when all are healthy again, until it is to stop.
 
     Raises:
         ScriptError: the cluster has ended.
@@ -226,7 +226,7 @@ def health(url: str) -> httpx.Response:
 
 
 def wait_until_ready(api: ServeApi, cluster: Cluster, logs: Logs, url: str, stop: threading.Event) -> None:
-    """Wait until every member has answered once, and Serve knows it; print now and then what is waited for.
+    """Wait until every member has answered once, and Serve knows it; print now and then which members are missing.
 
     Raises:
         ScriptError: the deployment failed, or took longer than `READY_TIMEOUT_S`.

@@ -45,15 +45,19 @@ def main() -> None:
     """Parse the command line and draw."""
     parser = described(__doc__)
     parser.add_argument(
-        "trace", nargs="?", type=str.lower, metavar="TRACE_ID", help="the beginning of its id; default: the newest"
+        "trace",
+        nargs="?",
+        type=str.lower,
+        metavar="TRACE_ID",
+        help="the beginning of a trace's id; default: the newest trace",
     )
-    parser.add_argument("--slowest", action="store_true", help="the slowest instead of the newest")
-    parser.add_argument("--last", type=positive, metavar="N", help="so many, the newest (or slowest) first; default: 1")
+    parser.add_argument("--slowest", action="store_true", help="show the slowest traces instead of the newest")
+    parser.add_argument("--last", type=positive, metavar="N", help="number of traces to show; default: 1")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--folder", type=Path, default=FOLDER, help="where the traces are (default: traces)")
-    where.add_argument("--jaeger", metavar="URL", help="read from this Jaeger instead of a folder")
+    where.add_argument("--folder", type=Path, default=FOLDER, help="folder of the traces (default: traces)")
+    where.add_argument("--jaeger", metavar="URL", help="read traces from this Jaeger instead of a folder")
     parser.add_argument("--json", action="store_true", help="print JSON instead of drawing")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the first one's waterfall as an SVG")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the first trace's waterfall as an SVG")
     args = parser.parse_args()
     if args.trace is not None and (args.slowest or args.last):
         parser.error("--slowest and --last choose among all traces; leave out TRACE_ID, or them")

@@ -42,7 +42,7 @@ class GrpcServer:
     """Answers gRPC calls; every error, foreseen or not, is answered as a status."""
 
     def __init__(self, service: Service) -> None:
-        """Set what is served."""
+        """Set the protocols to serve."""
         self._ingress, self._access, self._headers = service.ingress, service.access, service.headers
         self._max_image_bytes = service.max_image_bytes
         calls = merged(part.calls(service) for part in service.parts)

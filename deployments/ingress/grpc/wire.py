@@ -56,7 +56,7 @@ def decoded(body: bytes, message: type[M], max_bytes: int, fields: int, max_imag
 
 
 def check(body: bytes | memoryview, size: int, descriptor: Any, fields: int, max_image_bytes: int) -> None:
-    """Check a message of a size, or what has come of it, before it is decoded.
+    """Check a message of a size, or its first part, before it is decoded.
 
     Raises:
         ImageTooLarge: an image has more bytes.

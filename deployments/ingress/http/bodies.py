@@ -1,4 +1,4 @@
-"""Reads bodies within bounds: each byte counts at the ingress as it comes, and a compressed one by what was sent."""
+"""Reads bodies within bounds: each byte counts at the ingress as it comes, a compressed one as it is sent."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def bounded(request: Request, limit: Limit, arrival: Upload) -> AsyncGener
 
     Raises:
         ImageTooLarge: it exceeds the limit.
-        Overloaded: it exceeds what is admitted.
+        Overloaded: it exceeds the limit of bytes in flight.
         UnsupportedMediaType: its encoding is unknown.
         InvalidParameter: it is not compressed as it declares.
     """
@@ -157,7 +157,7 @@ async def decoded(request: Request, encoding: str) -> AsyncGenerator[bytes, None
     Raises:
         UnsupportedMediaType: the encoding is another than gzip or deflate.
         InvalidParameter: the body is not compressed as it declares, or only a part of it.
-        ImageTooLarge: it becomes too large for what was sent.
+        ImageTooLarge: it becomes too large for its compressed size.
     """
     if encoding not in WINDOWS:
         raise UnsupportedMediaType(f"Content-Encoding {encoding[:40]!r} is not known; send gzip, deflate or none")
@@ -173,7 +173,7 @@ async def decoded(request: Request, encoding: str) -> AsyncGenerator[bytes, None
             while piece := decoder.decompress(rest, MOST_AT_ONCE):
                 if (became := became + len(piece)) > max(FREE_BYTES, MOST_TIMES * came):
                     raise ImageTooLarge(
-                        f"the body becomes more than {MOST_TIMES} times as large as what was sent, and more than "
+                        f"the body becomes more than {MOST_TIMES} times as large as its compressed size, and more than "
                         f"{FREE_BYTES} bytes; send it without Content-Encoding, or an image as PNG or JPEG"
                     )
                 yield piece
@@ -202,16 +202,15 @@ async def document(
         request: the request.
         capacity: admits it.
         by: who sends it.
-        limit: its limit; default: that of any body.
+        limit: its limit; default: any body's.
         json_bytes: how many bytes of the body are JSON, of which elements are counted.
         image: the limit of each image, if the JSON has images in base64, and a raw tensor of images follows it.
         asked: the options of the request's headers, which are known before its body.
 
     Raises:
         EnsembleError: as `AdmissionController.arriving` and `bounded`.
-        ImageTooLarge: an image, or its text, is too long; what has not arrived yet is not read.
-        InvalidParameter: it may have more elements or images than the settings allow; what has not arrived yet is not
-            read.
+        ImageTooLarge: an image, or its text, is too long; the rest is not read.
+        InvalidParameter: it may have more elements or images than the settings allow; the rest is not read.
     """
     settings, chunks, count, text = capacity.settings, [], 0, 0
     limit, raw = limit or of_request(settings), image and RawImages(capacity, image)
@@ -282,7 +281,7 @@ async def images(
         UnsupportedMediaType: the body declares another type.
         InvalidParameter: the form is malformed, or has other parts, or too many.
         ImageTooLarge: it exceeds the limits.
-        Overloaded: it exceeds what is admitted.
+        Overloaded: it exceeds the limit of bytes in flight.
     """
     declared, settings = media_type(request.headers), capacity.settings
     image = of_image(settings, max_image_bytes)

@@ -32,7 +32,7 @@ PAGE = """<!doctype html>
 
 
 def routes(documented: Routes) -> Routes:
-    """Serve the document of these routes, without those that are off, and its own, the page and its files."""
+    """Serve the document of these routes, without routes that are off, and its own routes: the page and its files."""
 
     @cache
     def made(paths: frozenset[str]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class HttpServer:
     """Answers HTTP requests; every error, foreseen or not, is answered as JSON."""
 
     def __init__(self, service: Service) -> None:
-        """Set what is served."""
+        """Set the protocols to serve."""
         self._ingress, self._access, self._headers = service.ingress, service.access, service.headers
         self._is_local = service.is_local
         self._watcher = DisconnectWatcher()
@@ -178,7 +178,7 @@ def where_metrics_are() -> str:
 
 
 def server_timing(total_s: float, timeline: Timeline | None) -> str:
-    """Write the header: the whole call, then each stage of its image; of several images, the one that returned last."""
+    """Write the header: the whole call, then each stage of its image; of several images, the last image to return."""
     metrics = [f"total;dur={total_s * 1000:.3f}"]
     if timeline is not None:
         metrics.append(f"{QUEUE};dur={(timeline.left_ns - timeline.queued_ns) / 1e6:.3f}")

@@ -74,7 +74,7 @@ class Front:
             logger.warning("HAProxy is not there (%s); requests come when it is", err)
 
     async def close(self) -> None:
-        """Answer what has arrived, while HAProxy sends new requests to others, and stop listening."""
+        """Answer the requests that have arrived, while HAProxy sends new ones to others, and stop listening."""
         self._closing = True
         if (slot := self._slot) is None:
             return
@@ -101,7 +101,7 @@ def folder(application: str) -> Path | None:
 
 
 def services(named: Sequence[str]) -> tuple[ServiceDescriptor, ...]:
-    """List the gRPC services that clients reach, of installed protocols and of those that the configuration names."""
+    """List the gRPC services that clients reach, of protocols that are installed or that the configuration names."""
     if FUNCTIONS in os.environ:
         return protocol.services(json.loads(os.environ[FUNCTIONS]), named)
     return tuple(service for each in protocol.resolve(named) if each.behind_serve for service in each.services)

@@ -41,7 +41,7 @@ class GrpcConnection(asyncio.Protocol):
     """A connection on which HAProxy brings calls, one after the other, as requests of HTTP/1.1.
 
     Attributes:
-        call: the one that is under way; None for none.
+        call: the call under way; None for none.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class GrpcConnection(asyncio.Protocol):
         Args:
             answer: answers a call.
             most_bytes: returns the most bytes of a message.
-            check: sets the status of a call whose message is to be refused by what has come of it.
+            check: sets the status of a call whose message is to be refused by its first part.
             connections: the set that it is in while it lasts.
         """
         self._answer, self._most_bytes, self._check, self._connections = answer, most_bytes, check, connections
@@ -80,7 +80,7 @@ class GrpcConnection(asyncio.Protocol):
         self._end()
 
     def data_received(self, data: bytes) -> None:
-        """Read what has come."""
+        """Read arrived bytes."""
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -174,7 +174,7 @@ class GrpcListener:
     """Answers gRPC on a socket.
 
     Attributes:
-        services: those that are served.
+        services: the served services.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class GrpcListener:
         Args:
             server: answers calls.
             most_bytes: returns the most bytes of a request's images, which may change.
-            services: those that are served.
+            services: the served services.
             max_image_bytes: the most bytes of an image.
         """
         self._server, self._most_bytes, self.services = server, lambda: most_bytes() + BESIDES, services
@@ -234,7 +234,7 @@ class GrpcListener:
         )
 
     async def close(self) -> None:
-        """Write what was answered, and stop listening."""
+        """Write the answers, and stop listening."""
         if self._listening is None:
             return
         self._listening.close()

@@ -35,14 +35,14 @@ class GrpcCall:
         path: `/<service>/<method>`.
         metadata: the client's.
         most_bytes: of its message.
-        body: what has come of the message, with its prefix.
+        body: the part of the message that has come, with its prefix.
         code: the status.
         details: its message.
         trailers: besides them.
     """
 
     def __init__(self, path: str, metadata: Metadata, most_bytes: int) -> None:
-        """Set what is known when the headers have come."""
+        """Set the call's data that its headers contain."""
         self.path, self.metadata, self.most_bytes = path, metadata, most_bytes
         self.body = bytearray()
         self.code, self.details = grpc.StatusCode.OK, ""
@@ -80,7 +80,7 @@ class GrpcCall:
         return self.code is grpc.StatusCode.OK
 
     def check_beginning(self, message: Any, max_image_bytes: int) -> None:
-        """Set the status if what has come of a message, of a type, begins an image with more bytes."""
+        """Set the status if the first part of a message, of a type, begins an image with more bytes."""
         reasons_to_wait = (DecodeError, IndexError, InvalidParameter)
         with suppress(*reasons_to_wait), memoryview(self.body) as whole, whole[PREFIX:] as come:
             try:

@@ -88,7 +88,7 @@ class OneWrite:
             self.write(b"")
 
     def close(self) -> None:
-        """Write what was kept, and close the connection."""
+        """Write the kept bytes, and close the connection."""
         self._flush()
         self._transport.close()
 
@@ -104,7 +104,7 @@ class Protocol(HttpToolsProtocol):
         super().connection_made(cast("asyncio.Transport", OneWrite(transport)))
 
     def on_response_complete(self) -> None:
-        """Go on to the next request; before that, drop what is still to come of this one."""
+        """Go on to the next request; before that, drop the rest of this one."""
         super().on_response_complete()
         if self.cycle.more_body and not self.transport.is_closing():
             self._dropped = 0
@@ -136,7 +136,7 @@ class Protocol(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """A uvicorn that looks once a second what the time is, for the header `Date`, and not ten times."""
+    """A uvicorn that reads the clock for the header `Date` once a second, not ten times."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -193,7 +193,7 @@ class HttpListener:
             await asyncio.sleep(0.01)
 
     async def close(self) -> None:
-        """Answer what has arrived, and stop listening."""
+        """Answer the requests that have arrived, and stop listening."""
         if self._uvicorn is not None and self._serving is not None:
             self._uvicorn.ending.set()
             await self._serving

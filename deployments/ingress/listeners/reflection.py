@@ -40,7 +40,7 @@ class ReflectionListener:
 
 
 def _add(file: FileDescriptor) -> None:
-    """Add a file to the pool that is described, and before it those that it imports; a protocol may have its own."""
+    """Add a file, and before it the files that it imports, to the described pool; a protocol may have its own."""
     for imported in file.dependencies:
         _add(imported)
     # Where the pool has another file of the name, that one is described.

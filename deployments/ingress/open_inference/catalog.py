@@ -14,7 +14,7 @@ class Catalog:
     """The models of an application; each is ready when the application is, but for members that are unloaded."""
 
     def __init__(self, service: Service) -> None:
-        """Set what is served."""
+        """Set the models to serve."""
         self._service = service
         self.models: dict[str, Model] = {MODEL: Ensemble(service.ingress, service.labels)}
         for name, (ingress, offer) in service.members.items():

@@ -54,7 +54,7 @@ class Ready(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class IndexRequest(msgspec.Struct):
-    """Which models are listed: all, or those that are ready."""
+    """Which models are listed: all, or only ready models."""
 
     ready: bool = False
 

@@ -41,7 +41,7 @@ class Requested(NamedTuple):
 
 
 class Inferred(NamedTuple):
-    """A model's answer: a tensor for each requested output, the response's parameters, and what they were made of."""
+    """A model's answer: a tensor for each requested output, the response's parameters, and their classifications."""
 
     outputs: list[Tensor]
     parameters: dict[str, str]
@@ -64,13 +64,13 @@ class Model(ABC):
         max_batch_size: int,
         versions: MutableMapping[str, str],
     ) -> None:
-        """Set where images go, what the model is, and what is known of the versions of members, by name."""
+        """Set the ingress of its images, the model's description, and the members' versions by name."""
         self._ingress, self._metadata, self._versions = ingress, metadata, versions
         self.labels, self.max_batch_size = labels, max_batch_size
 
     @property
     def metadata(self) -> ModelMetadata:
-        """Its version, which is that of the last answer or the one loaded since, and its tensors."""
+        """Its version, of the last answer or loaded since, and its tensors."""
         known = self._versions.get(self._metadata.name, self._metadata.versions[0])
         if [known] != self._metadata.versions:
             self._metadata = replace(self._metadata, versions=[known])
@@ -78,7 +78,7 @@ class Model(ABC):
 
     @property
     def statistics(self) -> Statistics:
-        """What was counted of it."""
+        """Its counts."""
         return self._ingress.execution.statistics
 
     @abstractmethod
@@ -128,7 +128,7 @@ class Model(ABC):
     def requested(
         self, outputs: Sequence[Any], values: Callable[[Any], Mapping[str, Any]] = lambda parameters: parameters
     ) -> list[Requested]:
-        """Return the outputs to answer: those that a request names, or all.
+        """Return the outputs to answer: the outputs that a request names, or all.
 
         Args:
             outputs: of the request, each with a `name` and `parameters`.
@@ -153,7 +153,7 @@ class Model(ABC):
             if type(classes) is not int or not 0 <= classes <= MAX_CLASSES:
                 raise InvalidParameter(f"classification must be a number of classes; got {repr(classes)[:40]}")
             if classes and (known[name].datatype == "BYTES" or len(known[name].shape) != 2):
-                raise InvalidParameter(f"the output {name!r} has no classes; ask for those of 'probabilities'")
+                raise InvalidParameter(f"the output {name!r} has no classes; ask for the classes of 'probabilities'")
             asked[name] = Requested(name, classes, parameters)
         return list(asked.values()) or [Requested(name) for name in known]
 
@@ -201,7 +201,7 @@ class Member(Model):
         labels: Sequence[str],
         versions: MutableMapping[str, str],
     ) -> None:
-        """Set its name, where its pixels go, what it is, the classes' names, and what is known of members' versions."""
+        """Set its name, the ingress of its pixels, its description, the classes' names, and the members' versions."""
         inputs, outputs = (
             [TensorMetadata(PIXELS, "UINT8", [-1, *offer.size, 3])],
             [TensorMetadata(PROBABILITIES, "FP32", [-1, len(labels)])],
@@ -247,9 +247,8 @@ def _output(name: str, answers: Sequence[Answer]) -> Tensor:
 def response_parameters(answers: Sequence[Answer], asked: Options) -> dict[str, str]:
     """Return the parts of the answers that the protocol has no tensor for.
 
-    `trace_id`; and as JSON, an element for each image, `missing`, where members did not answer, `asked`, of a cascade,
-    `cache`, of a cache, `warning`, where a file is odd, and `classifications`, the answers, if an option asks for what
-    they show.
+    `trace_id`; and as JSON, an element for each image: `missing` where members did not answer, `asked` of a cascade,
+    `cache` of a cache, and `warning` for an odd file. `classifications` has the answers if an option asks for them.
     """
     each = [answer.classification for answer in answers]
     listed: dict[str, list[Any]] = {}

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Request(msgspec.Struct):
-    """An image to decode, whose bytes follow; the limits are those of `TransformerSettings`.
+    """An image to decode, whose bytes follow; the limits have the names of `TransformerSettings`.
 
     Attributes:
         wanted: the preprocessings, each of which gets pixels.
@@ -47,7 +47,7 @@ class Failure(msgspec.Struct, tag="failure"):
 
 
 class Success(msgspec.Struct, tag="success"):
-    """The image's width and height, what is odd about it, and the shapes of its pixels, which follow."""
+    """The image's width and height, a fault of its file, and the shapes of its pixels, which follow."""
 
     size: tuple[int, int]
     warning: str

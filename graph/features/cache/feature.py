@@ -71,7 +71,7 @@ class CacheMetrics:
 
 
 class Caching(Feature):
-    """Puts a cache before transformer and members; what it remembers is combined anew for each request."""
+    """Puts a cache before transformer and members; each request combines the predictions anew."""
 
     order = 50
     section = "cache"

@@ -31,7 +31,7 @@ HASHED_AT_ONCE = 2047
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):
-    """What is remembered of an image; the fields that are not listed are those of `Item`.
+    """A cached image; the fields that are not listed are the fields of `Item`.
 
     Attributes:
         made: when, seconds since the epoch.
@@ -61,7 +61,7 @@ class Lookup:
     Attributes:
         keys: of every image that has not failed.
         looked: the images that were looked up; the others must not be answered from memory.
-        found: what is remembered.
+        found: cached images.
         followed: images that another batch is asking the members about.
         leaders: images that this batch asks about, and that other batches may wait for.
     """
@@ -109,7 +109,7 @@ class Cache(Flow):
     async def parts(self, batch: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
         """Turn encoded images into each member's scores, float32 [N,C] by name.
 
-        Remembered images don't wait for those that the members are asked about.
+        Cached images don't wait for images that the members predict.
         """
         work = Work(OPERATION, batch)
         lookup = await self._look_up(work)

@@ -23,7 +23,7 @@ MOST_CLIENTS = 100
 
 @dataclass(frozen=True)
 class Question:
-    """What is counted, and how often the answer may speak against the canary.
+    """A kind of evidence, and how often it may speak against a good canary.
 
     Attributes:
         reason: why a canary is rolled back that fails it.

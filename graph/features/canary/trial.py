@@ -82,7 +82,7 @@ class CanaryStats(msgspec.Struct, frozen=True):
 
 
 class CanaryCounters(NamedTuple):
-    """What is counted of all canaries.
+    """The counts of all canaries.
 
     Attributes:
         images: by member, role, and whether that version alone failed on them.
@@ -104,7 +104,7 @@ class Trial:
         name: the member's.
         header: the request's header that decides, in small letters; None for the image itself.
         rolled_back: why it was rolled back; empty if it was not. New settings start it again.
-        found: what was found against it, as a sentence; empty if nothing was.
+        found: the evidence against it, as a sentence; empty if there is none.
         seconds: how long each version took for its last calls, per image.
         compared: images on which the two versions were compared.
     """

@@ -19,7 +19,7 @@ WINDOW, FEWEST = 1000, 20
 
 
 class AuditCounters(NamedTuple):
-    """What is counted of an audit: early exits by member and result, and thresholds that were raised by member."""
+    """The counts of an audit: early exits by member and result, and raised thresholds by member."""
 
     audits: Counts
     tightened: Counts

@@ -104,7 +104,7 @@ class Cascading(Feature):
 
     @classmethod
     def decides(cls, config: EnsembleConfig) -> Any:
-        """Return what decides which members are asked."""
+        """Return the settings that decide which members are called."""
         assert config.ensemble.cascade is not None
         return {
             **config.ensemble.cascade.model_dump(include={"order", "exit_at"}),

@@ -1,4 +1,4 @@
-"""The members one after the other: an image is answered as soon as those that were asked are sure of it together.
+"""The members one after the other: an image is answered as soon as the called members are sure of it together.
 
 The largest combined probability of the image decides. The margin to the second largest decides equally well:
 docs/cascade.md has both, measured. Source of the idea: https://arxiv.org/abs/2012.01988
@@ -106,7 +106,7 @@ class Stage:
         return {image: found[image] for image in self.sure(threshold) if image in found}
 
     def part(self, leaving: Sequence[int], asked: tuple[str, ...], load_shed: Container[int], combined: bool) -> Part:
-        """Take out the images that leave, judged ones first; those of `load_shed` would stay if the load were lower."""
+        """Take out the images that leave, judged ones first; images in `load_shed` would stay at a lower load."""
         place_of = {image: place for place, image in enumerate(self.judged)}
         images = [image for image in leaving if image in place_of]
         kept = self.combined
@@ -142,7 +142,7 @@ class Cascade(Flow):
         *,
         combined: bool = True,
     ) -> None:
-        """Set what is asked and how, and whether combined predictions are returned or those of each member.
+        """Set the members and thresholds, and whether combined or each member's predictions are returned.
 
         `loads` has the load of the usual class and of the lower one, if there are thresholds for load.
         """

@@ -33,7 +33,7 @@ class FeedbackStats(msgspec.Struct, frozen=True):
 
 
 class FeedbackCounters(NamedTuple):
-    """What is counted of true labels.
+    """The counts of true labels.
 
     Attributes:
         labels: by result: `accepted`, or the error's code.

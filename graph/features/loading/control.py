@@ -1,6 +1,6 @@
 """Loads and unloads members for those who may, the same for every protocol.
 
-The loaded version is a setting in `user_config`, which Serve gives to every replica, and to those that start later.
+The loaded version is a setting in `user_config`, which Serve gives to every replica, and to later ones.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ModelControl:
         if not self.is_on:
             raise NotFound(OFF)
         if self._operators != "anyone" and name not in self._operators:
-            raise Forbidden(f"the key {name!r} may not load and unload members; access.operators lists those that may")
+            raise Forbidden(f"the key {name!r} may not load and unload members; access.operators lists who may")
 
     async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
         """Make every replica of a member serve the version that the request's parameters name, or the highest.

@@ -1,4 +1,4 @@
-"""Brings what is loaded and unloaded to every replica, by `user_config`.
+"""Tells every replica the loaded and unloaded members, by `user_config`.
 
 The deployed configuration is read from Serve's REST interface, changed, and deployed again, as a user would do it. A
 task on the head does so, because the interface listens there alone, and because one machine can hold a lock.
@@ -81,12 +81,12 @@ def deploy(dashboard: str, application: str, config: EnsembleConfig, change: Cha
                 client.put(APPLICATIONS, json=wanted).raise_for_status()
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as err:
         raise NotReady(
-            f"Ray's dashboard, which changes what is deployed, does not take it now; try again ({err})"
+            f"Ray's dashboard, which changes deployments, does not take the change now; try again ({err})"
         ) from err
 
 
 def fitting(config: EnsembleConfig, agreed: EnsembleSignature, change: Change) -> int:
-    """Choose the version to load, and check that it can take the place of the one that is served.
+    """Choose the version to load, and check that it can replace the served version.
 
     Raises:
         NotFound: there is no such version.

@@ -19,7 +19,7 @@ SECTION = "loading"
 
 
 class Loading(Feature):
-    """Puts gates before the members that can be unloaded, and lets those that `access.operators` names use them.
+    """Puts gates before the members that can be unloaded, which the keys in `access.operators` may use.
 
     Without operators its paths and methods refuse.
     """

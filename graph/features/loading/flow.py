@@ -40,7 +40,7 @@ class UnloadGate:
     def check(self, settings: LoadingSettings) -> None:
         """Raise ConfigurationError if there is no such member, or the quorum needs one that is unloaded."""
         if unknown := sorted({*settings.unloaded, *settings.loaded} - set(self.names)):
-            raise ConfigurationError(f"{unknown[0]!r} can't be loaded; those that can: {sorted(self.names)}")
+            raise ConfigurationError(f"{unknown[0]!r} can't be loaded; these members can: {sorted(self.names)}")
         if len(set(settings.unloaded)) > self._spare:
             raise ConfigurationError(f"unloaded: {list(settings.unloaded)}: {NEEDED}")
 

@@ -91,7 +91,7 @@ def _share(notes: Sequence[Note], name: str) -> float | None:
 
 
 class Receipts(Feature):
-    """Adds receipts to answers; in the process of the ingress, what belongs to no node is the ingress' share."""
+    """Adds receipts to answers; the ingress' entry gets all time of its process that belongs to no node."""
 
     order = 70
     of_any_shape = True

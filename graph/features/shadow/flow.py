@@ -46,11 +46,11 @@ class ShadowStats(msgspec.Struct, frozen=True):
 
 
 class ShadowCounters(NamedTuple):
-    """What is counted of all shadows.
+    """The counts of all shadows.
 
     Attributes:
         images: by shadow, and by what came of them.
-        predictions: by shadow, by what it is compared with, and by whether they agreed.
+        predictions: by shadow, by the compared member or ensemble, and by whether they agreed.
     """
 
     images: Counts

@@ -103,10 +103,10 @@ def table(costs: Sequence[Cost], traffic: float, per_million_calls: float | None
 
 @click.command("cost", cls=Command)
 @option("--instance", type=InstanceType(), multiple=True, metavar="NAME:DOLLARS[:RATE]...", help="Your own machines.")
-@option("--requests-per-s", type=Number(), help="That really come; default: 26 a minute.")
-@option("--machines", type=POSITIVE, help="Default: as many as the requests need.")
-@option("--full", type=Number(below=1), default=0.7, help="Of its rate, what a machine is used for.")
-@option("--per-million-calls", type=Number(), metavar="DOLLARS", help="Of a function that is paid by the call.")
+@option("--requests-per-s", type=Number(), help="Requests that come; default: 26 per minute.")
+@option("--machines", type=POSITIVE, help="Number of machines; default: as many as the requests need.")
+@option("--full", type=Number(below=1), default=0.7, help="Highest share of a machine's rate to use.")
+@option("--per-million-calls", type=Number(), metavar="DOLLARS", help="Price of a function that is paid by the call.")
 @file_options("json", "markdown")
 def main(**given: Any) -> None:
     """Compute what calls cost on machines that are paid by the hour, busy or idle.

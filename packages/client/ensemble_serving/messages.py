@@ -21,7 +21,7 @@ _classifications = msgspec.json.Decoder(list[Classification]).decode
 
 
 class Messages(Protocol):
-    """What is sent and read by a protocol."""
+    """The requests and answers of a protocol."""
 
     def request(self, image: bytes, options: Options, headers: Headers) -> Request:
         """Make the request for an image's classification."""

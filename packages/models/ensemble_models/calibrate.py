@@ -111,7 +111,7 @@ def figures(probabilities: Probabilities, labels: Truth) -> dict[str, float]:
 @option("--data", type=FILE, required=True, help="Zip file or folder of <class>/*.jpg to fit to.")
 @repository_option
 @option("--hold-out", type=COUNT, default=0, help="Fit to these many images of --data, which training left out.")
-@option("--replace", is_flag=True, help="Write it in place of the version that it is made of.")
+@option("--replace", is_flag=True, help="Replace the version instead of writing the next.")
 def main(name: str, version: int | None, data: Path, repository: Path, hold_out: int, replace: bool) -> None:
     """Calibrate a model of the repository: its probabilities come to mean the share of answers that are right.
 

@@ -78,7 +78,7 @@ class Dataset:
 
     @cached_property
     def sha256(self) -> str:
-        """The hexadecimal SHA-256 of the zip file; of a folder, that of its images' names and contents.
+        """The hexadecimal SHA-256 of the zip file; for a folder, of its images' names and contents.
 
         Raises:
             DatasetError: see `read`.
@@ -206,7 +206,7 @@ def truth_of(models: Sequence[Model], dataset: Dataset) -> Truth:
 
 
 def indices(dataset: Dataset, labels: Sequence[str], whose: str) -> Truth:
-    """Find the class index of every image, int64 [N], by the labels of what is named; see `folder_name`.
+    """Find the class index of every image, int64 [N], by the labels; see `folder_name`.
 
     Raises:
         ScriptError: the dataset has classes that are none of the labels, or two labels have one folder.

@@ -94,7 +94,7 @@ def prepared(member: str, repository: Path, data: Path | None) -> str:
         if "--" not in str(err):
             raise
         raise ScriptError(
-            f"{err}; flags are those of `ensemble prepare {member} --name {name}`: run it with them, then name "
+            f"{err}; these are flags of `ensemble prepare {member} --name {name}`: run it with them, then name "
             f"{name!r} by --members"
         ) from err
     return name
@@ -120,7 +120,7 @@ def check(file: Path, members: list[str]) -> None:
 @click.command("init", cls=Command)
 @click.argument("file", type=OutputFile(), metavar="FILE.yaml")
 @option("--members", multiple=True, required=True, metavar="MEMBER...", help="Models of the repository, and files.")
-@option("--data", type=FILE, help="Labelled images, <class>/*.jpg, to prepare files by.")
+@option("--data", type=FILE, help="Labelled images, <class>/*.jpg; decide how files are prepared.")
 @repository_option
 def main(file: Path, members: tuple[str, ...], data: Path | None, repository: Path) -> None:
     """Write the configuration that serves models of your own.

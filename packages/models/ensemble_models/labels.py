@@ -40,7 +40,7 @@ def rename(models: list[Model], file: Path) -> None:
 @click.command("labels", cls=Command)
 @click.argument("name")
 @option("--labels", type=FILE, metavar="FILE", help="The new names, a name on each line.")
-@option("--version", type=POSITIVE, help="Default: all versions; to print, the highest.")
+@option("--version", type=POSITIVE, help="Version to rename, default: all; to print, default: the highest.")
 @repository_option
 def main(name: str, labels: Path | None, version: int | None, repository: Path) -> None:
     """Print the class names of a model of the repository, or rename them.
@@ -48,8 +48,8 @@ def main(name: str, labels: Path | None, version: int | None, repository: Path) 
     ensemble labels mine > labels.txt
     ensemble labels mine --labels labels.txt      # once you have edited it: a name on each line, in order of index
 
-    Names that several classes have get the class's index behind them. All versions of the model are renamed, or the
-    one that `--version` names; a server shows the new names once it is started or deployed anew.
+    A name of several classes gets the class's index behind it. The command renames all versions of the model, or the
+    version in `--version`. A server shows the new names after a restart or `ensemble deploy`.
     """
     latest = find(repository, name, version)
     if labels is not None:

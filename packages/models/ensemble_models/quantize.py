@@ -54,10 +54,10 @@ class Quantization:
 def quantization_options(command: Function) -> Function:
     """Add options for the fields of `Quantization` but `data` to a command."""
     options = (
-        option("--samples", type=POSITIVE, default=Quantization.samples, help="Images to calibrate on."),
+        option("--samples", type=POSITIVE, default=Quantization.samples, help="Number of images to calibrate on."),
         option("--validation", type=FILE, help="Zip file or folder to measure on; default: the rest of --data."),
-        option("--max-drop", type=float, default=Quantization.max_drop, help="Most top-1 to lose, points."),
-        option("--unmeasured", is_flag=True, help="Write it without knowing what it loses."),
+        option("--max-drop", type=float, default=Quantization.max_drop, help="Largest loss of top-1, points."),
+        option("--unmeasured", is_flag=True, help="Write the version without measuring its loss."),
         option("--budget", type=float, hidden=True, expose_value=False, callback=_without_budget),
     )
     for each in reversed(options):
@@ -206,21 +206,20 @@ def _split(images: Dataset, settings: Quantization) -> tuple[Dataset, Dataset | 
 @repository_option
 @quantization_options
 def main(name: str, version: int | None, repository: Path, **settings: Any) -> None:
-    """Quantize a model of the repository to int8, and write it as the next version if it is worth it.
+    """Quantize a model of the repository to int8, and write the result as the next version if it is good enough.
 
     ensemble quantize resnet --data train.zip --validation test.zip --repository models
 
-    Needs the `quantize` extra (NNCF). Calibration and validation images are decoded by the server's own code. Both of
-    NNCF's presets are tried on the calibration images, and, while the answers lose more than --max-drop points, the
-    first three layers stay float, and biases are corrected accurately. The version whose probabilities are most like
-    the float model's is measured on the validation images, beside the float model: top-1, and CPU time here.
+    The command needs the `quantize` extra (NNCF), and decodes images by the server's own code. It tries both of NNCF's
+    presets on the calibration images. While the answers lose more than --max-drop points, it also keeps the first three
+    layers in float, and corrects biases accurately. It measures the version whose probabilities are closest to the
+    float model's on the validation images: top-1 and CPU time, beside the float model.
 
-    Without --validation, images of --data that calibration does not use are held out, at least half of them; where
-    their classes are not the model's, its answers are compared with the float model's. The version becomes a model of
-    its own, `NAME-int8`, which nobody serves unless a configuration names it, if its interval shows a loss above
-    --max-drop, or if it takes more CPU time here than the float version. Nothing is written if the weights did not
-    shrink by half (a tenth of that is allowed for scales and biases): NNCF then found nothing to quantize, and the
-    model would be no faster.
+    Without --validation, the command measures on images of --data that calibration does not use, at least half of
+    them. If their classes are not the model's, it compares the answers with the float model's answers. The version
+    becomes the model `NAME-int8` if its interval shows a loss above --max-drop, or if it takes more CPU time here than
+    the float version; a configuration must name this model. The command writes nothing if the weights did not shrink
+    by half, with a tenth allowed for scales and biases: NNCF then found nothing to quantize.
     """
     print(f"wrote {describe(quantize(repository, name, version, Quantization(**settings)))}")
 

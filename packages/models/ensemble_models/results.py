@@ -70,7 +70,7 @@ def file_options(*kinds: str) -> Callable[[Function], Function]:
 
 
 def add_files(parser: argparse.ArgumentParser, *kinds: str) -> None:
-    """Add the flags `--json`, `--markdown` and `--plot`, or those of them that are named."""
+    """Add the flags `--json`, `--markdown` and `--plot`, or the named ones of them."""
     for kind in kinds or FILES:
         parser.add_argument(f"--{kind}", type=Path, metavar="FILE", help=FILES[kind])
 

@@ -1,4 +1,4 @@
-"""The command `ensemble shadow`: what a running server has counted of its shadows and canaries, and the verdict."""
+"""The command `ensemble shadow`: a running server's counts of its shadows and canaries, and the verdict."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def stats(server: Transport) -> tuple[str, int, Counted, Canaries]:
 
 
 async def send(server: Transport, dataset: Dataset, connections: int) -> None:
-    """Send labelled images, then their labels, and wait until the shadows have answered what they have."""
+    """Send labelled images, then their labels, and wait until the shadows have answered."""
     labels: list[dict[str, str]] = []
     refused = 0
 
@@ -235,12 +235,11 @@ def main(url: str, data: Path | None, limit: int | None, connections: int | None
     ensemble shadow http://127.0.0.1:8000
     ensemble shadow http://127.0.0.1:8000 --data test.zip --limit 2000
 
-    It reads what `/stats` has counted since the start; of several replicas of the ingress one answers. With --data it
-    first sends labelled images and then their labels, and reports on these alone; the configuration needs `feedback`
-    and one replica of the ingress for that. "promote" and "don't" are the verdict of McNemar's exact test, at 5 %, on
-    the images of which the label is known; where they don't decide, "need N more" says how many labelled images would.
-    A shadow is compared on images that no canary has answered. Of canaries it reports all since the start; the server
-    decides.
+    The command reads the counts of `/stats` since the start, of one ingress replica. With --data it first sends
+    labelled images, then their labels, and reports on these alone; the configuration then needs `feedback` and one
+    ingress replica. "promote" and "don't" are the verdict of McNemar's exact test, at 5 %, on labelled images. "need N
+    more" is the number of labelled images that would decide. Images that a canary answered do not count for a shadow.
+    Of canaries the command reports all images since the start; the server decides about them.
 
     The API key is read from the environment variable ENSEMBLE_API_KEY.
     """

@@ -98,7 +98,7 @@ def temperature(probabilities: Probabilities, labels: Truth) -> float:
     """Fit the temperature, to four digits, with which probabilities, [N,C], give labels, [N], the least log loss.
 
     The loss is convex in the reciprocal of the temperature (Guo et al. 2017, arXiv:1706.04599): its slope there, the
-    mean logarithm that is expected less that of the labels, changes its sign once.
+    expected mean logarithm less the labels' one, changes its sign once.
 
     Raises:
         ScriptError: it is not between 0.05 and 20.
@@ -147,7 +147,7 @@ class Verdict:
     Attributes:
         word: `promote`, `don't`, or `need more`.
         p: the probability of such a difference, or a greater one, by chance alone.
-        more: how many more labelled images are needed, if they are like those that came; 0 where none are.
+        more: how many more labelled images are needed, if they are like the ones before; 0 if none is.
     """
 
     word: str

@@ -54,10 +54,10 @@ def halves(dataset: Dataset) -> NDArray[np.bool_]:
 
 
 def choose(members: Members, most_lost: float, order: Sequence[str] | None = None) -> Choice:
-    """Find the cheapest cascade within a loss; of those that cost nearly the same, the most faithful one.
+    """Find the cheapest cascade within a loss; of cascades that cost nearly the same, the most faithful one.
 
-    What counts is the one-sided 95 % bound on the images that are answered wrongly and would not have been. Images that
-    a cascade happens to answer right instead do not offset them: of many thresholds, the one that looks best on some
+    The one-sided 95 % bound on images that only the cascade answers wrongly counts. Images that
+    a cascade happens to answer right instead do not offset them: of many thresholds, the best one on some
     images has been lucky on them.
 
     Args:
@@ -194,9 +194,9 @@ def resolution(choosing: int, judging: int, most_lost: float) -> str:
 @data_option
 @option("--hold-out", type=POSITIVE, metavar="N", help="Take the images that training leaves out.")
 @option("--members", multiple=True, metavar="NAME...", help="The members; default: resnet densenet.")
-@option("--order", multiple=True, metavar="NAME...", help="The members, to be asked in this order.")
+@option("--order", multiple=True, metavar="NAME...", help="The members, called in this order.")
 @option("--gates", multiple=True, metavar="NAME...", help="Members of weight 0, which are called first, not combined.")
-@option("--loss", type=Number(or_zero=True), default=0.1, metavar="POINTS", help="Most points of top-1 to lose.")
+@option("--loss", type=Number(or_zero=True), default=0.1, metavar="POINTS", help="Largest loss of top-1, points.")
 @option("--method", type=MethodName(), default="mean", help="How predictions are combined.")
 @repository_option
 @file_options("json")

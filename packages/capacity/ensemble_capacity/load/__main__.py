@@ -225,13 +225,13 @@ class Shape(click.ParamType[Any]):
 @option("--concurrency", type=CLIENTS, multiple=True, metavar="N...", help="Clients of a closed loop; else 8.")
 @option("--rate", type=Number(), multiple=True, metavar="R...", help="An open loop, requests per second.")
 @option("--replay", type=FILE, help="An open loop at recorded times, seconds, one per line.")
-@option("--arrivals", type=click.Choice(get_args(Process)), default="poisson", help="Of --rate and --slo-ms.")
-@option("--cv", type=Number(), default=2.0, help="Of gamma: coefficient of variation of the gaps; 1 is poisson.")
+@option("--arrivals", type=click.Choice(get_args(Process)), default="poisson", help="Arrivals for --rate and --slo-ms.")
+@option("--cv", type=Number(), default=2.0, help="Coefficient of variation of gamma's gaps; 1 is poisson.")
 @option("--slo-ms", type=Number(), help="Search the highest rate at which the percentile is at most this.")
 @option("--percentile", type=Number(below=100), help="Of the latency: for --slo-ms, 99; for windows, the mean.")
 @option("--seconds", type=Number(), help="Measure for this time, instead of in windows.")
-@option("--warm-up", type=Number(or_zero=True), default=1.0, help="Before the measurement, seconds.")
-@option("--timeout", type=Number(), default=60.0, help="Longest time of a request, seconds.")
+@option("--warm-up", type=Number(or_zero=True), default=1.0, help="Time of load before the measurement, seconds.")
+@option("--timeout", type=Number(), default=60.0, help="Deadline of a request, seconds.")
 @option("--processes", type=click.IntRange(1, 64), default=1, help="Processes that send.")
 @option("--connections", type=POSITIVE, help="Most connections; default: 1,000, for gRPC up to 8.")
 @option("--json", type=OutputFile(), help="Write everything as JSON.")
@@ -246,10 +246,10 @@ def main(**given: Any) -> None:
     ensemble load http://127.0.0.1:8000 --slo-ms 50 --percentile 99       # the highest rate that holds
     ensemble load http://triton:8000/v2 --model resnet --batch 8
 
-    URL is http://host:port[/path][?query], https://, grpc://host:port or grpcs://. It loads any server that speaks the
-    Open Inference Protocol or TensorFlow Serving's API, and one that takes an image as the body of a POST (to the
-    URL's path, by default /classify, with its query). Latency counts from when a request was due. A load is measured in
-    windows until the last three agree, as perf_analyzer does it. The exit status is 1 if every request failed. See
+    URL is http://host:port[/path][?query], https://, grpc://host:port or grpcs://. The command loads any server
+    of the Open Inference Protocol or of TensorFlow Serving's API, and any server that takes an image as the body of a
+    POST. The POST goes to the URL's path, by default /classify, with its query. Latency counts from the time at which
+    a request was due. A load is measured in windows until the last three agree, as perf_analyzer does it. The exit status is 1 if every request failed. See
     docs/capacity.md.
     """
     options = SimpleNamespace(**given)

@@ -30,7 +30,7 @@ class Generator:
     """
 
     def __init__(self, target: Target, mode: Mode, processes: int = 1) -> None:
-        """Set what is sent, how, and by how many processes."""
+        """Set the requests, the way to send them, and the number of processes."""
         self._target = target
         self._jobs = [Job(target, mode, part, processes) for part in range(processes)]
         self._lock = threading.Lock()
@@ -70,7 +70,7 @@ class Generator:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Stop sending, wait for the responses to what was sent, end the processes."""
+        """Stop sending, wait for the outstanding responses, end the processes."""
         self.stop()
         # Each request has its time-out.
         self._reader.join(0 if kind else self._target.timeout_s + START_TIMEOUT_S)

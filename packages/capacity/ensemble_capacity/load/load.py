@@ -1,4 +1,4 @@
-"""What is sent to a server, and when: closed and open loops, and the requests."""
+"""The load of a server: closed and open loops, and the requests."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Processes:
     """A process and all that descend from it.
 
     Attributes:
-        seen: the name and the CPU time of each so far, seconds; of those that have ended as well.
+        seen: the name and the CPU time of each so far, seconds; also of ended processes.
     """
 
     def __init__(self, root: psutil.Process) -> None:
@@ -85,7 +85,7 @@ def _summed(parts: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def difference(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
-    """Subtract what was used at an earlier time, by name, the most first."""
+    """Subtract the CPU times of an earlier time, by name, the most first."""
     found = {name: used - before.get(name, 0.0) for name, used in after.items()}
     return dict(sorted(found.items(), key=lambda each: -each[1]))
 

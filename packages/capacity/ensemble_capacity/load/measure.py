@@ -90,7 +90,7 @@ def is_beyond(windows: Sequence[tuple[float, float]], duration: Duration) -> boo
 
 @dataclass(frozen=True)
 class Row:
-    """The figures of a load. Times count from when each request was due; those of failed requests are left out.
+    """The figures of a load. Times count from when each request was due; failed requests are left out.
 
     Attributes:
         mode: `concurrency`, `rate` or `replay`.
@@ -104,7 +104,7 @@ class Row:
         slo_percentile_ms: the percentile of the objective, a failed request counted as infinitely late; or None.
         late_p99_ms: how much later than due requests left this machine, 99th percentile.
         client_cpu_ms: CPU time of the load generator per request.
-        client: `ok`; or why the client, and not the server, may be what was measured: `busy`, and how much of the time
+        client: `ok`; or why the client, and not the server, may have been measured: `busy`, and how much of the time
             its processes worked, or `late`, and how late requests left.
         top1: share of right answers, percent; None without labels.
         degraded: share of answers that lack a member.
@@ -146,7 +146,7 @@ class Row:
         return unit if self.mode == "replay" else f"{self.value:.4g}{unit}"
 
     def per_request(self, used: float) -> float:
-        """Divide what was used while the server was watched by the requests."""
+        """Divide the CPU time while the server was watched by the requests."""
         expected = self.requests_per_s * self.server.seconds
         return used / expected if expected else float("nan")
 
@@ -165,7 +165,7 @@ def row(
 ) -> Row:
     """Make the row of a load, by the requests that were due between two times, seconds of `time.perf_counter`.
 
-    `cpu_s` is the CPU time of the load generator meanwhile, seconds, and `percentile` that of the objective.
+    `cpu_s` is the CPU time of the load generator meanwhile, seconds, and `percentile` the objective's.
     """
     due = between(found, "due", begin, end)
     well = due[ok(due)]

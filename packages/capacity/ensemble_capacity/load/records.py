@@ -1,4 +1,4 @@
-"""What became of each request, and the figures of many: percentiles are those of all requests, not of a sample."""
+"""The result of each request, and the figures of many: percentiles are of all requests, not of a sample."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Report:
     """The result of a command.
 
     Attributes:
-        rows: what was measured, in order.
+        rows: the measured rows, in order.
         slo_ms: the objective: what the percentile of the latency may be; None without one.
         found: the position of the row that the search found; None without one.
     """
@@ -62,7 +62,7 @@ class Report:
         return Table(HEADINGS, [cells(row) for row in self.rows], words=(0, 9, 10), title=title)
 
     def json(self) -> str:
-        """Write everything as JSON; what is no number is null."""
+        """Write everything as JSON; a value that is no number is null."""
         return msgspec.json.format(msgspec.json.encode(self, enc_hook=float), indent=1).decode() + "\n"
 
     def remarks(self) -> Iterator[str]:

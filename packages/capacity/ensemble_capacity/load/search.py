@@ -30,7 +30,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Bracket:
-    """What is known of the highest rate that holds: it is `low` or more, and below `high`."""
+    """Bounds of the highest rate that holds: it is `low` or more, and below `high`."""
 
     low: float = 0.0
     high: float = math.inf
@@ -65,7 +65,7 @@ def bracket(
         at: tries a rate.
         first: the rate to begin with.
         close: ends the search when the bounds differ by no more than this share.
-        known: what is known before.
+        known: bounds that are known before.
         enough: a rate above which none is tried.
     """
     found, rate = known, first

@@ -74,7 +74,7 @@ class Alarm:
     """A timer of the kernel's, at an absolute time of `time.perf_counter`; asyncio's are rounded to milliseconds."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
-        """Set what is called when it rings, in the running loop."""
+        """Set the function that it calls when it rings, in the running loop."""
         self._fd = _libc.timerfd_create(CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create")

@@ -36,7 +36,7 @@ def profile_options(command: F) -> F:
     options = (
         option("--profile", type=FILE, help="File of the profile; default: in the user's cache folder."),
         option("--measure", is_flag=True, help="Measure the profile again."),
-        option("--images", type=FILE, multiple=True, metavar="PATH...", help="Files and folders; default: a cat."),
+        option("--images", type=FILE, multiple=True, metavar="PATH...", help="Images to send, files and folders; default: tests/cat.jpg."),
         option("--cores", type=POSITIVE, help="Cores of the machine to predict for; default: this one's."),
         option("--clients-here", is_flag=True, help="The clients compute on the server's cores, too."),
         option(
@@ -44,7 +44,7 @@ def profile_options(command: F) -> F:
             type=SHARE,
             multiple=True,
             metavar="SHARE...",
-            help="Of a cascade: the share of its images that exit at each member but the last.",
+            help="Share of a cascade's images that exit at each member but the last.",
         ),
     )
     for each in reversed((config, *options)):
@@ -79,11 +79,11 @@ def only_application(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def profile_of(options: SimpleNamespace, config: Mapping[str, Any], images: Sequence[bytes]) -> Profile:
-    """Read the profile that is kept, and measure what it does not have.
+    """Read the kept profile, and measure its missing parts.
 
     Args:
         options: of `profile_options`.
-        config: what is profiled.
+        config: the configuration to profile.
         images: that are decoded and sent.
 
     Raises:

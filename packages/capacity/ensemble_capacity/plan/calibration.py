@@ -43,7 +43,7 @@ class Watched:
 
     @classmethod
     def of(cls, row: Row) -> Self:
-        """Take from a row what it has of the server's processes."""
+        """Take the figures of the server's processes from a row."""
         sizes, used = row.server.batches, dict.fromkeys(("ingress", "node", "proxy", "rest"), 0.0)
         memory = dict(used)
         for name, seconds in row.server.cpu_s.items():
@@ -71,10 +71,10 @@ def _kind(name: str) -> str:
 
 
 def overhead(few: tuple[float, float], many: tuple[float, float]) -> Overhead:
-    """Split what is left of an image's CPU time, milliseconds, into the time of a batch and the time of an image.
+    """Split the rest of an image's CPU time, milliseconds, into the time of a batch and the time of an image.
 
     Args:
-        few: images per batch, and what is left of an image's CPU time in such batches.
+        few: images per batch, and the rest of an image's CPU time in such batches.
         many: the same of larger batches.
     """
     (size, left), (larger, left_many) = few, many
@@ -89,10 +89,10 @@ def served(profile: Profile, given: Scenario, few: Watched, many: Watched, inlin
 
     Args:
         profile: the nodes' curves.
-        given: what was served.
+        given: the served configuration.
         few: the load of single images.
         many: the load of large batches.
-        inline: what a server with every node in one process costs; None where that is what was served.
+        inline: the cost of a server with every node in one process; None if `given` is such a server.
     """
     free = Served(Overhead(), Overhead(), 0.0, 0.0, 0.0, (0.0,) * len(SHARES), 0.0, 0.0, 0.0)
 

@@ -127,7 +127,7 @@ async def members(config: EnsembleConfig, agreed: EnsembleSignature, settings: M
 def measure(
     config: Mapping[str, Any], photographs: Sequence[bytes], begun: Profile | None, keep: Keep, log: Log = print
 ) -> Profile:
-    """Measure what a profile does not have yet.
+    """Measure the parts that a profile lacks.
 
     Args:
         config: a Serve config of one application.

@@ -56,7 +56,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a load does to a server; times are those of requests that are answered.
+    """The effect of a load on a server; times are of answered requests.
 
     Attributes:
         load: in words.
@@ -97,7 +97,7 @@ class Model:
     """A server in operation: what a batch costs, and what bounds the rate."""
 
     def __init__(self, scenario: Scenario, profile: Profile, cores: int, *, clients_here: bool) -> None:
-        """Set what is served, by which durations, on how many cores, and whether its clients compute on them, too."""
+        """Set the configuration, the durations, the number of cores, and whether clients compute on them, too."""
         self._scenario, self._profile = scenario, profile
         self.costs = overheads(scenario, profile)
         self.cores = cores

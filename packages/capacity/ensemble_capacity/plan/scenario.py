@@ -24,7 +24,7 @@ class Scenario:
         ingress: its settings.
         members: the threads of each, by name, in the order of a cascade if there is one.
         decoding: threads of the transformer.
-        placements: of each node, by name; the transformer, combiner and labeler have those of their deployments.
+        placements: of each node, by name; the transformer, combiner and labeler by the names of their deployments.
         replicas: of the ingress and of separate nodes; one where it is not here.
         streams: that the configuration names, by member.
         exits: of a cascade: for each member but the last, the share of the images it gets that it answers.
@@ -67,7 +67,7 @@ def scenario(
         if not isinstance(member, LocalMember):
             raise ScriptError(f"members: {member.name!r} runs on a server of its own, which can't be profiled here")
     if config.shadows or config.canaries:
-        raise ScriptError("members: shadows and canaries can't be predicted; leave them out of what is planned")
+        raise ScriptError("members: shadows and canaries can't be predicted; leave them out of the plan")
     usable = cores or available_cpus()
     names = [member.name for member in config.members]
     if (cascade := config.ensemble.cascade) is not None:

@@ -1,4 +1,4 @@
-"""A server that a measurement starts, on ports beside those of others, and loads."""
+"""A server that a measurement starts, on ports beside other servers' ports, and loads."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def serving(config: Mapping[str, Any], cores: int | None = None, traced_in: Path
     """Serve a Serve config; gives the URL once every member has answered, and stops the server in the end.
 
     Args:
-        config: what is served.
-        cores: so many of those that this process may use; None for all.
+        config: the configuration to serve.
+        cores: number of cores, of this process' cores; None for all.
         traced_in: the folder in which it runs and writes a trace of every request; None for no traces.
 
     Raises:

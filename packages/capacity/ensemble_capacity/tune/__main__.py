@@ -98,7 +98,7 @@ def table(tried: Sequence[Tried], goal: Goal) -> Table:
 
 
 def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, machine: Mapping[str, str], cores: int) -> str:
-    """Write the file: its purpose, what was measured of it, and the configuration, each field commented once."""
+    """Write the file: its purpose, its measurements, and the configuration, each field commented once."""
     how = "Predicted" if chosen.answered is None else f"Measured with Poisson arrivals of {chosen.rate:.4g}/s"
     lines = [
         f"# Chosen by `ensemble tune` for a p99 of at most {goal.p99_ms:g} ms.",
@@ -175,9 +175,9 @@ def check(options: SimpleNamespace) -> None:
 
 @click.command("tune", cls=Command)
 @profile_options
-@option("--minimize", type=click.Choice(["cores"]), help="The fewest cores that answer the requests of --rate.")
+@option("--minimize", type=click.Choice(["cores"]), help="Find the fewest cores that answer the requests of --rate.")
 @option("--p99-ms", type=Number(), required=True, help="Highest p99, ms.")
-@option("--rate", type=Number(), help="Least requests per second that must be answered.")
+@option("--rate", type=Number(), help="Requests per second that the server must answer.")
 @option("--hold", type=HeldType(), multiple=True, metavar="NAME=VALUE...", help=f"Not searched: {', '.join(HELD)}.")
 @option("--out", type=OutputFile(), default=Path("tuned.yaml"), help="The configuration that is written.")
 @option("--no-measurement", is_flag=True, help="Predict only, as for another machine.")

@@ -23,7 +23,7 @@ POOL = descriptor_pool.DescriptorPool()
 
 @cache
 def _add(folder: Path) -> None:
-    """Add what is compiled in a folder."""
+    """Add a folder's compiled descriptors."""
     for file in FileDescriptorSet.FromString((folder / "descriptors.binpb").read_bytes()).file:
         FILES.append(file)
         POOL.AddSerializedFile(file.SerializeToString())

@@ -26,7 +26,7 @@ def connect(
             at a time; over gRPC 1, with any number of requests.
         timeout_s: of a request, seconds.
         headers: of every request, names in lower case.
-        ca_file: certificates to trust, PEM; by default those of the system.
+        ca_file: certificates to trust, PEM; default: the system's.
 
     Raises:
         ValueError: the URL is none of these.

@@ -38,7 +38,7 @@ def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
 
 
 class Stream:
-    """A request and its response: what of the body has not been sent, and what has come."""
+    """A request and its response: the unsent part of the body, and the received parts."""
 
     __slots__ = ("body", "exchange", "headers", "number", "received", "window")
 
@@ -51,7 +51,7 @@ class Stream:
 
 
 class Http2(Connection):
-    """A connection with many requests at a time; what they look like is the subclass' business."""
+    """A connection with many requests at a time; a subclass defines their form."""
 
     def __init__(self, pool: Pool) -> None:
         """Set the pool."""

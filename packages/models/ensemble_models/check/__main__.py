@@ -61,17 +61,17 @@ def refuse_contradictions(args: SimpleNamespace) -> None:
 @click.argument("config", type=FILE, required=False)
 @data_option
 @option("--limit", type=POSITIVE, metavar="N", help="Images, drawn at random; default: all.")
-@option("--members", multiple=True, metavar="NAME...", help="Measure these models instead.")
+@option("--members", multiple=True, metavar="NAME...", help="Measure these models instead of CONFIG.")
 @option("--hold-out", type=POSITIVE, metavar="N", help="Take the images that training leaves out.")
 @option(
     "--repository",
     type=FILE,
     metavar="FOLDER",
-    help=f"Of --members; default: ${VARIABLE}, else ./models; alone: measure all models in it.",
+    help=f"Repository of --members; default: ${VARIABLE}, else ./models; alone: measure all models in it.",
 )
-@option("--method", type=MethodName(), help="How the ensembles combine.")
+@option("--method", type=MethodName(), help="How the ensembles combine members.")
 @option("--fit-weights", is_flag=True, help="Fit members' weights to the images, which no member may have learnt.")
-@option("--url", help="Measure this server instead, as http://127.0.0.1:8000.")
+@option("--url", help="Measure this server instead of CONFIG, as http://127.0.0.1:8000.")
 @option("--connections", type=POSITIVE, help=f"Requests in flight, with --url; default: {AT_ONCE}.")
 @file_options("json", "markdown", "plot")
 def main(**given: Any) -> None:

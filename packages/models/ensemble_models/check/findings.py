@@ -28,7 +28,7 @@ MEASURED = 200
 
 
 def sizes(config: EnsembleConfig, agreed: EnsembleSignature, dataset: Dataset) -> Iterator[str]:
-    """Describe the pixels that each member gets, what its model was prepared for, and the images' own size."""
+    """Describe the pixels that each member gets, the preparation of its model, and the images' own size."""
     for member in config.members:
         wanted = agreed.preprocessing[member.name]
         if not isinstance(wanted, Preprocessing):

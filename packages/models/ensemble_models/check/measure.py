@@ -158,7 +158,7 @@ def _check_fits(candidates: Sequence[Candidate], together: Together, dataset: Da
 def selections(candidates: Sequence[Candidate], names: Sequence[str]) -> list[dict[str, int]]:
     """Select the versions that make an ensemble, positions by name: the served ones, the float ones, the int8 ones.
 
-    Those of a kind are the highest of each model; where a model has none of it, there is no such ensemble.
+    Members of a kind are each model's highest version of it; where a model has none of it, there is no such ensemble.
     """
     kinds: tuple[Callable[[Candidate], bool], ...] = (
         lambda each: each.is_served,

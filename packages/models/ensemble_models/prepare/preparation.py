@@ -28,7 +28,7 @@ MOST_TRIED = 500
 
 
 class Preparation:
-    """What is decided about a network, in the order in which one decision needs another, with a reason for each."""
+    """The decisions about a network, each with its reason, in the order in which one needs another."""
 
     def __init__(self, source: Source, args: SimpleNamespace) -> None:
         """Decide everything, by the source and by the options of `ensemble prepare`.

@@ -84,7 +84,7 @@ def usual(order: Color | None = None, name: str | None = None) -> list[Normaliza
 
 @dataclass(frozen=True)
 class Source:
-    """A network, and what is known about its input; None for what is not known, or only the network says.
+    """A network, and facts about its input; None for an unknown fact, or for a fact that only the network has.
 
     Attributes:
         network: one image input, one output of class scores.
@@ -92,7 +92,7 @@ class Source:
         labels: the class names.
         size: height and width, pixels.
         crop_ratio: the share of the shorter side that the evaluation crop keeps.
-        normalization: that of its training.
+        normalization: the normalization of its training.
     """
 
     network: ov.Model

@@ -83,7 +83,7 @@ class Trial:
 def choose_normalization(
     allowed: Sequence[Normalization], bake: Callable[[Normalization], ov.Model], trial: Trial, way: Preprocessing
 ) -> tuple[Normalization, Probabilities]:
-    """Choose, of those that are allowed, the one with which a model is right most often; also what it then predicts.
+    """Choose the allowed way with which a model is right most often, and return its predictions, too.
 
     Args:
         allowed: what fits the flags.
@@ -106,7 +106,7 @@ def choose_normalization(
     if shares[rows[0]].low <= 100 / classes:
         raise ScriptError(
             f"none of the usual normalizations is better than guessing one of {classes} classes; say by --labels which "
-            "class each output is, and by --mean, --std and --channel-order what the model was trained with"
+            "class each output is; --mean, --std and --channel-order set the training's pixels"
         )
     kept = next(row for row in rows if row < len(allowed))
     for row in rows:

@@ -35,14 +35,19 @@ class RemoteConfig(TensorSettings, MemberConfig):
         None, description="class names in order of index, or a file with one per line; compared with the others'"
     )
     as_sent: bool | None = Field(
-        None, description="whether it gets images as they were sent; default: if its input is of bytes"
+        None, description="whether the server gets images as clients sent them; default: true if its input is BYTES"
     )
     size: tuple[Edge, Edge] | None = Field(None, description="height and width of its pixels; default: the server's")
     crop_ratio: float | None = Field(
-        None, gt=0, le=1, description="share that the centre crop keeps; default: the others'"
+        None,
+        gt=0,
+        le=1,
+        description="share of the shorter side that the centre crop keeps; default: the other members'",
     )
     resize: Resize | None = Field(None, description="`crop`, `stretch` or `letterbox`; default: `crop`")
-    interpolation: Interpolation | None = Field(None, description="where an image shrinks; default: `area`")
+    interpolation: Interpolation | None = Field(
+        None, description="interpolation when an image shrinks; default: `area`"
+    )
     border: tuple[Level, Level, Level] | None = Field(
         None, description="colour beside a letterboxed image: blue, green, red"
     )
@@ -104,7 +109,7 @@ class RemoteConfig(TensorSettings, MemberConfig):
 
     @property
     def path(self) -> str:
-        """The path before those of the protocol."""
+        """The path before the protocol's paths."""
         return urlsplit(self.url).path.rstrip("/")
 
     def authorization(self) -> dict[str, str]:

@@ -42,10 +42,10 @@ class TensorSettings(Schema):
     )
     color: Literal["BGR", "RGB"] = Field("BGR", description="order of the channels")
     mean: tuple[Channel, Channel, Channel] = Field(
-        (0.0, 0.0, 0.0), description="what is subtracted from the pixels (0 to 255), by channel in the order of `color`"
+        (0.0, 0.0, 0.0), description="subtracted from the pixels (0 to 255), by channel in the order of `color`"
     )
     scale: tuple[Deviation, Deviation, Deviation] = Field(
-        (1.0, 1.0, 1.0), description="what they are then divided by, by channel in the order of `color`"
+        (1.0, 1.0, 1.0), description="divides the pixels after `mean`, by channel in the order of `color`"
     )
 
 

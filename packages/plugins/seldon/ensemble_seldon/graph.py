@@ -43,7 +43,7 @@ class Predicted(NamedTuple):
         names: of the classes.
         probabilities: float32 [N,C].
         puid: the id of the request, by which its true labels are sent.
-        tags: what has no other place, as the Open Inference Protocol's parameters of a response.
+        tags: data without another place, as the Open Inference Protocol's parameters of a response.
     """
 
     names: Sequence[str]
@@ -56,7 +56,7 @@ class Graph:
     """The ensemble as that API sees it: one graph without a name."""
 
     def __init__(self, service: Service) -> None:
-        """Set what is served."""
+        """Set the served ensemble."""
         self._capacity, self._labels = service.ingress.capacity, service.labels
         self._model = Ensemble(service.ingress, service.labels)
 

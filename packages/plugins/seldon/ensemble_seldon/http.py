@@ -1,6 +1,6 @@
 """Seldon's v1 REST API: `/api/v1.0/predictions`; `/api/v1.0/feedback` is in `feedback.py`.
 
-The JSON is that of the messages of `seldon.proto`.
+The JSON has the form of the messages of `seldon.proto`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class DefaultData(msgspec.Struct, omit_defaults=True):
 
 
 class Meta(msgspec.Struct, omit_defaults=True):
-    """The id of a request; of an answer also what has no other place."""
+    """The id of a request; an answer also has data without another place."""
 
     puid: str = ""
     tags: dict[str, Any] = {}

@@ -2,7 +2,7 @@
 
 A region is a part of an object in /dev/shm that the client has registered under a name. It is read and written, never
 mapped: a client that shortens an object would end the processes that have mapped it. A registration is a file in a
-folder that all ingress replicas of this machine share, so it reaches each of them, and those that start later.
+folder that all ingress replicas of this machine share, so it reaches each of them, and later ones.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Servable:
         return [answers[id(image)] for image in images]
 
     def named(self, names: Sequence[str]) -> list[str]:
-        """Return the outputs to answer: those that a request names, or all; raise InvalidParameter for others."""
+        """Return the outputs to answer: the outputs that a request names, or all; raise InvalidParameter for others."""
         if unknown := sorted(set(names) - set(self.outputs)):
             raise InvalidParameter(f"there is no output {unknown[0][:40]!r}; the outputs are {list(self.outputs)}")
         return list(dict.fromkeys(names)) or list(self.outputs)

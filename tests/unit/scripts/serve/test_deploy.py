@@ -52,7 +52,7 @@ def application(**more):
             application(args={"protocols": ["mine:Words"]}),
             "applications.0.args.protocols is .'mine:Words'., and .* None",
         ),
-        ({"applications": []}, "would end the one that is served"),
+        ({"applications": []}, "would end the served application"),
     ],
 )
 def test_what_a_server_keeps_is_not_deployed(change, told):

@@ -81,7 +81,7 @@ async def test_a_member_that_is_unloaded_is_not_asked_and_each_image_says_so():
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"unloaded": ("three",)}, r"'three' can't be loaded; those that can: \['one', 'two'\]"),
+        ({"unloaded": ("three",)}, r"'three' can't be loaded; these members can: \['one', 'two'\]"),
         ({"loaded": {"three": 1}}, "'three' can't be loaded"),
         ({"unloaded": ("one", "two")}, "the quorum needs it"),
     ],
