@@ -18,7 +18,7 @@ UNCLEAR = re.compile(
     r"\b(?:that of|those of|those that|the one that|what (?:[\w']+ ){0,4}?(?:is|are|was|were|has|have|had))\b",
     re.IGNORECASE,
 )
-END = re.compile(r"(?<=[.:;?!])[*\"')]*\s+")
+END = re.compile(r"(?<=[.?!])[*\"')]*\s+")
 CODE = re.compile(r"``?.+?``?", re.DOTALL)
 LINK = re.compile(r"\]\([^)]*\)|<[^>]*>")
 # What divides a text of a terminal or a docstring: an empty line, a section's head, an entry of a list or a section.

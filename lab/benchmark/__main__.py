@@ -6,12 +6,12 @@ Every round takes each system in turn, with the limit measured again between the
 The load is a closed loop of clients in a process of its own, on the same cores. `--tail` adds to each row of one client
 the highest rate of Poisson arrivals whose p99 is at most 3 times the p50 of that row.
 
-Workloads: `embedded`, the bundled models; `imagenet`, ResNet-50 v1.5 and DenseNet-169 at 224x224 with random weights;
-`trivial`, constant models, so that only serving costs; `photographs` and `photographs-12mp`, the models of
+Workloads: `embedded` has the bundled models, `imagenet` ResNet-50 v1.5 and DenseNet-169 at 224x224 with random weights.
+`trivial` has constant models, so that only serving costs. `photographs` and `photographs-12mp` have the models of
 configs/photographs.yaml in float, with photographs of 500x375 pixels or of 12 megapixels.
 
-Systems: `limit`; `ours` (colocated and separate, HTTP and gRPC); `throughput` (a process per core); `colocated`,
-`cascade`, `student` or `cached` (one process, HTTP alone); or a file of `lab/benchmark/peers`, some of which have
+Systems: `limit`, `ours` (colocated and separate, HTTP and gRPC), `throughput` (a process per core), and `colocated`,
+`cascade`, `student` or `cached` (one process, HTTP alone). A file of `lab/benchmark/peers` is a system, too. Some have
 variants such as `triton-callable`. Of the peers only Triton serves models of several sizes, as photographs need.
 """
 

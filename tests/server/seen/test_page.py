@@ -1,9 +1,12 @@
 """The page at `/` in a real browser: what a person sees."""
 
+import io
 import re
 
 import httpx
+import numpy as np
 import pytest
+from PIL import Image
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
@@ -33,6 +36,10 @@ const width = document.documentElement.clientWidth;
 return document.documentElement.scrollWidth <= width ? [] : [...document.querySelectorAll("body *")]
   .filter((each) => each.getBoundingClientRect().right > width).map((each) => each.outerHTML.slice(0, 100));
 """
+
+
+# The part of a photograph that is the same for every answer: all above the answer, or all above the figures.
+SAME = {"classify": (0, 0, 1000, 560), "live": (0, 0, 1000, 65)}
 
 
 @pytest.fixture(scope="module")
@@ -213,3 +220,29 @@ def test_every_answer_says_where_its_time_went(server):
     assert "timings" not in post(server, CAT).json()
     refused = httpx.post(f"{server.url}/classify", content=b"x", headers={"Content-Type": "text/plain"})
     assert refused.headers["server-timing"].startswith("total;dur=")
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme", "view"),
+    [("page-light", "light", "classify"), ("page-dark", "dark", "classify"), ("page-live", "dark", "live")],
+)
+def test_the_documentation_shows_this_page(server, name, scheme, view):
+    for _ in range(20):
+        post(server, CAT)
+    with browser.chromium(1000, 1000, scheme) as page:
+        page.get(server.url)
+        browser.hand_over(page, "drop", "cat.jpg", "image/jpeg", CAT)
+        browser.card(page, "cat.jpg")
+        page.find_element(By.ID, f"tab-{view}").click()
+        assert eventually(lambda: view == "classify" or page.find_elements(By.CSS_SELECTOR, "#history rect"))
+        taken = Image.open(io.BytesIO(page.get_screenshot_as_png()))
+    file = ROOT / "docs" / "images" / f"{name}.png"
+    before, now = (blocks(image.crop(SAME[view])) for image in (Image.open(file), taken))
+    if np.abs(before - now).max() > 25:
+        taken.quantize(64).save(file, optimize=True)
+        pytest.fail(f"the page has changed, and {file} with it: look at the photograph, and commit it")
+
+
+def blocks(image):
+    """The mean brightness of squares of 20 pixels, 0 to 255."""
+    return np.asarray(image.convert("L").resize((image.width // 20, image.height // 20), Image.Resampling.BOX), float)
