@@ -67,9 +67,9 @@ def from_keywords(keywords: Mapping[str, Any]) -> Options:
 def with_headers(options: Options, headers: Mapping[str, str]) -> Options:
     """Add the options of a request's headers.
 
-    `Ensemble-Options` has options as a query has them, `top_k=3&members=true`, for clients that can't change the path;
-    `Cache-Control` controls a cache by `no-store` or `no-cache`; and `Priority: u=7` is the lower class for a
-    request that has no priority otherwise.
+    `Ensemble-Options` has options as a query has them, `top_k=3&members=true`, for clients that can't change the path.
+    `Cache-Control` controls a cache by `no-store` or `no-cache`. `Priority: u=7` is the lower class for a request that
+    has no priority otherwise.
 
     Raises:
         InvalidParameter: one is unknown, of the wrong type or out of bounds.

@@ -77,7 +77,7 @@ def main() -> None:
     parser = described(__doc__)
     parser.add_argument("experiment", choices=sorted([*EXPERIMENTS, "all", "list", "pages"]))
     parser.add_argument("--seconds", type=number(0), help="of each load; default: as long as its page says")
-    parser.add_argument("--again", action="store_true", help="repeat experiments that this commit has measured on this machine")
+    parser.add_argument("--again", action="store_true", help="repeat what this commit measured on this machine")
     args = parser.parse_args()
     short = [each for each in EXPERIMENTS.values() if not each.takes_hours]
     with errors_in_one_line():

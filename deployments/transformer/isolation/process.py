@@ -2,7 +2,7 @@
 
     python -m deployments.transformer.isolation.process <descriptor of a socket>
 
-Whatever an image does to a decoder ends here: the system ends the process when its time is over, with no help from the
+Whatever an image does to a decoder ends here. The system ends the process when its time is over, with no help from the
 code that may hang, and refuses it more memory than it may take.
 """
 

@@ -249,8 +249,8 @@ def main(**given: Any) -> None:
     URL is http://host:port[/path][?query], https://, grpc://host:port or grpcs://. The command loads any server
     of the Open Inference Protocol or of TensorFlow Serving's API, and any server that takes an image as the body of a
     POST. The POST goes to the URL's path, by default /classify, with its query. Latency counts from the time at which
-    a request was due. A load is measured in windows until the last three agree, as perf_analyzer does it. The exit status is 1 if every request failed. See
-    docs/capacity.md.
+    a request was due. A load is measured in windows until the last three agree, as perf_analyzer does. The exit
+    status is 1 if every request failed. See docs/capacity.md.
     """
     options = SimpleNamespace(**given)
     check(click.get_current_context(), options)
@@ -264,7 +264,7 @@ def main(**given: Any) -> None:
 
 
 def loaded(options: SimpleNamespace, modes: Sequence[Mode], target: Target) -> list[Row]:
-    """Measure every load and report the rows; of a run that ends early, those that were measured."""
+    """Measure every load and report the rows; of a run that ends early, the measured rows."""
     rows: list[Row] = []
     found = None
     percentile = options.percentile or 99.0

@@ -36,7 +36,7 @@ def profile_options(command: F) -> F:
     options = (
         option("--profile", type=FILE, help="File of the profile; default: in the user's cache folder."),
         option("--measure", is_flag=True, help="Measure the profile again."),
-        option("--images", type=FILE, multiple=True, metavar="PATH...", help="Images to send, files and folders; default: tests/cat.jpg."),
+        option("--images", type=FILE, multiple=True, metavar="PATH...", help="Images to send; default: tests/cat.jpg."),
         option("--cores", type=POSITIVE, help="Cores of the machine to predict for; default: this one's."),
         option("--clients-here", is_flag=True, help="The clients compute on the server's cores, too."),
         option(

@@ -190,9 +190,9 @@ def main(**given: Any) -> None:
     ensemble tune my.yaml --p99-ms 50 --out fast.yaml --hold placement=inline max_batch_size=8
     ensemble tune --minimize cores --rate 300 --p99-ms 50            # on as few cores as answer so many requests
 
-    Every candidate is predicted by the profile of `ensemble plan`. The best six are served, and the highest rate that
-    each holds is searched roughly; of the best three it is searched to 5 %; the best holds its rate for a minute in a
-    fresh server. Measurements are kept beside the output, so that an interrupted search goes on. No setting changes an
+    The profile of `ensemble plan` predicts every candidate. The command serves the best six, and searches the highest
+    rate that each holds; for the best three it searches to 5 %. The best must hold its rate for a minute in a fresh
+    server. Measurements are kept beside the output, so that an interrupted search goes on. No setting changes an
     answer. The exit status is 3 if no candidate reaches the goal; the nearest is written. See docs/capacity.md.
     """
     options = SimpleNamespace(**given)
