@@ -8,7 +8,7 @@ LENGTH_BYTES = 4
 
 
 def elements(raw: bytes | memoryview, at: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield where each element begins and ends, from `at` on; the last element may end behind what has come."""
+    """Yield where each element begins and ends, from `at` on; the last element may end behind the received bytes."""
     while at + LENGTH_BYTES <= len(raw):
         begin = at + LENGTH_BYTES
         at = begin + int.from_bytes(raw[at:begin], "little")

@@ -5,8 +5,8 @@
     ensemble experiments all --seconds 2       # all of these that this commit has not been measured by on this machine
     ensemble experiments pages                 # writes tables and pictures anew from the stored results
 
-An interrupted run resumes where it stopped; each says before it starts how long it will take. What is missing for any
-of them is named before the first one starts. `all` leaves out autoscaling and distillation, which take hours.
+An interrupted run resumes where it stopped. Each run prints first how long it will take. A missing package or document
+is named before the first one starts. `all` leaves out autoscaling and distillation, which take hours.
 """
 
 from __future__ import annotations
