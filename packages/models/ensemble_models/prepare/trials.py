@@ -57,7 +57,7 @@ class Trial:
         Args:
             tried: networks, uint8 BGR [N,H,W,3] to float32 [N,classes], each with the way that makes its pixels.
             most: how many images to predict; default: all.
-            first: what the first network has predicted before, in parts.
+            first: earlier predictions of the first network, in parts.
 
         Returns:
             The probabilities by each network, float32 [images,classes], of as many images as it was tried on.

@@ -199,7 +199,10 @@ def test_it_is_deployed_once(config):
 def test_what_serve_does_not_take_now_can_be_tried_again(config, monkeypatch):
     monkeypatch.setattr("graph.features.loading.deploying.TIMEOUT_S", 0.1)
     change = Change("apart", version=2)
-    with dashboard(deployed(), 500) as (address, _), pytest.raises(NotReady, match="does not take the change now; try again"):
+    with (
+        dashboard(deployed(), 500) as (address, _),
+        pytest.raises(NotReady, match="does not take the change now; try again"),
+    ):
         deploy(address, "ensemble", config, change)
     with pytest.raises(NotReady, match="does not take the change now; try again"):
         deploy(address, "ensemble", config, change)
