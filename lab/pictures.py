@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -36,6 +37,8 @@ SYSTEMS = {
     ("litserve", None): "LitServe",
 }
 WIDTH, ROW, HEAD, FOOT = 9.6, 0.27, 0.75, 0.45
+# Letters in a line of a title and of a note, and the heights of a further line of each.
+TITLE, NOTES, TITLE_LINE, NOTE_LINE = 80, 110, 0.24, 0.2
 # The colours on a light page and on a dark one; ours is the only colour.
 INK, NOTE, BAR, OURS = "#1f2328", "#59636e", "#afb8c1", "#0969da"
 DARK = {INK: "#e6edf3", NOTE: "#9198a1", BAR: "#656c76", OURS: "#4493f8"}
@@ -92,7 +95,7 @@ class Chart:
     def figure(self) -> Figure:
         """Draw the picture."""
         lines = [line for heading, bars in self.groups for line in ([heading] if heading else []) + self._ordered(bars)]
-        figure, axes = _figure(WIDTH, HEAD + FOOT + ROW * len(lines), self.title, self.note)
+        figure, axes = _figure(WIDTH, FOOT + ROW * len(lines), self.title, self.note)
         most = max(bar.interval[1] if bar.interval else bar.value for bar in lines if isinstance(bar, Bar))
         for row, line in enumerate(lines):
             if isinstance(line, Bar):
@@ -127,13 +130,17 @@ def _draw_bar(axes: Any, row: int, bar: Bar, most: float) -> None:
 
 
 def _figure(width: float, height: float, title: str, note: str) -> tuple[Figure, Any]:
-    """Return a figure of a size in inches and its axes, below the title."""
+    """Return a figure whose axes have a size in inches, and these axes, below the title."""
+    titles, notes = textwrap.wrap(title, TITLE), textwrap.wrap(note, NOTES)
+    below_title = 0.4 + TITLE_LINE * (len(titles) - 1)
+    head = HEAD - 0.4 + below_title + NOTE_LINE * max(len(notes) - 1, 0)
+    height += head
     with mpl.rc_context(SETTINGS):
         figure = Figure(figsize=(width, height))
-        figure.set_layout_engine("constrained", rect=(0.01, 0, 0.98, 1 - HEAD / height))
+        figure.set_layout_engine("constrained", rect=(0.01, 0, 0.98, 1 - head / height))
         axes = figure.subplots()
-    figure.text(0.02, 1 - 0.12 / height, title, size=13, weight="bold", color=INK, va="top")
-    figure.text(0.02, 1 - 0.4 / height, note, color=NOTE, va="top")
+    figure.text(0.02, 1 - 0.12 / height, "\n".join(titles), size=13, weight="bold", color=INK, va="top")
+    figure.text(0.02, 1 - below_title / height, "\n".join(notes), color=NOTE, va="top")
     return figure, axes
 
 

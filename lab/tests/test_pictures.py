@@ -50,11 +50,11 @@ def test_bars_of_a_quantity_stay_in_its_order():
 
 def test_a_long_label_and_a_long_value_are_whole():
     label, value = "a label of very many words, which is longer than any other label", "a value that is as long as that"
-    chart = Chart("Time", "", [("", [Bar(label, 2, value)])])
+    chart = Chart(f"{label}, {label}, {label}", f"{value}, {value}, {value}, {value}", [("", [Bar(label, 2, value)])])
     figure = chart.figure()
     figure.draw_without_rendering()
     width, _ = figure.canvas.get_width_height()
     [axes] = figure.axes
-    for text in (*axes.get_yticklabels(), *axes.texts):
+    for text in (*figure.texts, *axes.get_yticklabels(), *axes.texts):
         box = text.get_window_extent()
         assert 0 <= box.x0 < box.x1 <= width
