@@ -25,8 +25,14 @@ def jaeger(tmp_path_factory):
     running.kill()
 
 
+@pytest.fixture(scope="package")
+def recorded(tmp_path_factory):
+    """The folder in which the server records what clients send."""
+    return tmp_path_factory.mktemp("recorded")
+
+
 @pytest.fixture(scope="package", params=["separate", "inline"])
-def server(request, jaeger):
+def server(request, jaeger, recorded):
     page, environment = {}, {}
     if jaeger is not None:
         page = {"jaeger_url": jaeger.url}
@@ -35,7 +41,9 @@ def server(request, jaeger):
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{jaeger.otlp_grpc}",
             "OTEL_BSP_SCHEDULE_DELAY": "200",
         }
-    with Server(config(DEFAULT_ROOT, request.param, members=MEMBERS, page=page), **environment) as running:
+    features = {"ensemble_capacity.recording:Recording": {"folder": str(recorded)}}
+    content = config(DEFAULT_ROOT, request.param, members=MEMBERS, page=page, features=features)
+    with Server(content, **environment) as running:
         yield running
 
 

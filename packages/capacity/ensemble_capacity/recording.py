@@ -1,0 +1,109 @@
+"""Records the images that clients send, with their times and answers, for `ensemble mirror`."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pydantic import Field, field_validator
+
+from deployments.contract.errors import ConfigurationError
+from deployments.contract.item import Item
+from deployments.contract.options import NOTHING
+from deployments.contract.settings import Schema
+from deployments.private import changeable_by_others, is_private
+from graph.features.feature import Feature, Site
+from graph.pipeline.pipeline import Answered, InFlight, Interceptor
+
+logger = logging.getLogger("ray.serve")
+SUFFIX, MB = ".jsonl", 1_000_000
+
+
+class Recorded(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An image that a client sent, and its answer. Nothing else of the request is here: no header, key or address.
+
+    Attributes:
+        at_s: when the server queued the image, seconds since the epoch.
+        options: of the request, those that are not the defaults.
+        label: of the answer; empty if the image failed.
+        took_ms: from the queue to the end of the last node's work.
+        error: the code of the error; empty if there is a label.
+    """
+
+    at_s: float
+    image: bytes
+    options: dict[str, Any] = {}
+    label: str = ""
+    took_ms: float = 0.0
+    error: str = ""
+
+    @classmethod
+    def of(cls, image: bytes, sent: Item, done: Item, label: str) -> Recorded:
+        """Make the record of an image, by its item before and after the graph."""
+        options = {name: getattr(sent.options, name) for name in NOTHING.__struct_fields__}
+        chosen = {name: value for name, value in options.items() if value != getattr(NOTHING, name)}
+        ended_ns = max((step.note.end_ns for step in done.steps), default=sent.queued_ns)
+        error = "" if done.error is None else done.error.code
+        return cls(sent.queued_ns / 1e9, image, chosen, label, (ended_ns - sent.queued_ns) / 1e6, error)
+
+
+class Recording(Feature, Interceptor):
+    """Writes what clients send into a file of this replica, which only the server's user can read."""
+
+    of_any_shape = True
+
+    class Settings(Schema):
+        """Its fields in the YAML file."""
+
+        folder: Path = Field(description="absolute path of a folder that only the server's user can enter")
+        max_mb: int = Field(256, ge=1, description="megabytes of the folder, beyond which a replica records no image")
+
+        @field_validator("folder")
+        @classmethod
+        def _is_absolute(cls, folder: Path) -> Path:
+            if not folder.is_absolute():
+                raise ValueError(f"{str(folder)!r} is no absolute path")
+            return folder
+
+    def __init__(self, _config: object, _agreed: object, site: Site) -> None:
+        assert isinstance(site.settings, Recording.Settings)
+        folder, self.interceptor = site.settings.folder, self
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not is_private(folder) or changeable_by_others(folder):
+            raise ConfigurationError(f"features: others can enter or replace {folder}; run `chmod 700 {folder}`")
+        self._left = site.settings.max_mb * MB - sum(file.stat().st_size for file in folder.iterdir())
+        file = os.open(folder / f"{site.replica}{SUFFIX}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._file = os.fdopen(file, "ab")
+        # A disk may be slow, and the loop answers other clients.
+        self._writer = ThreadPoolExecutor(1, "recording")
+        self._warn_if_full()
+
+    def on_part(self, batch: InFlight, positions: Sequence[int], part: Answered) -> Answered:
+        """Record the images of a part on their way to the clients; warm-up images are left out."""
+        images, answers = batch.images, dict(zip(part.live, part.payload, strict=True))
+        for place, position in enumerate(positions):
+            if position in images and self._left > 0:
+                label = answers[place].classification.label if place in answers else ""
+                made = Recorded.of(bytes(images[position]), batch.sent.items[position], part.items[place], label)
+                line = msgspec.json.encode(made) + b"\n"
+                self._left -= len(line)
+                self._writer.submit(self._write, line)
+                self._warn_if_full()
+        return part
+
+    def _warn_if_full(self) -> None:
+        if self._left <= 0:
+            logger.warning("nothing more is recorded: the folder has the megabytes of max_mb")
+
+    def _write(self, line: bytes) -> None:
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError:
+            self._left = 0
+            logger.exception("nothing more is recorded")

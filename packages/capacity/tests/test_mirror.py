@@ -1,0 +1,124 @@
+"""`ensemble mirror`: what a server records, and what is said of another server's answers."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from deployments.contract.answer import Answer, Classification
+from deployments.contract.batch import Batch
+from deployments.contract.caller import Caller
+from deployments.contract.errors import ConfigurationError, InferenceFailed
+from deployments.contract.item import Item, Note, Step
+from deployments.contract.options import Options
+from ensemble_capacity import mirror
+from ensemble_capacity.recording import MB, Recorded, Recording
+from graph.config import parse
+from graph.features.feature import wanted
+from graph.pipeline.pipeline import InFlight
+from packages.capacity.tests.plan.profiles import application
+from tests.local_servers import HttpServer, Reply
+
+NAME = "ensemble_capacity.recording:Recording"
+STEP = Step(Note("predict", 1_000_000_000, 1_007_000_000, {}, ("here", 1)))
+
+
+def recording(folder, max_mb=1):
+    settings = Recording.Settings(folder=folder, max_mb=max_mb)
+    return Recording(None, None, SimpleNamespace(settings=settings, replica="a"))
+
+
+def answered(feature, *images, errors=()):
+    """Give the feature a batch on its way back, of which some images have failed."""
+    sent = Item(
+        queued_ns=1_000_000_000,
+        options=Options(top_k=2),
+        caller=Caller(headers={"authorization": "secret"}, name="secret"),
+    )
+    done = [Item(steps=(STEP,), error=errors[i] if i < len(errors) else None) for i in range(len(images))]
+    answer = Answer(Classification(label="cat", index=0, probability=1.0, top=(), model_versions={}, trace_id=""), None)
+    payload = [answer for each in done if each.error is None]
+    batch = InFlight(Batch(list(images), (sent,) * len(images)), [])
+    feature.on_part(batch, range(len(images)), Batch(payload, tuple(done)))
+    feature._writer.shutdown()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "recorded").mkdir(mode=0o700)
+    return tmp_path / "recorded"
+
+
+def test_an_image_is_recorded_with_its_options_and_answer_and_nothing_else(folder):
+    answered(recording(folder), b"good", b"bad", errors=(None, InferenceFailed("no")))
+    [file] = folder.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    good, bad = mirror.read(folder)
+    assert good == Recorded(1.0, b"good", {"top_k": 2}, "cat", 7.0)
+    assert (bad.image, bad.label, bad.error) == (b"bad", "", InferenceFailed.code)
+    assert b"secret" not in file.read_bytes()
+
+
+def test_no_more_is_recorded_than_the_folder_may_have(folder):
+    (folder / "earlier.jsonl").write_bytes(b"x" * (MB - 100))
+    answered(recording(folder), b"1" * 90, b"2" * 90)
+    assert len((folder / "a.jsonl").read_bytes().splitlines()) == 1
+
+
+def test_a_folder_that_others_can_enter_is_refused(folder):
+    folder.chmod(0o755)
+    with pytest.raises(ConfigurationError, match="chmod 700"):
+        recording(folder)
+    config = parse({**application()["args"], "features": {NAME: {"folder": "recorded"}}})
+    with pytest.raises(ConfigurationError, match="'recorded' is no absolute path"):
+        wanted(config)
+
+
+def test_what_is_said_of_two_servers():
+    before = [Recorded(n, b"", {}, "cat", 10.0) for n in range(10)] + [Recorded(10, b"", error="overloaded")]
+    alike = mirror.compared(before, before)
+    assert (alike["agreement"], alike["faster"], alike["slower"], alike["failed"]) == (1.0, 0, 0, [1, 1])
+    assert alike["verdict"].startswith("need ")
+    fast = [Recorded(n, b"", {}, "dog" if n < 5 else "cat", 5.0) for n in range(11)]
+    better, worse = mirror.compared(before, fast), mirror.compared(fast, before)
+    assert (better["agreement"], better["compared"], better["ms"]["p50"]) == (0.5, 10, [10.0, 5.0])
+    assert (better["faster"], better["slower"], better["verdict"], worse["verdict"]) == (11, 0, "promote", "don't")
+    lines = mirror.sentences(worse)
+    assert lines[0] == "11 images; 0 had failed, 1 failed here"
+    assert "labels: agree on 50.00%" in lines[1]
+    assert "p50 5.0 recorded, 10.0 here" in lines[2]
+    none = [Recorded(n, b"", error="overloaded") for n in range(11)]
+    assert mirror.sentences(mirror.compared(none, none))[1] == "labels: agree on none of 0 images"
+
+
+def test_images_are_sent_at_their_times_with_their_options(folder, monkeypatch, capsys):
+    timings = [{"stage": "queue", "start_ms": 0, "duration_ms": 1}, {"stage": "a", "start_ms": 1, "duration_ms": 2.5}]
+    answer = {"label": "cat", "index": 0, "probability": 1.0, "top": [], "model_versions": {}, "trace_id": "0" * 32}
+    body = msgspec.json.encode({**answer, "timings": timings})
+    images = [Recorded(n / 5, str(n).encode(), {"top_k": 2}, "cat", 9.0) for n in range(3)]
+    (folder / "b.jsonl").write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in images[::-1]) + b"unfin")
+    replies = iter(
+        [Reply(body=body), Reply(503, b'{"error": {"code": "overloaded", "message": "full"}}'), Reply(body=body)]
+    )
+    with HttpServer(lambda asked: next(replies)) as server:
+        monkeypatch.setattr(sys, "argv", ["mirror", server.url, str(folder), "--json", str(folder / "out")])
+        mirror.main(standalone_mode=False)
+        assert [asked.body for asked in server.asked] == [b"0", b"1", b"2"]
+        assert all("timings=true" in asked.path and "top_k=2" in asked.path for asked in server.asked)
+    found = msgspec.json.decode((folder / "out").read_bytes())
+    assert (found["failed"], found["faster"], found["slower"], found["ms"]["p99"]) == ([0, 1], 2, 1, [9.0, 3.5])
+    assert "3 images; 0 had failed, 1 failed here" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "has no recording"), (b"{}\n", "is no recording"), (b'{"at_s":1,"image":""}\n', "no answer")],
+)
+def test_bad_input_is_one_line(folder, content, message, monkeypatch):
+    (folder / "b.jsonl").write_bytes(content)
+    monkeypatch.setattr(sys, "argv", ["mirror", "http://127.0.0.1:9", str(folder)])
+    with pytest.raises(SystemExit, match=f"^error: .*{message}"):
+        mirror.main()
