@@ -41,7 +41,7 @@ def check_writable(parser: argparse.ArgumentParser, *files: Path | None) -> None
             parser.error(f"there is no folder {file.parent} to write {file.name} to")
 
 
-def _type(read: Callable[[str], T], is_right: Callable[[T], bool], wanted: str) -> Callable[[str], T]:
+def flag_type(read: Callable[[str], T], is_right: Callable[[T], bool], wanted: str) -> Callable[[str], T]:
     """Make the type of a flag, whose error for a wrong value names the wanted values."""
 
     def parse(text: str) -> T:
@@ -56,13 +56,5 @@ def _type(read: Callable[[str], T], is_right: Callable[[T], bool], wanted: str) 
     return parse
 
 
-def number(above: float, below: float = math.inf) -> Callable[[str], float]:
-    """Make the type of a flag that is a number between two others."""
-    upper = f" and below {below:g}" if below < math.inf else ""
-    return _type(float, lambda value: above < value < below, f"a number above {above:g}{upper}")
-
-
-positive = _type(int, lambda value: value >= 1, "a whole number, 1 or more")
-at_least_zero = _type(int, lambda value: value >= 0, "a whole number, 0 or more")
-zero_or_more = _type(float, lambda value: 0 <= value < math.inf, "a number, 0 or more")
-fraction = _type(float, lambda value: 0 <= value <= 1, "from 0 to 1")
+positive = flag_type(int, lambda value: value >= 1, "a whole number, 1 or more")
+zero_or_more = flag_type(float, lambda value: 0 <= value < math.inf, "a number, 0 or more")

@@ -1,12 +1,16 @@
-"""Dataclasses whose fields are a command's flags: each field says its default, its type and its help once."""
+"""The parser of a command line, and the console that commands print to."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import field, fields
-from typing import Any, TypeVar
+import sys
+from typing import TYPE_CHECKING
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Where there is no terminal whose width is known.
+WIDTH = 150
 
 
 def described(doc: str | None, prog: str | None = None) -> argparse.ArgumentParser:
@@ -14,20 +18,9 @@ def described(doc: str | None, prog: str | None = None) -> argparse.ArgumentPars
     return argparse.ArgumentParser(prog, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
-def flag(default: Any, help: str, name: str = "", **more: Any) -> Any:
-    """Define a field with a flag, `--two-words` as the field is named or `name`; `more` is for `add_argument`."""
-    return field(default=default, metadata={"name": name, "help": help, **more})
+def console() -> Console:
+    """Make a console as wide as the terminal, or of a fixed width where there is none."""
+    # Commands that print no table start without it.
+    from rich.console import Console
 
-
-def add_flags(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
-    """Add a flag for each field of a dataclass that has one."""
-    for each in fields(cls):
-        if options := dict(each.metadata):
-            name = options.pop("name") or f"--{each.name.replace('_', '-')}"
-            parser.add_argument(name, dest=each.name, default=each.default, **options)
-
-
-def from_flags(cls: type[T], args: argparse.Namespace) -> T:
-    """Make a dataclass of a command line; a field without a flag takes an argument of its name, or its default."""
-    given = {each.name: getattr(args, each.name) for each in fields(cls) if hasattr(args, each.name)}  # type: ignore[arg-type]
-    return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+    return Console(width=None if sys.stdout.isatty() else WIDTH)

@@ -26,11 +26,12 @@ from dataclasses import replace
 
 from tqdm import tqdm
 
-from ensemble_models.results import add_files, check_files, write_files
+from ensemble_models.results import write_files
 from lab.benchmark.systems import Running, System, can_serve, named, peers, running
 from lab.benchmark.workloads import WORKLOADS, Workload, workload
+from lab.flags import add_files, check_files, fraction
 from lab.rows import Row, Rows, medians, table
-from scripts.errors import ScriptError, errors_in_one_line, fraction
+from scripts.errors import ScriptError, errors_in_one_line
 from scripts.flags import described
 
 LIMIT_PATIENCE_S, LIMIT_TRIES_S = 120.0, 30.0

@@ -275,14 +275,15 @@ def imagenet_models() -> Path:
             # Calibration takes labelled folders; with random weights any label does.
             shutil.copytree(photographs("large")[0].parent, Path(temporary) / "photographs")
             shutil.rmtree(root / name, ignore_errors=True)
-            flags = ["--weights", "random", "--name", name, "--repository", str(root), "--int8", "--data", temporary]
+            weights = ["prepare", architecture, "--weights", "random", "--name", name]
             # Of random weights no accuracy can be lost, and the answers to so few images may all be others.
-            flags += ["--samples", "32", "--max-drop", "100"]
-            command = [sys.executable, "-P", "-m", "ensemble_models.prepare", architecture, *flags]
-            if subprocess.run(command, cwd=ROOT).returncode != 0:  # noqa: S603
-                raise ScriptError(
-                    "the ImageNet models need PyTorch and NNCF: make train, or pip install '.[train,quantize]'"
-                )
+            int8 = ["quantize", name, "--data", temporary, "--samples", "32", "--max-drop", "100"]
+            for module, *flags in (weights, int8):
+                command = [sys.executable, "-P", "-m", f"ensemble_models.{module}", *flags, "--repository", str(root)]
+                if subprocess.run(command, cwd=ROOT).returncode != 0:  # noqa: S603
+                    raise ScriptError(
+                        "the ImageNet models need PyTorch and NNCF: make train, or pip install '.[train,quantize]'"
+                    )
     return root
 
 

@@ -18,7 +18,8 @@ from pkgutil import iter_modules
 from ensemble_models.results import Table
 from lab import experiments
 from lab.experiments.experiment import Experiment, commits_since
-from scripts.errors import ScriptError, errors_in_one_line, number
+from lab.flags import number
+from scripts.errors import ScriptError, errors_in_one_line
 from scripts.flags import described
 from scripts.serve.environment import set_up
 

@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from ensemble_models.results import add_files, check_files, write_files
+from ensemble_models.results import write_files
+from lab.flags import add_files, check_files
 from lab.rows import Part, Row, Rows, table
 from scripts.errors import errors_in_one_line
 from scripts.flags import described

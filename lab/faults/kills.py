@@ -32,8 +32,9 @@ from ensemble_serving.transports import NoResponse, Request, is_ready, once
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT
 from lab.benchmark.workloads import ROOT, workload
 from lab.faults.campaign import Campaign
+from lab.flags import at_least_zero
 from lab.rows import Part, Row, Rows
-from scripts.errors import ScriptError, at_least_zero, positive
+from scripts.errors import ScriptError, positive
 from scripts.serve.cluster import leftovers
 
 # By what is in its command line, the most particular first: whose process it is.

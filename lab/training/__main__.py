@@ -18,9 +18,10 @@ from typing import get_args
 
 from deployments.repository.repository import DEFAULT_ROOT
 from ensemble_models.writing import check_free, check_name, check_replaceable, describe
+from lab.flags import add_flags, from_flags
 from lab.training.recipe import Architecture, Recipe
 from scripts.errors import ScriptError, errors_in_one_line
-from scripts.flags import add_flags, described, from_flags
+from scripts.flags import described
 
 # glibc's numbers for `mallopt`.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from scripts.errors import at_least_zero, fraction, positive
-from scripts.flags import flag
+from lab.flags import at_least_zero, flag, fraction
+from scripts.errors import positive
 
 Augmentation = Literal["shift", "zoom"]
 Mix = Literal["none", "cutmix", "mixup", "either"]

@@ -13,16 +13,11 @@ import json
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
 from deployments.observe.exporters import FOLDER
 from scripts.errors import ScriptError, errors_in_one_line, positive
-from scripts.flags import described
+from scripts.flags import console, described
 from scripts.trace.spans import Trace, read_jaeger, read_traces
 from scripts.trace.waterfall import draw, svg
-
-# Where there is no terminal whose width is known.
-WIDTH = 150
 
 
 def choose(traces: list[Trace], beginning: str | None, slowest: bool, last: int) -> list[Trace]:
@@ -70,7 +65,7 @@ def main() -> None:
             json.dump([trace.to_dict() for trace in traces], sys.stdout)
             print()
             return
-        out = Console(width=None if sys.stdout.isatty() else WIDTH)
+        out = console()
         for trace in traces:
             draw(trace, out)
             out.print()

@@ -30,14 +30,15 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ensemble_models.results import add_files, check_files, write_files
+from ensemble_models.results import write_files
 from lab.benchmark.systems import HTTP_PORT
 from lab.faults.fuzz.grpc import GrpcFuzzer
 from lab.faults.fuzz.http import HttpFuzzer
 from lab.faults.fuzz.images import FLAT, largest
 from lab.faults.fuzz.inputs import MIB, MOST_BYTES, Input
 from lab.faults.fuzz.runner import HOST, Cost, Runner, document, families, fuzzed
-from scripts.errors import at_least_zero, errors_in_one_line, positive
+from lab.flags import add_files, at_least_zero, check_files
+from scripts.errors import errors_in_one_line, positive
 from scripts.flags import described
 from scripts.serve.environment import set_up
 

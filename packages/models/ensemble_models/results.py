@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import rich.table
-from rich.console import Console
 
 from ensemble_models.options import Function, OutputFile, option
-from scripts.errors import check_writable
+from scripts.flags import console
 
-# Where there is no terminal whose width is known.
-WIDTH = 150
 FILES = {"json": None, "markdown": None, "plot": "PNG or SVG; needs Matplotlib."}
 
 
@@ -44,7 +39,7 @@ class Table:
             drawn.add_column(heading, justify="left" if position in self.words else "right")
         for line in self.lines:
             drawn.add_row(*line)
-        out = Console(width=None if sys.stdout.isatty() else WIDTH)
+        out = console()
         out.print(drawn)
         for note in self.notes:
             out.print(note, highlight=False, markup=False, soft_wrap=True)
@@ -67,17 +62,6 @@ def file_options(*kinds: str) -> Callable[[Function], Function]:
         return command
 
     return add
-
-
-def add_files(parser: argparse.ArgumentParser, *kinds: str) -> None:
-    """Add the flags `--json`, `--markdown` and `--plot`, or the named ones of them."""
-    for kind in kinds or FILES:
-        parser.add_argument(f"--{kind}", type=Path, metavar="FILE", help=FILES[kind])
-
-
-def check_files(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """End with a usage error if one of the files has no folder."""
-    check_writable(parser, *(getattr(args, kind, None) for kind in FILES))
 
 
 def write_files(
